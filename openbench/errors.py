@@ -1,0 +1,54 @@
+"""The exceptions a user can meet. Each message says what is wrong, what was found, what is allowed, what to do."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class OpenbenchError(Exception):
+    """Base of all errors caused by input, data or configuration; the command line turns it into exit code 2."""
+
+
+class ConfigError(OpenbenchError):
+    """A config names something that does not exist or does not fit."""
+
+
+class DataError(OpenbenchError):
+    """A data set is missing, incomplete, unreadable or not what its manifest says."""
+
+
+class LeakageError(DataError):
+    """Splits share classes or images that the benchmark promises to keep apart."""
+
+
+class CheckpointError(OpenbenchError):
+    """Weights are missing, have another hash than stated, or do not fit the architecture."""
+
+
+class CacheError(OpenbenchError):
+    """A cached column is not what was written; deleting it is always safe."""
+
+
+class MetricError(OpenbenchError, ValueError):
+    """Scores or options for which a metric is undefined."""
+
+
+class MethodError(OpenbenchError, ValueError):
+    """A hyper-parameter or an input for which a method is undefined."""
+
+
+class NotFittedError(MethodError):
+    """`score` was called before `fit`."""
+
+
+class FieldError(MethodError):
+    """A method touched a field that it did not declare in its Request."""
+
+
+class RecordError(OpenbenchError):
+    """A result record is malformed, exists with other content, or does not reproduce."""
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for the nearest of `choices`, or an empty string if none is near."""
+    near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else ""
