@@ -1,0 +1,84 @@
+"""The one surface that every network shows: images in, logits, features and reduced maps out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import Head
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Request
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What one batch yields; tensors on the backbone's device.
+
+    Args:
+        logits: (n, c) float32.
+        features: (n, d) float32, penultimate, after pooling; head(features) = logits.
+        maps: layer → reduced map, only the layers requested.
+    """
+
+    logits: Tensor
+    features: Tensor
+    maps: Mapping[str, Tensor]
+
+
+class Backbone(ABC):
+    """A frozen classifier in eval mode.
+
+    Attributes:
+        name: what users type after `backbone=`.
+        num_classes: c.
+        feature_dim: d.
+        layers: the neutral stage names that `Request.layers` may name, shallow to deep.
+        preprocess: how images reach the network.
+        digest: covers architecture, weights, preprocessing and precision: equal digests, equal outputs.
+        weights_sha256: hash of the weights alone, for records.
+        passes: images pushed through the network so far (a perturbed pass counts twice).
+        trained: False until weights are loaded, for architectures that wait for training.
+    """
+
+    name: str
+    num_classes: int
+    feature_dim: int
+    layers: tuple[str, ...]
+    preprocess: Preprocess
+    digest: str
+    weights_sha256: str
+    passes: int = 0
+    trained: bool = True
+
+    @property
+    @abstractmethod
+    def head(self) -> Head:
+        """The classifier as a linear head on CPU."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the network is."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> "Backbone":
+        """Move the network; return self."""
+
+    @abstractmethod
+    def outputs(self, images: Tensor, request: Request) -> Outputs:
+        """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any."""
+
+    @abstractmethod
+    def module(self) -> torch.nn.Module:
+        """The network itself, for training: images (n, 3, h, w) to logits (n, c)."""
+
+    @abstractmethod
+    def load(self, path: Path, sha256: str | None = None) -> "Backbone":
+        """Load weights (`.pt`, `.pth`, `.safetensors`), after which `trained` is True and `digest` is defined.
+
+        Raises:
+            CheckpointError: missing file, another hash, not a plain state dict, or shapes that do not fit.
+        """

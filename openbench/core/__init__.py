@@ -1,0 +1,1 @@
+"""The types that everything else speaks: requests, features, methods, benchmarks, records. No behaviour beyond them."""

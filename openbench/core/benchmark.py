@@ -1,0 +1,202 @@
+"""Splits and benchmarks: which images play which role, with leakage refused at construction."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
+from openbench.digest import digest
+from openbench.errors import DataError, LeakageError
+
+Image = NDArray[np.uint8]  # (h, w, 3) or (h, w) decoded pixels
+
+
+class Items(Protocol):
+    """Decoded images in manifest order, read on demand."""
+
+    def __len__(self) -> int:
+        """The number of images."""
+        ...
+
+    def __getitem__(self, index: int) -> Image:
+        """Pixels (h, w, 3) or (h, w) uint8 of image `index`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The images of one data set that play one role.
+
+    Args:
+        name: the data set's name in the benchmark, e.g. `tin`; unique within its role.
+        role: what the images are for.
+        items: decoded images in manifest order.
+        labels: (n,) int64 index into the benchmark's ID classes; −1 for OOD roles.
+        keys: (n,) the manifest's path of each image, for messages.
+        classes: names of the classes that occur (ID: all, in index order); empty where the source has none.
+        digest: covers the manifest and a fingerprint of the pixels found: equal digests, equal images.
+        expected: how many images the manifest lists; more than n only if `incomplete=allow` dropped missing ones.
+        deviations: how the images found differ from the set as defined (missing files, another
+            size); empty = as defined.
+    """
+
+    name: str
+    role: Role
+    items: Items
+    labels: NDArray[np.int64]
+    keys: Sequence[str]
+    classes: tuple[str, ...]
+    digest: str
+    expected: int
+    deviations: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the columns belong together and the split is not empty."""
+        if not len(self.items) == len(self.labels) == len(self.keys):
+            raise DataError(
+                f"split '{self.name}' ({self.role}): {len(self.items)} images, {len(self.labels)} labels, "
+                f"{len(self.keys)} keys — one of each per image expected"
+            )
+        if len(self.items) == 0:
+            raise DataError(
+                f"split '{self.name}' ({self.role}) is empty — at least one image is needed; drop it by name"
+            )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """All that tuning can see: ID validation and OOD validation. Test splits cannot be reached from here."""
+
+    id_val: Split
+    ood_val: Split
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmark:
+    """ID splits, OOD splits and what the benchmark promises about them.
+
+    Args:
+        name: what users type after `+benchmark=`.
+        classes: the ID class names in label order.
+        id_train: training images.
+        id_val: held-out ID images for tuning and threshold choice.
+        id_test: ID test images.
+        near: semantically close OOD test sets by name.
+        far: distant OOD test sets by name.
+        csid: covariate-shifted ID sets by name.
+        ood_val: OOD images for tuning, or None.
+        ood_train: outliers for training methods that use them, or None.
+        preprocess: how images reach networks trained on this benchmark.
+        disjoint: role pairs beyond ID/OOD whose classes must not meet, e.g. (OOD_VAL, NEAR).
+        dropped: names of test sets removed by the user; a benchmark with any is not pristine.
+
+    Raises:
+        LeakageError: ID and OOD classes meet, or two roles do that `disjoint` keeps apart.
+        DataError: fewer than two ID classes, no OOD test set, or a label outside the classes.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    id_train: Split
+    id_val: Split
+    id_test: Split
+    near: Mapping[str, Split]
+    far: Mapping[str, Split]
+    preprocess: Preprocess
+    csid: Mapping[str, Split] = field(default_factory=dict)
+    ood_val: Split | None = None
+    ood_train: Split | None = None
+    disjoint: tuple[tuple[Role, Role], ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse leakage, empty sides and labels without a class."""
+        if len(self.classes) < 2:
+            raise DataError(
+                f"benchmark '{self.name}': a classifier needs at least two ID classes — found {list(self.classes)}"
+            )
+        if not self.near and not self.far:
+            raise DataError(f"benchmark '{self.name}': no OOD test set left in near or far — keep at least one")
+        for split in self.splits():
+            self._check_labels(split)
+            if not split.role.is_id:
+                self._check_disjoint(f"ID {self.id_test.name}", self.classes, split)
+        for first, second in self.disjoint:
+            for a in self.of_role(first):
+                for b in self.of_role(second):
+                    self._check_disjoint(f"{a.role} {a.name}", a.classes, b)
+
+    def splits(self) -> Iterator[Split]:
+        """Every split of the benchmark."""
+        yield from (self.id_train, self.id_val, self.id_test)
+        yield from self.csid.values()
+        yield from (split for split in (self.ood_train, self.ood_val) if split is not None)
+        yield from self.near.values()
+        yield from self.far.values()
+
+    def of_role(self, role: Role) -> tuple[Split, ...]:
+        """The splits that play `role`."""
+        return tuple(split for split in self.splits() if split.role == role)
+
+    def test_splits(self) -> tuple[Split, ...]:
+        """The splits scored for the tables: ID test, csID, near, far."""
+        return (self.id_test, *self.csid.values(), *self.near.values(), *self.far.values())
+
+    def validation(self) -> Validation:
+        """The splits that tuning may see.
+
+        Raises:
+            DataError: the benchmark has no OOD validation set.
+        """
+        if self.ood_val is None:
+            raise DataError(
+                f"benchmark '{self.name}' has no OOD validation set, so nothing can be tuned — run with tune=none "
+                "to use each method's default hyper-parameters"
+            )
+        return Validation(self.id_val, self.ood_val)
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """Everything by which this differs from the benchmark as defined; empty = pristine."""
+        found = [f"{split.name} ({split.role}): {text}" for split in self.splits() for text in split.deviations]
+        return (*(f"{name}: dropped" for name in self.dropped), *found)
+
+    @property
+    def pristine(self) -> bool:
+        """Whether the benchmark is complete and as defined; only then its records are ranked."""
+        return not self.deviations
+
+    @property
+    def digest(self) -> str:
+        """Covers every split and every promise; records with equal digests are comparable."""
+        parts: dict[str, Any] = {f"{s.role}/{s.name}": (s.digest, len(s)) for s in self.splits()}
+        return digest({"classes": self.classes, "splits": parts, "deviations": self.deviations})
+
+    def _check_labels(self, split: Split) -> None:
+        low, high = (0, len(self.classes)) if split.role.is_id else (-1, 0)
+        if split.labels.min() < low or split.labels.max() >= high:
+            raise DataError(
+                f"split '{split.name}' ({split.role}): labels from {split.labels.min()} to {split.labels.max()} — "
+                f"allowed: {low} to {high - 1}"
+            )
+
+    def _check_disjoint(self, where: str, classes: Iterable[str], other: Split) -> None:
+        shared = sorted({canonical(c) for c in classes} & {canonical(c) for c in other.classes})
+        if shared:
+            raise LeakageError(
+                f"benchmark '{self.name}': {where} and {other.role} {other.name} share the classes {shared} — "
+                "they must be disjoint; remove these classes from one manifest"
+            )
+
+
+def canonical(name: str) -> str:
+    """Return a class name in the form that is compared: lower case, words joined by single underscores."""
+    return re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_")

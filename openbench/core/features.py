@@ -1,0 +1,131 @@
+"""Cached tensors of one split, and the linear head that made the logits."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from openbench.core.request import Field
+from openbench.errors import FieldError
+
+DEFAULT_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Columns of n samples. Reading a column that is absent raises FieldError, so undeclared use cannot pass.
+
+    Tensors may be memory-mapped and far larger than RAM: read them through `batches`.
+
+    Args:
+        columns: `logits` (n, c) and `features` (n, d) float32, `labels` (n,) int64; any subset.
+        maps: layer name → reduced map, float32, first axis n.
+        device: where `batches` delivers its slices; the columns themselves stay where they are.
+    """
+
+    columns: Mapping[Field, Tensor]
+    maps: Mapping[str, Tensor] = field(default_factory=dict)
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
+
+    def __post_init__(self) -> None:
+        """Check that all columns have the same number of rows."""
+        lengths = {k: len(v) for k, v in self._all().items()}
+        if len(set(lengths.values())) != 1:
+            raise FieldError(f"FeatureSet: columns of different length or none at all — found {lengths}")
+
+    def __len__(self) -> int:
+        return len(next(iter(self._all().values())))
+
+    def __contains__(self, name: Field) -> bool:
+        return name in self.columns or (name == Field.MAPS and bool(self.maps))
+
+    @property
+    def logits(self) -> Tensor:
+        """(n, c) float32."""
+        return self._column(Field.LOGITS)
+
+    @property
+    def features(self) -> Tensor:
+        """(n, d) float32, penultimate, after pooling."""
+        return self._column(Field.FEATURES)
+
+    @property
+    def labels(self) -> Tensor:
+        """(n,) int64; only in `fit`."""
+        return self._column(Field.LABELS)
+
+    def map(self, layer: str) -> Tensor:
+        """The reduced map of `layer`, float32, first axis n."""
+        if layer not in self.maps:
+            raise FieldError(
+                f"maps of '{layer}' read but not declared — declared: {sorted(self.maps)}; add it to needs"
+            )
+        return self.maps[layer]
+
+    def batches(self, size: int = DEFAULT_BATCH) -> Iterator["FeatureSet"]:
+        """Yield consecutive slices of at most `size` rows, on `device`."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def __getitem__(self, index: slice | Tensor) -> "FeatureSet":
+        """Rows `index`, moved to `device`."""
+        return FeatureSet(
+            {name: tensor[index].to(self.device) for name, tensor in self.columns.items()},
+            {name: tensor[index].to(self.device) for name, tensor in self.maps.items()},
+            self.device,
+        )
+
+    def without_labels(self) -> "FeatureSet":
+        """The same columns less the labels: what `score` receives."""
+        return replace(self, columns={k: v for k, v in self.columns.items() if k != Field.LABELS})
+
+    def on(self, device: torch.device) -> "FeatureSet":
+        """The same columns, delivered on another device."""
+        return replace(self, device=device)
+
+    def _all(self) -> dict[str, Tensor]:
+        return {**{str(k): v for k, v in self.columns.items()}, **self.maps}
+
+    def _column(self, name: Field) -> Tensor:
+        if name not in self.columns:
+            raise FieldError(
+                f"'{name}' read but not there — present: {sorted(self.columns)}; declare it in the method's needs"
+                + (" (labels are visible in fit only)" if name == Field.LABELS else "")
+            )
+        return self.columns[name]
+
+
+@dataclass(frozen=True)
+class Head:
+    """A linear classifier z = W f + b. Zero-shot CLIP is one too: text embeddings × scale, bias 0.
+
+    Args:
+        weight: (c, d) float32.
+        bias: (c,) float32.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __post_init__(self) -> None:
+        """Check the shapes."""
+        if self.weight.ndim != 2 or self.bias.shape != (self.weight.shape[0],):
+            raise FieldError(
+                f"Head: weight (c, d) and bias (c,) expected — found {tuple(self.weight.shape)}, "
+                f"{tuple(self.bias.shape)}"
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes c."""
+        return self.weight.shape[0]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Logits (n, c) of features (n, d), on the features' device."""
+        weight, bias = self.weight.to(features.device), self.bias.to(features.device)
+        return torch.nn.functional.linear(features, weight, bias)
+
+    def to(self, device: torch.device) -> "Head":
+        """The same head on another device."""
+        return Head(self.weight.to(device), self.bias.to(device))

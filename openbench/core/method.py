@@ -1,0 +1,87 @@
+"""The contract of post-hoc methods: small dataclasses that turn cached tensors into OOD scores."""
+
+from abc import ABC, abstractmethod
+from dataclasses import fields
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.request import Field, Request
+from openbench.errors import MethodError, NotFittedError
+
+
+class Method(ABC):
+    """A post-hoc OOD score: larger = more out-of-distribution.
+
+    Concrete classes are final `@dataclass`es whose fields are the hyper-parameters, stored verbatim; state learnt by
+    `fit` lives in attributes whose names end in `_`. A method never sees a model, a loader or a config.
+    """
+
+    needs: ClassVar[Request] = Request()
+    reference: ClassVar[str]
+    version: ClassVar[int] = 1  # raised by every change that moves scores: it enters the run id
+
+    @property
+    def request(self) -> Request:
+        """What this instance needs; differs from `needs` only where a hyper-parameter enters (ODIN's T and ε)."""
+        return self.needs
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Learn from the split named by `request.fit_on`; return self. The default has nothing to learn.
+
+        Args:
+            train: the declared columns of that split with labels, or None if `fit_on` is None.
+            head: the classifier, or None if not declared.
+        """
+        return self
+
+    @abstractmethod
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32 of `x`, independent of batch size and order; larger = more OOD.
+
+        Raises:
+            NotFittedError: before `fit`, where there is something to fit.
+        """
+
+    def params(self) -> dict[str, object]:
+        """The hyper-parameters by name, as given."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+    def learnt(self, name: str) -> Tensor:
+        """Return the learnt tensor `name`, or raise NotFittedError."""
+        value = getattr(self, name, None)
+        if value is None:
+            raise NotFittedError(f"{type(self).__name__}.score called before fit — call fit(train, head) first")
+        return value  # type: ignore[no-any-return]
+
+    def require(self, condition: bool, parameter: str, allowed: str) -> None:
+        """Raise MethodError unless `condition` holds for the hyper-parameter `parameter`."""
+        if not condition:
+            found = getattr(self, parameter)
+            raise MethodError(f"{type(self).__name__}: {parameter} out of range — found {found!r} — allowed: {allowed}")
+
+
+class HeadMethod(Method):
+    """Reshapes features, then scores by the energy of the head's logits: −log Σ exp(W r(f) + b)."""
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), head=True)
+
+    @abstractmethod
+    def reshape(self, features: Tensor) -> Tensor:
+        """Return the reshaped features (n, d); the argument is not changed."""
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the head."""
+        if head is None:
+            raise MethodError(f"{type(self).__name__}: needs the classifier head — found None — pass head=Head(W, b)")
+        self.head_ = head
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the negative log-sum-exp of the reshaped logits, (n,)."""
+        head: Head | None = getattr(self, "head_", None)
+        if head is None:
+            raise NotFittedError(f"{type(self).__name__}.score called before fit — call fit(train, head) first")
+        return -torch.logsumexp(head(self.reshape(x.features)), dim=1)

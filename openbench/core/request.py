@@ -1,0 +1,72 @@
+"""What a method needs: the vocabulary of fields and roles, and the hashable Request made of them."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+Pool = Literal["none", "mean", "max", "gram"]
+
+
+class Field(StrEnum):
+    """A kind of tensor that one forward pass yields."""
+
+    LOGITS = "logits"  # (n, c) float32
+    FEATURES = "features"  # (n, d) float32, penultimate, after pooling
+    MAPS = "maps"  # {layer: reduced map}
+    LABELS = "labels"  # (n,) int64; visible in fit, removed before score
+
+
+class Role(StrEnum):
+    """What a split is for. Tuning sees ID_VAL and OOD_VAL and nothing else."""
+
+    ID_TRAIN = "id_train"
+    ID_VAL = "id_val"
+    ID_TEST = "id_test"
+    CSID = "csid"
+    OOD_TRAIN = "ood_train"
+    OOD_VAL = "ood_val"
+    NEAR = "near"
+    FAR = "far"
+
+    @property
+    def is_id(self) -> bool:
+        """Whether images of this role carry ID labels (csID is an ID-side set)."""
+        return self in (Role.ID_TRAIN, Role.ID_VAL, Role.ID_TEST, Role.CSID)
+
+
+@dataclass(frozen=True)
+class Perturb:
+    """A declared input-gradient step; the outputs at the moved input are cached per value.
+
+    The step is x̃ = x − ε·sign(∇ₓ CE(z/T, ŷ))/σ with sign(0) = +1 and σ the transform's per-channel std.
+
+    Args:
+        temperature: T > 0 inside the cross-entropy.
+        epsilon: step length in pixel units of [0, 1].
+        kind: `sign` moves every input element (ODIN), `peak` only the one with the largest |gradient| (iODIN).
+    """
+
+    temperature: float = 1000.0
+    epsilon: float = 0.0014
+    kind: Literal["sign", "peak"] = "sign"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a method needs from the network; part of the cache key.
+
+    Args:
+        fields: the tensors that `fit` and `score` may touch (labels: in `fit` only).
+        fit_on: the split that `fit` sees; None means that there is nothing to fit and no train pass at all.
+        head: whether `fit` receives the classifier's weight (c, d) and bias (c,).
+        layers: neutral names `stage1` … `stage4` of the maps wanted; the backbone knows the modules.
+        pool: how a map (n, c, h, w) is reduced while it is extracted.
+        perturb: an input-gradient step before the pass that `score` reads; `fit` always reads unperturbed outputs.
+    """
+
+    fields: frozenset[Field] = field(default_factory=lambda: frozenset({Field.LOGITS}))
+    fit_on: Role | None = None
+    head: bool = False
+    layers: tuple[str, ...] = ()
+    pool: Pool = "none"
+    perturb: Perturb | None = None

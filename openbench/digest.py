@@ -1,0 +1,69 @@
+"""The only hashing in the project: content digests of values, arrays and files."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_CHUNK = 1 << 20
+
+
+def digest(value: Any, length: int = 16) -> str:
+    """Return the first `length` hex digits of the SHA-256 of a value's canonical JSON form.
+
+    Mappings are ordered by key, sets by content, dataclasses become mappings, arrays their dtype, shape and bytes; so
+    equal values have equal digests in every process and on every machine.
+
+    Raises:
+        TypeError: `value` holds something without a canonical form (a function, an open file, …).
+    """
+    text = json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def file_sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes as 64 hex digits, read in chunks of 1 MiB."""
+    hasher = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def array_sha256(array: np.ndarray[Any, Any]) -> str:
+    """Return the SHA-256 of an array's dtype, shape and C-ordered bytes as 64 hex digits."""
+    array = np.ascontiguousarray(array)
+    hasher = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    hasher.update(array.view(np.uint8).reshape(-1).data if array.size else b"")
+    return hasher.hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, float):
+        # 1.0 and 1 are the same hyper-parameter, however a user types it.
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, Enum):
+        return _canonical(value.value)
+    if isinstance(value, Path):
+        return value.as_posix()
+    if isinstance(value, np.generic):
+        return _canonical(value.item())
+    if isinstance(value, np.ndarray):
+        return {"__array__": array_sha256(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {"__type__": type(value).__qualname__, **_canonical(fields)}
+    if isinstance(value, Mapping):
+        return {str(_canonical(k)): _canonical(v) for k, v in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((_canonical(v) for v in value), key=lambda v: json.dumps(v, sort_keys=True))
+    if isinstance(value, list | tuple):
+        return [_canonical(v) for v in value]
+    raise TypeError(f"digest: a {type(value).__name__} has no canonical form")

@@ -1,0 +1,51 @@
+"""The only module that knows where things live on disk."""
+
+import os
+from pathlib import Path
+
+from openbench.errors import ConfigError
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def config_dir() -> Path:
+    """Return the folder of Hydra groups: the wheel's copy beside the package, else the checkout's `configs`."""
+    return _shipped("configs")
+
+
+def manifest_dir() -> Path:
+    """Return the folder of manifests: the wheel's copy beside the package, else the checkout's `data_manifests`."""
+    return _shipped("data_manifests")
+
+
+def data_roots() -> tuple[Path, ...]:
+    """Return the folders searched for data sets, in order: `OPENBENCH_DATA` (several joined by `os.pathsep`), `./data`.
+
+    A folder that does not exist is kept: error messages name every place that was searched.
+    """
+    named = [Path(part).expanduser() for part in os.environ.get("OPENBENCH_DATA", "").split(os.pathsep) if part]
+    return (*named, Path("data"))
+
+
+def cache_dir() -> Path:
+    """Return the folder of features, scores and checkpoints: `OPENBENCH_CACHE`, else `~/.cache/openbench`."""
+    named = os.environ.get("OPENBENCH_CACHE")
+    if named:
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "openbench"
+
+
+def results_dir() -> Path:
+    """Return the folder of records and tables: `OPENBENCH_RESULTS`, else `./results`."""
+    return Path(os.environ.get("OPENBENCH_RESULTS", "results")).expanduser()
+
+
+def _shipped(name: str) -> Path:
+    for candidate in (_PACKAGE / name, _PACKAGE.parent / name):
+        if candidate.is_dir():
+            return candidate
+    raise ConfigError(
+        f"folder '{name}' not found beside the package in {_PACKAGE} — the installation is incomplete; "
+        "install again (pip install --force-reinstall openbench)"
+    )
