@@ -1,0 +1,1 @@
+"""One surface over CIFAR ResNets, torchvision, timm, open_clip and own checkpoints."""

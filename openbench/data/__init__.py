@@ -1,0 +1,1 @@
+"""Manifests, readers, transforms and the building and checking of benchmarks."""

@@ -1,0 +1,1 @@
+"""Search, tuning, evaluation and the run that ends in a record."""

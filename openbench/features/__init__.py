@@ -1,0 +1,1 @@
+"""One forward pass per image, its columns cached for every method."""

@@ -1,0 +1,1 @@
+"""Pure functions on score arrays: ranking, thresholds, selective risk, conformal, intervals. No torch."""

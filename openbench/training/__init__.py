@@ -1,0 +1,1 @@
+"""The training contract, the one loop, and one file per training method."""
