@@ -1,0 +1,133 @@
+"""From cached features to scores: fitting on the declared split, scoring in batches, never a second forward pass."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openbench.core.benchmark import Benchmark, Split
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.core.scores import SplitScores
+from openbench.errors import ConfigError, MethodError
+
+
+class FeatureSource(Protocol):
+    """Where the columns of a split come from; the engine's is a feature store bound to one backbone."""
+
+    def __call__(self, split: Split, request: Request) -> FeatureSet:
+        """The columns that `request` names, with labels where it names them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """All that `fit` can be given: the ID splits it may learn from, and the head.
+
+    Args:
+        id_train: for methods with `fit_on=ID_TRAIN`.
+        id_val: for methods with `fit_on=ID_VAL`.
+        head: the classifier.
+    """
+
+    id_train: Split
+    id_val: Split
+    head: Head
+
+    @classmethod
+    def of(cls, benchmark: Benchmark, head: Head) -> "Fitting":
+        """The ID splits of a benchmark."""
+        return cls(benchmark.id_train, benchmark.id_val, head)
+
+    def split(self, role: Role) -> Split:
+        """The split that plays `role` in fitting.
+
+        Raises:
+            ConfigError: fitting on that role is not possible.
+        """
+        allowed = {Role.ID_TRAIN: self.id_train, Role.ID_VAL: self.id_val}
+        if role not in allowed:
+            raise ConfigError(f"a method asks to be fitted on '{role}' — allowed: {', '.join(allowed)}")
+        return allowed[role]
+
+
+def with_params(method: Method, params: Mapping[str, Any]) -> Method:
+    """Return a fresh, unfitted method with some hyper-parameters replaced."""
+    return type(method)(**{**method.params(), **params})
+
+
+def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch.device) -> Method:
+    """Fit a method on the split it declares; a method without `fit_on` gets the head alone and costs no train pass."""
+    request = method.request
+    train = None
+    if request.fit_on is not None:
+        # Statistics come from clean inputs, even where scores read perturbed ones.
+        clean = replace(request, perturb=None)
+        train = _declared(features(fitting.split(request.fit_on), clean), clean).on(device)
+    return method.fit(train, fitting.head.to(device) if request.head else None)
+
+
+def score(method: Method, x: FeatureSet, batch: int, where: str) -> NDArray[np.float32]:
+    """Return the scores (n,) float32 of a split, `batch` rows at a time.
+
+    Raises:
+        MethodError: a score is NaN, or the method returned another shape; the message names the method and the split.
+    """
+    parts = []
+    for rows in _declared(x, method.request).without_labels().batches(batch):
+        scores = method.score(rows)
+        if scores.shape != (len(rows),):
+            raise MethodError(
+                f"{type(method).__name__}.score on {where}: shape {tuple(scores.shape)} — ({len(rows)},) expected"
+            )
+        parts.append(scores.detach().to("cpu", torch.float32))
+    joined = torch.cat(parts).numpy()
+    bad = int(np.isnan(joined).sum())
+    if bad:
+        raise MethodError(
+            f"{type(method).__name__}.score on {where}: {bad} of {len(joined)} scores are NaN "
+            f"(first at row {int(np.isnan(joined).argmax())}) — parameters {method.params()}; no table is made from NaN"
+        )
+    return joined
+
+
+def score_splits(
+    method: Method, splits: tuple[Split, ...], features: FeatureSource, runtime: tuple[torch.device, int]
+) -> list[SplitScores]:
+    """Return the scores of several splits by a fitted method.
+
+    Args:
+        method: fitted.
+        splits: what to score.
+        features: where columns come from.
+        runtime: the device to score on and the rows per call.
+    """
+    device, batch = runtime
+    result = []
+    for split in splits:
+        x = features(split, method.request).on(device)
+        result.append(
+            SplitScores(
+                name=split.name,
+                role=split.role,
+                scores=score(method, x, batch, f"{split.name} ({split.role})"),
+                labels=np.asarray(split.labels, dtype=np.int64),
+                predictions=predictions(split, features),
+            )
+        )
+    return result
+
+
+def predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:
+    """Return argmax of the unperturbed logits, (n,) int64: the classifier's answer, whatever the OOD method does."""
+    x = features(split, Request(fields=frozenset({Field.LOGITS})))
+    return np.concatenate([rows.logits.argmax(dim=1).cpu().numpy() for rows in x.batches(65536)])
+
+
+def _declared(x: FeatureSet, request: Request) -> FeatureSet:
+    """Only the declared columns: undeclared use then fails in every run, not only in the check suite."""
+    return replace(x, columns={name: column for name, column in x.columns.items() if name in request.fields})

@@ -1,0 +1,215 @@
+"""One run: features from the cache, tuning on validation, scores, metrics, one write-once record."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from openbench.backbones.base import Backbone
+from openbench.core.benchmark import Benchmark, Split
+from openbench.core.features import FeatureSet
+from openbench.core.method import Method
+from openbench.core.record import ResultRecord
+from openbench.core.request import Request
+from openbench.core.scores import SplitScores
+from openbench.digest import digest
+from openbench.engine.clock import Clock
+from openbench.engine.evaluate import Fitting, fit, score_splits, with_params
+from openbench.engine.provenance import provenance
+from openbench.engine.runtime import Runtime
+from openbench.engine.tune import TuneContext, Tuned, Tuning, tune
+from openbench.errors import RecordError
+from openbench.features.store import FeatureStore
+from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
+from openbench.results.store import RecordStore, ScoreStore, verify
+
+Status = Literal["written", "skipped", "verified"]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What is run: objects that are ready, and the scientific config they were built from.
+
+    Args:
+        benchmark: splits and promises.
+        backbone: trained, on its device.
+        method: unfitted, with its default hyper-parameters.
+        method_name: what users type after `method=`.
+        space: hyper-parameter → values to search; empty = nothing to tune.
+        tuning: how the search is done.
+        metrics: which metrics at which operating points.
+        config: the scientific config, plain and resolved; enters the run id and the record.
+    """
+
+    benchmark: Benchmark
+    backbone: Backbone
+    method: Method
+    method_name: str
+    space: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tuning: Tuning = field(default_factory=Tuning)
+    metrics: MetricOptions = field(default_factory=MetricOptions)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def run_id(self) -> str:
+        """Digest of the scientific config, method version, benchmark digest and backbone digest."""
+        return digest(
+            {
+                "config": self.config,
+                "method": [self.method_name, type(self.method).version],
+                "benchmark": self.benchmark.digest,
+                "backbone": self.backbone.digest,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """Where a run ended: the record, its file, and whether it was written, found or verified."""
+
+    record: ResultRecord
+    path: Path
+    status: Status
+
+
+@dataclass
+class CachedFeatures:
+    """A feature store bound to one backbone; its time is the clock's `features` stage."""
+
+    store: FeatureStore
+    backbone: Backbone
+    clock: Clock
+
+    def __call__(self, split: Split, request: Request) -> FeatureSet:
+        """The columns of a split, extracted now if they are not cached."""
+        with self.clock.stage("features"):
+            return self.store.get(self.backbone, split, request)
+
+
+def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOutcome:
+    """Carry out a run, or return its record if it is there.
+
+    Raises:
+        RecordError: the record exists and `on_existing=error`, or it does not reproduce under `on_existing=verify`.
+        OpenbenchError: whatever is wrong with data, cache, method or scores.
+    """
+    records = RecordStore(runtime.records)
+    existing = records.find(spec.run_id)
+    if existing is not None and runtime.on_existing == "skip":
+        return RunOutcome(*existing, status="skipped")
+    if existing is not None and runtime.on_existing == "error":
+        raise RecordError(
+            f"record {spec.run_id} exists in {existing[1]} — records are written once; "
+            "use runtime.on_existing=skip or runtime.on_existing=verify"
+        )
+    records.check_writable()
+    record, scores = compute(spec, runtime, say)
+    if existing is not None:
+        differences = verify(existing[0], record)
+        if differences:
+            shown = "; ".join(str(d) for d in differences[:5])
+            raise RecordError(
+                f"record {spec.run_id} does not reproduce: {len(differences)} values differ — {shown} — "
+                f"compare versions in its provenance ({existing[1]})"
+            )
+        return RunOutcome(*existing, status="verified")
+    ScoreStore(runtime.scores).write(spec.run_id, scores)
+    return RunOutcome(record, records.write(record), status="written")
+
+
+def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, list[SplitScores]]:
+    """Tune, fit, score and measure; nothing is written but cached features."""
+    clock = Clock()
+    backbone, benchmark = spec.backbone, spec.benchmark
+    passes_before = backbone.passes
+    device = backbone.device
+    features = CachedFeatures(feature_store(runtime), backbone, clock)
+    fitting = Fitting.of(benchmark, backbone.head)
+    with clock.stage("tune"):
+        tuned = _tune(spec, TuneSetup(features, fitting, device, runtime.score_batch), say)
+    method = with_params(spec.method, tuned.params)
+    with clock.stage("fit"):
+        fit(method, fitting, features, device)
+    splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None)
+    with clock.stage("score"):
+        scores = score_splits(method, (*benchmark.test_splits(), *splits), features, (device, runtime.score_batch))
+    with clock.stage("metrics"):
+        metrics = evaluate([as_set(s) for s in scores], spec.metrics)
+    record = ResultRecord(
+        run_id=spec.run_id,
+        config=dict(spec.config),
+        benchmark={
+            "name": benchmark.name,
+            "digest": benchmark.digest,
+            "pristine": benchmark.pristine,
+            "deviations": list(benchmark.deviations),
+        },
+        backbone=describe_backbone(backbone, spec.config),
+        method={
+            "name": spec.method_name,
+            "version": type(method).version,
+            "reference": type(method).reference,
+            "params": method.params(),
+        },
+        tuned=tuned.params,
+        trials=tuned.trials,
+        metrics=metrics,
+        header=describe(spec.metrics),
+        counts={f"{s.role}/{s.name}": {"n": len(s), "expected": s.expected} for s in benchmark.splits()},
+        provenance=provenance(clock, device, backbone.passes - passes_before),
+    )
+    return record, scores
+
+
+@dataclass(frozen=True)
+class TuneSetup:
+    """What tuning shares with the rest of the run; the test splits are not among it."""
+
+    features: CachedFeatures
+    fitting: Fitting
+    device: torch.device
+    batch: int
+
+
+def _tune(spec: RunSpec, setup: TuneSetup, say: Say) -> Tuned:
+    if spec.tuning.strategy == "none" or not spec.space:
+        return Tuned()
+
+    def report(done: int, total: int, trial: dict[str, Any]) -> None:
+        result = f"AUROC {trial['auroc']:.4f}" if "auroc" in trial else "infeasible"
+        shown = ", ".join(f"{k}={v}" for k, v in trial["params"].items())
+        say(f"tune {spec.method_name}: {done}/{total} {shown}: {result}")
+
+    context = TuneContext(spec.benchmark.validation(), setup.fitting, setup.features, setup.device, setup.batch, report)
+    return tune(spec.method, spec.space, context)
+
+
+def feature_store(runtime: Runtime) -> FeatureStore:
+    """The feature store of a runtime."""
+    return FeatureStore(
+        runtime.features, batch_size=runtime.batch_size, workers=runtime.workers, progress=runtime.progress
+    )
+
+
+def as_set(scores: SplitScores) -> SetScores:
+    """The form in which metrics take the scores of a split."""
+    return SetScores(
+        name=scores.name, role=scores.role.value, scores=scores.scores, correct=scores.correct, labels=scores.labels
+    )
+
+
+def describe_backbone(backbone: Backbone, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The backbone's part of a record."""
+    training = config.get("training") or {}
+    return {
+        "name": backbone.name,
+        "digest": backbone.digest,
+        "weights_sha256": backbone.weights_sha256,
+        "num_classes": backbone.num_classes,
+        "feature_dim": backbone.feature_dim,
+        "preprocess": asdict(backbone.preprocess),
+        "training": training.get("name"),
+    }

@@ -1,0 +1,92 @@
+"""What must not change a number: devices, folders, batch sizes, policies. No part of this enters a digest."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from openbench import paths
+from openbench.errors import ConfigError, did_you_mean
+
+OnExisting = Literal["skip", "verify", "error"]
+TrainPolicy = Literal["auto", "never", "force"]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a run is carried out.
+
+    Args:
+        device: `auto` (CUDA, else MPS, else CPU), or a torch device string.
+        batch_size: images per forward pass.
+        score_batch: rows per call of a method's `score`.
+        workers: processes or threads that decode images beside the network; 0 decodes in the main one.
+        cache: features, scores and checkpoints; null = `OPENBENCH_CACHE` or the user's cache folder.
+        results: records and tables; null = `OPENBENCH_RESULTS` or `./results`.
+        on_existing: what to do when the record is already there: skip, verify (recompute and compare) or error.
+        train: whether a missing backbone is trained first (auto), is an error (never), or is trained anew (force).
+        progress: whether long stages report how far they are.
+    """
+
+    device: str = "auto"
+    batch_size: int = 256
+    score_batch: int = 8192
+    workers: int = 0
+    cache: Path | None = None
+    results: Path | None = None
+    on_existing: OnExisting = "skip"
+    train: TrainPolicy = "auto"
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        """Check ranges and choices; resolve the folders."""
+        for name, allowed in (("on_existing", get_args(OnExisting)), ("train", get_args(TrainPolicy))):
+            found = getattr(self, name)
+            if found not in allowed:
+                hint = did_you_mean(str(found), allowed)
+                raise ConfigError(f"runtime.{name} — found {found!r}{hint} — allowed: {', '.join(allowed)}")
+        for name, least in (("batch_size", 1), ("score_batch", 1), ("workers", 0)):
+            found = getattr(self, name)
+            if not isinstance(found, int) or isinstance(found, bool) or found < least:
+                raise ConfigError(f"runtime.{name} — found {found!r} — allowed: a whole number ≥ {least}")
+        object.__setattr__(self, "cache", Path(self.cache).expanduser() if self.cache else paths.cache_dir())
+        object.__setattr__(self, "results", Path(self.results).expanduser() if self.results else paths.results_dir())
+
+    @classmethod
+    def from_config(cls, node: Mapping[str, Any]) -> "Runtime":
+        """Build from the `runtime` node; keys that are the launcher's are refused here like any other unknown key."""
+        allowed = [f.name for f in fields(cls)]
+        for key in node:
+            if key not in allowed:
+                raise ConfigError(
+                    f"runtime has no key '{key}'{did_you_mean(key, allowed)} — allowed: {', '.join(allowed)}"
+                )
+        return cls(**node)
+
+    @property
+    def features(self) -> Path:
+        """Where cached columns live."""
+        return self._cache / "features"
+
+    @property
+    def scores(self) -> Path:
+        """Where per-sample scores live."""
+        return self._cache / "scores"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where trained weights live."""
+        return self._cache / "checkpoints"
+
+    @property
+    def records(self) -> Path:
+        """The results folder."""
+        if self.results is None:
+            raise ConfigError("runtime.results was not resolved")
+        return self.results
+
+    @property
+    def _cache(self) -> Path:
+        if self.cache is None:
+            raise ConfigError("runtime.cache was not resolved")
+        return self.cache
