@@ -1,0 +1,128 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from openbench.core.benchmark import Benchmark, Split, canonical
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
+from openbench.errors import DataError, LeakageError
+
+
+def split(name, role, classes, labels=None, tag="", **changes):
+    n = 4
+    labels = np.asarray(labels if labels is not None else ([0, 1, 0, 1] if role.is_id else [-1] * n))
+    items = [np.zeros((8, 8, 3), np.uint8)] * n
+    fields = {"digest": f"{name}{role}{tag}", "expected": n, **changes}
+    return Split(name, role, items, labels, [f"{name}/{i}" for i in range(n)], classes, **fields)
+
+
+def benchmark(**changes):
+    id_classes = ("cat", "dog")
+    parts = {
+        "name": "toy",
+        "classes": id_classes,
+        "id_train": split("pets", Role.ID_TRAIN, id_classes),
+        "id_val": split("pets", Role.ID_VAL, id_classes),
+        "id_test": split("pets", Role.ID_TEST, id_classes),
+        "near": {"birds": split("birds", Role.NEAR, ("owl",))},
+        "far": {"cars": split("cars", Role.FAR, ("van",))},
+        "ood_val": split("fish", Role.OOD_VAL, ("cod",)),
+        "preprocess": Preprocess(8, 8),
+    }
+    return Benchmark(**{**parts, **changes})
+
+
+def test_a_disjoint_benchmark_is_accepted_and_pristine():
+    assert benchmark().pristine
+
+
+@pytest.mark.parametrize("role", [Role.NEAR, Role.FAR, Role.OOD_VAL, Role.OOD_TRAIN])
+def test_an_ood_split_that_shares_a_class_with_id_is_refused_by_name(role):
+    shared = split("bad", role, ("owl", "Dog"))
+    place = {Role.NEAR: {"near": {"bad": shared}}, Role.FAR: {"far": {"bad": shared}}}.get(role, {str(role): shared})
+    with pytest.raises(LeakageError, match=r"bad share the classes \['dog'\]"):
+        benchmark(**place)
+
+
+def test_csid_shares_the_id_classes_by_design():
+    assert benchmark(csid={"foggy": split("foggy", Role.CSID, ("cat", "dog"))}).pristine
+
+
+def test_promised_disjointness_of_validation_and_test_is_held():
+    fish = split("fish", Role.OOD_VAL, ("owl", "cod"))
+    assert benchmark(ood_val=fish)
+    with pytest.raises(LeakageError, match=r"ood_val fish and near birds share the classes \['owl'\]"):
+        benchmark(ood_val=fish, disjoint=((Role.OOD_VAL, Role.NEAR),))
+
+
+def test_class_names_are_compared_without_case_and_punctuation():
+    assert canonical("Aquarium Fish") == canonical("aquarium-fish") == canonical("aquarium_fish") == "aquarium_fish"
+
+
+def test_one_class_is_not_enough():
+    with pytest.raises(DataError, match="at least two ID classes"):
+        benchmark(classes=("cat",))
+
+
+def test_no_ood_test_set_left_is_an_error():
+    with pytest.raises(DataError, match="no OOD test set left"):
+        benchmark(near={}, far={})
+
+
+def test_labels_outside_the_classes_are_refused():
+    with pytest.raises(DataError, match="labels from 0 to 2 — allowed: 0 to 1"):
+        benchmark(id_test=split("pets", Role.ID_TEST, ("cat", "dog"), labels=[0, 1, 2, 1]))
+
+
+def test_ood_labels_must_be_minus_one():
+    with pytest.raises(DataError, match="allowed: -1 to -1"):
+        benchmark(far={"cars": split("cars", Role.FAR, ("van",), labels=[-1, -1, 0, -1])})
+
+
+def test_an_empty_split_is_refused():
+    with pytest.raises(DataError, match=r"'x' \(far\) is empty"):
+        Split("x", Role.FAR, [], np.zeros(0, np.int64), [], (), "d", 0)
+
+
+def test_columns_of_different_length_are_refused():
+    with pytest.raises(DataError, match="one of each per image"):
+        Split("x", Role.FAR, [np.zeros((2, 2, 3), np.uint8)], np.array([-1, -1]), ["a"], (), "d", 1)
+
+
+def test_without_ood_val_there_is_nothing_to_tune_on():
+    with pytest.raises(DataError, match="tune=none"):
+        benchmark(ood_val=None).validation()
+
+
+def test_validation_reaches_no_test_split():
+    bench = benchmark()
+    held = {id(v) for v in vars(bench.validation()).values()}
+    assert held == {id(bench.id_val), id(bench.ood_val)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dropped": ("tin",)},
+        {"far": {"cars": split("cars", Role.FAR, ("van",), deviations=("3 of 4 images found",))}},
+    ],
+)
+def test_anything_missing_changes_the_digest_and_is_not_pristine(changes):
+    other = benchmark(**changes)
+    assert not other.pristine
+    assert other.digest != benchmark().digest
+
+
+def test_other_images_change_the_digest():
+    assert benchmark(far={"cars": split("cars", Role.FAR, ("van",), tag="v2")}).digest != benchmark().digest
+
+
+def test_the_digest_does_not_depend_on_the_order_of_sets():
+    a, b = split("a", Role.FAR, ("van",)), split("b", Role.FAR, ("bus",))
+    assert benchmark(far={"a": a, "b": b}).digest == benchmark(far={"b": b, "a": a}).digest
+
+
+def test_replace_checks_again():
+    with pytest.raises(LeakageError):
+        replace(benchmark(), near={"dogs": split("dogs", Role.NEAR, ("dog",))})

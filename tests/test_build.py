@@ -1,0 +1,69 @@
+from dataclasses import dataclass
+
+import pytest
+
+from openbench.build import build
+from openbench.errors import ConfigError
+
+
+@dataclass
+class Part:
+    size: int = 1
+
+
+@dataclass
+class Whole:
+    name: str
+    part: Part | None = None
+    parts: tuple[Part, ...] = ()
+    extra: int | None = None
+
+
+WHOLE = f"{__name__}.Whole"
+PART = f"{__name__}.Part"
+
+
+def test_nested_nodes_are_built():
+    whole = build(
+        {"_target_": WHOLE, "name": "x", "part": {"_target_": PART, "size": 3}, "parts": [{"_target_": PART}]}
+    )
+    assert whole == Whole("x", Part(3), [Part(1)])
+
+
+def test_private_keys_are_left_out():
+    assert build({"_target_": WHOLE, "name": "x", "_space_": {"name": ["a"]}}) == Whole("x")
+
+
+def test_extra_values_fill_only_what_is_absent_or_null():
+    node = {"_target_": WHOLE, "name": "x", "extra": None}
+    assert build(node, extra=5, unknown=1).extra == 5
+    assert build({**node, "extra": 2}, extra=5).extra == 2
+
+
+def test_a_misspelt_key_names_the_right_one():
+    with pytest.raises(ConfigError, match=r"method has no key 'nam'; did you mean 'name'\? — allowed: name, part"):
+        build({"_target_": WHOLE, "nam": "x"}, "method")
+
+
+def test_a_misspelt_key_of_a_nested_node_names_its_place():
+    with pytest.raises(ConfigError, match=r"method\.part has no key 'sise'; did you mean 'size'"):
+        build({"_target_": WHOLE, "name": "x", "part": {"_target_": PART, "sise": 3}}, "method")
+
+
+def test_a_missing_key_is_named():
+    with pytest.raises(ConfigError, match="missing name"):
+        build({"_target_": WHOLE})
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (None, "no dotted path"),
+        ("nowhere", "no dotted path"),
+        ("no_such_module.Thing", "cannot be imported"),
+        (f"{__name__}.Hole", "did you mean 'Whole'"),
+    ],
+)
+def test_a_bad_target_is_explained(target, message):
+    with pytest.raises(ConfigError, match=message):
+        build({"_target_": target})

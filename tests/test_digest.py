@@ -1,0 +1,74 @@
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openbench.core.request import Field, Perturb, Request
+from openbench.digest import array_sha256, digest, file_sha256
+
+
+def test_key_order_does_not_matter():
+    assert digest({"a": 1, "b": [2, 3]}) == digest({"b": [2, 3], "a": 1})
+
+
+def test_sequence_order_matters():
+    assert digest([1, 2]) != digest([2, 1])
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [(1, "1"), (None, 0), (None, ""), (True, "true"), (0.1, 0.2), ({}, []), ({"a": None}, {}), (float("nan"), None)],
+)
+def test_different_values_have_different_digests(left, right):
+    assert digest(left) != digest(right)
+
+
+def test_whole_floats_equal_integers():
+    assert digest({"k": 50.0}) == digest({"k": 50})
+
+
+def test_sets_of_enum_members_do_not_depend_on_hash_order():
+    a = Request(fields=frozenset([Field.LOGITS, Field.FEATURES, Field.MAPS]))
+    b = Request(fields=frozenset([Field.MAPS, Field.FEATURES, Field.LOGITS]))
+    assert digest(a) == digest(b)
+
+
+def test_digest_is_the_same_in_another_process():
+    code = "from openbench.digest import digest; print(digest({'x': {'b', 'a', 'c'}, 'y': 0.1}))"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert other == digest({"x": {"b", "a", "c"}, "y": 0.1})
+
+
+def test_every_field_of_a_dataclass_counts():
+    assert digest(Perturb(1000, 0.0014)) != digest(Perturb(1000, 0.0028))
+
+
+def test_dataclasses_of_another_type_differ():
+    @dataclass(frozen=True)
+    class Other:
+        temperature: float = 1000.0
+        epsilon: float = 0.0014
+        kind: str = "sign"
+
+    assert digest(Perturb()) != digest(Other())
+
+
+def test_arrays_count_by_dtype_shape_and_content():
+    x = np.arange(6, dtype=np.int64)
+    assert array_sha256(x) == array_sha256(x.copy())
+    assert len({array_sha256(v) for v in (x, x.reshape(2, 3), x.astype(np.int32), x[::-1])}) == 4
+    assert array_sha256(x.reshape(2, 3).T) == array_sha256(np.ascontiguousarray(x.reshape(2, 3).T))
+
+
+def test_a_value_without_canonical_form_is_refused():
+    with pytest.raises(TypeError, match="no canonical form"):
+        digest({"f": print})
+
+
+def test_file_hash_is_sha256(tmp_path: Path):
+    path = tmp_path / "abc"
+    path.write_bytes(b"abc")
+    assert file_sha256(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
