@@ -1,0 +1,122 @@
+"""The exact probability that the order statistics of uniforms stay below a boundary, and boundaries of a given one."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+from scipy.special import gammaln
+
+from openbench.errors import MetricError
+from openbench.metrics.curve import Floats
+
+_BLOCK = 1024  # steps whose Poisson kernels are tabulated together
+_SPREAD = 7.5  # standard deviations of the count kept above its mean; what is beyond (< 1e-13) counts as a crossing
+_CLOSE = 1e-3  # a calibrated boundary spends at least (1 − _CLOSE)·δ and at most δ
+_MAX_STEPS = 60
+
+
+def crossing_probability(bounds: Floats) -> float:
+    """Return P(U_(i) > b_i for some i) for the order statistics of n independent uniforms.
+
+    The event "no crossing" says that the empirical count N(b_i) is at least i at every i. Counts of a Poisson process
+    of rate n have independent increments, so their distribution is carried from b_i to b_{i+1} by a convolution with a
+    Poisson kernel, dropping the mass that has fallen behind; conditioning on N(1) = n gives back the uniforms. Only a
+    window of O(√n) counts carries mass, hence O(n^1.5) operations; the truncation errs towards a crossing, by less
+    than 1e-9.
+
+    Args:
+        bounds: (n,) non-decreasing b_1 ≤ … ≤ b_n; values ≥ 1 never bind.
+
+    Raises:
+        MetricError: bounds that decrease or are negative or NaN.
+
+    Reference: Noé, Ann. Math. Statist. 43 (1972), for the recursion; Khmaladze and Shinjikashvili, Ann. Appl. Probab.
+        11 (2001), for the Poisson form.
+    """
+    b = np.asarray(bounds, dtype=np.float64)
+    if b.size == 0 or not (b[0] >= 0 and np.all(np.diff(b) >= 0)):
+        raise MetricError(
+            f"crossing probability needs (n,) non-decreasing bounds ≥ 0 — found {b.size} values that are not — pass "
+            "b_1 … b_n in order"
+        )
+    n, binding = b.size, int(np.searchsorted(b, 1.0))
+    if binding == 0:
+        return 0.0
+    mass, first = np.ones(1), 0  # mass[j] = P(no crossing so far, N(b_i) = first + j)
+    reach = np.minimum(n, np.ceil(n * b + _SPREAD * np.sqrt(n * b * (1 - np.minimum(b, 1))) + 15)).astype(np.int64)
+    rates = n * np.diff(b[:binding], prepend=0.0)
+    for start, stop in _blocks(binding):
+        kernels, lengths = _poisson_kernels(rates[start:stop])
+        for i in range(start, stop):
+            moved = np.convolve(mass, kernels[i - start, : lengths[i - start]])
+            mass = moved[i + 1 - first : reach[i] + 1 - first]
+            first = i + 1
+            if mass.size == 0:
+                return 1.0
+    rest = n * (1.0 - b[binding - 1])
+    missing = n - first - np.arange(mass.size)
+    to_end = np.exp(missing * np.log(rest) - rest - gammaln(missing + 1) + n - n * np.log(n) + gammaln(n + 1))
+    return float(min(1.0, max(0.0, 1.0 - np.dot(mass, to_end))))
+
+
+def _blocks(steps: int) -> list[tuple[int, int]]:
+    """Cut 0 … steps into blocks, short ones first: the first gaps are the widest and need the longest kernels."""
+    edges = [0, *(e for e in (1, 16, 128) if e < steps), *range(_BLOCK, steps, _BLOCK), steps]
+    return list(pairwise(edges))
+
+
+def _poisson_kernels(rates: Floats) -> tuple[Floats, np.ndarray]:
+    """Return (r, k) Poisson probabilities of 0 … k−1 events and (r,) lengths beyond which they are below 1e-17."""
+    lengths = np.ceil(rates + 8.0 * np.sqrt(rates) + 16).astype(np.int64)
+    lengths[rates == 0] = 1
+    count = np.arange(int(lengths.max()))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        powers = np.where(count > 0, count * np.log(rates)[:, None], 0.0)
+    return np.exp(powers - rates[:, None] - gammaln(count + 1.0)), lengths
+
+
+def calibrate(boundary: Callable[[float], Floats], delta: float, start: float) -> float:
+    """Return a level whose boundary is crossed with probability in [(1 − 1e-3)·δ, δ], never above δ.
+
+    A bracketed secant search on log level against log crossing probability, which are nearly proportional.
+
+    Args:
+        boundary: level ∈ (0, 1) → (n,) bounds; a larger level gives lower bounds.
+        delta: δ ∈ (0, 1).
+        start: first level tried.
+
+    Raises:
+        MetricError: no level was found (the boundary does not depend on its level as promised).
+    """
+    safe: tuple[float, float] | None = None
+    unsafe: tuple[float, float] | None = None
+    aim = np.log(delta) + np.log1p(-0.5 * _CLOSE)
+    x = _logit(start)
+    for _ in range(_MAX_STEPS):
+        level = 1.0 / (1.0 + np.exp(-x))
+        spent = crossing_probability(boundary(level))
+        if (1.0 - _CLOSE) * delta <= spent <= delta:
+            return float(level)
+        y = np.log(max(spent, 1e-300)) - aim
+        if spent <= delta:
+            safe = (x, y)
+        else:
+            unsafe = (x, y)
+        x = _next(x, y, safe, unsafe)
+    raise MetricError(
+        f"no boundary is crossed with probability {delta} — {_MAX_STEPS} levels tried, the last {level:.3g} spends "
+        f"{spent:.3g} — use another correction"
+    )
+
+
+def _logit(level: float) -> float:
+    return float(np.log(level) - np.log1p(-level))
+
+
+def _next(x: float, y: float, safe: tuple[float, float] | None, unsafe: tuple[float, float] | None) -> float:
+    """Propose the next logit: a unit slope until both sides are known, then the secant kept inside the bracket."""
+    if safe is None or unsafe is None:
+        return x - float(np.clip(1.2 * y, -3.0, 3.0))
+    (x0, y0), (x1, y1) = safe, unsafe
+    share = float(np.clip(-y0 / (y1 - y0), 0.02, 0.98))
+    return x0 + share * (x1 - x0)

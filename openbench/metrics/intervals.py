@@ -1,0 +1,176 @@
+"""Uncertainty of a number: DeLong for AUROC, the stratified bootstrap for the rest, mean and spread over seeds."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from openbench.errors import MetricError
+from openbench.metrics.curve import Counts, Floats, PooledCurve, as_scores, check_rate
+from openbench.metrics.curve_ranking import auroc
+
+
+class Interval(NamedTuple):
+    """A two-sided confidence interval."""
+
+    low: float
+    high: float
+
+
+class SeedSummary(NamedTuple):
+    """A number over independent training runs."""
+
+    mean: float
+    std: float
+    runs: int
+
+
+def _placements(curve: PooledCurve) -> tuple[Floats, Floats]:
+    """Return, per curve entry after the first, the share of OOD above (ID side) and of ID below (OOD side), ties ½."""
+    a, b = curve.id_accepted, curve.ood_accepted
+    return 1.0 - (b[1:] + b[:-1]) / (2.0 * curve.m), (a[1:] + a[:-1]) / (2.0 * curve.n)
+
+
+def _weighted_variance(values: Floats, counts: Counts) -> float:
+    """Return the unbiased variance of `values` repeated `counts` times; 0 for a single sample."""
+    total = int(counts.sum())
+    if total < 2:
+        return 0.0
+    mean = float(np.dot(values, counts)) / total
+    return float(np.dot((values - mean) ** 2, counts)) / (total - 1)
+
+
+def delong_variance(curve: PooledCurve) -> float:
+    """Return DeLong's variance of the AUROC: S(ID placements)/n + S(OOD placements)/m, from counts already sorted.
+
+    Args:
+        curve: the pair.
+
+    Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988); Sun and Xu, IEEE Signal Processing Letters 21
+        (2014), for the O(n log n) form.
+    """
+    of_id, of_ood = _placements(curve)
+    spread_id = _weighted_variance(of_id, np.diff(curve.id_accepted))
+    spread_ood = _weighted_variance(of_ood, np.diff(curve.ood_accepted))
+    return spread_id / curve.n + spread_ood / curve.m
+
+
+def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
+    """Return the variance of the mean AUROC over OOD sets that share one ID set.
+
+    The ID placements are averaged over the sets before their variance is taken: the sets are correlated through ID.
+
+    Args:
+        curves: one per OOD set, all with the same ID scores.
+
+    Raises:
+        MetricError: no curve, or ID sides of different size.
+    """
+    if not curves or len({curve.n for curve in curves}) > 1:
+        raise MetricError(
+            f"group AUROC variance needs curves that share one ID set — found sizes {[c.n for c in curves]} — "
+            "build every curve from the same ID scores"
+        )
+    n, on_id, from_ood = curves[0].n, np.zeros(curves[0].n), 0.0
+    for curve in curves:
+        of_id, of_ood = _placements(curve)
+        on_id += np.repeat(of_id, np.diff(curve.id_accepted)) / len(curves)
+        from_ood += _weighted_variance(of_ood, np.diff(curve.ood_accepted)) / curve.m
+    return _weighted_variance(on_id, np.ones(n, dtype=np.int64)) / n + from_ood / len(curves) ** 2
+
+
+def normal_interval(value: float, variance: float, level: float = 0.95) -> Interval:
+    """Return value ± z·√variance, cut to [0, 1].
+
+    Args:
+        value: the estimate.
+        variance: its sampling variance.
+        level: coverage in (0, 1).
+
+    Raises:
+        MetricError: level out of range.
+    """
+    half = float(ndtri(0.5 + check_rate(level, "confidence level", closed=False) / 2)) * float(np.sqrt(variance))
+    return Interval(max(0.0, value - half), min(1.0, value + half))
+
+
+def delong(curve: PooledCurve, level: float = 0.95) -> Interval:
+    """Return DeLong's interval for the AUROC.
+
+    Args:
+        curve: the pair.
+        level: coverage in (0, 1).
+    """
+    return normal_interval(auroc(curve), delong_variance(curve), level)
+
+
+def resampled(curve: PooledCurve, rng: np.random.Generator) -> PooledCurve:
+    """Return the curve of one stratified bootstrap sample: n ID and m OOD scores drawn with replacement.
+
+    No sorting: a drawn sample only changes how often each threshold of the sorted pool occurs. Thresholds that occur
+    on neither side keep their entry, which adds nothing to any metric.
+
+    Args:
+        curve: the pair.
+        rng: the generator to draw from.
+    """
+    return next(_resamples(curve, rng, 1))
+
+
+def _resamples(curve: PooledCurve, rng: np.random.Generator, replicates: int) -> Iterator[PooledCurve]:
+    entries = np.arange(curve.thresholds.size, dtype=np.int32)
+    id_entry = np.repeat(entries[1:], np.diff(curve.id_accepted))
+    ood_entry = np.repeat(entries[1:], np.diff(curve.ood_accepted))
+    for _ in range(replicates):
+        yield PooledCurve(curve.thresholds, _drawn(id_entry, entries.size, rng), _drawn(ood_entry, entries.size, rng))
+
+
+def _drawn(entry_of: np.ndarray, entries: int, rng: np.random.Generator) -> Counts:
+    """Return cumulated counts per curve entry of a sample with replacement."""
+    picks = entry_of[rng.integers(0, entry_of.size, entry_of.size, dtype=np.int32)]
+    return np.cumsum(np.bincount(picks, minlength=entries), dtype=np.int64)
+
+
+def bootstrap(
+    curve: PooledCurve,
+    metrics: Mapping[str, Callable[[PooledCurve], float]],
+    replicates: int = 1000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> dict[str, Interval]:
+    """Return percentile intervals of any metrics of a PooledCurve; each replicate serves them all.
+
+    Args:
+        curve: the pair.
+        metrics: key → function of a curve.
+        replicates: number of stratified resamples, ≥ 2.
+        seed: of the generator; equal seeds give equal intervals.
+        level: coverage in (0, 1).
+
+    Raises:
+        MetricError: fewer than 2 replicates, or level out of range.
+
+    Reference: Efron, Ann. Statist. 7 (1979).
+    """
+    tail = (1.0 - check_rate(level, "confidence level", closed=False)) / 2
+    if replicates < 2:
+        raise MetricError(f"the bootstrap needs replicates — found {replicates} — pass at least 2, 1,000 is usual")
+    values = np.empty((replicates, len(metrics)))
+    for row, sample in enumerate(_resamples(curve, np.random.default_rng(seed), replicates)):
+        values[row] = [metric(sample) for metric in metrics.values()]
+    low, high = np.quantile(values, [tail, 1.0 - tail], axis=0)
+    return {key: Interval(float(low[j]), float(high[j])) for j, key in enumerate(metrics)}
+
+
+def over_seeds(values: Sequence[float]) -> SeedSummary:
+    """Return mean and population standard deviation over independent training runs, as published tables print them.
+
+    Args:
+        values: one number per run.
+
+    Raises:
+        MetricError: no values, or NaN among them.
+    """
+    runs = as_scores(values, "values over seeds")
+    return SeedSummary(float(runs.mean()), float(runs.std()), runs.size)

@@ -1,0 +1,123 @@
+"""Which metrics are computed, and at which operating points: the values of configs/metrics/default.yaml."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from openbench.errors import MetricError, did_you_mean
+from openbench.metrics.corrections import CORRECTIONS
+from openbench.metrics.curve import check_rate
+from openbench.metrics.curve_ranking import CURVE_METRICS
+from openbench.metrics.prediction_sets import KINDS
+from openbench.metrics.threshold import SCALINGS
+
+FAMILIES: tuple[str, ...] = ("ranking", "threshold", "selective", "conformal", "intervals", "prediction_sets")
+
+
+@dataclass(frozen=True)
+class MetricOptions:
+    """Families and operating points; rates are fractions. Lists (from yaml) become tuples.
+
+    Args:
+        families: any of FAMILIES.
+        autc_scaling: which scores fix the map to [0, 1] for AUTC: `benchmark`, `pair`, `validation`, `none`.
+        autc_weight: w of w·AUFPR + (1−w)·AUFNR.
+        tpr: φ_min of `risk@tpr,fpr`, the least share of ID accepted.
+        fpr: ρ_max of `risk@tpr,fpr`, the largest share of OOD accepted.
+        precision: κ_min of `risk@prec,rec`.
+        recall: φ_min of `risk@prec,rec`.
+        prior: π, the share of OOD among all inputs, for precision and cost.
+        cost_reject_id: ε1, relative to a wrong class (1).
+        cost_accept_ood: ε2.
+        cost_reject_ood: ε3.
+        ccr_fprs: shares of OOD accepted at which the correct classification rate is read.
+        delta: δ, the probability that the conformal guarantee may fail.
+        correction: one of CORRECTIONS.
+        fdr: q of the Benjamini–Hochberg selection.
+        confidence: level of the intervals.
+        replicates: bootstrap resamples per pair; 0 leaves DeLong's intervals only.
+        bootstrap_metrics: ranking keys that get a bootstrap interval (AUROC has DeLong's).
+        seed: of the bootstrap and of the uniforms in APS and RAPS.
+        set_kinds: prediction sets reported: `lac`, `aps`, `raps`.
+        alphas: their miscoverage levels.
+        raps_penalty: λ of RAPS.
+        raps_k_reg: rank from which RAPS penalises.
+    """
+
+    families: Sequence[str] = FAMILIES
+    autc_scaling: str = "benchmark"
+    autc_weight: float = 0.5
+    tpr: float = 0.8
+    fpr: float = 0.2
+    precision: float = 0.9
+    recall: float = 0.8
+    prior: float = 0.25
+    cost_reject_id: float = 0.5
+    cost_accept_ood: float = 1.0
+    cost_reject_ood: float = 0.0
+    ccr_fprs: Sequence[float] = (1e-4, 1e-3, 1e-2, 1e-1)
+    delta: float = 0.05
+    correction: str = "monte_carlo"
+    fdr: float = 0.1
+    confidence: float = 0.95
+    replicates: int = 1000
+    bootstrap_metrics: Sequence[str] = ("aupr_in", "aupr_out", "fpr95", "fpr95_id_positive")
+    seed: int = 0
+    set_kinds: Sequence[str] = KINDS
+    alphas: Sequence[float] = (0.005, 0.01, 0.05, 0.1)
+    raps_penalty: float = 0.01
+    raps_k_reg: int = 1
+
+    def __post_init__(self) -> None:
+        """Turn lists into tuples and refuse what no metric could use, before anything is scored."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list):
+                object.__setattr__(self, field.name, tuple(value))
+        _check_names("families", self.families, FAMILIES)
+        _check_names("set_kinds", self.set_kinds, KINDS)
+        _check_names("bootstrap_metrics", self.bootstrap_metrics, tuple(CURVE_METRICS))
+        _check_names("correction", (self.correction,), CORRECTIONS)
+        _check_names("autc_scaling", (self.autc_scaling,), SCALINGS)
+        for name in ("autc_weight", "tpr", "fpr", "precision", "recall", "prior"):
+            check_rate(getattr(self, name), f"metrics.{name}")
+        for name in ("delta", "fdr", "confidence"):
+            check_rate(getattr(self, name), f"metrics.{name}", closed=False)
+        for name in ("ccr_fprs", "alphas"):
+            for value in getattr(self, name):
+                check_rate(value, f"metrics.{name}", closed=False)
+        if self.replicates < 0 or self.replicates == 1:
+            raise MetricError(f"metrics.replicates must be 0 or at least 2 — found {self.replicates} — 1,000 is usual")
+
+
+def _check_names(option: str, names: Sequence[str], allowed: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in allowed:
+            raise MetricError(
+                f"metrics.{option}: '{name}' not found{did_you_mean(name, allowed)} — choose from {', '.join(allowed)}"
+            )
+
+
+def describe(options: MetricOptions) -> str:
+    """Return the one line that goes above every table: each convention that a number depends on.
+
+    Args:
+        options: those the numbers were computed with.
+    """
+    o, parts = options, []
+    if "ranking" in o.families:
+        parts.append("FPR@95: OOD positive (fpr95_id_positive: ID positive); AUPR by trapezoid, AP step-wise")
+    if "threshold" in o.families:
+        parts.append(f"AUTC: scaling {o.autc_scaling}, w = {o.autc_weight:g}")
+    if "selective" in o.families:
+        parts.append(
+            f"risk: TPR ≥ {o.tpr:g}, FPR ≤ {o.fpr:g}; precision ≥ {o.precision:g}, recall ≥ {o.recall:g}, "
+            f"prior π = {o.prior:g}; costs {o.cost_reject_id:g}/{o.cost_accept_ood:g}/{o.cost_reject_ood:g}"
+        )
+    if "conformal" in o.families:
+        parts.append(f"conformal: {o.correction}, δ = {o.delta:g}, n = n_id scores of the ID side")
+    if "intervals" in o.families:
+        drawn = f", stratified bootstrap × {o.replicates}, seed {o.seed} (others)" if o.replicates else ""
+        parts.append(f"{100 * o.confidence:g} % intervals: DeLong (AUROC){drawn}")
+    if "prediction_sets" in o.families:
+        parts.append(f"prediction sets: {', '.join(o.set_kinds)} at α = {', '.join(f'{a:g}' for a in o.alphas)}")
+    return " · ".join(parts)

@@ -1,0 +1,154 @@
+"""Conformal prediction sets from any class-conditional score: LAC, APS and RAPS, and what to report about them."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openbench.errors import MetricError, did_you_mean
+from openbench.metrics.curve import Floats, as_scores, check_rate
+
+KINDS: tuple[str, ...] = ("lac", "aps", "raps")
+
+
+class SetReport(NamedTuple):
+    """Quality of prediction sets; fractions, except the mean number of classes per set."""
+
+    coverage: float
+    mean_size: float
+    singletons: float
+    worst_class_coverage: float
+
+
+@dataclass(frozen=True)
+class Nonconformity:
+    """How badly a class fits an input, from class probabilities.
+
+    LAC: 1 − p_y. APS: Σ of the probabilities down to y, minus U·p_y. RAPS: APS + λ·max(rank_y − k_reg, 0).
+
+    Args:
+        kind: `lac`, `aps` or `raps`.
+        penalty: λ of RAPS; the paper's CIFAR/ImageNet searches give 0.01 … 1.
+        k_reg: rank from which RAPS penalises.
+        seed: of the uniforms U, one per input, shared by its classes.
+
+    Reference: Sadinle, Lei, Wasserman, JASA 2019, arXiv 1609.00451 (LAC); Romano, Sesia, Candès, NeurIPS 2020,
+        arXiv 2006.02544 (APS); Angelopoulos, Bates, Jordan, Malik, ICLR 2021, arXiv 2009.14193 (RAPS).
+    """
+
+    kind: str = "lac"
+    penalty: float = 0.01
+    k_reg: int = 1
+    seed: int = 0
+
+    def __call__(self, probabilities: ArrayLike) -> Floats:
+        """Return (n, c) scores, larger = worse fit.
+
+        Args:
+            probabilities: (n, c) rows summing to 1.
+
+        Raises:
+            MetricError: unknown kind, a negative penalty or rank, or rows that are no distributions.
+        """
+        if self.kind not in KINDS:
+            raise MetricError(
+                f"prediction set '{self.kind}' not found{did_you_mean(self.kind, KINDS)} — choose from "
+                f"{', '.join(KINDS)}"
+            )
+        if not (self.penalty >= 0 and self.k_reg >= 0):
+            raise MetricError(f"RAPS needs λ ≥ 0 and k_reg ≥ 0 — found {self.penalty}, {self.k_reg} — raise them")
+        p = _distributions(probabilities)
+        if self.kind == "lac":
+            return 1.0 - p
+        order = np.argsort(-p, axis=1, kind="stable")
+        ranked = np.take_along_axis(p, order, axis=1)
+        uniform = np.random.default_rng(self.seed).random((len(p), 1))
+        mass = np.cumsum(ranked, axis=1) - uniform * ranked
+        if self.kind == "raps":
+            mass += self.penalty * np.maximum(np.arange(1, p.shape[1] + 1) - self.k_reg, 0)
+        scores = np.empty_like(mass)
+        np.put_along_axis(scores, order, mass, axis=1)
+        return scores
+
+
+def _distributions(probabilities: ArrayLike) -> Floats:
+    p = np.asarray(probabilities, dtype=np.float64)
+    if p.ndim != 2 or p.size == 0:
+        raise MetricError(f"probabilities must have shape (n, c) — found {p.shape} — pass one row per image")
+    off = np.abs(p.sum(axis=1) - 1.0)
+    if not (np.all(p >= 0) and np.all(off < 1e-3)):
+        raise MetricError(
+            f"probabilities are not distributions — smallest entry {p.min()}, row sums off by up to {off.max():.3g} — "
+            "rows ≥ 0 that sum to 1 are needed — apply a softmax to logits first"
+        )
+    return p
+
+
+def _checked_labels(labels: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    y = np.asarray(labels)
+    if y.shape != shape[:1] or y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= shape[1]:
+        raise MetricError(
+            f"labels do not fit the class scores — shape {y.shape}, dtype {y.dtype} for scores of shape {shape} — "
+            f"integers in 0 … {shape[1] - 1}, one per row, are needed"
+        )
+    return y.astype(np.int64)
+
+
+def conformal_quantile(scores: ArrayLike, alpha: float) -> float:
+    """Return the ⌈(n+1)(1−α)⌉-th smallest calibration score, +inf if n is too small for α.
+
+    Args:
+        scores: (n,) non-conformity of the true classes of a calibration set.
+        alpha: miscoverage in (0, 1).
+
+    Raises:
+        MetricError: invalid scores, or α out of range.
+    """
+    ordered = np.sort(as_scores(scores, "calibration non-conformity"))
+    # (n+1)(1−α) may round up past an exact integer; 1e-9 is far below the spacing 1 of ranks.
+    rank = int(np.ceil((ordered.size + 1) * (1.0 - check_rate(alpha, "α", closed=False)) - 1e-9))
+    return float(ordered[rank - 1]) if rank <= ordered.size else float("inf")
+
+
+def true_class(scores: Floats, labels: ArrayLike) -> Floats:
+    """Return (n,) the score of each row's own label.
+
+    Args:
+        scores: (n, c) class-conditional scores, larger = worse fit.
+        labels: (n,) integers in 0 … c−1.
+
+    Raises:
+        MetricError: labels that do not fit.
+    """
+    y = _checked_labels(labels, scores.shape)
+    return np.asarray(scores[np.arange(y.size), y])
+
+
+def prediction_sets(scores: Floats, quantile: float) -> NDArray[np.bool_]:
+    """Return (n, c) bool, the classes whose score does not exceed the calibrated quantile.
+
+    Args:
+        scores: (n, c) class-conditional scores of test inputs.
+        quantile: from `conformal_quantile`.
+    """
+    return np.asarray(scores <= quantile)
+
+
+def set_report(sets: NDArray[np.bool_], labels: ArrayLike) -> SetReport:
+    """Return coverage, mean size, share of singletons, and the coverage of the class covered worst.
+
+    Args:
+        sets: (n, c) bool.
+        labels: (n,) true classes; classes without samples do not count as covered badly.
+
+    Raises:
+        MetricError: labels that do not fit.
+    """
+    y = _checked_labels(labels, sets.shape)
+    covered = sets[np.arange(y.size), y]
+    size, per_class = sets.sum(axis=1), np.bincount(y, minlength=sets.shape[1])
+    hits = np.bincount(y, weights=covered, minlength=sets.shape[1])
+    present = per_class > 0
+    worst = float((hits[present] / per_class[present]).min())
+    return SetReport(float(covered.mean()), float(size.mean()), float((size == 1).mean()), worst)

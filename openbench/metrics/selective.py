@@ -1,0 +1,226 @@
+"""Selective classification in the presence of OOD inputs: a classifier that may reject, judged as a whole.
+
+In this module ID is the positive class, as in that literature: the true-positive rate φ is the share of ID accepted,
+the false-positive rate ρ the share of OOD accepted.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from openbench.errors import MetricError
+from openbench.metrics.curve import Floats, PooledCurve, as_scores, check_rate, least_count, most_count
+
+UNABLE: Final = "unable"  # no threshold satisfies the constraints: not a number, and never to be averaged as one
+Unable = Literal["unable"]
+
+
+class OperatingPoint(NamedTuple):
+    """The best threshold found and what it costs; accepted iff s ≤ `threshold`."""
+
+    value: float
+    threshold: float
+
+
+def running_loss(id_scores: Floats, losses: ArrayLike) -> Floats:
+    """Return (n+1,) cumulated losses of the ID samples in ascending order of score, starting at 0.
+
+    Args:
+        id_scores: (n,) checked scores.
+        losses: (n,) e_i ≥ 0, usually 1 − correct.
+
+    Raises:
+        MetricError: losses of another length, or negative, infinite or NaN ones.
+    """
+    e = as_scores(losses, "ID losses")
+    if e.size != id_scores.size:
+        raise MetricError(
+            f"losses and scores differ in length — {e.size} against {id_scores.size} — pass one per image"
+        )
+    if e.min() < 0 or not np.isfinite(e.max()):
+        raise MetricError(f"ID losses must be finite and ≥ 0 — found [{e.min()}, {e.max()}] — pass 1 − correct")
+    total = np.zeros(e.size + 1)
+    # Within a tie the order is arbitrary, and no curve reads these sums inside one.
+    np.cumsum(e[np.argsort(id_scores)], out=total[1:])
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class SelectiveCurve:
+    """A PooledCurve with the loss of what it accepts.
+
+    Args:
+        pair: the pooled scores of the pair.
+        loss_accepted: (t+1,) Σ e_i over the ID samples accepted at each threshold.
+    """
+
+    pair: PooledCurve
+    loss_accepted: Floats
+
+    @classmethod
+    def of(cls, id_scores: ArrayLike, losses: ArrayLike, ood_scores: ArrayLike) -> "SelectiveCurve":
+        """Build the curve from raw scores, larger = more OOD.
+
+        Raises:
+            MetricError: invalid scores or losses.
+        """
+        scores = as_scores(id_scores, "ID scores")
+        return cls.of_pair(PooledCurve.of(scores, ood_scores), running_loss(scores, losses))
+
+    @classmethod
+    def of_pair(cls, pair: PooledCurve, cumulated: Floats) -> "SelectiveCurve":
+        """Attach losses (from `running_loss`) to an existing curve; the ID side is sorted once for all pairs."""
+        return cls(pair, cumulated[pair.id_accepted])
+
+    def risk(self) -> Floats:
+        """Return (t+1,) R = Σ e_i c_i / Σ c_i, and +inf where nothing of ID is accepted."""
+        accepted = self.pair.id_accepted
+        return np.where(accepted > 0, self.loss_accepted / np.maximum(accepted, 1), np.inf)
+
+
+class Constraint(Protocol):
+    """A set of admissible operating points."""
+
+    def feasible(self, pair: PooledCurve) -> slice | np.ndarray:
+        """Return the admissible entries of the curve, as a slice or a boolean mask."""
+        ...
+
+
+@dataclass(frozen=True)
+class TprFpr:
+    """φ ≥ tpr and ρ ≤ fpr.
+
+    Args:
+        tpr: φ_min, the least share of ID accepted; 0.8 in the papers' tables.
+        fpr: ρ_max, the largest share of OOD accepted.
+    """
+
+    tpr: float = 0.8
+    fpr: float = 0.2
+
+    def feasible(self, pair: PooledCurve) -> slice:
+        """Return the entries between the two bounds: both counts rise along the curve."""
+        first = np.searchsorted(pair.id_accepted, least_count(check_rate(self.tpr, "minimal TPR"), pair.n))
+        stop = np.searchsorted(pair.ood_accepted, most_count(check_rate(self.fpr, "maximal FPR"), pair.m), side="right")
+        return slice(int(first), int(stop))
+
+
+@dataclass(frozen=True)
+class PrecisionRecall:
+    """κ ≥ precision and φ ≥ recall, with κ = (1−π)φ / ((1−π)φ + πρ).
+
+    Args:
+        precision: κ_min, the least share of ID among the accepted.
+        recall: φ_min.
+        prior: π, the share of OOD among all inputs in use.
+    """
+
+    precision: float = 0.9
+    recall: float = 0.8
+    prior: float = 0.25
+
+    def feasible(self, pair: PooledCurve) -> np.ndarray:
+        """Return a mask: precision is not monotone in the threshold."""
+        kappa, pi = check_rate(self.precision, "minimal precision"), check_rate(self.prior, "OOD prior")
+        phi = pair.id_accepted / pair.n
+        kept = (1.0 - pi) * phi
+        enough = pair.id_accepted >= least_count(check_rate(self.recall, "minimal recall"), pair.n)
+        return enough & (kept >= kappa * (kept + pi * (pair.ood_accepted / pair.m))) & (kept > 0)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Prices of the mistakes that are not a wrong class (which costs its loss e_i).
+
+    Args:
+        reject_id: ε1.
+        accept_ood: ε2, predicting on an OOD input.
+        reject_ood: ε3, usually 0.
+        prior: π, the share of OOD.
+    """
+
+    reject_id: float = 0.5
+    accept_ood: float = 1.0
+    reject_ood: float = 0.0
+    prior: float = 0.25
+
+
+def least_risk(curve: SelectiveCurve, constraint: Constraint) -> OperatingPoint | Unable:
+    """Return the smallest selective risk among admissible thresholds, or `unable` if there is none.
+
+    Args:
+        curve: the pair with its losses.
+        constraint: `TprFpr` or `PrecisionRecall`.
+
+    Reference: Franc, Prusa, Paplham, "Reject option models comprising out-of-distribution detection", 2023,
+        arXiv 2307.05199.
+    """
+    where = constraint.feasible(curve.pair)
+    risk, thresholds = curve.risk()[where], curve.pair.thresholds[where]
+    if risk.size == 0 or not np.isfinite(risk).any():
+        return UNABLE
+    best = int(np.argmin(risk))
+    return OperatingPoint(float(risk[best]), float(thresholds[best]))
+
+
+def least_cost(curve: SelectiveCurve, costs: Costs) -> OperatingPoint:
+    """Return min over λ of (1−π)[Σ e_i c_i / n + ε1(1−φ)] + π[ε2 ρ + ε3(1−ρ)].
+
+    Args:
+        curve: the pair with its losses.
+        costs: the prices and the prior.
+
+    Raises:
+        MetricError: a negative or non-finite price, or a prior outside [0, 1].
+    """
+    prices = (costs.reject_id, costs.accept_ood, costs.reject_ood)
+    if not all(np.isfinite(price) and price >= 0 for price in prices):
+        raise MetricError(f"costs must be finite and ≥ 0 — found {prices} — a wrong class costs 1 — rescale them")
+    pi, pair = check_rate(costs.prior, "OOD prior"), curve.pair
+    phi, rho = pair.id_accepted / pair.n, pair.ood_accepted / pair.m
+    on_id = curve.loss_accepted / pair.n + costs.reject_id * (1.0 - phi)
+    on_ood = costs.accept_ood * rho + costs.reject_ood * (1.0 - rho)
+    expected = (1.0 - pi) * on_id + pi * on_ood
+    best = int(np.argmin(expected))
+    return OperatingPoint(float(expected[best]), float(pair.thresholds[best]))
+
+
+def risk_coverage(curve: SelectiveCurve, max_fpr: float = 1.0) -> tuple[Floats, Floats]:
+    """Return the risk–coverage curve (φ, R), restricted to thresholds with ρ ≤ `max_fpr`.
+
+    Args:
+        curve: the pair with its losses.
+        max_fpr: ρ_max; 1 leaves the curve whole. No point may remain: the arrays are then empty.
+    """
+    where = TprFpr(0.0, max_fpr).feasible(curve.pair)
+    some = curve.pair.id_accepted[where] > 0
+    return (curve.pair.id_accepted[where] / curve.pair.n)[some], curve.risk()[where][some]
+
+
+def oscr(curve: SelectiveCurve) -> float:
+    """Return ∫ CCR dρ, the area under correct classification rate over the share of OOD accepted.
+
+    Equals P(ID input correct and scored below an OOD input), ties counted half.
+
+    Args:
+        curve: the pair with 0/1 losses.
+
+    Reference: Dhamija, Günther, Boult, "Reducing network agnostophobia", NeurIPS 2018, arXiv 1811.04110.
+    """
+    right = curve.pair.id_accepted - curve.loss_accepted
+    gained = np.diff(curve.pair.ood_accepted)
+    return float(np.dot(gained, right[1:] + right[:-1])) / (2 * curve.pair.n * curve.pair.m)
+
+
+def ccr_at_fpr(curve: SelectiveCurve, fpr: float) -> float:
+    """Return the largest share of ID that is accepted and correct while at most `fpr` of OOD is accepted.
+
+    Args:
+        curve: the pair with 0/1 losses.
+        fpr: ρ_max, 1e-4 … 1e-1 in the paper.
+    """
+    last = TprFpr(0.0, fpr).feasible(curve.pair).stop - 1
+    accepted = int(curve.pair.id_accepted[last])
+    return (accepted - float(curve.loss_accepted[last])) / curve.pair.n

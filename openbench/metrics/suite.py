@@ -1,0 +1,242 @@
+"""All metrics of one run: scores of its sets in, {set or group: {key: value}} out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from openbench.errors import MetricError, did_you_mean
+from openbench.metrics import curve_ranking
+from openbench.metrics.corrections import correction_table
+from openbench.metrics.coverage import aurc, excess_aurc
+from openbench.metrics.curve import Floats, PooledCurve, as_scores
+from openbench.metrics.families import IdSide, Pair, Setting, Values, evaluate_pair
+from openbench.metrics.intervals import group_delong_variance, normal_interval
+from openbench.metrics.keys import higher_is_better
+from openbench.metrics.options import FAMILIES, MetricOptions, describe
+from openbench.metrics.prediction_sets import (
+    Nonconformity,
+    conformal_quantile,
+    prediction_sets,
+    set_report,
+    true_class,
+)
+from openbench.metrics.selective import UNABLE, running_loss
+from openbench.metrics.threshold import balanced_threshold, threshold_stability, tnr_threshold
+
+__all__ = ["FAMILIES", "MetricOptions", "SetScores", "describe", "evaluate", "higher_is_better"]
+
+ROLES: tuple[str, ...] = ("id_test", "id_val", "csid", "ood_val", "near", "far")
+GROUPS: tuple[str, ...] = ("near", "far")
+_RESERVED = (*GROUPS, "id")
+_FULL_SPECTRUM = "full_spectrum/"
+
+
+@dataclass(frozen=True, eq=False)
+class SetScores:
+    """One set of one run.
+
+    Args:
+        name: the data set's name in the benchmark, e.g. `tin`.
+        role: `id_test`, `id_val`, `csid`, `ood_val`, `near` or `far`.
+        scores: (n,) larger = more OOD.
+        correct: (n,) 0/1, whether the prediction is right; for ID-side sets, None if unknown.
+        labels: (n,) integers, the true class; needed on `id_val` and `id_test` for prediction sets.
+        probabilities: (n, c) class probabilities; likewise.
+    """
+
+    name: str
+    role: str
+    scores: np.ndarray
+    correct: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    probabilities: np.ndarray | None = None
+
+
+def evaluate(
+    sets: Sequence[SetScores], options: MetricOptions | None = None, cache_dir: Path | None = None
+) -> dict[str, dict[str, float | int | str]]:
+    """Return {set or group: {key: value}}: every near and far set, their groups, and `id` for ID-only values.
+
+    Groups hold the unweighted mean over their sets and, under `pooled_` keys, the values of the sets thrown together.
+    With csID sets everything is repeated under `full_spectrum/…`, with ID test ∪ csID as the ID side. Numbers are
+    fractions in [0, 1] (thresholds, sizes and counts aside); what is infeasible is the string `unable`; what cannot
+    be computed from the sets given (`@val` without validation splits, risks without correctness) is absent.
+
+    Args:
+        sets: scores of one run; exactly one `id_test`, at least one `near` or `far`.
+        options: families and operating points; None for the defaults.
+        cache_dir: where conformal corrections are kept between processes.
+
+    Raises:
+        MetricError: invalid scores, roles or names, or options that fit nothing.
+    """
+    options = options or MetricOptions()
+    by_role = _checked(sets)
+    results = _evaluate_side(by_role, (*by_role["id_test"],), options, cache_dir)
+    if by_role["csid"]:
+        side = (*by_role["id_test"], *by_role["csid"])
+        wide = _evaluate_side(by_role, side, options, cache_dir)
+        results |= {f"{_FULL_SPECTRUM}{name}": values for name, values in wide.items()}
+    return results
+
+
+def _checked(sets: Sequence[SetScores]) -> dict[str, list[SetScores]]:
+    """Return the sets by role, after refusing names and roles that would make a result ambiguous."""
+    by_role: dict[str, list[SetScores]] = {role: [] for role in ROLES}
+    for s in sets:
+        if s.role not in by_role:
+            raise MetricError(
+                f"role '{s.role}' of set '{s.name}' not found{did_you_mean(s.role, ROLES)} — choose from "
+                f"{', '.join(ROLES)}"
+            )
+        as_scores(s.scores, f"scores of {s.role} set '{s.name}'")
+        by_role[s.role].append(s)
+    if len(by_role["id_test"]) != 1 or not (by_role["near"] or by_role["far"]):
+        found = ", ".join(f"{s.role} '{s.name}'" for s in sets) or "nothing"
+        raise MetricError(
+            f"a run needs exactly one id_test set and at least one near or far set — found {found} — pass those"
+        )
+    named: set[str] = set()
+    for s in (*by_role["near"], *by_role["far"]):
+        if s.name in _RESERVED or s.name.startswith(_FULL_SPECTRUM):
+            raise MetricError(f"set name '{s.name}' is taken by a group of results — rename the set")
+        if s.name in named:
+            raise MetricError(f"set name '{s.name}' is used twice among near and far sets — give each set its own name")
+        named.add(s.name)
+    return by_role
+
+
+def _floats(s: SetScores) -> Floats:
+    return np.asarray(s.scores, dtype=np.float64)
+
+
+def _losses(side: Iterable[SetScores]) -> Floats | None:
+    """Return (n,) 1 − correct of the joined sets, or None unless every set has it."""
+    parts: list[Floats] = []
+    for s in side:
+        if s.correct is None:
+            return None
+        correct = np.asarray(s.correct, dtype=np.float64)
+        if correct.shape != np.shape(s.scores) or not np.isin(correct, (0.0, 1.0)).all():
+            raise MetricError(
+                f"`correct` of set '{s.name}' must be 0 or 1, one per score — found shape {correct.shape} for "
+                f"{np.size(s.scores)} scores — pass prediction == label"
+            )
+        parts.append(1.0 - correct)
+    return np.concatenate(parts)
+
+
+def _setting(
+    by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], options: MetricOptions, cache_dir: Path | None
+) -> tuple[Setting, Floats | None]:
+    """Return what is common to all pairs of one ID side, and its losses."""
+    scores, losses = np.concatenate([_floats(s) for s in side]), _losses(side)
+    id_side = IdSide(scores, np.sort(scores), None if losses is None else running_loss(scores, losses))
+    id_val, ood_val = ([_floats(s) for s in by_role[role]] for role in ("id_val", "ood_val"))
+    thresholds = {"95tnr": tnr_threshold(id_side.ordered)}
+    if id_val and ood_val:
+        thresholds["val"] = balanced_threshold(PooledCurve.of(np.concatenate(id_val), np.concatenate(ood_val)))
+    conformal = "conformal" in options.families
+    setting = Setting(
+        options=options,
+        id_side=id_side,
+        benchmark=(scores, *(_floats(s) for group in GROUPS for s in by_role[group])),
+        validation=(*id_val, *ood_val),
+        id_val=np.concatenate(id_val) if id_val else None,
+        thresholds=thresholds,
+        table=correction_table(scores.size, options.delta, options.correction, cache_dir) if conformal else None,
+    )
+    return setting, losses
+
+
+def _evaluate_side(
+    by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], options: MetricOptions, cache_dir: Path | None
+) -> dict[str, Values]:
+    setting, losses = _setting(by_role, side, options, cache_dir)
+    results: dict[str, Values] = {}
+    f1_thresholds: list[float] = []
+    for group in GROUPS:
+        if not by_role[group]:
+            continue
+        pairs = {s.name: Pair.of(setting.id_side, _floats(s)) for s in by_role[group]}
+        members = {name: evaluate_pair(pair, setting) for name, pair in pairs.items()}
+        f1_thresholds += [curve_ranking.best_f1(pair.curve).threshold for pair in pairs.values()]
+        results |= members
+        results[group] = _group_values(list(pairs.values()), list(members.values()), setting)
+    results["id"] = _id_values(by_role, side, setting, losses) | _stability(f1_thresholds, setting)
+    return results
+
+
+def _group_values(pairs: list[Pair], members: list[Values], setting: Setting) -> Values:
+    """Return the means over a group's sets, the interval of the mean AUROC, and the pooled-group values."""
+    values: Values = {"n_sets": len(pairs), "n_ood": sum(pair.ood.size for pair in pairs)}
+    for key in members[0]:
+        if key in ("n_ood", "f1_threshold") or key.endswith(("_low", "_high")):
+            continue
+        column = [member[key] for member in members]
+        values[key] = UNABLE if UNABLE in column else float(np.mean(np.asarray(column, dtype=np.float64)))
+    if "intervals" in setting.options.families:
+        mean = float(np.mean([curve_ranking.auroc(pair.curve) for pair in pairs]))
+        variance = group_delong_variance([pair.curve for pair in pairs])
+        ci = normal_interval(mean, variance, setting.options.confidence)
+        values["auroc_low"], values["auroc_high"] = ci
+    pooled = Pair.of(setting.id_side, np.concatenate([pair.ood for pair in pairs]))
+    together = evaluate_pair(pooled, setting, skip=("intervals",))
+    return values | {f"pooled_{key}": value for key, value in together.items() if key != "n_ood"}
+
+
+def _id_values(
+    by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], setting: Setting, losses: Floats | None
+) -> Values:
+    """Return what depends on the ID side alone."""
+    scores = setting.id_side.scores
+    values: Values = {"n_id": scores.size}
+    if losses is not None:
+        values["accuracy"] = float(1.0 - losses.mean())
+        if "selective" in setting.options.families:
+            values["aurc"], values["e-aurc"] = aurc(scores, losses), excess_aurc(scores, losses)
+    val_losses = _losses(by_role["id_val"]) if by_role["id_val"] else None
+    if val_losses is not None:
+        values["id_val_accuracy"] = float(1.0 - val_losses.mean())
+    if "prediction_sets" in setting.options.families:
+        values |= _prediction_set_values(by_role["id_val"], side, setting.options)
+    return values
+
+
+def _stability(thresholds: list[float], setting: Setting) -> Values:
+    """Return how far the best-F1 threshold moves between OOD sets."""
+    if "threshold" not in setting.options.families:
+        return {}
+    try:
+        spread = threshold_stability(thresholds, setting.id_side.scores)
+    except MetricError:
+        return {"f1_threshold_std": UNABLE, "f1_threshold_range": UNABLE}
+    return {"f1_threshold_std": spread.std, "f1_threshold_range": spread.range}
+
+
+def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, ...], options: MetricOptions) -> Values:
+    """Return set metrics calibrated on ID validation; nothing unless both sides have labels and probabilities."""
+    if not calibration or any(s.labels is None or s.probabilities is None for s in (*calibration, *side)):
+        return {}
+    (cal_p, cal_y), (test_p, test_y) = (_joined(sets) for sets in (calibration, side))
+    values: Values = {}
+    for kind in options.set_kinds:
+        fitting = Nonconformity(kind, options.raps_penalty, options.raps_k_reg, options.seed)
+        fitted = true_class(fitting(cal_p), cal_y)
+        tested = replace(fitting, seed=options.seed + 1)(test_p)  # independent of the uniforms of calibration
+        for alpha in options.alphas:
+            report = set_report(prediction_sets(tested, conformal_quantile(fitted, alpha)), test_y)
+            values |= {
+                f"{kind}_coverage@{alpha:g}": report.coverage,
+                f"{kind}_size@{alpha:g}": report.mean_size,
+                f"{kind}_singletons@{alpha:g}": report.singletons,
+                f"{kind}_worst_class@{alpha:g}": report.worst_class_coverage,
+            }
+    return values
+
+
+def _joined(sets: Sequence[SetScores]) -> tuple[np.ndarray, np.ndarray]:
+    probabilities = [np.asarray(s.probabilities, dtype=np.float64) for s in sets]
+    return np.concatenate(probabilities), np.concatenate([np.asarray(s.labels) for s in sets])
