@@ -33,17 +33,20 @@ class Backbone(ABC):
 
     Attributes:
         name: what users type after `backbone=`.
+        architecture: the network and everything that shapes it but its weights, as one line; enters the digest.
         num_classes: c.
         feature_dim: d.
         layers: the neutral stage names that `Request.layers` may name, shallow to deep.
         preprocess: how images reach the network.
-        digest: covers architecture, weights, preprocessing and precision: equal digests, equal outputs.
-        weights_sha256: hash of the weights alone, for records.
+        digest: covers architecture, weights, preprocessing and precision: equal digests, equal outputs. Reading it
+            before there are weights raises CheckpointError.
+        weights_sha256: hash of the weights' content, the same whatever file they came from; for records.
         passes: images pushed through the network so far (a perturbed pass counts twice).
         trained: False until weights are loaded, for architectures that wait for training.
     """
 
     name: str
+    architecture: str
     num_classes: int
     feature_dim: int
     layers: tuple[str, ...]
@@ -74,6 +77,10 @@ class Backbone(ABC):
     @abstractmethod
     def module(self) -> torch.nn.Module:
         """The network itself, for training: images (n, 3, h, w) to logits (n, c)."""
+
+    @abstractmethod
+    def initialise(self, seed: int) -> "Backbone":
+        """Draw fresh random weights from `seed`, the same in every process; `trained` is then False. Return self."""
 
     @abstractmethod
     def load(self, path: Path, sha256: str | None = None) -> "Backbone":

@@ -1,0 +1,155 @@
+"""Where in a network the head and the stages are, and how to read them during one forward pass."""
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from openbench.backbones.reduction import reduce_map
+from openbench.core.request import Pool
+from openbench.errors import ConfigError
+
+MAX_STAGES = 4
+Layout = Literal["nchw", "nhwc", "tokens", "tokens_first"]
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Names of a network's parts; a value, part of the backbone's digest.
+
+    Args:
+        head: dotted name of the last nn.Linear; its input are the features, its output the logits.
+        stages: neutral name `stage1` … → dotted name of the module whose output is that stage's map.
+        layout: axes of a stage's output: `nchw`, `nhwc`, `tokens` (n, t, d) or `tokens_first` (t, n, d).
+        prefix_tokens: class and register tokens before the patch tokens.
+    """
+
+    head: str
+    stages: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout = "nchw"
+    prefix_tokens: int = 0
+
+    def linear(self, module: nn.Module) -> nn.Linear:
+        """The head inside `module`.
+
+        Raises:
+            ConfigError: it is no nn.Linear, so features and head cannot be told apart.
+        """
+        head = module.get_submodule(self.head)
+        if not isinstance(head, nn.Linear):
+            raise ConfigError(
+                f"{type(module).__name__}: the classifier '{self.head}' is {type(head).__name__} — nn.Linear expected, "
+                "since methods need logits = W·features + b — choose a model with a linear classifier"
+            )
+        return head
+
+    def as_map(self, output: Tensor) -> Tensor:
+        """A stage's output as (n, c, h, w); patch tokens are laid out on their square grid."""
+        if self.layout == "nchw":
+            return output
+        if self.layout == "nhwc":
+            return output.permute(0, 3, 1, 2)
+        tokens = output.transpose(0, 1) if self.layout == "tokens_first" else output
+        patches = tokens[:, self.prefix_tokens :]
+        n, t, d = patches.shape
+        side = math.isqrt(t)
+        if side * side != t:
+            raise ConfigError(f"{t} patch tokens form no square grid — maps are defined for square input only")
+        return patches.transpose(1, 2).reshape(n, d, side, side)
+
+
+@dataclass
+class Tapped:
+    """What one forward pass showed: features, logits, and the reduced maps by neutral name."""
+
+    features: Tensor | None = None
+    logits: Tensor | None = None
+    maps: dict[str, Tensor] = field(default_factory=dict)
+
+
+@contextmanager
+def tapping(module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Pool) -> Iterator[Tapped]:
+    """Yield a Tapped that the body's forward pass fills; the network carries no hooks before or after.
+
+    Maps are reduced inside the hook: later layers may overwrite them in place, and whole maps need not be kept.
+    """
+    tapped = Tapped()
+
+    def at_head(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        tapped.features, tapped.logits = inputs[0], output
+
+    def at_stage(name: str, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
+        tapped.maps[name] = reduce_map(anatomy.as_map(output), pool)
+
+    with ExitStack() as hooks:
+        hooks.enter_context(_hook(anatomy.linear(module), at_head))
+        for layer in layers:
+            hooks.enter_context(_hook(module.get_submodule(anatomy.stages[layer]), partial(at_stage, layer)))
+        yield tapped
+
+
+@contextmanager
+def _hook(module: nn.Module, function: Any) -> Iterator[None]:
+    handle = module.register_forward_hook(function)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def stages_by_resolution(modules: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """Return neutral name → module: the last module at each of the last four (or fewer) resolutions.
+
+    Args:
+        modules: (dotted name, side of its output) in forward order; a larger number may be a finer map or a coarser
+            reduction, only changes count.
+    """
+    ends = [name for (name, side), (_, following) in pairwise([*modules, ("", -1)]) if side != following]
+    return {f"stage{i}": name for i, name in enumerate(ends[-MAX_STAGES:], start=1)}
+
+
+def stages_by_depth(blocks: Sequence[str]) -> dict[str, str]:
+    """Return neutral name → block: the last block of each of four equal groups, for networks of one resolution."""
+    groups = min(MAX_STAGES, len(blocks))
+    return {f"stage{i}": blocks[math.ceil(len(blocks) * i / groups) - 1] for i in range(1, groups + 1)}
+
+
+def output_sides(module: nn.Module, names: Sequence[str], shape: tuple[int, int, int], layout: Layout) -> list[int]:
+    """Return the heights of the maps that some modules put out for images of `shape`; nothing is computed.
+
+    A copy of the network runs on the meta device, which knows shapes but no values.
+    """
+    ghost = copy.deepcopy(module).to("meta").eval()
+    sides: dict[str, int] = {}
+    axis = 1 if layout == "nhwc" else 2
+
+    def note(name: str, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
+        sides[name] = output.shape[axis]
+
+    with ExitStack() as hooks, torch.no_grad():
+        for name in names:
+            hooks.enter_context(_hook(ghost.get_submodule(name), partial(note, name)))
+        ghost(torch.empty(1, *shape, device="meta"))
+    return [sides[name] for name in names]
+
+
+def last_linear(module: nn.Module) -> str:
+    """Return the dotted name of the last nn.Linear.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    names: list[str] = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
+    if not names:
+        raise ConfigError(
+            f"{type(module).__name__} has no nn.Linear — a linear classifier is needed, since methods read its "
+            "weight and bias — choose another model"
+        )
+    return names[-1]

@@ -1,0 +1,159 @@
+"""Weights on disk: found by name, opened without running code, checked before they are trusted."""
+
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from openbench.digest import file_sha256
+from openbench.errors import CheckpointError, did_you_mean
+from openbench.paths import data_roots
+
+_PICKLED = (".pt", ".pth", ".th", ".ckpt", ".bin")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+_SHOWN = 3
+
+
+def find_weights(name: str) -> Path:
+    """Return the file called `name`: an absolute path, or relative to the working folder or to a data root.
+
+    Raises:
+        CheckpointError: it is in none of these places; the message lists them.
+    """
+    given = Path(name).expanduser()
+    places = [given] if given.is_absolute() else [given, *(root / given for root in data_roots())]
+    for place in places:
+        if place.is_file():
+            return place
+    beside = sorted({f.name for p in places if p.parent.is_dir() for f in p.parent.iterdir()})
+    searched = ", ".join(f"'{place}'" for place in places)
+    raise CheckpointError(
+        f"weights '{name}' not found{did_you_mean(given.name, beside)} — searched: {searched} — "
+        "put the file into one of these places, or set OPENBENCH_DATA to the folder that has it"
+    )
+
+
+def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
+    """Return the state dict in a file, on the CPU, wrappers (`state_dict`, `module.`) taken off.
+
+    Pickled files are opened with `weights_only=True`: nothing in them can run.
+
+    Args:
+        path: `.safetensors`, or one of `.pt .pth .th .ckpt .bin` written by torch.save.
+        sha256: the hash that the file must have, 64 hex digits; None = any.
+
+    Raises:
+        CheckpointError: missing, another suffix or hash, unreadable, or not a plain state dict.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"weights '{path}': no such file — give the path of a .safetensors, .pt or .pth file")
+    if sha256 is not None and (found := file_sha256(path)) != sha256.lower():
+        raise CheckpointError(
+            f"weights '{path}' are not the expected ones — SHA-256 {found} — expected {sha256} — "
+            "fetch the file again, or correct sha256 in the backbone's yaml if the change is meant"
+        )
+    return _plain(_open(path), path)
+
+
+def _open(path: Path) -> Any:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        if path.suffix in _PICKLED:
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"weights '{path}' cannot be read as tensors alone — {reason[:200]} — save them again with "
+            "torch.save(model.state_dict(), path) or as .safetensors"
+        ) from error
+    raise CheckpointError(
+        f"weights '{path}': suffix '{path.suffix}' is unknown — allowed: .safetensors, {', '.join(_PICKLED)}"
+    )
+
+
+def _plain(content: Any, path: Path) -> dict[str, Tensor]:
+    for key in _WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    odd = (
+        [str(k) for k, v in content.items() if not isinstance(v, Tensor)]
+        if isinstance(content, Mapping)
+        else ["itself"]
+    )
+    if odd or not content:
+        what = f"{', '.join(odd[:_SHOWN])} of type other than tensor" if odd else "nothing"
+        raise CheckpointError(
+            f"weights '{path}' hold no plain state dict — found {what} — save model.state_dict() and nothing else"
+        )
+    prefix = "module."
+    # nn.DataParallel puts every key under `module.`; a network that has such a child keeps its other keys.
+    if all(key.startswith(prefix) for key in content):
+        content = {key[len(prefix) :]: value for key, value in content.items()}
+    return dict(content)
+
+
+def apply_weights(
+    module: nn.Module, state: Mapping[str, Tensor], where: str, rename: Callable[[str], str] = str
+) -> None:
+    """Copy a state dict into a network; every key must fit, counters of batch norm excepted.
+
+    Args:
+        module: receives the values, in its own dtype.
+        state: parameter name → tensor.
+        where: the source's name in messages.
+        rename: maps the file's keys to the network's.
+
+    Raises:
+        CheckpointError: keys missing or unknown, shapes that differ, or values that are not finite.
+    """
+    own = module.state_dict()
+    given = {rename(key): value for key, value in state.items()}
+    problems = [
+        *_listed("missing", [k for k in own if k not in given and not _is_counter(k)]),
+        *_listed("unknown", [k for k in given if k not in own and not _is_counter(k)]),
+        *_listed(
+            "of another shape",
+            [
+                f"{k} {tuple(given[k].shape)} in the file, {tuple(own[k].shape)} in the network"
+                for k in own
+                if k in given and given[k].shape != own[k].shape
+            ],
+        ),
+        *_listed("not finite", [k for k in own if k in given and not bool(torch.isfinite(given[k]).all())]),
+    ]
+    if problems:
+        raise CheckpointError(
+            f"weights {where} do not fit {type(module).__name__} — {'; '.join(problems)} — "
+            "choose the backbone config that these weights were made with"
+        )
+    module.load_state_dict({k: given.get(k, v) for k, v in own.items()})
+
+
+def renamer(rules: Mapping[str, str]) -> Callable[[str], str]:
+    """Return a function that rewrites state-dict keys: each rule is a regular expression and its replacement."""
+    compiled = [(re.compile(pattern), text) for pattern, text in rules.items()]
+
+    def rename(key: str) -> str:
+        for pattern, text in compiled:
+            key = pattern.sub(text, key)
+        return key
+
+    return rename
+
+
+def _is_counter(key: str) -> bool:
+    return key.endswith("num_batches_tracked")
+
+
+def _listed(what: str, items: list[str]) -> list[str]:
+    if not items:
+        return []
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return [f"{len(items)} {what}: {', '.join(items[:_SHOWN])}{more}"]

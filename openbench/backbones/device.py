@@ -1,0 +1,69 @@
+"""Where networks run: device names resolved once, and arithmetic that does not depend on global switches."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+
+from openbench.errors import ConfigError, did_you_mean
+
+Precision = Literal["fp32", "tf32"]
+_KINDS = ("auto", "cpu", "cuda", "mps")
+
+
+def resolve_device(name: str = "auto") -> torch.device:
+    """Return the device that `name` stands for: `auto` is CUDA if present, else MPS, else the CPU.
+
+    Args:
+        name: `auto`, `cpu`, `mps`, `cuda` or `cuda:<index>`.
+
+    Raises:
+        ConfigError: an unknown name, or a device that this machine or this build of torch lacks.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in _KINDS:
+        hint = did_you_mean(name, _KINDS)
+        raise ConfigError(f"device '{name}' is unknown{hint} — allowed: auto, cpu, cuda, cuda:<index>, mps")
+    _check_present(device, name)
+    return device
+
+
+def _check_present(device: torch.device, name: str) -> None:
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            built = "" if torch.version.cuda else f" (torch {torch.__version__} is built without CUDA)"
+            raise ConfigError(
+                f"device '{name}' is absent — found {count} CUDA devices{built} — use runtime.device=auto or cpu"
+            )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError(
+            f"device '{name}' is absent — this torch finds no Metal device — use runtime.device=auto or cpu"
+        )
+
+
+@contextmanager
+def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Run the body with float32 products rounded as `precision` says, whatever the process had set before.
+
+    cuDNN rounds convolution inputs to TF32 by default; a score must not depend on that.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    allow = precision == "tf32"
+    matmul = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allow
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=allow):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = matmul

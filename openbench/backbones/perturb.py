@@ -1,0 +1,57 @@
+"""The input-gradient step of ODIN and its kin, computed so that no temperature or confident logit spoils its sign."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from openbench.core.request import Perturb
+from openbench.errors import MethodError
+
+
+def perturbed(forward: Callable[[Tensor], Tensor], images: Tensor, std: tuple[float, ...], step: Perturb) -> Tensor:
+    """Return x̃ = x − ε·sign(∇ₓ CE(z/T, ŷ))/σ with ŷ = argmax z and sign(0) = +1.
+
+    Args:
+        forward: images (n, ch, h, w) to logits (n, c); samples must not influence one another (eval mode).
+        images: normalised; not changed.
+        std: σ, the per-channel standard deviation by which images were divided.
+        step: T > 0, ε in pixel units of [0, 1], and which elements move: all (`sign`) or, in each image, the one with
+            the largest |gradient| (`peak`, the first of equals).
+
+    Raises:
+        MethodError: T ≤ 0 or ε not finite.
+
+    Reference:
+        Liang, Li, Srikant: Enhancing the reliability of out-of-distribution image detection in neural networks
+        (ODIN), ICLR 2018, arXiv:1706.02690.
+    """
+    if not step.temperature > 0 or not abs(step.epsilon) < float("inf"):
+        raise MethodError(
+            f"input-gradient step: temperature {step.temperature}, epsilon {step.epsilon} — "
+            "allowed: temperature > 0, finite epsilon"
+        )
+    gradient = _gradient(forward, images, step.temperature)
+    direction = torch.where(gradient >= 0, 1.0, -1.0).to(images.dtype)
+    if step.kind == "peak":
+        flat = gradient.abs().flatten(1)
+        peak = torch.zeros_like(flat).scatter_(1, flat.argmax(dim=1, keepdim=True), 1.0)
+        direction = direction * peak.view_as(images)
+    sigma = torch.tensor(std, dtype=images.dtype, device=images.device).view(1, -1, 1, 1)
+    return (images - step.epsilon * direction / sigma).detach()
+
+
+def _gradient(forward: Callable[[Tensor], Tensor], images: Tensor, temperature: float) -> Tensor:
+    """Return ∇ₓ CE(z/T, ŷ) up to a positive factor per image, which changes neither sign nor peak.
+
+    The gradient by z is (p − onehot(ŷ))/T. Divided by (1 − p_ŷ)/T it is −1 at ŷ and, elsewhere, the softmax over the
+    other classes: nothing cancels when p_ŷ rounds to 1, nothing gets small when T is large.
+    """
+    with torch.enable_grad():
+        x = images.detach().clone().requires_grad_(True)
+        logits = forward(x)
+        top = logits.detach().argmax(dim=1, keepdim=True)
+        others = (logits.detach() / temperature).scatter(1, top, float("-inf"))
+        cotangent = torch.softmax(others, dim=1).scatter(1, top, -1.0)
+        (gradient,) = torch.autograd.grad(logits, x, cotangent)
+    return gradient

@@ -1,0 +1,148 @@
+"""Weight files: what is accepted, and what each refusal says."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights, renamer
+from openbench.backbones.cifar import KEY_MAP
+from openbench.digest import file_sha256
+from openbench.errors import CheckpointError
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize("wrapper", ["plain", "state_dict", "model", "module."])
+@pytest.mark.parametrize("suffix", [".pt", ".pth"])
+def test_state_dicts_are_found_in_their_usual_wrappers(
+    net: nn.Module, tmp_path: Path, wrapper: str, suffix: str
+) -> None:
+    state = net.state_dict()
+    content: object = state
+    if wrapper == "module.":
+        content = {"state_dict": {f"module.{k}": v for k, v in state.items()}, "epoch": 3}
+    elif wrapper != "plain":
+        content = {wrapper: state, "epoch": 3}
+    torch.save(content, tmp_path / f"w{suffix}")
+    read = read_weights(tmp_path / f"w{suffix}")
+    assert read.keys() == state.keys()
+    assert all(torch.equal(read[k], state[k]) for k in state)
+
+
+def test_safetensors_are_read(net: nn.Module, tmp_path: Path) -> None:
+    save_file(net.state_dict(), tmp_path / "w.safetensors")
+    assert torch.equal(read_weights(tmp_path / "w.safetensors")["3.weight"], net.state_dict()["3.weight"])
+
+
+def test_another_hash_is_refused_with_both_hashes(net: nn.Module, tmp_path: Path) -> None:
+    path = tmp_path / "w.pt"
+    torch.save(net.state_dict(), path)
+    read_weights(path, file_sha256(path).upper())
+    with pytest.raises(CheckpointError, match=rf"{file_sha256(path)} — expected {'0' * 64}"):
+        read_weights(path, "0" * 64)
+
+
+class Exploit:
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return os.mkdir, (str(self.flag),)
+
+
+def test_pickled_code_is_refused_and_does_not_run(tmp_path: Path) -> None:
+    flag = tmp_path / "ran"
+    torch.save({"state_dict": Exploit(flag)}, tmp_path / "w.pt")
+    with pytest.raises(CheckpointError, match="cannot be read as tensors alone"):
+        read_weights(tmp_path / "w.pt")
+    assert not flag.exists()
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_truncated_file_is_refused(net: nn.Module, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"w{suffix}"
+    if suffix == ".pt":
+        torch.save(net.state_dict(), path)
+    else:
+        save_file(net.state_dict(), path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_weights(path)
+
+
+@pytest.mark.parametrize("content", [{"a": 1}, {}, 3, {"state_dict": {"a": torch.ones(1), "b": "text"}}])
+def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object) -> None:
+    torch.save(content, tmp_path / "w.pt")
+    with pytest.raises(CheckpointError, match="no plain state dict"):
+        read_weights(tmp_path / "w.pt")
+
+
+def test_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
+    (tmp_path / "w.pkl").write_bytes(pickle.dumps({}))
+    with pytest.raises(CheckpointError, match=r"'\.pkl' is unknown — allowed: \.safetensors"):
+        read_weights(tmp_path / "w.pkl")
+
+
+def test_missing_unknown_and_misshapen_keys_are_all_named(net: nn.Module) -> None:
+    state = dict(net.state_dict())
+    state["extra"] = state.pop("0.bias")
+    state["3.weight"] = torch.zeros(7, 4)
+    with pytest.raises(CheckpointError) as caught:
+        apply_weights(net, state, "'w.pt'")
+    text = str(caught.value)
+    assert "1 missing: 0.bias" in text
+    assert "1 unknown: extra" in text
+    assert "3.weight (7, 4) in the file, (2, 4) in the network" in text
+
+
+def test_only_the_first_keys_are_named() -> None:
+    net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+    with pytest.raises(CheckpointError, match=r"8 missing: 0\.weight, 0\.bias, 1\.weight and 5 more"):
+        apply_weights(net, {}, "'w'")
+
+
+def test_a_refused_state_dict_changes_nothing(net: nn.Module) -> None:
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    bad = {k: v + 1 for k, v in before.items()} | {"3.weight": torch.zeros(7, 4)}
+    with pytest.raises(CheckpointError):
+        apply_weights(net, bad, "'w'")
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_weights_that_are_not_finite_are_refused(net: nn.Module) -> None:
+    state = dict(net.state_dict())
+    state["3.bias"] = torch.tensor([float("nan"), 0.0])
+    with pytest.raises(CheckpointError, match=r"1 not finite: 3\.bias"):
+        apply_weights(net, state, "'w'")
+
+
+def test_half_precision_files_and_absent_counters_fit(net: nn.Module) -> None:
+    state = {k: v.half() for k, v in net.state_dict().items() if "num_batches" not in k}
+    apply_weights(net, state, "'w'")
+    assert net[3].weight.dtype == torch.float32
+    assert torch.equal(net[3].weight, state["3.weight"].float())
+
+
+def test_released_spellings_are_mapped() -> None:
+    rename = renamer(KEY_MAP)
+    assert rename("linear.bias") == "fc.bias"
+    assert rename("layer2.0.downsample.1.running_var") == "layer2.0.shortcut.1.running_var"
+    assert rename("layer2.0.conv1.weight") == "layer2.0.conv1.weight"
+
+
+def test_weights_are_searched_in_the_data_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENBENCH_DATA", f"{tmp_path / 'a'}{os.pathsep}{tmp_path / 'b'}")
+    (tmp_path / "b/weights").mkdir(parents=True)
+    (tmp_path / "b/weights/net.safetensors").touch()
+    assert find_weights("weights/net.safetensors") == tmp_path / "b/weights/net.safetensors"
+    with pytest.raises(CheckpointError, match=r"did you mean 'net\.safetensors'.*a/weights/nett.*OPENBENCH_DATA"):
+        find_weights("weights/nett.safetensors")

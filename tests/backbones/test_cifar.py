@@ -1,0 +1,103 @@
+"""CIFAR ResNets: shapes, parameter counts, released keys and an independent reading of the architecture."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.backbones.cifar import SPECS, CifarResNet, Subsample, resnet
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Request
+from openbench.errors import ConfigError
+
+PREPROCESS = Preprocess(32, 32)
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"), [("resnet20", 269722), ("resnet32", 464154), ("resnet44", 658586), ("resnet56", 853018)]
+)
+def test_he_nets_have_the_published_number_of_parameters(model: str, parameters: int) -> None:
+    net = CifarResNet(SPECS[model], 10)
+    assert sum(p.numel() for p in net.parameters()) == parameters
+
+
+def test_resnet18_has_the_parameters_of_torchvisions_with_a_smaller_stem() -> None:
+    """torchvision's ResNet-18 has 11,689,512 parameters with 1,000 classes and a 7×7 stem."""
+    stem, head = 64 * 3 * (49 - 9), 990 * 513
+    assert sum(p.numel() for p in CifarResNet(SPECS["resnet18"], 10).parameters()) == 11_689_512 - stem - head
+
+
+def plain_resnet18(state: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The 3×3-stem ResNet-18 written out with functions on a state dict; no module of the package is used."""
+
+    def norm(y: Tensor, key: str) -> Tensor:
+        stats = [state[f"{key}.{k}"] for k in ("running_mean", "running_var", "weight", "bias")]
+        return functional.batch_norm(y, *stats, training=False)
+
+    y = functional.relu(norm(functional.conv2d(x, state["conv1.weight"], padding=1), "bn1"))
+    for stage in (1, 2, 3, 4):
+        for block in (0, 1):
+            key, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            z = functional.conv2d(y, state[f"{key}.conv1.weight"], stride=stride, padding=1)
+            z = functional.relu(norm(z, f"{key}.bn1"))
+            z = norm(functional.conv2d(z, state[f"{key}.conv2.weight"], padding=1), f"{key}.bn2")
+            if stride == 2:
+                y = norm(functional.conv2d(y, state[f"{key}.shortcut.0.weight"], stride=2), f"{key}.shortcut.1")
+            y = functional.relu(y + z)
+    return functional.avg_pool2d(y, 4).flatten(1) @ state["fc.weight"].T + state["fc.bias"]
+
+
+def scrambled(net: nn.Module) -> nn.Module:
+    """Batch norms with statistics far from their start, so that a swapped or skipped one shows."""
+    generator = torch.Generator().manual_seed(3)
+    for part in net.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            for tensor in (part.running_mean, part.running_var, part.weight.data, part.bias.data):
+                tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+    return net.eval()
+
+
+def test_resnet18_computes_what_its_architecture_says() -> None:
+    net = scrambled(CifarResNet(SPECS["resnet18"], 10)).double()
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    torch.testing.assert_close(net(x), plain_resnet18(net.state_dict(), x), rtol=1e-10, atol=1e-10)
+
+
+def test_subsampling_shortcut_takes_every_second_pixel_and_pads_zero_channels_on_both_sides() -> None:
+    x = torch.arange(2 * 16 * 4 * 4, dtype=torch.float32).reshape(2, 16, 4, 4) + 1
+    y = Subsample(16, 2)(x)
+    assert y.shape == (2, 32, 2, 2)
+    assert y[:, :8].abs().sum() == 0
+    assert y[:, 24:].abs().sum() == 0
+    for i in range(16):
+        for row in range(2):
+            for column in range(2):
+                assert (y[:, 8 + i, row, column] == x[:, i, 2 * row, 2 * column]).all()
+
+
+@pytest.mark.parametrize(("side", "last"), [(8, 2), (16, 4)])
+def test_resnet8_fits_digits_of_both_sizes(side: int, last: int) -> None:
+    backbone = resnet("r", "resnet8", num_classes=6, preprocess=Preprocess(side, side))
+    outputs = backbone.outputs(torch.randn(3, 3, side, side), request_maps("stage3"))
+    assert outputs.maps["stage3"].shape == (3, 64, last, last)
+    assert outputs.logits.shape == (3, 6)
+
+
+def request_maps(layer: str) -> Request:
+    return Request(layers=(layer,), pool="none")
+
+
+def test_grey_input_gets_a_grey_stem() -> None:
+    grey = Preprocess(8, 8, mean=(0.5,), std=(0.5,))
+    backbone = resnet("r", "resnet8", num_classes=6, preprocess=grey)
+    assert backbone.outputs(torch.randn(2, 1, 8, 8), Request()).logits.shape == (2, 6)
+
+
+def test_unknown_model_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'resnet56'"):
+        resnet("r", "resnet65", num_classes=10, preprocess=PREPROCESS)
+
+
+def test_missing_classes_and_preprocessing_are_both_named() -> None:
+    with pytest.raises(ConfigError, match="num_classes and preprocess not given"):
+        resnet("r", "resnet20")

@@ -1,0 +1,64 @@
+"""Device names, and the check that torch and torchvision belong together."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from openbench import _compat
+from openbench.backbones.device import resolve_device
+from openbench.errors import ConfigError
+
+
+def test_auto_is_always_present() -> None:
+    torch.zeros(1, device=resolve_device("auto"))
+
+
+def test_cpu_is_cpu() -> None:
+    assert resolve_device("cpu") == torch.device("cpu")
+
+
+def test_unknown_device_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"'cudaa' is unknown; did you mean 'cuda'\?"):
+        resolve_device("cudaa")
+
+
+def test_a_device_of_torch_that_is_not_supported_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'meta' is unknown"):
+        resolve_device("meta")
+
+
+def test_absent_cuda_device_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match=r"'cuda:99' is absent — found \d+ CUDA devices"):
+        resolve_device("cuda:99")
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has a Metal device")
+def test_absent_metal_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'mps' is absent"):
+        resolve_device("mps")
+
+
+@pytest.mark.parametrize(("torch_version", "expected"), [("2.6.0", "0.21"), ("2.13.0+cpu", "0.28")])
+def test_releases_are_paired_as_the_projects_say(torch_version: str, expected: str) -> None:
+    assert _compat.matching_torchvision(torch_version) == expected
+
+
+def test_releases_that_do_not_belong_together_are_named() -> None:
+    _compat.check_versions("2.13.0+cpu", "0.28.1")
+    with pytest.raises(ConfigError, match=r"torch 2\.12\.0 with torchvision 0\.28\.0 — torchvision 0\.27\.\*"):
+        _compat.check_versions("2.12.0", "0.28.0")
+
+
+@pytest.mark.parametrize("name", ["torchvision", "timm", "open_clip"])
+def test_library_imports_in_a_fresh_process(name: str) -> None:
+    code = f"from openbench import _compat; print(_compat.library('{name}').__name__, _compat.missing_operators())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == name
+    assert done.stdout.strip().endswith("()")
+
+
+def test_absent_package_names_the_command_that_installs_it() -> None:
+    with pytest.raises(ConfigError, match="pip install no_such_package"):
+        _compat.library("no_such_package")

@@ -1,0 +1,50 @@
+"""Map reductions against loops in NumPy's double precision."""
+
+import numpy as np
+import pytest
+import torch
+
+from openbench.backbones.reduction import GRAM_POWERS, reduce_map
+
+
+def gram_by_matrices(maps: np.ndarray) -> np.ndarray:
+    """Row sums of every Gram matrix, formed whole, and their signed roots."""
+    n, c = maps.shape[:2]
+    out = np.zeros((n, c, len(GRAM_POWERS)))
+    for i in range(n):
+        for k, p in enumerate(GRAM_POWERS):
+            f = maps[i].reshape(c, -1).astype(np.float64) ** p
+            rows = (f @ f.T).sum(axis=1)
+            out[i, :, k] = np.sign(rows) * np.abs(rows) ** (1 / p)
+    return out
+
+
+@pytest.mark.parametrize("shift", [0.0, 2.0])
+def test_gram_equals_the_matrices_written_out(shift: float) -> None:
+    maps = torch.randn(3, 6, 4, 5, generator=torch.Generator().manual_seed(1)) + shift
+    np.testing.assert_allclose(reduce_map(maps, "gram").numpy(), gram_by_matrices(maps.numpy()), rtol=1e-5, atol=1e-6)
+
+
+def test_gram_of_large_maps_does_not_overflow() -> None:
+    maps = torch.full((1, 2, 3, 3), 1e5)
+    # Every entry x: row sum c·hw·x^(2p), root (c·hw)^(1/p)·x².
+    expected = [18 ** (1 / p) * 1e10 for p in GRAM_POWERS]
+    np.testing.assert_allclose(reduce_map(maps, "gram")[0, 0].numpy(), expected, rtol=1e-6)
+
+
+def test_gram_of_a_dead_map_is_zero() -> None:
+    assert reduce_map(torch.zeros(2, 3, 4, 4), "gram").abs().sum() == 0
+
+
+def test_mean_and_max_are_over_positions() -> None:
+    maps = torch.randn(2, 3, 4, 5).double().numpy()
+    tensor = torch.from_numpy(maps)
+    np.testing.assert_allclose(reduce_map(tensor, "mean").numpy(), maps.reshape(2, 3, 20).mean(-1), rtol=1e-6)
+    np.testing.assert_allclose(reduce_map(tensor, "max").numpy(), maps.reshape(2, 3, 20).max(-1), rtol=1e-6)
+
+
+def test_unreduced_maps_are_a_copy() -> None:
+    maps = torch.ones(1, 2, 3, 3)
+    kept = reduce_map(maps, "none")
+    maps.zero_()
+    assert kept.sum() == 18
