@@ -1,0 +1,98 @@
+"""The command line: a table of sub-commands, each imported only when it is called."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import openbench
+from openbench.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK
+from openbench.errors import OpenbenchError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a sub-command lives and what it does.
+
+    Args:
+        target: `module:function`; the function takes the remaining arguments and returns the exit code.
+        summary: one line for `--help`.
+    """
+
+    target: str
+    summary: str
+
+    def load(self) -> Callable[[list[str]], int]:
+        """Import the module and return the function."""
+        module, _, name = self.target.partition(":")
+        function: Callable[[list[str]], int] = getattr(importlib.import_module(module), name)
+        return function
+
+
+COMMANDS = {
+    "run": Command("openbench.cli.run:main", "score a benchmark with a method and write the record"),
+    "train": Command("openbench.cli.train:main", "train a backbone; `run` does so by itself when weights are missing"),
+    "extract": Command("openbench.cli.extract:main", "fill the feature cache ahead of a sweep"),
+    "check": Command("openbench.cli.check:main", "verify data, splits and weights before a run"),
+}
+
+EXAMPLES = (
+    "python -m openbench run +benchmark=digits",
+    "python -m openbench run +benchmark=digits method=knn",
+    "python -m openbench run -m +benchmark=digits 'method=glob(*)' seed=0,1,2",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command and return the exit code.
+
+    0 = done; 1 = a check failed or an internal error; 2 = bad input, one message on stderr; 130 = interrupted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except OpenbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough. Python flushes stdout once more at exit, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception:
+        traceback.print_exc()
+        return FAILED
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return OK if arguments else BAD_INPUT
+    name, *rest = arguments
+    if name == "--version":
+        print(f"openbench {openbench.__version__}")
+        return OK
+    if name not in COMMANDS:
+        raise OpenbenchError(
+            f"command '{name}' not found{did_you_mean(name, COMMANDS)} — available: {', '.join(COMMANDS)} "
+            "(python -m openbench --help)"
+        )
+    return COMMANDS[name].load()(rest)
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
+    examples = "\n".join(f"  {example}" for example in EXAMPLES)
+    return (
+        "usage: python -m openbench COMMAND [ARGUMENTS]\n\n"
+        f"commands (each answers to --help):\n{commands}\n\nto begin with:\n{examples}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""`check`: verify data, splits and weights before anything is computed."""
+
+from omegaconf import DictConfig
+
+from openbench.cli.exits import FAILED, OK
+from openbench.cli.hydra_app import Call, carry_out, launch
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line `argv` and return its exit code: 1 if anything does not hold."""
+    return launch("check", argv, job)
+
+
+def job(cfg: DictConfig) -> int:
+    """Carry out one composed config, here or wherever a launcher put it."""
+    return carry_out(cfg, "check", act)
+
+
+def act(call: Call) -> tuple[int, str]:
+    """Check, print the report, and fail if it has problems."""
+    from openbench.engine import api
+
+    report = api.check(dict(call.config), dict(call.runtime))
+    print(report)
+    return (OK, "nothing to report") if report.ok else (FAILED, "the check found problems")

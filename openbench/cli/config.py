@@ -1,0 +1,124 @@
+"""Hydra configs as plain values: composing them, and parting what is scientific from how it is carried out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from openbench import paths
+from openbench.errors import ConfigError, did_you_mean
+
+SCIENTIFIC = ("benchmark", "backbone", "training", "method", "tune", "metrics", "seed")
+RUNTIME = "runtime"
+NAME = "_name_"
+VERSION_BASE = "1.3"
+
+
+def compose(command: str, overrides: Sequence[str], config_dir: Path | None = None) -> DictConfig:
+    """Return the config of a command as Hydra would hand it to a job.
+
+    Args:
+        command: the primary config: run, train, extract or check.
+        overrides: as typed on the command line.
+        config_dir: a folder of the user's group files, searched after ours.
+
+    Raises:
+        HydraException, OmegaConfBaseException: whatever Hydra has to say; `explain` puts it into words.
+    """
+    extra = [] if config_dir is None else [f"hydra.searchpath=[{quoted(config_dir.absolute().as_uri())}]"]
+    with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
+        return hydra_compose(command, [*extra, *overrides])
+
+
+def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run") -> dict[str, Any]:
+    """Return the plain, resolved nodes that can change a number; each group node carries its file's name in `_name_`.
+
+    Args:
+        cfg: a composed config.
+        choices: group → chosen file, Hydra's `runtime.choices`.
+        command: the command's name, for messages.
+
+    Raises:
+        ConfigError: no benchmark, a node that is missing, unknown or has no value, or a seed that is no whole number.
+    """
+    known = (*SCIENTIFIC, RUNTIME)
+    for key in map(str, cfg):
+        if key not in known:
+            raise ConfigError(f"config has no key '{key}'{did_you_mean(key, known)} — allowed: {', '.join(known)}")
+    if "benchmark" not in cfg:
+        raise no_benchmark(command)
+    nodes = {key: plain(cfg, key) for key in SCIENTIFIC if key in cfg}
+    for key in SCIENTIFIC[:-1]:
+        if not isinstance(nodes.get(key), dict):
+            raise ConfigError(f"{key} is not chosen — found {nodes.get(key)!r} (python -m openbench list {key})")
+        if isinstance(choices.get(key), str):
+            nodes[key][NAME] = choices[key]
+    seed = nodes.get("seed")
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigError(f"seed — found {seed!r} — allowed: a whole number ≥ 0")
+    return nodes
+
+
+def runtime(cfg: DictConfig) -> dict[str, Any]:
+    """Return the plain, resolved `runtime` node: what must not change a number."""
+    node = plain(cfg, RUNTIME) if RUNTIME in cfg else None
+    if not isinstance(node, dict):
+        raise ConfigError(f"runtime is not chosen — found {node!r} (python -m openbench list runtime)")
+    return node
+
+
+def plain(cfg: DictConfig, key: str) -> Any:
+    """Return one node of a config as plain Python values.
+
+    Raises:
+        ConfigError: an interpolation that does not resolve, or a `???` that nobody filled in.
+    """
+    try:
+        node = cfg[key]
+        return OmegaConf.to_container(node, resolve=True, throw_on_missing=True) if OmegaConf.is_config(node) else node
+    except OmegaConfBaseException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{key} has no value: {reason} — set it on the command line or in the yaml") from error
+
+
+def no_benchmark(command: str, config_dir: Path | None = None) -> ConfigError:
+    """Return the error for a command line without a benchmark: what there is, and a command that works."""
+    names = options("benchmark", config_dir)
+    first = "digits" if "digits" in names else (names or ["NAME"])[0]
+    return ConfigError(
+        f"no benchmark chosen — available: {', '.join(names) or 'none'} — add one with a plus sign: "
+        f"python -m openbench {command} +benchmark={first}"
+    )
+
+
+def options(group: str, config_dir: Path | None = None) -> list[str]:
+    """Return the names that a config group offers, sorted."""
+    folders = [paths.config_dir() / group, *([] if config_dir is None else [config_dir / group])]
+    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+
+
+def check_no_clash(config_dir: Path) -> None:
+    """Refuse a user's folder whose files ours would hide: Hydra takes the first it finds and says nothing.
+
+    Raises:
+        ConfigError: the folder does not exist, or a file in it has the name of one of ours.
+    """
+    if not config_dir.is_dir():
+        raise ConfigError(f"--config-dir '{config_dir}' is not a folder — give one that holds e.g. method/mine.yaml")
+    ours = paths.config_dir()
+    for file in sorted(config_dir.rglob("*.yaml")):
+        relative = file.relative_to(config_dir)
+        if (ours / relative).exists():
+            raise ConfigError(
+                f"'{file}' has the name of a config that openbench ships ({relative}), which would hide it — "
+                "rename your file"
+            )
+
+
+def quoted(text: str) -> str:
+    """Return a value in Hydra's quotes, so that commas, braces and spaces in a path are only characters."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,224 @@
+"""Running a command under Hydra: one job or a sweep of them, with exit codes and without Hydra's litter."""
+
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from openbench import paths
+from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, quoted, runtime, scientific
+from openbench.cli.exits import BAD_INPUT, FAILED, OK
+from openbench.cli.explain import Typed, explain, parse
+from openbench.errors import ConfigError, OpenbenchError
+
+OUTCOME = "outcome.json"
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One job: what is asked for, and whether it is one of many.
+
+    Args:
+        config: the scientific nodes, plain.
+        runtime: the runtime node, plain.
+        sweep: whether the job is part of a sweep and should be brief.
+    """
+
+    config: Config
+    runtime: Config
+    sweep: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended; written into the job's folder, since a launcher may have run it on another machine.
+
+    Args:
+        job: its number in the sweep.
+        overrides: what set it apart.
+        code: its exit code.
+        message: the error's first line, or what was done.
+        seconds: wall time.
+    """
+
+    job: int
+    overrides: str
+    code: int
+    message: str
+    seconds: float
+
+
+def launch(command: str, argv: list[str], job: Callable[[DictConfig], int], unused: tuple[str, ...] = ()) -> int:
+    """Hand a command line to Hydra and return the worst exit code of its jobs.
+
+    Args:
+        command: the primary config, which is also the sub-command's name.
+        argv: the arguments after the sub-command.
+        job: a function at the top level of a module, so that launchers can send it to other processes.
+        unused: config nodes that this command does not read; setting one is refused rather than ignored.
+
+    Raises:
+        ConfigError: anything about the arguments or configs that Hydra refuses.
+    """
+    with _argv(f"python -m openbench {command}", argv):
+        asked = get_args_parser().parse_intermixed_args()
+    typed = Typed(command, list(asked.overrides), Path(asked.config_dir) if asked.config_dir else None)
+    flags = _flags(argv, typed.overrides)
+    if typed.config_dir is not None:
+        check_no_clash(typed.config_dir)
+    _refuse_unused(typed, unused)
+    shows = asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion
+    if shows:
+        _hydra(typed, [*typed.overrides, *flags], job)
+        return OK
+    if not any(o.startswith(("+", "benchmark=")) for o in typed.overrides):
+        # Nothing that could bring a benchmark along: say so once, not once per job of a sweep.
+        raise no_benchmark(command, typed.config_dir)
+    return _run_jobs(typed, flags, job)
+
+
+def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
+    for override in parse(typed.overrides):
+        node = override.key_or_group.split(".")[0]
+        if node in unused:
+            raise ConfigError(
+                f"`{typed.command}` does not depend on {node} — found {override.input_line} — leave it out, or give it "
+                "to `run`"
+            )
+
+
+def _run_jobs(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
+    folder = _scratch(typed)
+    place = [f"hydra.sweep.dir={quoted(str(folder))}", f"hydra.run.dir={quoted(str(folder / 'job'))}"]
+    try:
+        _hydra(typed, [*place, *typed.overrides, *flags], job)
+    finally:
+        outcomes = read_outcomes(folder)
+        sweep = (folder / "multirun.yaml").exists()
+        if sweep and outcomes:
+            print(summary(outcomes, folder), file=sys.stderr)
+        elif not (folder / ".submitit").exists():
+            # A single job leaves nothing worth keeping, nor does a sweep that never began; a launcher's logs stay.
+            _remove(folder)
+    if not outcomes:
+        raise ConfigError(f"no job to run — the sweep in {' '.join(typed.overrides)} names nothing that exists")
+    return max(outcome.code for outcome in outcomes)
+
+
+def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> None:
+    """Call `hydra.main`, whose errors then come out as ours."""
+    main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=typed.command)
+    # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
+    with _argv(f"python -m openbench {typed.command}", argv), _environment("HYDRA_FULL_ERROR", "1"):
+        try:
+            main(job)()
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                raise
+        except Exception as error:
+            explained = explain(error, typed)
+            if explained is None:
+                raise
+            raise explained from error
+
+
+def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], tuple[int, str]]) -> int:
+    """Run the action of one job, report its errors, leave its outcome for the summary, and return its exit code.
+
+    A failed job must not end the sweep that it is part of, so nothing is raised but an interrupt.
+    """
+    hydra_cfg = HydraConfig.get()
+    sweep = hydra_cfg.mode == RunMode.MULTIRUN
+    # Unresolved: an override may itself hold an interpolation.
+    overrides = " ".join(OmegaConf.to_container(hydra_cfg.overrides.task, resolve=False))  # type: ignore[arg-type]
+    number = 0 if OmegaConf.is_missing(hydra_cfg.job, "num") else int(hydra_cfg.job.num)
+    if sweep:
+        print(f"#{number} {overrides}", file=sys.stderr, flush=True)
+    start = time.monotonic()
+    try:
+        call = Call(scientific(cfg, hydra_cfg.runtime.choices, command), runtime(cfg), sweep)
+        code, message = action(call)
+    except OpenbenchError as error:
+        code, message = BAD_INPUT, str(error)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    except Exception as error:
+        code, message = FAILED, f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+    outcome = Outcome(number, overrides, code, message, round(time.monotonic() - start, 3))
+    (Path(hydra_cfg.runtime.output_dir) / OUTCOME).write_text(json.dumps(asdict(outcome)), encoding="utf-8")
+    return code
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """Return the outcomes that jobs left in a folder, in the order of their numbers."""
+    found = [Outcome(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.glob(f"*/{OUTCOME}")]
+    return sorted(found, key=lambda outcome: outcome.job)
+
+
+def summary(outcomes: list[Outcome], folder: Path) -> str:
+    """Return the closing lines of a sweep: how many jobs ended how, and why those failed that did."""
+    failed = [outcome for outcome in outcomes if outcome.code]
+    lines = [f"  #{o.job} exit {o.code}: {o.overrides} — {(o.message.splitlines() or [''])[0]}" for o in failed]
+    head = f"sweep: {len(outcomes)} jobs, {len(outcomes) - len(failed)} done, {len(failed)} failed ({folder})"
+    return "\n".join([head, *lines])
+
+
+def _scratch(typed: Typed) -> Path:
+    """A folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean."""
+    cache = paths.cache_dir()
+    for override in parse(typed.overrides):
+        if override.key_or_group == "runtime.cache" and isinstance(override.value(), str):
+            cache = Path(str(override.value())).expanduser()
+    return cache.absolute() / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{os.getpid()}"
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.parent.is_dir() and not any(folder.parent.iterdir()):
+        folder.parent.rmdir()
+
+
+def _flags(argv: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The arguments that are no overrides. Hydra's own parser wants these together; people type `-m` anywhere."""
+    rest = list(argv)
+    for override in overrides:
+        rest.remove(override)
+    return rest
+
+
+@contextmanager
+def _argv(program: str, argv: list[str]) -> Iterator[None]:
+    before = sys.argv
+    sys.argv = [program, *argv]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

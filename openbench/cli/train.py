@@ -1,0 +1,25 @@
+"""`train`: train a backbone on a benchmark's ID images."""
+
+from omegaconf import DictConfig
+
+from openbench.cli.exits import OK
+from openbench.cli.hydra_app import Call, carry_out, launch
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line `argv` and return its exit code."""
+    return launch("train", argv, job, unused=("method", "tune", "metrics"))
+
+
+def job(cfg: DictConfig) -> int:
+    """Carry out one composed config, here or wherever a launcher put it."""
+    return carry_out(cfg, "train", act)
+
+
+def act(call: Call) -> tuple[int, str]:
+    """Train and say where the checkpoint is."""
+    from openbench.engine import api
+
+    line = str(api.train(dict(call.config), dict(call.runtime)))
+    print(line)
+    return OK, line

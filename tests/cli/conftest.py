@@ -1,0 +1,126 @@
+"""A small config folder and a stand-in engine, so that the command line is tested by itself."""
+
+import shutil
+import sys
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openbench import paths
+from openbench.core.record import ResultRecord
+from openbench.errors import DataError
+
+TOY_FILES = {
+    "benchmark/digits.yaml": """
+        # @package _global_
+        defaults:
+          - override /backbone: tiny
+        benchmark: {near: {eight: 8, nine: 9}, incomplete: error}
+    """,
+    "benchmark/letters.yaml": """
+        # @package _global_
+        benchmark: {near: {a: 1}}
+    """,
+    "backbone/resnet18_cifar.yaml": "weights: null",
+    "backbone/tiny.yaml": "weights: null",
+    "training/cross_entropy.yaml": "epochs: 3",
+    "metrics/default.yaml": "delta: 0.05",
+    "method/msp.yaml": "_target_: toy.MSP",
+    "method/knn.yaml": """
+        _target_: toy.KNN
+        k: 50
+        _space_: {k: [1, 5]}
+    """,
+}
+
+
+@dataclass
+class Engine:
+    """Remembers what it was asked for; a method named in `broken` fails the way a user's mistake does."""
+
+    asked: list[tuple[str, dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    broken: dict[str, Exception] = field(default_factory=dict)
+    problems: bool = False
+
+    def answer(self, command: str, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
+        self.asked.append((command, config, runtime))
+        name = config["method"]["_name_"]
+        if name in self.broken:
+            raise self.broken[name]
+        return name
+
+    def run(self, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
+        name = self.answer("run", config, runtime)
+        record = ResultRecord(
+            run_id="0" * 16,
+            config=config,
+            benchmark={"name": "digits", "digest": "d", "pristine": True, "deviations": []},
+            backbone={"name": "tiny", "digest": "b"},
+            method={"name": name, "version": 1, "reference": "", "params": {}},
+            tuned={},
+            trials=[],
+            metrics={"near": {"auroc": 0.875}, "far": {"auroc": 0.9375}},
+            header="a header",
+            counts={},
+        )
+        return types.SimpleNamespace(record=record, path=Path("records/x.json"), status="written")
+
+    def train(self, config: dict[str, Any], runtime: dict[str, Any]) -> str:
+        return f"trained {self.answer('train', config, runtime)}"
+
+    def extract(self, config: dict[str, Any], runtime: dict[str, Any]) -> str:
+        return f"extracted {self.answer('extract', config, runtime)}"
+
+    def check(self, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
+        self.answer("check", config, runtime)
+        return types.SimpleNamespace(ok=not self.problems)
+
+
+@pytest.fixture
+def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Our primary configs, runtimes and tunings beside toy groups, in place of the shipped folder."""
+    folder = tmp_path / "configs"
+    shipped = paths.config_dir()
+    folder.mkdir()
+    for file in shipped.glob("*.yaml"):
+        shutil.copy(file, folder)
+    for group in ("runtime", "tune"):
+        shutil.copytree(shipped / group, folder / group)
+    for name, text in TOY_FILES.items():
+        write(folder / name, text)
+    monkeypatch.setattr(paths, "config_dir", lambda: folder)
+    return folder
+
+
+@pytest.fixture
+def engine(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The stand-in engine, with cache, results and working directory in an empty place."""
+    fake = Engine(broken={})
+    module = types.ModuleType("openbench.engine.api")
+    for name in ("run", "train", "extract", "check"):
+        setattr(module, name, getattr(fake, name))
+    import openbench.engine
+
+    monkeypatch.setitem(sys.modules, "openbench.engine.api", module)
+    monkeypatch.setattr(openbench.engine, "api", module, raising=False)
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return fake
+
+
+@pytest.fixture
+def data_error() -> DataError:
+    return DataError("set 'tin' not found — searched ./data")
+
+
+def write(file: Path, text: str) -> None:
+    """Write a yaml whose lines may be indented as a block."""
+    import textwrap
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(textwrap.dedent(text).lstrip("\n") + "\n")

@@ -1,0 +1,171 @@
+import pytest
+
+from openbench.__main__ import main
+
+
+def said(capsys, *argv):
+    """The single message of a command line that must be refused with exit code 2."""
+    code = main(list(argv))
+    err = capsys.readouterr().err
+    assert code == 2, err
+    assert "Traceback" not in err
+    assert "hydra" not in err.lower() or "hydra." in " ".join(argv)
+    message = err.splitlines()
+    assert len(message) == 1, err
+    assert message[0].startswith("error: ")
+    return message[0].removeprefix("error: ")
+
+
+def test_unknown_command(capsys):
+    assert "command 'rum' not found; did you mean 'run'?" in said(capsys, "rum")
+
+
+def test_no_command_shows_the_help_and_is_an_error(capsys):
+    assert main([]) == 2
+    assert "usage: python -m openbench" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("typed", ["method=knm", "-m method=knm,msp", "-m method=msp,knm seed=0,1"])
+def test_unknown_option_of_a_group(engine, capsys, typed):
+    message = said(capsys, "run", "+benchmark=digits", *typed.split())
+    expected = "method 'knm' not found in configs/method; did you mean 'knn'? (python -m openbench list method)"
+    assert message == expected
+    assert engine.asked == []
+
+
+def test_unknown_option_without_a_near_match_lists_the_options(engine, capsys):
+    message = said(capsys, "run", "+benchmark=digits", "method=zzzzz")
+    assert "configs/method — available: knn, msp (python -m openbench list method)" in message
+
+
+def test_unknown_benchmark(engine, capsys):
+    assert "benchmark 'digts' not found in configs/benchmark; did you mean 'digits'?" in said(
+        capsys, "run", "+benchmark=digts"
+    )
+
+
+def test_a_missing_file_named_in_a_users_yaml_says_which_yaml(engine, configs, capsys):
+    (configs / "benchmark" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /backbone: tinny\nbenchmark: {}\n"
+    )
+    message = said(capsys, "run", "+benchmark=mine")
+    assert "backbone 'tinny' not found in configs/backbone" in message
+    assert "did you mean 'tiny'?" in message
+
+
+@pytest.mark.parametrize("arguments", [[], ["method=knn"], ["-m", "method=glob(*)"]])
+@pytest.mark.parametrize("command", ["run", "train", "extract", "check"])
+def test_no_benchmark_lists_them_and_gives_a_command(engine, capsys, command, arguments):
+    if command == "train":
+        arguments = [a for a in arguments if "method" not in a]
+    assert said(capsys, command, *arguments) == (
+        "no benchmark chosen — available: digits, letters — add one with a plus sign: "
+        f"python -m openbench {command} +benchmark=digits"
+    )
+
+
+def test_no_benchmark_beside_another_addition(engine, capsys):
+    assert "no benchmark chosen" in said(capsys, "run", "+method.a=1", "method=msp")
+
+
+def test_benchmark_without_plus(engine, capsys):
+    message = said(capsys, "run", "benchmark=digits")
+    assert message == "a benchmark is added with a plus sign — found benchmark=digits — write +benchmark=digits"
+
+
+def test_misspelt_key_names_the_allowed_keys(engine, capsys):
+    message = said(capsys, "run", "+benchmark=digits", "method=knn", "method.kk=3")
+    assert message == "method has no key 'kk'; did you mean 'k'? — allowed: k"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("runtime.devise=cpu", "runtime has no key 'devise'; did you mean 'device'? — allowed: device, batch_size"),
+        ("benchmark.neer.x=1", "benchmark has no key 'neer'; did you mean 'near'? — allowed: near, incomplete"),
+        ("sed=1", "the config has no key 'sed'; did you mean 'seed'?"),
+        ("+sed=1", "config has no key 'sed'; did you mean 'seed'? — allowed: benchmark, backbone"),
+        ("~benchmark.near.eigth", "'eigth' is no key of benchmark.near; did you mean 'eight'? — allowed: eight, nine"),
+        ("method.k=3", "method has no key 'k' — allowed: none"),
+        ("+seed=1", "'seed' exists already — found +seed=1 — drop the plus sign: seed=1"),
+        ("+method=knn", "'method' exists already — found +method=knn — drop the plus sign: method=knn"),
+        ("method=knn,msp", "'method=knn,msp' names several values — add -m to run them all"),
+        ("seed=range(3)", "'seed=range(3)' names several values — add -m to run them all"),
+        ("knn", "argument 'knn' is no override; did you mean 'method=knn'? — write key=value"),
+        ("letters", "argument 'letters' is no override; did you mean '+benchmark=letters'?"),
+        ("backbone.weights=[1", "override 'backbone.weights=[1' cannot be read: no viable alternative"),
+        ("method=null", "a config group takes a name — found method=null (python -m openbench list method)"),
+        ("method=3", "a config group takes a name — found method=3 (python -m openbench list method)"),
+        ("seed=abc", "seed — found 'abc' — allowed: a whole number ≥ 0"),
+        ("seed=-1", "seed — found -1 — allowed: a whole number ≥ 0"),
+        ("backbone.weights=${nowhere}", "backbone has no value: Interpolation key 'nowhere' not found"),
+        ("backbone.weights=???", "backbone has no value: Missing mandatory value: weights"),
+        ("~method", "method is not chosen — found None (python -m openbench list method)"),
+    ],
+)
+def test_a_users_mistake_is_put_into_words(engine, capsys, typed, expected):
+    assert expected in said(capsys, "run", "+benchmark=digits", typed)
+    assert engine.asked == []
+
+
+def test_a_key_that_only_the_swept_methods_have(engine, capsys):
+    message = said(capsys, "run", "-m", "+benchmark=digits", "method=knn,knn", "method.k=3")
+    assert "for the default method; if every method of the sweep takes it, write ++method.k=…" in message
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,knn", "++method.k=3"]) == 0
+    assert [config["method"]["k"] for _, config, _ in engine.asked] == [3, 3]
+
+
+def test_a_sweep_over_nothing_is_an_error(engine, capsys):
+    code = main(["run", "-m", "+benchmark=digits", "method=glob(z*)"])
+    err = capsys.readouterr().err
+    assert code == 2
+    assert "no job to run — the sweep in +benchmark=digits method=glob(z*) names nothing that exists" in err
+
+
+@pytest.mark.parametrize(("runtime", "extra"), [("joblib", "joblib"), ("slurm", "slurm"), ("ray", "ray")])
+def test_a_launcher_that_is_not_installed_names_the_extra(engine, capsys, monkeypatch, runtime, extra):
+    from hydra.core.config_store import ConfigStore
+
+    launchers = ConfigStore.instance().repo["hydra"]["launcher"]
+    monkeypatch.setitem(ConfigStore.instance().repo["hydra"], "launcher", {"basic.yaml": launchers["basic.yaml"]})
+    code = main(["run", "-m", "+benchmark=digits", f"runtime={runtime}"])
+    assert code == 2
+    assert f"is not installed — it is an optional extra: pip install 'openbench[{extra}]'" in capsys.readouterr().err
+
+
+def test_a_users_file_with_the_name_of_ours_is_refused(engine, tmp_path, capsys):
+    mine = tmp_path / "mine" / "method"
+    mine.mkdir(parents=True)
+    (mine / "knn.yaml").write_text("_target_: my.KNN\n")
+    message = said(capsys, "run", "--config-dir", str(mine.parent), "+benchmark=digits", "method=knn")
+    assert f"'{mine / 'knn.yaml'}' has the name of a config that openbench ships (method/knn.yaml)" in message
+    assert engine.asked == []
+
+
+def test_a_config_dir_that_does_not_exist(engine, capsys):
+    assert "--config-dir 'nowhere' is not a folder" in said(
+        capsys, "run", "--config-dir", "nowhere", "+benchmark=digits"
+    )
+
+
+def test_a_users_yaml_that_is_no_yaml(engine, configs, capsys):
+    (configs / "method" / "odd.yaml").write_text("k: [1, 2\n")
+    message = said(capsys, "run", "+benchmark=digits", "method=odd")
+    assert "not valid YAML" in message
+    assert "line 2" in message
+
+
+def test_nodes_that_a_command_does_not_read_are_refused(engine, capsys):
+    message = said(capsys, "train", "+benchmark=digits", "method=knn")
+    assert message == "`train` does not depend on method — found method=knn — leave it out, or give it to `run`"
+
+
+def test_help_does_not_answer_to_a_mistake_with_a_traceback(engine, capsys):
+    assert "did you mean 'knn'" in said(capsys, "run", "--help", "method=knm")
+
+
+def test_an_unknown_flag_is_exit_2(engine, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "--bogus", "+benchmark=digits"])
+    assert stop.value.code == 2
+    assert "unrecognized arguments: --bogus" in capsys.readouterr().err

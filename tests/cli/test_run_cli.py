@@ -1,0 +1,170 @@
+import subprocess
+import sys
+import time
+
+import pytest
+
+from openbench import __version__
+from openbench.__main__ import COMMANDS, main
+from openbench.errors import MethodError
+
+
+def files_below(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+def test_run_hands_the_scientific_and_the_runtime_part_to_the_engine(engine):
+    assert main(["run", "+benchmark=digits", "method=knn", "method.k=7", "runtime.device=cpu", "seed=3"]) == 0
+    [(command, config, runtime)] = engine.asked
+    assert command == "run"
+    assert set(config) == {"benchmark", "backbone", "training", "method", "tune", "metrics", "seed"}
+    assert config["method"] == {"_target_": "toy.KNN", "k": 7, "_space_": {"k": [1, 5]}, "_name_": "knn"}
+    assert config["backbone"]["_name_"] == "tiny"  # the benchmark's choice
+    assert config["seed"] == 3
+    assert runtime["device"] == "cpu"
+    assert runtime["on_existing"] == "skip"
+
+
+def test_scientific_config_does_not_depend_on_runtime(engine):
+    main(["run", "+benchmark=digits"])
+    main(["run", "+benchmark=digits", "runtime.workers=4", "runtime.on_existing=verify", "runtime.cache=elsewhere"])
+    first, second = (config for _, config, _ in engine.asked)
+    assert first == second
+
+
+def test_a_plus_backbone_on_the_command_line_beats_the_benchmarks_choice(engine):
+    main(["run", "+benchmark=digits", "backbone=resnet18_cifar"])
+    assert engine.asked[0][1]["backbone"]["_name_"] == "resnet18_cifar"
+
+
+def test_a_single_run_leaves_no_file_behind(engine, tmp_path):
+    assert main(["run", "+benchmark=digits"]) == 0
+    assert files_below(tmp_path / "work") == []
+    assert files_below(tmp_path / "cache") == []
+
+
+def test_multirun_runs_every_combination(engine):
+    code = main(["run", "-m", "+benchmark=digits,letters", "method=glob(*)", "seed=0,1,2"])
+    assert code == 0
+    ran = {(c["benchmark"]["_name_"], c["method"]["_name_"], c["seed"]) for _, c, _ in engine.asked}
+    assert ran == {(b, m, s) for b in ("digits", "letters") for m in ("knn", "msp") for s in range(3)}
+    assert len(engine.asked) == 12
+
+
+def test_a_failed_job_does_not_stop_the_others(engine, data_error, capsys):
+    engine.broken["knn"] = data_error
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1"]) == 2
+    assert [c["method"]["_name_"] for _, c, _ in engine.asked] == ["knn", "knn", "msp", "msp"]
+    err = capsys.readouterr().err
+    assert "sweep: 4 jobs, 2 done, 2 failed" in err
+    assert "#1 exit 2: +benchmark=digits method=knn seed=1 — set 'tin' not found" in err
+
+
+def test_the_exit_code_of_a_sweep_is_the_worst(engine, data_error):
+    engine.broken = {"knn": RuntimeError("boom"), "msp": data_error}
+    assert main(["run", "-m", "+benchmark=digits", "method=knn"]) == 1
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
+
+
+def test_a_sweep_writes_below_the_cache_only(engine, tmp_path):
+    main(["run", "-m", "+benchmark=digits", "method=knn,msp"])
+    assert files_below(tmp_path / "work") == []
+    assert {name.split("/")[0] for name in files_below(tmp_path / "cache")} == {"sweeps"}
+
+
+def test_runtime_cache_moves_the_sweeps_folder_too(engine, tmp_path):
+    main(["run", "-m", "+benchmark=digits", "method=knn,msp", f"runtime.cache={tmp_path / 'other'}"])
+    assert (tmp_path / "other" / "sweeps").is_dir()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_bad_input_is_exit_2_with_one_message_and_no_traceback(engine, capsys):
+    engine.broken["msp"] = MethodError("KNN: k out of range")
+    assert main(["run", "+benchmark=digits"]) == 2
+    assert capsys.readouterr().err.splitlines() == ["error: KNN: k out of range"]
+
+
+def test_an_internal_error_is_exit_1_with_its_traceback(engine, capsys):
+    engine.broken["msp"] = ZeroDivisionError("a bug")
+    assert main(["run", "+benchmark=digits"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "ZeroDivisionError: a bug" in err
+
+
+def test_an_interrupt_is_exit_130(engine, capsys):
+    engine.broken["msp"] = KeyboardInterrupt()
+    assert main(["run", "+benchmark=digits"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_check_that_finds_problems_is_exit_1(engine):
+    assert main(["check", "+benchmark=digits"]) == 0
+    engine.problems = True
+    assert main(["check", "+benchmark=digits"]) == 1
+
+
+@pytest.mark.parametrize("command", ["train", "extract"])
+def test_train_and_extract_say_what_they_did(engine, capsys, command):
+    assert main([command, "+benchmark=digits"]) == 0
+    assert engine.asked[0][0] == command
+    assert "ed msp" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["run", "train", "extract", "check"])
+def test_help_composes_without_a_benchmark_and_its_commands_work(engine, capsys, command):
+    assert main([command, "--help"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    examples = [line.split("openbench ")[1] for line in lines if line.startswith("python -m openbench")][:3]
+    assert len(examples) == 3
+    for example in examples:
+        assert main([part.strip("'") for part in example.replace("='glob", "=glob").split()]) == 0, example
+
+
+def test_cfg_prints_the_config_instead_of_running(engine, capsys):
+    assert main(["run", "+benchmark=digits", "method=knn", "--cfg", "job"]) == 0
+    assert "k: 50" in capsys.readouterr().out
+    assert engine.asked == []
+
+
+def test_config_dir_adds_a_users_method(engine, tmp_path):
+    mine = tmp_path / "mine" / "method"
+    mine.mkdir(parents=True)
+    (mine / "mymethod.yaml").write_text("_target_: my.Method\nalpha: 2\n")
+    arguments = ["--config-dir", str(mine.parent), "+benchmark=digits"]
+    assert main(["run", *arguments, "method=mymethod", "method.alpha=4"]) == 0
+    assert engine.asked[0][1]["method"] == {"_target_": "my.Method", "alpha": 4, "_name_": "mymethod"}
+    assert main(["run", "-m", *arguments, "method=glob(my*)"]) == 0
+    assert len(engine.asked) == 2
+
+
+def test_every_command_of_the_table_exists():
+    for name, command in COMMANDS.items():
+        assert callable(command.load()), name
+
+
+def test_top_level_help_lists_every_command_without_importing_torch():
+    program = (
+        "import sys, openbench.__main__ as m; m.main(['--help']); "
+        "print('loaded:', [x for x in ('torch', 'hydra', 'numpy') if x in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "loaded: []" in out
+    assert all(f"\n  {name} " in out for name in COMMANDS)
+
+
+def test_top_level_help_costs_little_more_than_the_interpreter():
+    def seconds(*arguments):
+        runs = []
+        for _ in range(5):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+            runs.append(time.perf_counter() - start)
+        return min(runs)
+
+    assert seconds("-m", "openbench", "--help") - seconds("-c", "pass") < 0.3
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"openbench {__version__}\n"
