@@ -56,6 +56,15 @@ def test_promised_disjointness_of_validation_and_test_is_held():
         benchmark(ood_val=fish, disjoint=((Role.OOD_VAL, Role.NEAR),))
 
 
+def test_a_known_overlap_of_validation_and_test_is_allowed_by_name_but_never_one_with_id():
+    promise = {"disjoint": ((Role.OOD_VAL, Role.NEAR),), "ood_val": split("fish", Role.OOD_VAL, ("Owl", "cod"))}
+    assert benchmark(**promise, known_overlap=("owl",))
+    with pytest.raises(LeakageError, match=r"share the classes \['owl'\]"):
+        benchmark(**promise, known_overlap=("cod",))
+    with pytest.raises(LeakageError, match=r"share the classes \['dog'\]"):
+        benchmark(near={"bad": split("bad", Role.NEAR, ("dog",))}, known_overlap=("dog",))
+
+
 def test_class_names_are_compared_without_case_and_punctuation():
     assert canonical("Aquarium Fish") == canonical("aquarium-fish") == canonical("aquarium_fish") == "aquarium_fish"
 

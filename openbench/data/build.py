@@ -1,0 +1,188 @@
+"""From the resolved `benchmark` config node to a Benchmark."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openbench.build import check_keys
+from openbench.core.benchmark import Benchmark, Split
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
+from openbench.data.manifest import load_classes
+from openbench.data.opening import SetConfig, locate, missing_message, open_split
+from openbench.errors import ConfigError, DataError, did_you_mean
+
+_ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
+_SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
+_GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
+_REQUIRED = ("name", "classes", "id", "preprocess", "declared")
+_OPTIONAL = ("incomplete", "disjoint", "known_overlap")
+
+
+@dataclass(frozen=True)
+class SetNode:
+    """One data set of a benchmark node.
+
+    Args:
+        path: where it stands below `benchmark`, e.g. `far.svhn`.
+        role: what it is for.
+        node: its config.
+    """
+
+    path: str
+    role: Role
+    node: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SetStatus:
+    """What was found of one data set.
+
+    Args:
+        path: where it stands below `benchmark`.
+        name: the data set.
+        role: what it is for.
+        found: images found.
+        expected: images listed.
+        searched: every place that was looked at.
+        message: what is wrong and what can be done; empty if it is complete.
+    """
+
+    path: str
+    name: str
+    role: Role
+    found: int
+    expected: int
+    searched: tuple[Path, ...]
+    message: str
+
+
+def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
+    """Return the benchmark that a plain, resolved `benchmark` node describes.
+
+    The node holds `name`, `classes` (a class list's name, or the names), `id` (`train`, `val`, `test`), `near`, `far`,
+    `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`, `declared` (the paths of all sets that
+    make up the benchmark: one that is gone counts as dropped), `disjoint` (pairs of roles), `known_overlap` (class
+    names for which the published lists break that promise) and `incomplete` (`error` or `allow`).
+
+    Raises:
+        ConfigError: an unknown or missing key.
+        DataError: a set is missing, incomplete or unreadable.
+        LeakageError: classes meet that must not.
+    """
+    sets = list(set_nodes(node))
+    classes = class_names(node)
+    allow = node.get("incomplete", "error") == "allow"
+    dropped = [path for path in node["declared"] if path not in {s.path for s in sets}]
+    opened: dict[str, Split] = {}
+    for entry in sets:
+        where = f"benchmark.{entry.path}"
+        if allow and not entry.path.startswith("id.") and locate(SetConfig.from_node(entry.node, where)).count == 0:
+            dropped.append(entry.path)
+            continue
+        opened[entry.path] = open_split(entry.node, entry.role, classes, node.get("incomplete", "error"), where)
+    return Benchmark(
+        name=node["name"],
+        classes=classes,
+        id_train=opened["id.train"],
+        id_val=opened["id.val"],
+        id_test=opened["id.test"],
+        near=_group(opened, "near"),
+        far=_group(opened, "far"),
+        csid=_group(opened, "csid"),
+        ood_val=opened.get("ood_val"),
+        ood_train=opened.get("ood_train"),
+        preprocess=build_preprocess(node["preprocess"]),
+        disjoint=tuple(_pair(pair) for pair in node.get("disjoint") or ()),
+        known_overlap=tuple(node.get("known_overlap") or ()),
+        dropped=tuple(dropped),
+    )
+
+
+def survey(node: Mapping[str, Any]) -> list[SetStatus]:
+    """Return what is found of every set of a benchmark node, without refusing anything that is missing.
+
+    Raises:
+        ConfigError: an unknown or missing key.
+    """
+    result = []
+    for entry in set_nodes(node):
+        where = f"benchmark.{entry.path}"
+        config = SetConfig.from_node(entry.node, where)
+        try:
+            located = locate(config)
+        except DataError as error:
+            result.append(SetStatus(entry.path, config.name, entry.role, 0, 0, (), str(error)))
+            continue
+        wanted = len(located.manifest)
+        message = missing_message(config, located, where) if located.count < wanted else ""
+        result.append(SetStatus(entry.path, config.name, entry.role, located.count, wanted, located.searched, message))
+    return result
+
+
+def set_nodes(node: Mapping[str, Any]) -> Iterator[SetNode]:
+    """Yield the sets of a benchmark node after checking its keys.
+
+    Raises:
+        ConfigError: an unknown or missing key.
+    """
+    _check_keys(node)
+    for part, role in _ID.items():
+        yield SetNode(f"id.{part}", role, node["id"][part])
+    for name, role in _SINGLE.items():
+        if node.get(name):
+            yield SetNode(name, role, node[name])
+    for group, role in _GROUPS.items():
+        for name, entry in (node.get(group) or {}).items():
+            yield SetNode(f"{group}.{name}", role, entry)
+
+
+def class_names(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ID classes of a benchmark node in label order."""
+    classes = node["classes"]
+    return load_classes(classes) if isinstance(classes, str) else tuple(str(name) for name in classes)
+
+
+def build_preprocess(node: Mapping[str, Any], where: str = "benchmark.preprocess") -> Preprocess:
+    """Return the Preprocess of a config node.
+
+    Raises:
+        ConfigError: a key that it does not have, or a missing one.
+    """
+    check_keys(node, inspect.signature(Preprocess).parameters, where)
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in node.items()}
+    return Preprocess(**values)
+
+
+def _group(opened: Mapping[str, Split], group: str) -> dict[str, Split]:
+    return {path.partition(".")[2]: split for path, split in opened.items() if path.startswith(f"{group}.")}
+
+
+def _pair(pair: Sequence[str]) -> tuple[Role, Role]:
+    allowed = [role.value for role in Role]
+    for name in pair:
+        if name not in allowed:
+            raise ConfigError(f"benchmark.disjoint: no role '{name}'{did_you_mean(name, allowed)} — allowed: {allowed}")
+    if len(pair) != 2:
+        raise ConfigError(f"benchmark.disjoint: found {list(pair)} — pairs of roles expected, e.g. [ood_val, near]")
+    return Role(pair[0]), Role(pair[1])
+
+
+def _check_keys(node: Mapping[str, Any]) -> None:
+    allowed = (*_REQUIRED, *_SINGLE, *_GROUPS, *_OPTIONAL)
+    for key in node:
+        if key not in allowed:
+            raise ConfigError(
+                f"benchmark has no key '{key}'{did_you_mean(key, allowed)} — allowed: {', '.join(allowed)}"
+            )
+    missing = [key for key in _REQUIRED if node.get(key) is None]
+    missing += [f"id.{part}" for part in _ID if not (node.get("id") or {}).get(part)]
+    if missing:
+        raise ConfigError(
+            f"benchmark: missing {', '.join(missing)} — every benchmark has them; choose one with +benchmark=NAME"
+        )
+    for part in node["id"]:
+        if part not in _ID:
+            raise ConfigError(f"benchmark.id has no key '{part}'{did_you_mean(part, _ID)} — allowed: {', '.join(_ID)}")

@@ -1,0 +1,116 @@
+"""Batches of a split as network input, in manifest order, prepared beside the network where asked."""
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openbench.core.benchmark import Split
+from openbench.core.preprocess import Preprocess
+from openbench.data.items import ArrayItems
+from openbench.data.transforms import cropped, normalise, resized_shape, stack
+from openbench.errors import ConfigError, DataError
+
+# Batches in flight while the network computes: one being consumed next, one being prepared.
+_AHEAD = 2
+
+
+def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int = 0) -> Iterator[Tensor]:
+    """Yield the images of a split, batch by batch; the values do not depend on `batch_size` or `workers`.
+
+    Args:
+        split: read in manifest order.
+        preprocess: what is done to each image.
+        batch_size: images per batch; the last may be smaller.
+        workers: threads that decode and resize (both release Python's lock) while the caller computes; 0 = none.
+
+    Yields:
+        (b, channels, crop, crop) float32.
+
+    Raises:
+        ConfigError: `batch_size` below 1 or `workers` below 0.
+        DataError: an image that cannot be read; the message names the file.
+    """
+    if batch_size < 1 or workers < 0:
+        raise ConfigError(f"batches: batch_size ≥ 1 and workers ≥ 0 expected — found {batch_size}, {workers}")
+    spans = [(start, min(start + batch_size, len(split))) for start in range(0, len(split), batch_size)]
+    if workers == 0:
+        for start, stop in spans:
+            yield normalise(_crops(split, preprocess, start, stop), preprocess)
+        return
+    with ThreadPoolExecutor(workers, thread_name_prefix="images") as pool:
+        waiting: deque[_Pending] = deque()
+        try:
+            for start, stop in spans:
+                waiting.append(_submit(pool, workers, (split, preprocess), (start, stop)))
+                if len(waiting) > _AHEAD:
+                    yield waiting.popleft().result(preprocess)
+            while waiting:
+                yield waiting.popleft().result(preprocess)
+        finally:
+            # The caller may stop early: nothing that has not begun is still decoded.
+            for pending in waiting:
+                pending.cancel()
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """The parts of one batch, each the work of one thread."""
+
+    parts: tuple[Future[NDArray[np.uint8]], ...]
+
+    def result(self, preprocess: Preprocess) -> Tensor:
+        """The batch, once its parts are ready."""
+        parts = [part.result() for part in self.parts]
+        whole = parts[0] if len(parts) == 1 else _joined(parts)
+        return normalise(whole, preprocess)
+
+    def cancel(self) -> None:
+        """Give up what has not begun."""
+        for part in self.parts:
+            part.cancel()
+
+
+def _submit(
+    pool: ThreadPoolExecutor, workers: int, source: tuple[Split, Preprocess], span: tuple[int, int]
+) -> _Pending:
+    edges = np.linspace(*span, min(workers, span[1] - span[0]) + 1).round().astype(int)
+    split, preprocess = source
+    return _Pending(
+        tuple(
+            pool.submit(_crops, split, preprocess, int(start), int(stop)) for start, stop in itertools.pairwise(edges)
+        )
+    )
+
+
+def _joined(parts: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    if len({part.ndim for part in parts}) == 1:
+        return np.concatenate(parts)
+    return np.concatenate([np.repeat(p[..., None], 3, axis=3) if p.ndim == 3 else p for p in parts])
+
+
+def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArray[np.uint8]:
+    """Images [start, stop) in the network's size, uint8."""
+    items = split.items
+    if isinstance(items, ArrayItems) and _as_stored(items, preprocess):
+        return items.gather(start, stop)
+    crops = []
+    for index in range(start, stop):
+        try:
+            crops.append(cropped(items[index], preprocess))
+        except DataError as error:
+            raise DataError(f"split '{split.name}' ({split.role}), image '{split.keys[index]}': {error}") from error
+    return stack(crops)
+
+
+def _as_stored(items: ArrayItems, preprocess: Preprocess) -> bool:
+    """Whether the stored images are already what the network takes, so that no image needs work of its own."""
+    height, width, *channels = items.pixels.shape[1:]
+    side = preprocess.crop
+    kept = height == width == side and resized_shape(height, width, preprocess.resize) == (side, side)
+    return kept and (not channels or preprocess.channels == 3)

@@ -1,0 +1,222 @@
+"""Manifests: which image belongs to a set and which class it shows, as short text that expands to one key per image.
+
+A manifest consists of sections. A section opens with the pattern of its keys; every further line names a class and the
+images of that class. An indented line continues the line above it::
+
+    # Comments and empty lines are skipped.
+    key: cifar10/test/{class}/{index:04d}.png
+    airplane: 1 3-7 12
+    automobile: 2 4
+    key: mnist/train/{class}_{index}.jpg
+    labels 0: 5041921314
+    key: ninco/{class}/{name}
+    cloud: cloud_001.jpg cloud_007.jpg
+
+Where the pattern holds `{index…}`, images are numbers and ascending ranges (`3-7` is 3, 4, 5, 6, 7); where it holds
+`{name}`, they are names. `labels START:` numbers images from START on and gives each a one-character class;
+`labels START LIST:` does so with digits that count lines of a class list, and `{label}` in the pattern is the digit.
+The class `-` means that the source names none. Images come in the order written, so a list's order survives where it
+matters.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from openbench import paths
+from openbench.digest import digest
+from openbench.errors import DataError, did_you_mean
+
+UNNAMED = "-"
+_WIDTH = 116
+_SEQUENCE = re.compile(r"labels (\d+)(?: (\S+))?")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One key and one class name per image, in order.
+
+    Args:
+        name: the manifest's path below the manifest folder, e.g. `cifar10/test`.
+        keys: slash-separated path of each image as the benchmark's lists write it.
+        classes: class name of each image; `-` where the source names none.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @cached_property
+    def digest(self) -> str:
+        """Covers keys, classes and order; not comments, ranges or line breaks."""
+        return digest({"keys": self.keys, "classes": self.classes})
+
+    def class_names(self) -> tuple[str, ...]:
+        """The classes that occur, sorted; empty where the source names none."""
+        return tuple(sorted(set(self.classes) - {UNNAMED}))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a manifest: a class and its images, or a sequence of one-character classes.
+
+    Args:
+        pattern: the pattern of the section.
+        head: the class, or `labels START` with an optional class list.
+        body: the images as written.
+        line: line number, for messages.
+    """
+
+    pattern: str
+    head: str
+    body: str
+    line: int
+
+
+@lru_cache(maxsize=64)
+def load_manifest(name: str) -> Manifest:
+    """Return the manifest `name`, e.g. `cifar10/test`, or one of the user's own by the path of its `.txt` file.
+
+    Raises:
+        DataError: no such manifest, or one that cannot be read.
+    """
+    folder = paths.manifest_dir()
+    path = Path(name).expanduser() if name.endswith(".txt") else folder / f"{name}.txt"
+    if not path.is_file():
+        known = sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.txt"))
+        raise DataError(
+            f"manifest '{name}' not found — looked for {path}{did_you_mean(name, known)} — "
+            "write the name of a file in data_manifests without `.txt`, or the path of your own ending in `.txt`"
+        )
+    return parse(path.read_text(encoding="utf-8"), name)
+
+
+def load_classes(name: str) -> tuple[str, ...]:
+    """Return the class names of a class list such as `cifar10/classes`: one a line, in label order.
+
+    Raises:
+        DataError: no such list.
+    """
+    path = paths.manifest_dir() / f"{name}.txt"
+    if not path.is_file():
+        raise DataError(f"class list '{name}' not found — looked for {path} — one class name a line, in label order")
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def parse(text: str, name: str) -> Manifest:
+    """Expand a manifest's text.
+
+    Raises:
+        DataError: a line that is no entry, a pattern without a place for images, a descending range, or a key twice.
+    """
+    keys: list[str] = []
+    classes: list[str] = []
+    for entry in _entries(text, name):
+        for class_name, key in _expand(entry, name):
+            keys.append(key)
+            classes.append(class_name)
+    if len(set(keys)) != len(keys):
+        twice = Counter(keys).most_common(1)[0][0]
+        raise DataError(f"manifest '{name}': '{twice}' is listed more than once — list each image once")
+    return Manifest(name, tuple(keys), tuple(classes))
+
+
+def compact(indices: Sequence[int]) -> str:
+    """Return numbers as a manifest writes them: ascending runs of three or more become ranges; the order is kept."""
+    parts: list[str] = []
+    start = 0
+    while start < len(indices):
+        stop = start + 1
+        while stop < len(indices) and indices[stop] == indices[stop - 1] + 1:
+            stop += 1
+        run = indices[start:stop]
+        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(i) for i in run]
+        start = stop
+    return " ".join(parts)
+
+
+def write_section(pattern: str, entries: Iterable[tuple[str, str]]) -> str:
+    """Return the text of one section.
+
+    Args:
+        pattern: the pattern of its keys.
+        entries: head (a class, or `labels START`) and body of each line, the body as `compact` returns it.
+    """
+    lines = [f"key: {pattern}"]
+    for head, body in entries:
+        lines += _wrap(f"{head}: {body}", unbroken=_SEQUENCE.fullmatch(head) is not None)
+    return "\n".join(lines) + "\n"
+
+
+def _wrap(text: str, unbroken: bool) -> list[str]:
+    if unbroken:
+        pieces = [text[i : i + _WIDTH] for i in range(0, len(text), _WIDTH)]
+    else:
+        pieces = [piece.strip() for piece in re.findall(rf".{{1,{_WIDTH}}}(?:\s+|$)|\S+\s*", text)]
+    return [pieces[0], *(f"  {piece}" for piece in pieces[1:])]
+
+
+def _entries(text: str, name: str) -> Iterator[Entry]:
+    pattern = ""
+    pending: Entry | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        if line[0].isspace():
+            if pending is None:
+                raise DataError(f"manifest '{name}' line {number}: continues nothing — start it with `class:`")
+            joint = "" if _SEQUENCE.fullmatch(pending.head) else " "
+            pending = Entry(pending.pattern, pending.head, pending.body + joint + line.strip(), pending.line)
+            continue
+        if pending is not None:
+            yield pending
+            pending = None
+        head, colon, body = line.partition(":")
+        if not colon:
+            raise DataError(f"manifest '{name}' line {number}: found {line[:60]!r} — `class: images` expected")
+        if head == "key":
+            pattern = body.strip()
+            continue
+        if "{index" not in pattern and "{name}" not in pattern:
+            raise DataError(
+                f"manifest '{name}' line {number}: the key pattern {pattern!r} has no place for images — "
+                "it needs `{index}` (with a format such as `{index:04d}`) or `{name}`"
+            )
+        pending = Entry(pattern, head.strip(), body.strip(), number)
+    if pending is not None:
+        yield pending
+
+
+def _expand(entry: Entry, name: str) -> Iterator[tuple[str, str]]:
+    sequence = _SEQUENCE.fullmatch(entry.head)
+    if sequence is not None:
+        names = load_classes(sequence[2]) if sequence[2] else ()
+        for index, label in enumerate(entry.body, int(sequence[1])):
+            class_name = names[int(label)] if names else label
+            yield class_name, entry.pattern.format(index=index, label=label, **{"class": class_name})
+    elif "{name}" in entry.pattern:
+        for item in entry.body.split():
+            yield entry.head, entry.pattern.format(name=item, **{"class": entry.head})
+    else:
+        for token in entry.body.split():
+            for index in _range(token, entry, name):
+                yield entry.head, entry.pattern.format(index=index, **{"class": entry.head})
+
+
+def _range(token: str, entry: Entry, name: str) -> range:
+    match = _RANGE.fullmatch(token)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if last < first:
+        raise DataError(
+            f"manifest '{name}' line {entry.line} ({entry.head}): found {token!r} — a number, or an ascending range "
+            "such as 3-7, expected"
+        )
+    return range(first, last + 1)

@@ -1,0 +1,221 @@
+"""From a data set's config node to a Split: find the container, match it with the manifest, fingerprint the pixels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench import paths
+from openbench.build import build
+from openbench.core.benchmark import Items, Split
+from openbench.core.request import Role
+from openbench.data.manifest import Manifest, load_manifest
+from openbench.data.sources import Found, Source
+from openbench.digest import array_sha256, digest
+from openbench.errors import ConfigError, DataError, did_you_mean
+
+Incomplete = Literal["error", "allow"]
+_FINGERPRINTS = 32
+
+
+@dataclass(frozen=True)
+class SetConfig:
+    """A data set's config node.
+
+    Args:
+        name: the data set, for messages and as the name of ID splits.
+        manifest: name of its manifest, e.g. `cifar10/test`, or path of a `.txt` file.
+        sources: containers by name in which it may come, tried in this order; the first complete one is used, else
+            the one that has most of it. They are never mixed: they may hold different versions of the same image.
+        size: (height, width) of every image as published, or None if it varies.
+        min_side: least length of the shorter side as published, or None.
+        limit: keep a random subset of that many images, or None for all.
+        seed: of that subset.
+    """
+
+    name: str
+    manifest: str
+    sources: Mapping[str, Source]
+    size: Sequence[int] | None = None
+    min_side: int | None = None
+    limit: int | None = None
+    seed: int = 0
+
+    @classmethod
+    def from_node(cls, node: Mapping[str, Any], where: str) -> "SetConfig":
+        """Check the keys of a node and build its sources.
+
+        Raises:
+            ConfigError: an unknown key, a missing one, or a source that cannot be built.
+        """
+        allowed = [f.name for f in fields(cls)]
+        for key in node:
+            if key not in allowed:
+                raise ConfigError(f"{where} has no key '{key}'{did_you_mean(key, allowed)} — allowed: {allowed}")
+        for key in ("name", "manifest", "sources"):
+            if not node.get(key):
+                raise ConfigError(
+                    f"{where}: `{key}` is missing — a set needs a dataset config and a manifest: add "
+                    f"`/dataset@{where}: NAME` to the defaults and `manifest:` below; to remove a set use `~{where}`"
+                )
+        sources = {name: build(source, f"{where}.sources.{name}") for name, source in node["sources"].items()}
+        limit = node.get("limit")
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+            raise ConfigError(f"{where}.limit — found {limit!r} — allowed: a whole number ≥ 1, or null for all images")
+        return cls(**{**node, "sources": sources})
+
+
+@dataclass(frozen=True, eq=False)
+class Located:
+    """Where a set was found, if anywhere.
+
+    Args:
+        manifest: what was looked for, after `limit`.
+        listed: how many images the manifest lists.
+        found: what the best place has; None if no place has anything.
+        source: the source of `found`.
+        searched: every place that was looked at.
+    """
+
+    manifest: Manifest
+    listed: int
+    found: Found | None
+    source: Source | None
+    searched: tuple[Path, ...]
+
+    @property
+    def count(self) -> int:
+        """How many images were found."""
+        return 0 if self.found is None else self.found.count
+
+
+def locate(config: SetConfig) -> Located:
+    """Look for a set in every place that its sources name below `paths.data_roots()`.
+
+    Raises:
+        DataError: no such manifest, or a container is there and is not what it should be.
+    """
+    whole = load_manifest(config.manifest)
+    manifest = _limited(whole, config)
+    best: tuple[Found, Source] | None = None
+    searched: list[Path] = []
+    for source in config.sources.values():
+        for place in source.places(paths.data_roots()):
+            searched.append(place)
+            has = source.find(place, manifest.keys)
+            if has is not None and (best is None or has.count > best[0].count):
+                best = has, source
+            if best is not None and best[0].count == len(manifest):
+                return Located(manifest, len(whole), best[0], best[1], tuple(searched))
+    if best is None:
+        return Located(manifest, len(whole), None, None, tuple(searched))
+    return Located(manifest, len(whole), best[0], best[1], tuple(searched))
+
+
+def open_split(
+    node: Mapping[str, Any],
+    role: Role,
+    classes: Sequence[str] = (),
+    incomplete: Incomplete = "error",
+    where: str = "",
+) -> Split:
+    """Return the split that a data set's config node describes.
+
+    Args:
+        node: a resolved node with the keys of `SetConfig`.
+        role: what the images are for; ID roles get labels.
+        classes: ID class names in label order; needed by ID roles.
+        incomplete: `error` refuses a set of which images are missing; `allow` keeps what is there and records that.
+        where: the node's path in the config, e.g. `benchmark.far.svhn`; its last part names a near, far or csID split.
+
+    Raises:
+        ConfigError: a key of the node, or `incomplete`, is not allowed.
+        DataError: images are missing (all of them, or some while `incomplete` is `error`), or unreadable.
+    """
+    where = where or f"dataset {node.get('name')}"
+    if incomplete not in get_args(Incomplete):
+        raise ConfigError(f"benchmark.incomplete — found {incomplete!r} — allowed: {', '.join(get_args(Incomplete))}")
+    config = SetConfig.from_node(node, where)
+    located = locate(config)
+    if located.found is None or (located.count < len(located.manifest) and incomplete == "error"):
+        raise DataError(missing_message(config, located, where))
+    kept = np.flatnonzero(located.found.present)
+    keys = [located.manifest.keys[i] for i in kept]
+    shown = [located.manifest.classes[i] for i in kept]
+    items = located.found.items
+    sample = _sample(items)
+    named_by_group = role in (Role.NEAR, Role.FAR, Role.CSID) and "." in where
+    return Split(
+        name=where.rpartition(".")[2] if named_by_group else config.name,
+        role=role,
+        items=items,
+        labels=_labels(shown, role, classes, where),
+        keys=keys,
+        # An OOD set shares no class with ID as it is defined, whether or not all of it was found.
+        classes=tuple(classes) if role.is_id else load_manifest(config.manifest).class_names(),
+        digest=digest({"keys": keys, "classes": shown, "pixels": [array_sha256(image) for image in sample]}),
+        expected=located.listed,
+        deviations=tuple(_deviations(config, located, sample)),
+    )
+
+
+def missing_message(config: SetConfig, located: Located, where: str) -> str:
+    """Return what is missing, where it was looked for and what can be done."""
+    total = len(located.manifest)
+    state = (
+        f"incomplete — {located.count} of {total} images found" if located.count else f"not found — 0 of {total} images"
+    )
+    places = "\n  ".join(str(place.absolute()) for place in located.searched)
+    part = where.removeprefix("benchmark.")
+    test_set = part.startswith(("near.", "far.", "csid.")) or part == "ood_val"
+    drop = f"drop the set with `~{where}`, " if test_set else ""
+    return (
+        f"data set '{config.name}' ({part}) is {state} — searched:\n  {places}\n"
+        f"put it into one of these places below the folder that OPENBENCH_DATA names, {drop}or keep what is there with "
+        "`benchmark.incomplete=allow` (recorded; such results are not ranked) — "
+        "`python -m openbench check +benchmark=NAME` shows every set"
+    )
+
+
+def _limited(manifest: Manifest, config: SetConfig) -> Manifest:
+    if config.limit is None or config.limit >= len(manifest):
+        return manifest
+    kept = np.sort(np.random.default_rng(config.seed).permutation(len(manifest))[: config.limit])
+    return Manifest(manifest.name, tuple(manifest.keys[i] for i in kept), tuple(manifest.classes[i] for i in kept))
+
+
+def _labels(shown: Sequence[str], role: Role, classes: Sequence[str], where: str) -> NDArray[np.int64]:
+    if not role.is_id:
+        return np.full(len(shown), -1, dtype=np.int64)
+    index = {name: i for i, name in enumerate(classes)}
+    unknown = sorted(set(shown) - set(index))
+    if unknown:
+        raise DataError(f"{where}: classes {unknown[:5]} of the manifest are no ID classes — found {list(classes)}")
+    return np.array([index[name] for name in shown], dtype=np.int64)
+
+
+def _sample(items: Items) -> list[NDArray[np.uint8]]:
+    """Evenly spaced images, first and last among them."""
+    positions = np.unique(np.linspace(0, len(items) - 1, min(_FINGERPRINTS, len(items))).round().astype(int))
+    return [items[int(position)] for position in positions]
+
+
+def _deviations(config: SetConfig, located: Located, sample: Sequence[NDArray[np.uint8]]) -> list[str]:
+    found = []
+    if located.source is not None and located.source.deviation:
+        found.append(located.source.deviation)
+    if len(located.manifest) < located.listed:
+        found.append(f"limited to {len(located.manifest)} of {located.listed} images (seed {config.seed})")
+    if located.count < len(located.manifest):
+        found.append(f"{located.count} of {len(located.manifest)} images found")
+    sizes = sorted({(image.shape[0], image.shape[1]) for image in sample})
+    if config.size is not None and any(size != tuple(config.size) for size in sizes):
+        seen = ", ".join(f"{h}×{w}" for h, w in sizes[:3])
+        found.append(f"images are {seen}; {config.size[0]}×{config.size[1]} expected")
+    elif config.min_side is not None and min(min(size) for size in sizes) < config.min_side:
+        least = min(min(size) for size in sizes)
+        found.append(f"shorter side of {least} pixels; at least {config.min_side} expected")
+    return found

@@ -1,0 +1,94 @@
+"""Applying a Preprocess: torchvision's Resize, CenterCrop, ToTensor and Normalize on a PIL image, bit for bit."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+from torch import Tensor
+
+from openbench.core.benchmark import Image
+from openbench.core.preprocess import Preprocess
+from openbench.errors import DataError
+
+_FILTERS = {
+    "nearest": Pillow.Resampling.NEAREST,
+    "bilinear": Pillow.Resampling.BILINEAR,
+    "bicubic": Pillow.Resampling.BICUBIC,
+}
+
+
+def apply(image: Image, preprocess: Preprocess) -> Tensor:
+    """Return one image as the network sees it, (channels, crop, crop) float32."""
+    return normalise(cropped(image, preprocess)[None], preprocess)[0]
+
+
+def cropped(image: Image, preprocess: Preprocess) -> NDArray[np.uint8]:
+    """Return an image in the wanted channels, resized and centre-cropped, (crop, crop[, 3]) uint8.
+
+    Grey stays a single plane: its copies into three channels would all be resized alike, so they are made last.
+    """
+    if image.ndim == 3 and preprocess.channels == 1:
+        image = np.asarray(Pillow.fromarray(image).convert("L"))
+    height, width = resized_shape(image.shape[0], image.shape[1], preprocess.resize)
+    if (height, width) != image.shape[:2]:
+        picture = Pillow.fromarray(np.ascontiguousarray(image))
+        image = np.asarray(picture.resize((width, height), _FILTERS[preprocess.interpolation]))
+    return centre_crop(image, preprocess.crop)
+
+
+def resized_shape(height: int, width: int, resize: int | tuple[int, int]) -> tuple[int, int]:
+    """Return (height, width) after resizing: the shorter side becomes `resize`, the longer one is rounded down."""
+    if not isinstance(resize, int):
+        return resize
+    short, long = min(height, width), max(height, width)
+    if short == resize:
+        return height, width
+    scaled = int(resize * long / short)
+    return (resize, scaled) if height <= width else (scaled, resize)
+
+
+def centre_crop(image: Image, side: int) -> NDArray[np.uint8]:
+    """Return the central (side, side) part; a smaller image is first padded with black, the odd row to the far end."""
+    height, width = image.shape[:2]
+    if height < side or width < side:
+        down, right = max(side - height, 0), max(side - width, 0)
+        pads = [(down // 2, (down + 1) // 2), (right // 2, (right + 1) // 2), (0, 0)]
+        image = np.pad(image, pads[: image.ndim])
+        height, width = image.shape[:2]
+    top, left = round((height - side) / 2.0), round((width - side) / 2.0)
+    return image[top : top + side, left : left + side]
+
+
+def normalise(images: NDArray[np.uint8], preprocess: Preprocess) -> Tensor:
+    """Return (x/255 − mean)/std per channel.
+
+    Args:
+        images: (b, h, w) or (b, h, w, 3) uint8; grey is copied into three channels if the network takes three.
+        preprocess: gives mean and std.
+
+    Returns:
+        (b, channels, h, w) float32, contiguous.
+    """
+    planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+    pixels = torch.from_numpy(np.ascontiguousarray(planes, dtype=np.float32)).div_(255)
+    mean = torch.tensor(preprocess.mean, dtype=torch.float32)[:, None, None]
+    std = torch.tensor(preprocess.std, dtype=torch.float32)[:, None, None]
+    if pixels.shape[1] != preprocess.channels:
+        pixels = pixels.expand(-1, preprocess.channels, -1, -1).clone()
+    return pixels.sub_(mean).div_(std)
+
+
+def stack(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Return equally sized crops as one array; grey ones are copied into three channels where others have colour.
+
+    Raises:
+        DataError: an image that is neither (h, w) nor (h, w, 3).
+    """
+    for image in images:
+        if image.ndim == 3 and image.shape[2] != 3:
+            raise DataError(f"an image has shape {image.shape} — (h, w) or (h, w, 3) expected")
+    if len({image.ndim for image in images}) > 1:
+        images = [np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image for image in images]
+    return np.stack(images)
