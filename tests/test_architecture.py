@@ -1,0 +1,204 @@
+"""What the design promises about the source: who imports whom, how long files are, what configs name."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+import openbench
+from openbench import paths
+from openbench.build import TARGET, target_of
+
+PACKAGE = Path(openbench.__file__).parent
+TESTS = Path(__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+CONFIGS = sorted(paths.config_dir().rglob("*.yaml"))
+
+# Layer → the layers it may import from, besides itself. `base` are the modules at the top of the package.
+BASE = {"base"}
+LEAVES = {"metrics", "methods", "data", "backbones"}
+ALLOWED = {
+    "base": set(),
+    "core": BASE,
+    "metrics": BASE | {"core"},
+    "methods": BASE | {"core"},
+    "data": BASE | {"core"},
+    "backbones": BASE | {"core"},
+    "features": BASE | {"core"} | LEAVES,
+    "training": BASE | {"core"} | LEAVES,
+    "results": BASE | {"core", "metrics"},
+    "engine": BASE | {"core", "features", "training", "results"} | LEAVES,
+    "testing": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
+    "cli": BASE | {"core", "features", "training", "results", "engine", "testing"} | LEAVES,
+}
+
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(PACKAGE.parent))
+
+
+def layer(module: str) -> str | None:
+    """The layer of `openbench.a.b`; None outside the package."""
+    parts = module.split(".")
+    if parts[0] != "openbench":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in ALLOWED else "base"
+
+
+def imports(tree: ast.AST) -> list[str]:
+    """Every dotted name that a piece of source imports; `from a import b` counts as `a.b`."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def at_import(tree: ast.Module) -> list[str]:
+    """What is imported when the module is, leaving out functions and `if TYPE_CHECKING`."""
+    found, pending = [], list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found += imports(node)
+        else:
+            pending += list(ast.iter_child_nodes(node))
+    return found
+
+
+def wrong_imports(source: str, home: str) -> list[str]:
+    """The imports by which a module of layer `home` reaches where it may not."""
+    reached = [(name, layer(name)) for name in imports(ast.parse(source))]
+    return [name for name, there in reached if there not in (None, home) and there not in ALLOWED[home]]
+
+
+def forbidden(source: str) -> list[str]:
+    """Statements that package code must not hold."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assert):
+            found.append(f"line {node.lineno}: assert — raise an OpenbenchError, which `python -O` keeps")
+        if isinstance(node, ast.ExceptHandler) and node.type is None:
+            found.append(f"line {node.lineno}: bare except")
+        if isinstance(node, ast.ImportFrom) and node.level:
+            found.append(f"line {node.lineno}: relative import — name the module in full")
+    marks = [n for n, line in enumerate(source.splitlines(), 1) if "TODO" in line or "FIXME" in line]
+    return found + [f"line {n}: unfinished business" for n in marks]
+
+
+@pytest.fixture(params=MODULES, ids=name_of)
+def module(request) -> Path:
+    return request.param
+
+
+def home_of(module: Path) -> str:
+    relative = module.relative_to(PACKAGE)
+    # __main__ is the command line's front door, though it stands at the top.
+    return "cli" if relative.name == "__main__.py" else layer("openbench." + ".".join(relative.with_suffix("").parts))
+
+
+def test_imports_go_one_way(module):
+    assert wrong_imports(module.read_text(), home_of(module)) == []
+
+
+def test_an_import_against_the_grain_is_noticed():
+    assert wrong_imports("from openbench.engine.run import run", "metrics") == ["openbench.engine.run.run"]
+    assert wrong_imports("def f():\n    import openbench.cli.run", "engine") == ["openbench.cli.run"]
+    assert wrong_imports("from openbench import paths\nfrom openbench.core import record", "data") == []
+
+
+def test_methods_do_not_import_one_another():
+    for file in (PACKAGE / "methods").glob("*.py"):
+        names = [n for n in imports(ast.parse(file.read_text())) if n.startswith("openbench.methods.")]
+        assert [n for n in names if not n.split(".")[2].startswith("_")] == [], name_of(file)
+
+
+def test_only_the_command_line_knows_hydra(module):
+    known = [n for n in imports(ast.parse(module.read_text())) if n.split(".")[0] in ("hydra", "omegaconf")]
+    assert not known or home_of(module) == "cli"
+
+
+def test_torch_is_not_loaded_where_answers_must_be_quick(module):
+    if home_of(module) in ("cli", "metrics", "results"):
+        loaded = {name.split(".")[0] for name in at_import(ast.parse(module.read_text()))}
+        assert loaded.isdisjoint({"torch", "torchvision", "timm", "open_clip"})
+
+
+def test_command_line_metrics_and_results_load_without_torch():
+    quick = [
+        f for f in MODULES if home_of(f) in ("cli", "metrics", "results") and f.stem not in ("__init__", "__main__")
+    ]
+    names = [".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts) for f in quick]
+    program = (
+        f"import importlib, sys\nfor n in {names}:\n    importlib.import_module(n)\n"
+        "    if 'torch' in sys.modules: sys.exit(n)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("file", [*MODULES, *sorted(TESTS.rglob("*.py"))], ids=lambda f: f.name)
+def test_files_are_under_400_lines(file):
+    assert len(file.read_text().splitlines()) < 400
+
+
+def test_functions_take_at_most_five_positional_parameters(module):
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in ("self", "cls")]
+            assert len(names) <= 5, f"{node.name}, line {node.lineno}"
+
+
+def test_package_code_holds_nothing_unfinished_or_stripped_by_python_o(module):
+    assert forbidden(module.read_text()) == []
+
+
+def test_forbidden_statements_are_noticed():
+    assert len(forbidden("from . import y\nassert x\ntry:\n    pass\nexcept:\n    pass\n# TODO\n")) == 4
+
+
+def targets(node, where):
+    """Every mapping with a `_target_` in a config, with its place."""
+    if isinstance(node, dict):
+        if TARGET in node:
+            yield where, node
+        for key, value in node.items():
+            yield from targets(value, f"{where}.{key}")
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from targets(value, f"{where}.{index}")
+
+
+def unknown_keys(node, where):
+    """Keys, also of the search space, that the target would not take."""
+    parameters = inspect.signature(target_of(node, where)).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return []
+    keys = [key for key in node if not key.startswith("_")] + list(node.get("_space_") or {})
+    return [key for key in keys if key not in parameters]
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda f: str(f.relative_to(paths.config_dir())))
+def test_every_target_of_a_config_takes_its_keys(file):
+    for where, node in targets(OmegaConf.to_container(OmegaConf.load(file), resolve=False), file.stem):
+        assert unknown_keys(node, where) == [], where
+
+
+def test_a_key_that_the_target_does_not_take_is_noticed():
+    node = {TARGET: "openbench.engine.tune.Tuning", "strategy": "none", "stratgy": "none", "_space_": {"x": [1]}}
+    assert unknown_keys(node, "tune") == ["stratgy", "x"]
+
+
+def test_every_group_file_says_in_a_comment_what_it_is_for():
+    for file in CONFIGS:
+        assert file.read_text().startswith("#"), file
