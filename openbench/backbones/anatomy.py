@@ -121,6 +121,13 @@ def stages_by_depth(blocks: Sequence[str]) -> dict[str, str]:
     return {f"stage{i}": blocks[math.ceil(len(blocks) * i / groups) - 1] for i in range(1, groups + 1)}
 
 
+def choose_stages(modules: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """Return the stages of a network, by resolution where it changes, else by depth; arguments as above."""
+    if len({side for _, side in modules}) == 1:
+        return stages_by_depth([name for name, _ in modules])
+    return stages_by_resolution(modules)
+
+
 def output_sides(module: nn.Module, names: Sequence[str], shape: tuple[int, int, int], layout: Layout) -> list[int]:
     """Return the heights of the maps that some modules put out for images of `shape`; nothing is computed.
 

@@ -196,7 +196,10 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def state_sha256(state: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a state dict's content as 64 hex digits, less batch norm's counters: no output sees them."""
+    """Return the SHA-256 of a state dict's content, 64 hex digits.
+
+    Batch norm's counters are left out: no output sees them.
+    """
     hashes = {
         key: array_sha256(np.asarray(value.detach().cpu().float() if value.is_floating_point() else value.cpu()))
         for key, value in state.items()

@@ -1,0 +1,67 @@
+"""What the library adapters share: the preprocessing a model was published with, and how many classes it has."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from openbench.core.preprocess import Preprocess
+from openbench.errors import ConfigError
+
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+PRESET: Literal["preset"] = "preset"
+
+
+def chosen_preprocess(
+    given: Preprocess | Literal["preset"] | None, preset: Preprocess | None, where: str
+) -> Preprocess:
+    """Return `preset` if that word was given, else what was given.
+
+    Raises:
+        ConfigError: nothing given, another word, or a preset that does not exist.
+    """
+    if isinstance(given, Preprocess):
+        return given
+    if given == PRESET and preset is not None:
+        return preset
+    found = "there is no preset" if given == PRESET else f"found {given!r}"
+    raise ConfigError(
+        f"{where}.preprocess: {found} — allowed: 'preset' (as the weights were published), or a node with "
+        "_target_: openbench.core.preprocess.Preprocess; null = the benchmark's"
+    )
+
+
+def chosen_classes(given: int | None, published: int, pretrained: bool, where: str) -> int:
+    """Return the number of classes: the published one for released weights, else the one given if any.
+
+    Raises:
+        ConfigError: released weights with another number of classes than the benchmark has.
+    """
+    if pretrained and given is not None and given != published:
+        raise ConfigError(
+            f"{where}: the released weights have {published} classes — {given} needed here — choose weights for these "
+            "classes, or leave them out to train on the benchmark"
+        )
+    return published if given is None else given
+
+
+def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:
+    """Return the Preprocess of timm's data settings: input_size, crop_pct, crop_mode, interpolation, mean, std.
+
+    Raises:
+        ConfigError: an input that is not square, or a crop mode or filter that Preprocess cannot express.
+    """
+    height, width = settings["input_size"][-2:]
+    mode, filter_name = settings.get("crop_mode", "center"), settings["interpolation"]
+    if height != width or mode not in ("center", "squash") or filter_name not in get_args(Interpolation):
+        raise ConfigError(
+            f"{where}: preset with input {height}×{width}, crop mode '{mode}', filter '{filter_name}' — square input, "
+            "crop modes center and squash, and nearest, bilinear, bicubic can be expressed — give preprocess explicitly"
+        )
+    scaled = math.floor(height / settings.get("crop_pct", 1.0))
+    return Preprocess(
+        resize=scaled if mode == "center" else (scaled, scaled),
+        crop=height,
+        mean=tuple(settings["mean"]),
+        std=tuple(settings["std"]),
+        interpolation=filter_name,
+    )

@@ -1,0 +1,78 @@
+"""What cached columns are called and which of them a Request reads."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from openbench.backbones.base import Outputs
+from openbench.core.request import Field, Perturb, Pool, Request
+from openbench.digest import digest
+from openbench.errors import FieldError
+
+
+@dataclass(frozen=True)
+class Column:
+    """One cached array of a split: a field of the network's outputs, for a map with its layer and reduction.
+
+    Args:
+        field: LOGITS, FEATURES or MAPS.
+        layer: neutral stage name, maps only.
+        pool: reduction, maps only.
+        perturb: the input-gradient step before the pass, if any.
+    """
+
+    field: Field
+    layer: str = ""
+    pool: Pool = "none"
+    perturb: Perturb | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's stem, e.g. `logits`, `maps.stage4.gram`, `logits.<digest of the step>`."""
+        parts = [str(self.field)]
+        if self.field == Field.MAPS:
+            parts += [self.layer, self.pool]
+        if self.perturb is not None:
+            parts.append(digest(self.perturb))
+        return ".".join(parts)
+
+    def of(self, outputs: Outputs) -> Tensor:
+        """The column's rows in one batch of outputs."""
+        if self.field == Field.MAPS:
+            return outputs.maps[self.layer]
+        return outputs.logits if self.field == Field.LOGITS else outputs.features
+
+
+def read_by(request: Request) -> tuple[Column, ...]:
+    """Return the columns that `request` reads.
+
+    Raises:
+        FieldError: maps asked for without layers, or layers without maps.
+    """
+    if (Field.MAPS in request.fields) != bool(request.layers):
+        raise FieldError(
+            f"Request: fields {sorted(request.fields)} with layers {list(request.layers)} — maps need both, the field "
+            "'maps' and the layers to read, e.g. layers=('stage4',)"
+        )
+    plain = [Column(f, perturb=request.perturb) for f in (Field.FEATURES, Field.LOGITS) if f in request.fields]
+    return (*plain, *(Column(Field.MAPS, layer, request.pool, request.perturb) for layer in request.layers))
+
+
+def extracted_with(request: Request) -> tuple[Column, ...]:
+    """Return the columns that one pass for `request` should leave behind.
+
+    Features and logits cost nothing once the pass is made, so both are always kept: a second method then needs none.
+    """
+    both = replace(request, fields=request.fields | {Field.FEATURES, Field.LOGITS})
+    return read_by(both)
+
+
+def pass_for(columns: tuple[Column, ...]) -> Request:
+    """Return the Request of a single pass that yields `columns`, which share one step and one reduction."""
+    layers = tuple(column.layer for column in columns if column.field == Field.MAPS)
+    pools = {column.pool for column in columns if column.field == Field.MAPS} or {"none"}
+    steps = {column.perturb for column in columns}
+    if len(pools) != 1 or len(steps) != 1:
+        raise FieldError(f"columns {[c.name for c in columns]} cannot come from one pass — ask for them one by one")
+    fields = frozenset(column.field for column in columns)
+    return Request(fields=fields, layers=layers, pool=pools.pop(), perturb=steps.pop())

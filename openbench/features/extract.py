@@ -1,0 +1,79 @@
+"""One pass of a split through a backbone, batch by batch, as the arrays of the columns asked for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openbench.backbones.base import Backbone
+from openbench.core.benchmark import Image, Items, Split
+from openbench.data.loading import batches
+from openbench.errors import DataError
+from openbench.features.columns import Column, pass_for
+
+Rows = Mapping[Column, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """The items from `start` on."""
+
+    items: Items
+    start: int
+
+    def __len__(self) -> int:
+        return len(self.items) - self.start
+
+    def __getitem__(self, index: int) -> Image:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.items[self.start + index]
+
+
+def rest_of(split: Split, start: int) -> Split:
+    """Return the rows of a split from `start` on, for a pass that was interrupted there."""
+    if start == 0:
+        return split
+    rest = _Rest(split.items, start)
+    return replace(split, items=rest, labels=split.labels[start:], keys=split.keys[start:])
+
+
+def extract(
+    backbone: Backbone, split: Split, columns: tuple[Column, ...], batch_size: int, workers: int = 0
+) -> Iterator[Rows]:
+    """Yield the rows of `columns` for consecutive batches of a split, from a single pass.
+
+    Args:
+        backbone: with weights.
+        split: in manifest order.
+        columns: what to extract; all with the same input step and map reduction.
+        batch_size: images per forward pass.
+        workers: what decodes images beside the network; see data.loading.
+
+    Raises:
+        DataError: an output is NaN or infinite; the message names the split and the first image.
+    """
+    request = pass_for(columns)
+    done = 0
+    for images in batches(split, backbone.preprocess, batch_size, workers):
+        outputs = backbone.outputs(images, request)
+        keys = split.keys[done : done + len(images)]
+        yield {column: _finite(column.of(outputs), column, (backbone, split), keys) for column in columns}
+        done += len(images)
+
+
+def _finite(rows: Tensor, column: Column, of: tuple[Backbone, Split], keys: Sequence[str]) -> NDArray[np.float32]:
+    bad = ~torch.isfinite(rows.flatten(1)).all(dim=1)
+    if bool(bad.any()):
+        backbone, split = of
+        first = int(bad.int().argmax())
+        raise DataError(
+            f"backbone '{backbone.name}' on split '{split.name}' ({split.role}): {column.name} is NaN or infinite for "
+            f"{int(bad.sum())} of {len(keys)} images of a batch, first '{keys[first]}' — finite numbers expected — "
+            "check that image, the weights and the preprocessing"
+        )
+    found: NDArray[np.float32] = rows.to("cpu", torch.float32).contiguous().numpy()
+    return found

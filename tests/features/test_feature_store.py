@@ -1,0 +1,189 @@
+"""The feature store: what is cached, what it costs, what is refused, and that damage never becomes a number."""
+
+import errno
+import json
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from feature_toys import toy_backbone, toy_split
+
+from openbench.core.benchmark import Split
+from openbench.core.request import Field, Perturb, Request
+from openbench.data.loading import batches
+from openbench.errors import CacheError, CheckpointError, FieldError
+from openbench.features import arrays
+from openbench.features.store import FeatureStore
+
+FEATURES = Request(fields=frozenset({Field.FEATURES, Field.LABELS}))
+LOGITS = Request()
+GRAM = Request(fields=frozenset({Field.MAPS}), layers=("stage1", "stage3"), pool="gram")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FeatureStore:
+    return FeatureStore(tmp_path / "cache", batch_size=8, progress=False)
+
+
+def folder_of(store: FeatureStore, split: Split) -> Path:
+    return store.root / toy_backbone().digest / split.digest
+
+
+def test_columns_are_those_of_the_network(store: FeatureStore) -> None:
+    backbone, split = toy_backbone(), toy_split()
+    got = store.get(backbone, split, FEATURES)
+    images = torch.cat(list(batches(split, backbone.preprocess, 5)))
+    expected = backbone.outputs(images, Request())
+    torch.testing.assert_close(got.features, expected.features, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(store.get(backbone, split, LOGITS).logits, expected.logits, rtol=1e-5, atol=1e-6)
+    assert got.labels.tolist() == split.labels.tolist()
+    assert set(got.columns) == {Field.FEATURES, Field.LABELS}
+
+
+def test_a_second_method_costs_no_pass(store: FeatureStore) -> None:
+    backbone, split = toy_backbone(), toy_split()
+    store.get(backbone, split, LOGITS)
+    assert backbone.passes == len(split)
+    store.get(backbone, split, FEATURES)
+    store.get(toy_backbone(), split, LOGITS)
+    assert backbone.passes == len(split)
+
+
+def test_missing_columns_come_from_a_single_pass(store: FeatureStore) -> None:
+    backbone, split = toy_backbone(), toy_split()
+    got = store.get(backbone, split, GRAM)
+    assert got.map("stage1").shape == (len(split), 16, 5)
+    assert got.map("stage3").shape == (len(split), 64, 5)
+    store.get(backbone, split, FEATURES)
+    assert backbone.passes == len(split)
+
+
+def test_each_perturbation_and_reduction_has_its_own_column(store: FeatureStore) -> None:
+    backbone, split = toy_backbone(), toy_split()
+    plain = store.get(backbone, split, LOGITS).logits
+    near = store.get(backbone, split, Request(perturb=Perturb(1000.0, 0.01))).logits
+    far = store.get(backbone, split, Request(perturb=Perturb(1000.0, 0.02))).logits
+    images = torch.cat(list(batches(split, backbone.preprocess, 5)))
+    expected = backbone.outputs(images, Request(perturb=Perturb(1000.0, 0.02))).logits
+    assert not torch.equal(plain, near)
+    # A gradient near zero may change sign with the batch size, and then one pixel moves the other way.
+    torch.testing.assert_close(far, expected, rtol=1e-3, atol=1e-3)
+    assert not torch.equal(near, far)
+    mean = Request(fields=frozenset({Field.MAPS}), layers=("stage3",), pool="mean")
+    features = store.get(backbone, split, FEATURES).features
+    torch.testing.assert_close(store.get(backbone, split, mean).map("stage3"), features)
+
+
+def test_other_weights_and_other_splits_have_other_folders(store: FeatureStore) -> None:
+    one = store.get(toy_backbone(0), toy_split(seed=0), LOGITS).logits
+    assert not torch.equal(one, store.get(toy_backbone(1), toy_split(seed=0), LOGITS).logits)
+    assert not torch.equal(one, store.get(toy_backbone(0), toy_split(seed=1), LOGITS).logits)
+
+
+def test_writing_to_a_column_does_not_reach_the_file(store: FeatureStore) -> None:
+    backbone, split = toy_backbone(), toy_split()
+    got = store.get(backbone, split, LOGITS).logits
+    expected = got.clone()
+    got.zero_()
+    assert torch.equal(store.get(backbone, split, LOGITS).logits, expected)
+    assert backbone.passes == len(split)
+
+
+def damage_truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def damage_one_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+
+
+def damage_shape(path: Path) -> None:
+    np.save(path, np.zeros((3, 3), dtype=np.float32))
+
+
+def damage_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def damage_sidecar(path: Path) -> None:
+    path.with_suffix(".json").write_text('{"shape": [37]}')
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_truncate, damage_one_byte, damage_shape, damage_empty, damage_sidecar], ids=lambda f: f.__name__
+)
+def test_a_damaged_column_is_reported_and_computed_again(
+    store: FeatureStore, damage: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    backbone, split = toy_backbone(), toy_split()
+    expected = store.get(backbone, split, LOGITS).logits.clone()
+    damage(folder_of(store, split) / "logits.npy")  # type: ignore[operator]
+    with caplog.at_level(logging.WARNING):
+        again = store.get(backbone, split, LOGITS).logits
+    torch.testing.assert_close(again, expected)
+    assert backbone.passes == 2 * len(split)
+    assert "logits" in caplog.text
+    assert "computed again" in caplog.text
+    # The undamaged column was kept.
+    assert "features.npy" not in caplog.text
+
+
+def test_a_copied_cache_is_used_after_its_content_was_checked(store: FeatureStore) -> None:
+    backbone, split = toy_backbone(), toy_split()
+    store.get(backbone, split, LOGITS)
+    path = folder_of(store, split) / "logits.npy"
+    os.utime(path, ns=(1, 1))
+    store.get(backbone, split, LOGITS)
+    assert backbone.passes == len(split)
+    assert json.loads(path.with_suffix(".json").read_text())["mtime_ns"] == 1
+
+
+def test_nothing_unfinished_stays_behind(store: FeatureStore) -> None:
+    split = toy_split()
+    store.get(toy_backbone(), split, GRAM)
+    names = {path.name for path in folder_of(store, split).iterdir()}
+    columns = {"logits", "features", "maps.stage1.gram", "maps.stage3.gram"}
+    assert names == {".lock"} | {f"{c}.{s}" for c in columns for s in ("npy", "json")}
+
+
+def test_a_root_that_is_no_folder_is_refused_with_the_variable_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CacheError, match=r"cannot write in '.*file.*OPENBENCH_CACHE"):
+        FeatureStore(tmp_path / "file", progress=False).get(toy_backbone(), toy_split(), LOGITS)
+
+
+def test_a_full_disk_is_a_cache_error(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(arrays.ColumnWriter, "append", full)
+    with pytest.raises(CacheError, match=r"No space left on device.*has room"):
+        store.get(toy_backbone(), toy_split(), LOGITS)
+
+
+def test_an_untrained_backbone_is_refused(store: FeatureStore) -> None:
+    with pytest.raises(CheckpointError, match="random weights"):
+        store.get(toy_backbone().initialise(1), toy_split(), LOGITS)
+    assert not store.root.exists()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [Request(fields=frozenset({Field.MAPS})), Request(layers=("stage1",), pool="mean")],
+    ids=["field", "layer"],
+)
+def test_maps_need_the_field_and_the_layers(store: FeatureStore, request_: Request) -> None:
+    with pytest.raises(FieldError, match="maps need both"):
+        store.get(toy_backbone(), toy_split(), request_)
+
+
+def test_missing_lists_what_a_pass_would_compute(store: FeatureStore) -> None:
+    backbone, split = toy_backbone(), toy_split()
+    store.get(backbone, split, LOGITS)
+    assert [c.name for c in store.missing(backbone, split, GRAM)] == ["maps.stage1.gram", "maps.stage3.gram"]
+    assert store.missing(backbone, split, FEATURES) == ()
