@@ -78,7 +78,7 @@ def _poisson_kernels(rates: Floats) -> tuple[Floats, np.ndarray]:
 def calibrate(boundary: Callable[[float], Floats], delta: float, start: float) -> float:
     """Return a level whose boundary is crossed with probability in [(1 − 1e-3)·δ, δ], never above δ.
 
-    A bracketed secant search on log level against log crossing probability, which are nearly proportional.
+    A bracketed secant search on the odds of level against the odds of crossing, which are nearly proportional.
 
     Args:
         boundary: level ∈ (0, 1) → (n,) bounds; a larger level gives lower bounds.
@@ -90,14 +90,14 @@ def calibrate(boundary: Callable[[float], Floats], delta: float, start: float) -
     """
     safe: tuple[float, float] | None = None
     unsafe: tuple[float, float] | None = None
-    aim = np.log(delta) + np.log1p(-0.5 * _CLOSE)
+    aim = _logit(delta * (1.0 - 0.5 * _CLOSE))
     x = _logit(start)
     for _ in range(_MAX_STEPS):
         level = 1.0 / (1.0 + np.exp(-x))
         spent = crossing_probability(boundary(level))
         if (1.0 - _CLOSE) * delta <= spent <= delta:
             return float(level)
-        y = np.log(max(spent, 1e-300)) - aim
+        y = _logit(spent) - aim
         if spent <= delta:
             safe = (x, y)
         else:
@@ -109,8 +109,9 @@ def calibrate(boundary: Callable[[float], Floats], delta: float, start: float) -
     )
 
 
-def _logit(level: float) -> float:
-    return float(np.log(level) - np.log1p(-level))
+def _logit(probability: float) -> float:
+    inside = min(max(probability, 1e-300), 1.0 - 1e-15)
+    return float(np.log(inside) - np.log1p(-inside))
 
 
 def _next(x: float, y: float, safe: tuple[float, float] | None, unsafe: tuple[float, float] | None) -> float:

@@ -1,0 +1,149 @@
+import metric_oracles as oracle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import false_discovery_control, norm
+
+from openbench.errors import MetricError
+from openbench.metrics.conformal import (
+    benjamini_hochberg,
+    conformal_auroc,
+    conformal_fpr,
+    conformal_fpr95,
+    conformal_ranks,
+    p_values,
+)
+from openbench.metrics.corrections import correction_table
+from openbench.metrics.curve import PooledCurve
+from openbench.metrics.curve_ranking import auroc, fpr_at_tpr
+
+INTEGERS = st.lists(st.integers(-3, 3), min_size=1, max_size=20).map(lambda xs: np.array(xs, dtype=float))
+
+
+@given(INTEGERS, INTEGERS)
+@settings(deadline=None, max_examples=60)
+def test_ranks_count_calibration_scores_at_least_as_large(calibration, x):
+    want = 1 + (calibration[None, :] >= x[:, None]).sum(axis=1)
+    np.testing.assert_array_equal(conformal_ranks(calibration, x), want)
+
+
+def test_every_rank_maps_to_its_own_entry_of_the_table():
+    # In floating point, ⌈(n+1)·p⌉ misses one rank in five at this n.
+    n = 1000
+    table = correction_table(n, 0.1)
+    between = np.arange(n, -1, -1) - 0.5
+    np.testing.assert_array_equal(p_values(np.arange(n), between, table), table)
+
+
+def test_marginal_p_values_are_super_uniform():
+    rng, p = np.random.default_rng(0), []
+    for _ in range(4000):
+        p.append(p_values(rng.normal(size=19), rng.normal(size=1))[0])
+    for level in (0.05, 0.1, 0.5):
+        assert np.mean(np.array(p) <= level) == pytest.approx(level, abs=4 * np.sqrt(level / 4000))
+
+
+@pytest.mark.parametrize("correction", ["monte_carlo", "equal_local_level", "dkwm"])
+def test_corrected_p_values_are_super_uniform_given_the_calibration_set(correction):
+    # P(h(p) ≤ t | calibration) is known in closed form for normal scores; it may exceed t for a share ≤ δ of sets.
+    n, delta, sets = 200, 0.1, 2000
+    rng, table, failed = np.random.default_rng(1), correction_table(n, delta, correction), 0
+    for _ in range(sets):
+        ordered = np.sort(rng.normal(size=n))
+        # h(p) ≤ b_K exactly for x above the K-th largest calibration score.
+        flagged = norm.sf(ordered[::-1])
+        failed += bool(np.any(flagged > table[:-1]))
+    assert failed / sets <= delta + 4 * np.sqrt(delta * (1 - delta) / sets)
+
+
+def test_conformal_fpr_bounds_the_true_rate_at_every_threshold():
+    n, delta, sets = 300, 0.1, 1000
+    rng, table, failed = np.random.default_rng(2), correction_table(n, delta), 0
+    grid = np.linspace(-4, 4, 400)
+    for _ in range(sets):
+        ids = np.sort(rng.normal(size=n))
+        flagged = n - np.searchsorted(ids, grid, side="right")
+        failed += bool(np.any(norm.sf(grid) > conformal_fpr(flagged, table)))
+    assert failed / sets <= delta + 4 * np.sqrt(delta * (1 - delta) / sets)
+
+
+def test_no_exceedance_does_not_mean_no_false_alarms():
+    table = correction_table(50, 0.05)
+    assert conformal_fpr(np.array([0, 50]), table) == pytest.approx([table[0], 1.0])
+    assert table[0] > 1 / 51
+
+
+@pytest.mark.parametrize("decimals", [None, 1])
+def test_conformal_auroc_equals_the_area_under_corrected_points(decimals):
+    a, b = oracle.random_pair(0, 60, 40, decimals)
+    table = correction_table(60, 0.1)
+    points = []
+    for t in oracle.thresholds(a, b)[::-1]:
+        points.append((table[np.sum(a > t)], np.mean(b > t)))
+    x, y = np.array(points).T
+    assert conformal_auroc(PooledCurve.of(a, b), table) == pytest.approx(np.trapezoid(y, x), abs=1e-12)
+
+
+@pytest.mark.parametrize("correction", ["simes", "dkwm", "monte_carlo", "equal_local_level"])
+def test_corrected_metrics_are_worse_than_classical_ones(correction):
+    curve = PooledCurve.of(*oracle.random_pair(1, 200, 150))
+    table = correction_table(200, 0.05, correction)
+    assert conformal_auroc(curve, table) < auroc(curve)
+    assert conformal_fpr95(curve, table) > fpr_at_tpr(curve)
+
+
+def test_without_correction_the_metrics_differ_from_classical_by_one_rank_at_most():
+    curve = PooledCurve.of(*oracle.random_pair(2, 500, 300))
+    table = correction_table(500, 0.05, "none")
+    assert conformal_auroc(curve, table) == pytest.approx(auroc(curve), abs=1 / 501)
+    assert conformal_fpr95(curve, table) == pytest.approx(fpr_at_tpr(curve), abs=1 / 501)
+
+
+def test_conformal_fpr95_is_the_table_entry_of_the_classical_threshold():
+    a, b = oracle.random_pair(3, 90, 70, 1)
+    table = correction_table(90, 0.05)
+    assert conformal_fpr95(PooledCurve.of(a, b), table) == table[round(oracle.fpr95(a, b) * 90)]
+
+
+def test_benjamini_hochberg_equals_scipy():
+    for seed in range(20):
+        p = np.random.default_rng(seed).beta(0.5, 1, 50).round(2)
+        np.testing.assert_array_equal(benjamini_hochberg(p, 0.2), false_discovery_control(p) <= 0.2 + 1e-12)
+
+
+def test_benjamini_hochberg_controls_the_false_discovery_rate_of_conformal_p_values():
+    rng, proportions = np.random.default_rng(3), []
+    for _ in range(600):
+        p = p_values(rng.normal(size=400), np.concatenate([rng.normal(size=80), rng.normal(3, 1, 20)]))
+        flagged = benjamini_hochberg(p, 0.2)
+        proportions.append(flagged[:80].sum() / max(1, flagged.sum()))
+    assert np.mean(proportions) <= 0.2 + 4 * np.std(proportions) / np.sqrt(600)
+    assert np.mean(proportions) > 0.1  # π₀·q = 0.16: the procedure is not idle
+
+
+def test_benjamini_hochberg_flags_nothing_when_nothing_is_small():
+    assert not benjamini_hochberg(np.full(5, 0.9), 0.1).any()
+
+
+@pytest.mark.parametrize(
+    ("p", "level"), [([0.5, 1.5], 0.1), ([-0.1], 0.1), ([0.5], 0.0), ([0.5], 1.0), ([np.nan], 0.1)]
+)
+def test_benjamini_hochberg_refuses_what_is_no_probability(p, level):
+    with pytest.raises(MetricError):
+        benjamini_hochberg(p, level)
+
+
+def test_a_table_of_another_size_is_refused():
+    curve, table = PooledCurve.of(np.arange(5), np.arange(4)), correction_table(6, 0.1)
+    for use in (conformal_auroc, conformal_fpr95):
+        with pytest.raises(MetricError, match="made for n = 6, but there are 5"):
+            use(curve, table)
+    with pytest.raises(MetricError, match="made for n = 6"):
+        p_values(np.arange(5), [1.0], table)
+
+
+@pytest.mark.parametrize("flagged", [[-1], [7], [0.5], []])
+def test_counts_that_cannot_occur_are_refused(flagged):
+    with pytest.raises(MetricError, match="flagged counts"):
+        conformal_fpr(flagged, correction_table(6, 0.1))

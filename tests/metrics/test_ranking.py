@@ -1,0 +1,221 @@
+import metric_oracles as oracle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import (
+    accuracy_score,
+    auc,
+    average_precision_score,
+    f1_score,
+    precision_recall_curve,
+    precision_score,
+    recall_score,
+    roc_auc_score,
+    roc_curve,
+)
+
+from openbench.errors import MetricError
+from openbench.metrics.curve import PooledCurve
+from openbench.metrics.curve_ranking import CURVE_METRICS
+from openbench.metrics.ranking import auroc, fpr95, ranking
+
+CASES = [(0, 60, 40, None), (1, 500, 300, 1), (2, 30, 400, 0), (3, 1, 5, None), (4, 7, 1, 0), (5, 1000, 1000, 2)]
+PAIRS = [oracle.random_pair(*case) for case in CASES]
+# Small integers make ties between and within the sides the rule.
+SIDES = st.lists(st.integers(-4, 4), min_size=1, max_size=25).map(lambda xs: np.array(xs, dtype=float))
+
+
+def labelled(a, b):
+    return np.concatenate([np.zeros(a.size), np.ones(b.size)]), np.concatenate([a, b])
+
+
+def trapezoid_aupr(labels, scores):
+    precision, recall, _ = precision_recall_curve(labels, scores)
+    return auc(recall, precision)
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_auroc_equals_scikit_learn_and_all_pairs(a, b):
+    labels, scores = labelled(a, b)
+    assert auroc(a, b) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    assert auroc(a, b) == pytest.approx(oracle.auroc(a, b), abs=1e-12)
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_aupr_equals_trapezoid_over_scikit_learn_curve(a, b):
+    labels, scores = labelled(a, b)
+    got = ranking(a, b)
+    assert got["aupr_out"] == pytest.approx(trapezoid_aupr(labels, scores), abs=1e-12)
+    assert got["aupr_in"] == pytest.approx(trapezoid_aupr(1 - labels, -scores), abs=1e-12)
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_ap_equals_scikit_learn(a, b):
+    labels, scores = labelled(a, b)
+    got = ranking(a, b)
+    assert got["ap_out"] == pytest.approx(average_precision_score(labels, scores), abs=1e-12)
+    assert got["ap_in"] == pytest.approx(average_precision_score(1 - labels, -scores), abs=1e-12)
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_fpr95_equals_scikit_learn_roc_and_definition(a, b):
+    labels, scores = labelled(a, b)
+    fpr, tpr, _ = roc_curve(labels, scores, drop_intermediate=False)
+    assert fpr95(a, b) == pytest.approx(fpr[tpr >= 0.95].min(), abs=1e-15)
+    assert fpr95(a, b) == pytest.approx(oracle.fpr95(a, b), abs=1e-15)
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_fpr95_id_positive_equals_definition(a, b):
+    assert ranking(a, b)["fpr95_id_positive"] == pytest.approx(oracle.fpr95_id_positive(a, b), abs=1e-15)
+
+
+def test_the_two_fpr95_conventions_differ():
+    a, b = oracle.random_pair(0, 400, 400)
+    got = ranking(a, b * 3)
+    assert abs(got["fpr95"] - got["fpr95_id_positive"]) > 0.1
+
+
+@pytest.mark.parametrize("total", [20, 40, 100, 333, 1000])
+def test_fpr95_counts_an_exact_share_as_reached(total):
+    # OOD scores 1 … total against one ID score per gap: at TPR exactly k/total ≥ .95 the FPR is read off by hand.
+    ood, ids = np.arange(1.0, total + 1), np.arange(0.5, total + 0.5)
+    need = next(k for k in range(total + 1) if k / total >= 0.95)
+    assert fpr95(ids, ood) == (need - 1) / total
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_detection_error_equals_definition(a, b):
+    assert ranking(a, b)["detection_error"] == pytest.approx(oracle.detection_error(a, b), abs=1e-12)
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_f1_is_the_largest_and_its_point_is_reproduced_at_the_recorded_threshold(a, b):
+    labels, scores = labelled(a, b)
+    got = ranking(a, b)
+    flagged = scores >= got["f1_threshold"]
+    for key, of in [("f1", f1_score), ("accuracy", accuracy_score), ("precision", precision_score)]:
+        assert got[key] == pytest.approx(of(labels, flagged), abs=1e-12)
+    assert got["recall"] == pytest.approx(recall_score(labels, flagged), abs=1e-12)
+    best = max(f1_score(labels, scores >= t) for t in np.unique(scores))
+    assert got["f1"] == pytest.approx(best, abs=1e-12)
+
+
+def test_perfect_separation_gives_the_ideal_values():
+    got = ranking([0.0, 1.0], [2.0, 3.0])
+    ideal = {"auroc": 1, "aupr_in": 1, "aupr_out": 1, "ap_in": 1, "ap_out": 1, "fpr95": 0, "fpr95_id_positive": 0}
+    assert got == {
+        **ideal,
+        "detection_error": 0,
+        "f1": 1,
+        "accuracy": 1,
+        "precision": 1,
+        "recall": 1,
+        "f1_threshold": 2,
+    }
+
+
+def test_constant_scores_give_chance():
+    got = ranking(np.zeros(30), np.zeros(10))
+    assert got["auroc"] == 0.5
+    assert got["fpr95"] == got["fpr95_id_positive"] == 1.0
+    assert got["ap_out"] == pytest.approx(10 / 40)
+    assert got["detection_error"] == 0.5
+
+
+def test_one_constant_side_is_ranked():
+    assert auroc(np.zeros(5), [-1.0, 0.0, 1.0, 1.0]) == (0.5 + 2) / 4
+
+
+def test_infinite_scores_are_ranked_at_the_ends():
+    a, b = np.array([-np.inf, 0.0, np.inf]), np.array([-np.inf, 1.0, np.inf])
+    finite = {-np.inf: -9.0, np.inf: 9.0}
+    replaced = [np.array([finite.get(x, x) for x in side]) for side in (a, b)]
+    got, want = ranking(a, b), ranking(*replaced)
+    for key in CURVE_METRICS:
+        assert got[key] == want[key]
+
+
+def test_float32_neighbours_are_not_merged():
+    low = np.float32(1.0)
+    high = np.nextafter(low, np.float32(2.0))
+    assert auroc(np.array([low]), np.array([high])) == 1.0
+
+
+def test_large_scores_are_not_squashed():
+    # A sigmoid in float32 turns these into ties.
+    assert auroc(np.arange(100.0, 200), np.arange(150.0, 250)) == pytest.approx(0.875)
+
+
+@given(SIDES, SIDES)
+@settings(deadline=None, max_examples=60)
+def test_swapping_the_sides_gives_one_minus_auroc(a, b):
+    assert auroc(a, b) + auroc(b, a) == pytest.approx(1.0, abs=1e-12)
+
+
+@given(SIDES, SIDES)
+@settings(deadline=None, max_examples=60)
+def test_negating_and_swapping_exchanges_the_in_and_out_metrics(a, b):
+    got, mirrored = ranking(a, b), ranking(-b, -a)
+    for one, other in [("aupr_in", "aupr_out"), ("ap_in", "ap_out"), ("fpr95", "fpr95_id_positive")]:
+        assert got[one] == pytest.approx(mirrored[other], abs=1e-12)
+        assert got[other] == pytest.approx(mirrored[one], abs=1e-12)
+    assert got["auroc"] == pytest.approx(mirrored["auroc"], abs=1e-12)
+
+
+@given(SIDES, SIDES)
+@settings(deadline=None, max_examples=60)
+def test_a_monotone_map_changes_only_the_threshold(a, b):
+    got, mapped = ranking(a, b), ranking(np.exp(a) - 3, np.exp(b) - 3)
+    assert {k: v for k, v in got.items() if k != "f1_threshold"} == {
+        k: v for k, v in mapped.items() if k != "f1_threshold"
+    }
+
+
+@given(SIDES, SIDES, st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=60)
+def test_the_order_of_the_samples_does_not_matter(a, b, random):
+    shuffled = list(a), list(b)
+    for side in shuffled:
+        random.shuffle(side)
+    assert ranking(*shuffled) == ranking(a, b)
+
+
+@given(SIDES, SIDES)
+@settings(deadline=None, max_examples=60)
+def test_integer_scores_agree_with_the_slow_definitions(a, b):
+    got = ranking(a, b)
+    assert got["auroc"] == pytest.approx(oracle.auroc(a, b), abs=1e-12)
+    assert got["fpr95"] == pytest.approx(oracle.fpr95(a, b), abs=1e-12)
+    assert got["fpr95_id_positive"] == pytest.approx(oracle.fpr95_id_positive(a, b), abs=1e-12)
+    assert got["detection_error"] == pytest.approx(oracle.detection_error(a, b), abs=1e-12)
+
+
+@pytest.mark.parametrize("key", list(CURVE_METRICS))
+def test_each_metric_alone_equals_its_family_value(key):
+    a, b = oracle.random_pair(7, 80, 50, 1)
+    assert CURVE_METRICS[key](PooledCurve.of(a, b)) == ranking(a, b)[key]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ([], [1.0], "ID scores is empty"),
+        ([1.0], [], "OOD scores is empty"),
+        ([0.0, np.nan], [1.0], "ID scores contains NaN — 1 of 2 scores, the first at index 1"),
+        ([0.0], [np.nan], "OOD scores contains NaN"),
+        (np.zeros((3, 1)), [1.0], r"one-dimensional — found shape \(3, 1\)"),
+    ],
+)
+def test_bad_scores_are_refused_with_what_was_found(a, b, message):
+    with pytest.raises(MetricError, match=message):
+        auroc(a, b)
+
+
+def test_inputs_are_left_untouched():
+    a, b = oracle.random_pair(0)
+    kept = a.copy(), b.copy()
+    ranking(a, b)
+    np.testing.assert_array_equal(a, kept[0])
+    np.testing.assert_array_equal(b, kept[1])

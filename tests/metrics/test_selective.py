@@ -1,0 +1,186 @@
+import metric_oracles as oracle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openbench.errors import MetricError
+from openbench.metrics.coverage import aurc, excess_aurc
+from openbench.metrics.selective import (
+    UNABLE,
+    Costs,
+    PrecisionRecall,
+    SelectiveCurve,
+    TprFpr,
+    ccr_at_fpr,
+    least_cost,
+    least_risk,
+    oscr,
+    risk_coverage,
+)
+
+CASES = [(seed, n, m, decimals) for seed in range(4) for n, m, decimals in [(60, 40, None), (50, 30, 0), (9, 70, 1)]]
+
+
+def setup(seed, n, m, decimals):
+    a, b = oracle.random_pair(seed, n, m, decimals)
+    # Mistakes are likelier where the score is high.
+    losses = (np.random.default_rng(seed + 100).random(n) < 1 / (1 + np.exp(1 - a))).astype(float)
+    return a, losses, b
+
+
+def operating_points(a, e, b):
+    """(λ, φ, ρ, R) at every threshold that accepts some ID, by definition."""
+    for t in oracle.thresholds(a, b):
+        kept = a <= t
+        if kept.any():
+            yield t, kept.mean(), np.mean(b <= t), e[kept].mean()
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("tpr", "fpr"), [(0.5, 0.5), (0.8, 0.2), (0.0, 0.0), (0.2, 0.05), (1.0, 1.0)])
+def test_risk_at_tpr_fpr_equals_a_scan_of_all_thresholds(case, tpr, fpr):
+    a, e, b = setup(*case)
+    feasible = [r for _, phi, rho, r in operating_points(a, e, b) if phi >= tpr and rho <= fpr]
+    got = least_risk(SelectiveCurve.of(a, e, b), TprFpr(tpr, fpr))
+    if feasible:
+        assert got.value == pytest.approx(min(feasible), abs=1e-12)
+    else:
+        assert got == UNABLE
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("precision", "recall", "prior"), [(0.8, 0.5, 0.25), (0.9, 0.8, 0.25), (0.6, 0.1, 0.7)])
+def test_risk_at_precision_recall_equals_a_scan_of_all_thresholds(case, precision, recall, prior):
+    a, e, b = setup(*case)
+    feasible = []
+    for _, phi, rho, r in operating_points(a, e, b):
+        kappa = (1 - prior) * phi / ((1 - prior) * phi + prior * rho)
+        if phi >= recall and kappa >= precision:
+            feasible.append(r)
+    got = least_risk(SelectiveCurve.of(a, e, b), PrecisionRecall(precision, recall, prior))
+    if feasible:
+        assert got.value == pytest.approx(min(feasible), abs=1e-12)
+    else:
+        assert got == UNABLE
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_risk_is_reproduced_at_the_threshold_returned(case):
+    a, e, b = setup(*case)
+    got = least_risk(SelectiveCurve.of(a, e, b), TprFpr(0.3, 0.9))
+    assert e[a <= got.threshold].mean() == pytest.approx(got.value, abs=1e-12)
+    assert np.mean(a <= got.threshold) >= 0.3
+    assert np.mean(b <= got.threshold) <= 0.9
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cost_equals_a_scan_of_all_thresholds(case):
+    a, e, b = setup(*case)
+    price = Costs(reject_id=0.3, accept_ood=0.9, reject_ood=0.1, prior=0.4)
+    by_hand = min(
+        0.6 * (np.mean(e * (a <= t)) + 0.3 * np.mean(a > t)) + 0.4 * (0.9 * np.mean(b <= t) + 0.1 * np.mean(b > t))
+        for t in oracle.thresholds(a, b)
+    )
+    assert least_cost(SelectiveCurve.of(a, e, b), price).value == pytest.approx(by_hand, abs=1e-12)
+
+
+def test_rejecting_everything_is_cheapest_when_rejection_is_free():
+    a, e, b = setup(0, 60, 40, None)
+    got = least_cost(SelectiveCurve.of(a, e, b), Costs(reject_id=0.0, accept_ood=1.0, reject_ood=0.0, prior=0.5))
+    assert got.value == 0.0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_oscr_is_the_chance_of_correct_id_below_ood(case):
+    a, e, b = setup(*case)
+    wins = (b[:, None] > a) + 0.5 * (b[:, None] == a)
+    assert oscr(SelectiveCurve.of(a, e, b)) == pytest.approx(np.mean(wins * (1 - e)), abs=1e-12)
+
+
+def test_oscr_of_a_perfect_classifier_is_auroc():
+    a, b = oracle.random_pair(0)
+    assert oscr(SelectiveCurve.of(a, np.zeros(60), b)) == pytest.approx(oracle.auroc(a, b), abs=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("fpr", [1e-4, 0.1, 0.5, 1.0])
+def test_ccr_at_fpr_equals_a_scan_of_all_thresholds(case, fpr):
+    a, e, b = setup(*case)
+    scan = max(np.mean((a <= t) * (1 - e)) for t in oracle.thresholds(a, b) if np.mean(b <= t) <= fpr)
+    assert ccr_at_fpr(SelectiveCurve.of(a, e, b), fpr) == pytest.approx(scan, abs=1e-12)
+
+
+def test_risk_coverage_curve_keeps_only_thresholds_within_the_fpr_bound():
+    a, e, b = setup(1, 60, 40, 1)
+    coverage, risk = risk_coverage(SelectiveCurve.of(a, e, b), 0.3)
+    want = [(phi, r) for _, phi, rho, r in operating_points(a, e, b) if rho <= 0.3]
+    np.testing.assert_allclose(np.column_stack([coverage, risk]), want, atol=1e-12)
+
+
+def test_risk_coverage_curve_is_empty_when_ood_scores_lie_below_all_id():
+    coverage, risk = risk_coverage(SelectiveCurve.of([5.0, 6.0], [0, 1], [0.0, 1.0]), 0.4)
+    assert coverage.size == risk.size == 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_aurc_is_the_mean_over_random_orders_of_tied_samples(case):
+    a, e, _ = setup(*case)
+    rng, draws = np.random.default_rng(0), []
+    for _ in range(2000):
+        order = np.lexsort([rng.random(a.size), a])
+        draws.append(np.mean(np.cumsum(e[order]) / np.arange(1, a.size + 1)))
+    spread = np.std(draws) / np.sqrt(len(draws))
+    assert aurc(a, e) == pytest.approx(np.mean(draws), abs=6 * spread + 1e-12)
+
+
+def test_aurc_of_two_samples_by_hand():
+    assert aurc([0.0, 1.0], [1.0, 0.0]) == pytest.approx((1 + 0.5) / 2)
+    assert aurc([0.0, 0.0], [1.0, 0.0]) == pytest.approx((0.5 + 0.5) / 2)
+
+
+def test_excess_aurc_is_zero_for_the_oracle_order_and_positive_otherwise():
+    a, e, _ = setup(2, 60, 40, None)
+    assert excess_aurc(e + a * 1e-6, e) == pytest.approx(0.0, abs=1e-12)
+    assert excess_aurc(a, e) > 0
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=20), st.randoms())
+@settings(deadline=None, max_examples=50)
+def test_selective_metrics_do_not_depend_on_sample_order(samples, random):
+    b = np.array([-1.0, 0.0, 0.0, 2.0])
+    shuffled = list(samples)
+    random.shuffle(shuffled)
+    values = []
+    for rows in (samples, shuffled):
+        a, e = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+        curve = SelectiveCurve.of(a, e, b)
+        values.append((aurc(a, e), oscr(curve), least_risk(curve, TprFpr(0.5, 0.5)), ccr_at_fpr(curve, 0.3)))
+    assert values[0] == values[1]
+
+
+def test_real_valued_losses_are_averaged():
+    curve = SelectiveCurve.of([0.0, 1.0, 2.0], [0.2, 0.4, 3.0], [5.0])
+    assert least_risk(curve, TprFpr(0.6, 0.0)).value == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("losses", "message"),
+    [([0.0], "differ in length — 1 against 2"), ([0.0, -1.0], "finite and ≥ 0"), ([0.0, np.nan], "contains NaN")],
+)
+def test_bad_losses_are_refused(losses, message):
+    with pytest.raises(MetricError, match=message):
+        SelectiveCurve.of([0.0, 1.0], losses, [2.0])
+
+
+@pytest.mark.parametrize(
+    "constraint", [TprFpr(1.2, 0.2), TprFpr(0.8, -0.1), PrecisionRecall(80.0, 0.5), PrecisionRecall(0.8, 0.5, 1.5)]
+)
+def test_operating_points_outside_the_unit_interval_are_refused(constraint):
+    with pytest.raises(MetricError, match=r"out of range.*pass a fraction"):
+        least_risk(SelectiveCurve.of([0.0, 1.0], [0, 1], [2.0]), constraint)
+
+
+def test_negative_costs_are_refused():
+    with pytest.raises(MetricError, match="costs must be finite"):
+        least_cost(SelectiveCurve.of([0.0], [0], [1.0]), Costs(reject_id=-1.0))

@@ -1,0 +1,160 @@
+import metric_oracles as oracle
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+from openbench.errors import MetricError
+from openbench.metrics.curve import PooledCurve
+from openbench.metrics.threshold import (
+    Scale,
+    balanced_threshold,
+    choose_scale,
+    error_rates,
+    threshold_areas,
+    threshold_areas_trapezoid,
+    threshold_stability,
+    tnr_threshold,
+)
+
+
+def riemann(rate, steps=200_000):
+    """∫₀¹ rate(t) dt by midpoints; step functions with few steps converge like 1/steps."""
+    t = (np.arange(steps) + 0.5) / steps
+    return float(np.mean(rate(t)))
+
+
+@pytest.mark.parametrize("decimals", [None, 1])
+def test_exact_areas_equal_numerical_integrals_of_the_two_rates(decimals):
+    a, b = oracle.random_pair(0, 50, 30, decimals)
+    scale = Scale.of([a, b])
+    got = threshold_areas(a, b, scale)
+    a_scaled, b_scaled = np.sort(scale(a)), np.sort(scale(b))
+    assert got.aufpr == pytest.approx(riemann(lambda t: 1 - np.searchsorted(a_scaled, t, "right") / a.size), abs=1e-4)
+    assert got.aufnr == pytest.approx(riemann(lambda t: np.searchsorted(b_scaled, t, "right") / b.size), abs=1e-4)
+    assert got.autc == pytest.approx((got.aufpr + got.aufnr) / 2, abs=1e-15)
+
+
+def test_scores_outside_the_scale_are_integrated_over_the_unit_interval_only():
+    a, b = np.array([-1.0, 0.5, 2.0]), np.array([0.25, 3.0])
+    got = threshold_areas(a, b, Scale())
+    assert got.aufpr == pytest.approx(quad(lambda t: np.mean(a > t), 0, 1, points=[0.5])[0], abs=1e-9)
+    assert got.aufnr == pytest.approx(quad(lambda t: np.mean(b <= t), 0, 1, points=[0.25])[0], abs=1e-9)
+
+
+def test_two_uniform_densities_give_their_closed_form():
+    # a ~ U(0, ½), b ~ U(½, 1): AUFPR = ¼, AUFNR = ¼.
+    grid = (np.arange(20_000) + 0.5) / 20_000
+    got = threshold_areas(grid / 2, 0.5 + grid / 2, Scale())
+    assert got == pytest.approx((0.25, 0.25, 0.25), abs=1e-6)
+
+
+def test_weight_moves_autc_between_its_parts():
+    a, b = oracle.random_pair(1)
+    scale = Scale.of([a, b])
+    got = threshold_areas(a, b, scale, weight=0.8)
+    assert got.autc == pytest.approx(0.8 * got.aufpr + 0.2 * got.aufnr)
+
+
+def test_best_possible_scores_reach_zero():
+    assert threshold_areas(np.zeros(3), np.ones(4), Scale()) == (0.0, 0.0, 0.0)
+
+
+def test_benchmark_scaling_gives_one_aufpr_for_all_ood_sets():
+    a, b = oracle.random_pair(0)
+    c = b * 5
+    one, two = (threshold_areas(a, x, choose_scale("benchmark", (a, x), (a, b, c), ())).aufpr for x in (b, c))
+    pairwise = [threshold_areas(a, x, choose_scale("pair", (a, x), (a, b, c), ())).aufpr for x in (b, c)]
+    assert one == two
+    assert abs(pairwise[0] - pairwise[1]) > 0.05
+
+
+def test_an_affine_map_of_the_scores_leaves_autc_alone():
+    a, b = oracle.random_pair(2)
+    mapped = [threshold_areas(f(a), f(b), Scale.of([f(a), f(b)])) for f in (lambda s: s, lambda s: 7 * s - 100)]
+    assert mapped[0] == pytest.approx(mapped[1], abs=1e-12)
+
+
+def test_trapezoid_mode_equals_the_rule_applied_to_a_roc_routine():
+    from sklearn.metrics import auc, roc_curve
+
+    a, b = oracle.random_pair(3, 200, 100)
+    s = np.concatenate([a, b])
+    s = (s - s.min()) / (s.max() - s.min())
+    fpr, tpr, t = roc_curve(np.repeat([0, 1], [200, 100]), s, drop_intermediate=False)
+    got = threshold_areas_trapezoid(PooledCurve.of(a, b))
+    assert got.aufpr == pytest.approx(auc(t[1:], fpr[1:]), abs=1e-12)  # t[0] is +inf
+    assert got.aufnr == pytest.approx(auc(t[1:], 1 - tpr[1:]), abs=1e-12)
+
+
+def test_trapezoid_mode_approaches_the_exact_integral():
+    a, b = oracle.random_pair(4, 20_000, 20_000)
+    exact = threshold_areas(a, b, Scale.of([a, b]))
+    assert threshold_areas_trapezoid(PooledCurve.of(a, b)) == pytest.approx(exact, abs=1e-4)
+
+
+def test_exact_areas_equal_a_peer():
+    from openbench._compat import prepare_torchvision
+
+    prepare_torchvision()  # the peer imports torchvision
+    functional = pytest.importorskip("pytorch_ood.metrics.functional", reason="pytorch-ood is not installed")
+    import torch
+
+    a, b = oracle.random_pair(5, 300, 200)
+    labels = torch.tensor([1] * 300 + [-1] * 200)
+    peer = float(functional.autc(torch.tensor(np.concatenate([a, b])), labels))
+    assert threshold_areas(a, b, Scale.of([a, b])).autc == pytest.approx(peer, abs=1e-12)
+
+
+@pytest.mark.parametrize("scores", [[np.zeros(4)], [np.array([0.0, np.inf])], [np.array([-np.inf]), np.array([1.0])]])
+def test_a_range_without_affine_map_is_refused(scores):
+    with pytest.raises(MetricError, match="finite, non-constant range"):
+        Scale.of(scores)
+
+
+def test_unknown_scaling_suggests_the_nearest():
+    with pytest.raises(MetricError, match="did you mean 'benchmark'"):
+        choose_scale("benchmrk", (), (), ())
+
+
+def test_validation_scaling_without_validation_is_refused():
+    with pytest.raises(MetricError, match="no such split"):
+        choose_scale("validation", (np.zeros(1),), (np.zeros(1),), ())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("decimals", [None, 0])
+def test_balanced_threshold_is_as_balanced_as_any(seed, decimals):
+    a, b = oracle.random_pair(seed, 37, 23, decimals)
+    curve = PooledCurve.of(a, b)
+    gaps = [abs(np.mean(a > t) - np.mean(b <= t)) for t in oracle.thresholds(a, b)]
+    got = error_rates(curve, balanced_threshold(curve))
+    assert abs(got.fpr - got.fnr) == pytest.approx(min(gaps), abs=1e-12)
+
+
+@pytest.mark.parametrize("threshold", [-np.inf, -9.0, 0.0, 0.3, 0.31, 9.0, np.inf])
+def test_error_rates_follow_their_definition_at_any_threshold(threshold):
+    a, b = oracle.random_pair(0, 60, 40, 1)
+    got = error_rates(PooledCurve.of(a, b), threshold)
+    assert got.fpr == pytest.approx(np.mean(a > threshold), abs=1e-15)
+    assert got.fnr == pytest.approx(np.mean(b <= threshold), abs=1e-15)
+
+
+def test_tnr_threshold_is_the_smallest_that_accepts_enough():
+    scores = np.sort(oracle.random_pair(0, 77)[0])
+    t = tnr_threshold(scores)
+    assert np.mean(scores <= t) >= 0.95
+    assert np.mean(scores < t) < 0.95
+
+
+def test_stability_is_in_units_of_the_id_score():
+    a, _ = oracle.random_pair(0)
+    once, scaled = threshold_stability([0.1, 0.5, 0.9], a), threshold_stability([1.0, 5.0, 9.0], 10 * a)
+    assert once == pytest.approx(scaled)
+    assert once.range == pytest.approx(0.8 / a.std())
+    assert once.std == pytest.approx(np.sqrt(0.32 / 3) / a.std())
+
+
+@pytest.mark.parametrize(("thresholds", "scores"), [([], [0.0, 1.0]), ([1.0], [2.0, 2.0]), ([np.inf], [0.0, 1.0])])
+def test_stability_without_a_unit_is_refused(thresholds, scores):
+    with pytest.raises(MetricError, match="threshold stability"):
+        threshold_stability(thresholds, np.array(scores))
