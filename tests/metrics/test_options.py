@@ -1,0 +1,65 @@
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+import openbench.metrics
+from openbench.errors import MetricError
+from openbench.metrics.keys import rate_label
+from openbench.metrics.options import FAMILIES, MetricOptions, describe
+
+DEFAULT = Path(openbench.metrics.__file__).parents[2] / "configs" / "metrics" / "default.yaml"
+
+
+def test_the_default_config_equals_the_default_options_key_for_key():
+    node = yaml.safe_load(DEFAULT.read_text(encoding="utf-8"))
+    assert node.pop("_target_") == "openbench.metrics.suite.MetricOptions"
+    assert list(node) == list(asdict(MetricOptions()))
+    assert MetricOptions(**node) == MetricOptions()
+
+
+def test_lists_from_yaml_become_tuples_so_that_options_hash():
+    assert hash(MetricOptions(families=["ranking"])) == hash(MetricOptions(families=("ranking",)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"families": ["rankin"]}, "metrics.families: 'rankin' not found; did you mean 'ranking'"),
+        ({"correction": "simess"}, "did you mean 'simes'"),
+        ({"autc_scaling": "pairs"}, "did you mean 'pair'"),
+        ({"set_kinds": ["apps"]}, "did you mean 'aps'"),
+        ({"bootstrap_metrics": ["fpr59"]}, "did you mean 'fpr95'"),
+        ({"delta": 0.0}, "metrics.delta is out of range"),
+        ({"delta": 1.0}, "metrics.delta is out of range"),
+        ({"tpr": 80}, "metrics.tpr is out of range.*pass a fraction"),
+        ({"alphas": [0.0]}, "metrics.alphas is out of range"),
+        ({"confidence": 95.0}, "metrics.confidence is out of range"),
+        ({"replicates": 1}, "metrics.replicates must be 0 or at least 2"),
+    ],
+)
+def test_unusable_options_are_refused_before_anything_is_scored(change, message):
+    with pytest.raises(MetricError, match=message):
+        MetricOptions(**change)
+
+
+def test_the_header_names_every_convention():
+    line = describe(MetricOptions(delta=0.01, correction="simes", autc_scaling="pair", replicates=500))
+    for part in ("OOD positive", "ID positive", "trapezoid", "scaling pair", "simes", "δ = 0.01", "DeLong", "× 500"):
+        assert part in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("family", "part"),
+    [("ranking", "FPR@95"), ("threshold", "AUTC"), ("selective", "risk"), ("conformal", "δ"), ("intervals", "DeLong")],
+)
+def test_the_header_names_only_what_was_computed(family, part):
+    assert part in describe(MetricOptions(families=(family,)))
+    assert part not in describe(MetricOptions(families=tuple(f for f in FAMILIES if f != family)))
+
+
+@pytest.mark.parametrize(("rate", "label"), [(1e-4, "1e-4"), (0.1, "1e-1"), (0.05, "0.05"), (0.25, "0.25"), (1.0, "1")])
+def test_rates_are_written_in_keys_as_tables_write_them(rate, label):
+    assert rate_label(rate) == label

@@ -1,0 +1,137 @@
+import numpy as np
+import pytest
+from scipy.stats import beta
+
+from openbench.errors import MetricError
+from openbench.metrics.prediction_sets import (
+    Nonconformity,
+    conformal_quantile,
+    prediction_sets,
+    set_report,
+    true_class,
+)
+
+KINDS = [Nonconformity("lac"), Nonconformity("aps"), Nonconformity("raps", penalty=0.1, k_reg=2)]
+
+
+def softmax_sample(rng, n, c=6):
+    y = rng.integers(0, c, n)
+    z = rng.normal(size=(n, c))
+    z[np.arange(n), y] += 1.5
+    p = np.exp(z)
+    return p / p.sum(axis=1, keepdims=True), y
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.1])
+@pytest.mark.parametrize("score", KINDS, ids=lambda s: s.kind)
+def test_coverage_over_a_thousand_splits_is_the_promised_one(score, alpha):
+    # Continuous scores: mean coverage is ⌈(n+1)(1−α)⌉/(n+1) exactly, over calibration sets of n = 49.
+    rng, n, covered = np.random.default_rng(0), 49, []
+    p, y = softmax_sample(rng, 4000)
+    own = true_class(score(p), y)
+    for _ in range(1000):
+        order = rng.permutation(4000)
+        q = conformal_quantile(own[order[:n]], alpha)
+        covered.append(np.mean(own[order[n:]] <= q))
+    want = np.ceil((n + 1) * (1 - alpha)) / (n + 1)
+    assert np.mean(covered) == pytest.approx(want, abs=5 * np.std(covered) / np.sqrt(1000))
+
+
+def test_coverage_given_the_calibration_set_has_its_beta_law():
+    rng, n, alpha = np.random.default_rng(1), 30, 0.2
+    k = int(np.ceil((n + 1) * (1 - alpha)))
+    true_coverage = [conformal_quantile(rng.random(n), alpha) for _ in range(4000)]  # uniform scores: q is coverage
+    for level in (0.1, 0.5, 0.9):
+        assert np.quantile(true_coverage, level) == pytest.approx(beta.ppf(level, k, n + 1 - k), abs=0.01)
+
+
+@pytest.mark.parametrize(("n", "alpha", "rank"), [(9, 0.1, 9), (19, 0.05, 19), (99, 0.01, 99), (100, 0.1, 91)])
+def test_quantile_is_the_stated_order_statistic(n, alpha, rank):
+    assert conformal_quantile(np.arange(1, n + 1), alpha) == rank
+
+
+def test_too_few_scores_for_the_level_give_the_full_set():
+    assert conformal_quantile(np.arange(8), 0.1) == np.inf
+    assert prediction_sets(np.ones((2, 3)), np.inf).all()
+
+
+def test_lac_scores_are_one_minus_probability():
+    np.testing.assert_allclose(Nonconformity("lac")([[0.7, 0.3]]), [[0.3, 0.7]])
+
+
+@pytest.mark.parametrize(("kind", "penalty"), [("aps", 0.0), ("raps", 0.25)])
+def test_cumulative_scores_equal_a_loop_over_ranks(kind, penalty):
+    rng = np.random.default_rng(2)
+    p, _ = softmax_sample(rng, 20)
+    got = Nonconformity(kind, penalty=penalty, k_reg=2, seed=5)(p)
+    u = np.random.default_rng(5).random((20, 1))[:, 0]
+    for row, probabilities in enumerate(p):
+        for y, own in enumerate(probabilities):
+            rank = 1 + np.sum(probabilities > own)
+            want = probabilities[probabilities > own].sum() + own - u[row] * own
+            want += penalty * max(rank - 2, 0)
+            assert got[row, y] == pytest.approx(want, abs=1e-12)
+
+
+def test_raps_penalises_by_class_rank_not_by_row():
+    # The same row repeated must get the same set size bound whatever the number of rows.
+    row = np.array([[0.3, 0.25, 0.2, 0.15, 0.1]])
+    score = Nonconformity("raps", penalty=0.5, k_reg=1)
+    # Sizes without the randomisation: add U·p back.
+    for rows in (1, 6):
+        p = np.repeat(row, rows, axis=0)
+        u = np.random.default_rng(0).random((rows, 1))
+        np.testing.assert_allclose(score(p) + u * p, np.repeat([[0.3, 1.05, 1.75, 2.4, 3.0]], rows, axis=0), atol=1e-12)
+
+
+def test_penalty_makes_sets_smaller_on_flat_probabilities():
+    rng = np.random.default_rng(3)
+    z = rng.normal(size=(3000, 50))
+    y = np.array([rng.choice(50, p=np.exp(r) / np.exp(r).sum()) for r in z])
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    sizes = {}
+    for kind, penalty in [("aps", 0.0), ("raps", 1.0)]:
+        score = Nonconformity(kind, penalty=penalty, k_reg=5)
+        q = conformal_quantile(true_class(score(p[:1500]), y[:1500]), 0.1)
+        sizes[kind] = prediction_sets(score(p[1500:]), q).sum(axis=1).max()
+    assert sizes["raps"] < sizes["aps"]
+
+
+def test_report_by_hand():
+    sets = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]], dtype=bool)
+    got = set_report(sets, [0, 1, 0, 1])
+    assert got.coverage == 0.75
+    assert got.mean_size == 1.25
+    assert got.singletons == 0.25
+    assert got.worst_class_coverage == 0.5  # class 0; class 2 has no samples
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "message"),
+    [([0.5, 0.5], "shape"), ([[0.5, 0.6]], "not distributions"), ([[-0.5, 1.5]], "not distributions")],
+)
+def test_rows_that_are_no_distributions_are_refused(probabilities, message):
+    with pytest.raises(MetricError, match=message):
+        Nonconformity("aps")(probabilities)
+
+
+def test_nan_probabilities_are_refused():
+    with pytest.raises(MetricError, match="not distributions"):
+        Nonconformity("lac")([[np.nan, 1.0]])
+
+
+@pytest.mark.parametrize("labels", [[0], [0, 3], [-1, 0], [0.0, 1.0]])
+def test_labels_that_do_not_fit_are_refused(labels):
+    with pytest.raises(MetricError, match="labels do not fit"):
+        true_class(np.ones((2, 3)), np.array(labels))
+
+
+def test_unknown_kind_suggests_the_nearest():
+    with pytest.raises(MetricError, match="did you mean 'raps'"):
+        Nonconformity("rapss")([[1.0]])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 5.0])
+def test_alpha_outside_the_open_interval_is_refused(alpha):
+    with pytest.raises(MetricError, match="α is out of range"):
+        conformal_quantile([1.0], alpha)

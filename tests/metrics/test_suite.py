@@ -1,0 +1,236 @@
+import json
+import math
+
+import metric_oracles as oracle
+import numpy as np
+import pytest
+
+from openbench.errors import MetricError
+from openbench.metrics.coverage import aurc
+from openbench.metrics.curve import PooledCurve
+from openbench.metrics.intervals import delong, group_delong_variance
+from openbench.metrics.ranking import ranking
+from openbench.metrics.selective import SelectiveCurve, TprFpr, least_risk
+from openbench.metrics.suite import MetricOptions, SetScores, evaluate, higher_is_better
+from openbench.metrics.threshold import Scale, threshold_areas
+
+FAST = MetricOptions(replicates=20)
+
+
+def make_set(name, role, size, shift, seed, *, is_id=False):
+    rng = np.random.default_rng(seed)
+    scores = (rng.normal(size=size) + shift).astype(np.float32)
+    if not is_id:
+        return SetScores(name, role, scores)
+    logits = rng.normal(size=(size, 4))
+    labels = rng.integers(0, 4, size)
+    logits[np.arange(size), labels] += 2
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return SetScores(name, role, scores, logits.argmax(axis=1) == labels, labels, p)
+
+
+ID = make_set("cifar10", "id_test", 200, 0, 0, is_id=True)
+ID_VAL = make_set("cifar10", "id_val", 120, 0, 1, is_id=True)
+OOD_VAL = make_set("tin", "ood_val", 90, 1, 2)
+CSID = make_set("cifar10c", "csid", 150, 0.5, 3, is_id=True)
+C100, TIN = make_set("cifar100", "near", 130, 1, 4), make_set("tin", "near", 110, 1.4, 5)
+MNIST = make_set("mnist", "far", 170, 3, 6)
+SETS = [ID, ID_VAL, OOD_VAL, C100, TIN, MNIST]
+
+
+@pytest.fixture(scope="module")
+def results():
+    return evaluate(SETS, FAST)
+
+
+def test_every_set_and_group_has_its_entry(results):
+    assert list(results) == ["cifar100", "tin", "near", "mnist", "far", "id"]
+    wide = evaluate([*SETS, CSID], FAST)
+    assert set(wide) == {*results, *(f"full_spectrum/{name}" for name in results)}
+
+
+def test_set_values_are_those_of_the_metric_functions(results):
+    for name, s in (("cifar100", C100), ("mnist", MNIST)):
+        for key, value in ranking(ID.scores, s.scores).items():
+            assert results[name][key] == value
+        assert (results[name]["auroc_low"], results[name]["auroc_high"]) == delong(PooledCurve.of(ID.scores, s.scores))
+        curve = SelectiveCurve.of(ID.scores, 1.0 - ID.correct, s.scores)
+        risk = least_risk(curve, TprFpr(0.8, 0.2))
+        assert results[name]["risk@tpr0.8,fpr0.2"] == (risk if isinstance(risk, str) else risk.value)
+
+
+def test_group_values_are_unweighted_means_over_sets(results):
+    for key in ("auroc", "fpr95", "autc", "conformal_auroc", "oscr", "fpr@val"):
+        assert results["near"][key] == pytest.approx((results["cifar100"][key] + results["tin"][key]) / 2, abs=1e-15)
+    assert results["near"]["n_ood"] == 240
+    assert results["near"]["n_sets"] == 2
+
+
+def test_pooled_values_are_those_of_the_sets_thrown_together(results):
+    both = np.concatenate([C100.scores, TIN.scores])
+    for key, value in ranking(ID.scores, both).items():
+        assert results["near"][f"pooled_{key}"] == value
+    assert results["near"]["pooled_auroc"] != results["near"]["auroc"]
+
+
+def test_group_interval_is_that_of_the_mean(results):
+    curves = [PooledCurve.of(ID.scores, s.scores) for s in (C100, TIN)]
+    half = 1.959964 * math.sqrt(group_delong_variance(curves))
+    assert results["near"]["auroc_low"] == pytest.approx(results["near"]["auroc"] - half, abs=1e-6)
+    assert results["near"]["auroc_high"] == pytest.approx(results["near"]["auroc"] + half, abs=1e-6)
+
+
+def test_autc_is_scaled_by_the_whole_benchmark(results):
+    scale = Scale.of([np.asarray(s.scores, dtype=float) for s in (ID, C100, TIN, MNIST)])
+    want = threshold_areas(ID.scores.astype(float), TIN.scores.astype(float), scale)
+    assert results["tin"]["autc"] == pytest.approx(want.autc, abs=1e-12)
+    assert results["tin"]["aufpr"] == results["mnist"]["aufpr"]
+
+
+def test_global_thresholds_give_one_fpr_for_all_sets_and_the_reference_does_not(results):
+    for key in ("fpr@95tnr", "fpr@val"):
+        assert len({results[name][key] for name in ("cifar100", "tin", "mnist")}) == 1
+    assert results["tin"]["fpr@95tnr"] == pytest.approx(0.05, abs=1e-12)
+    assert len({results[name]["fpr@test"] for name in ("cifar100", "tin", "mnist")}) > 1
+
+
+def test_id_values(results):
+    values = results["id"]
+    assert values["n_id"] == 200
+    assert values["accuracy"] == pytest.approx(ID.correct.mean())
+    assert values["id_val_accuracy"] == pytest.approx(ID_VAL.correct.mean())
+    assert values["aurc"] == pytest.approx(aurc(ID.scores, 1.0 - ID.correct))
+    assert 0 <= values["lac_coverage@0.1"] <= 1
+    thresholds = [results[name]["f1_threshold"] for name in ("cifar100", "tin", "mnist")]
+    assert values["f1_threshold_range"] == pytest.approx(np.ptp(thresholds) / ID.scores.astype(float).std())
+
+
+def test_full_spectrum_pools_covariate_shifted_id_with_id():
+    wide = evaluate([*SETS, CSID], FAST)
+    ids = np.concatenate([ID.scores, CSID.scores])
+    assert wide["full_spectrum/tin"]["auroc"] == pytest.approx(oracle.auroc(ids, TIN.scores), abs=1e-12)
+    assert wide["full_spectrum/id"]["n_id"] == 350
+    assert wide["full_spectrum/id"]["accuracy"] == pytest.approx(np.concatenate([ID.correct, CSID.correct]).mean())
+    assert wide["tin"] == evaluate(SETS, FAST)["tin"]
+
+
+def test_results_survive_json_without_nan(results):
+    assert json.loads(json.dumps(results, allow_nan=False)) == results
+
+
+def test_infeasible_values_are_the_word_unable_and_make_the_group_unable():
+    below = SetScores("inside", "near", np.full(50, -9.0))
+    got = evaluate([ID, C100, below], MetricOptions(replicates=0, tpr=0.5, fpr=0.5))
+    assert got["inside"]["risk@tpr0.5,fpr0.5"] == "unable"
+    assert isinstance(got["cifar100"]["risk@tpr0.5,fpr0.5"], float)
+    assert got["near"]["risk@tpr0.5,fpr0.5"] == "unable"
+
+
+def test_infinite_scores_leave_autc_unable_and_the_ranks_intact():
+    extreme = SetScores("far1", "far", np.array([np.inf, 2.0, np.inf]))
+    got = evaluate([ID, extreme], FAST)
+    assert got["far1"]["autc"] == "unable"
+    assert got["far1"]["auroc"] == pytest.approx(oracle.auroc(ID.scores, extreme.scores))
+    json.dumps(got, allow_nan=False)
+
+
+def test_constant_scores_are_evaluated():
+    got = evaluate([SetScores("a", "id_test", np.zeros(30)), SetScores("b", "near", np.zeros(20))], FAST)
+    assert got["b"]["auroc"] == 0.5
+    assert got["b"]["autc"] == "unable"
+    assert got["id"]["f1_threshold_std"] == "unable"
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_tiny_sets_are_evaluated(n):
+    got = evaluate([SetScores("a", "id_test", np.arange(n), np.ones(n)), SetScores("b", "far", [0.5])], FAST)
+    assert 0 <= got["b"]["conformal_fpr95"] <= 1
+
+
+def test_validation_thresholds_are_absent_without_validation_splits():
+    for sets in ([ID, C100], [ID, ID_VAL, C100], [ID, OOD_VAL, C100]):
+        got = evaluate(sets, FAST)
+        assert "fpr@val" not in got["cifar100"]
+        assert "fpr@test" in got["cifar100"]
+
+
+def test_selective_metrics_are_absent_without_correctness():
+    got = evaluate([SetScores("a", "id_test", ID.scores), C100], FAST)
+    assert not {"oscr", "cost", "risk@tpr0.8,fpr0.2"} & got["cifar100"].keys()
+    assert "aurc" not in got["id"]
+
+
+def test_only_the_chosen_families_are_computed():
+    got = evaluate(SETS, MetricOptions(families=("ranking",)))
+    assert set(got["tin"]) == {*ranking([0.0], [1.0]), "n_ood"}
+    assert set(got["id"]) == {"n_id", "accuracy", "id_val_accuracy"}
+
+
+def test_the_order_of_samples_and_sets_does_not_matter():
+    order = np.random.default_rng(0).permutation(200)
+    shuffled = SetScores("cifar10", "id_test", ID.scores[order], ID.correct[order])
+    plain = SetScores("cifar10", "id_test", ID.scores, ID.correct)
+    one, two = evaluate([plain, C100, TIN], FAST), evaluate([TIN, shuffled, C100], FAST)
+    for name in one:
+        assert one[name] == pytest.approx(two[name], abs=1e-12)
+
+
+def test_a_stored_correction_gives_the_same_numbers(tmp_path):
+    assert evaluate(SETS, FAST, tmp_path) == evaluate(SETS, FAST)
+    assert [p.name for p in tmp_path.iterdir()] == ["correction-v1-monte_carlo-n200-delta0.05.npy"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ([C100], "exactly one id_test"),
+        ([ID, ID, C100], "exactly one id_test"),
+        ([ID], "at least one near or far set — found id_test 'cifar10'"),
+        ([ID, C100, SetScores("cifar100", "far", [1.0])], "'cifar100' is used twice"),
+        ([ID, SetScores("near", "near", [1.0])], "'near' is taken by a group"),
+        ([ID, SetScores("id", "far", [1.0])], "'id' is taken by a group"),
+        ([ID, SetScores("full_spectrum/x", "far", [1.0])], "taken by a group"),
+        ([ID, SetScores("x", "naer", [1.0])], "role 'naer' of set 'x' not found; did you mean 'near'"),
+        ([ID, SetScores("x", "far", [])], "scores of far set 'x' is empty"),
+        ([ID, SetScores("x", "far", [np.nan])], "scores of far set 'x' contains NaN"),
+        ([SetScores("a", "id_test", [0.0, 1.0], correct=[1]), C100], "`correct` of set 'a' must be 0 or 1, one per"),
+        ([SetScores("a", "id_test", [0.0, 1.0], correct=[1, 2]), C100], "`correct` of set 'a'"),
+    ],
+)
+def test_ambiguous_or_broken_input_is_refused(sets, message):
+    with pytest.raises(MetricError, match=message):
+        evaluate(sets, FAST)
+
+
+def test_every_key_has_a_direction_or_is_known_to_have_none(results):
+    undirected = {key for values in results.values() for key in values if higher_is_better(key) is None}
+    without = ("n_", "f1_threshold", "pooled_f1_threshold", "lac_coverage", "aps_coverage", "raps_coverage")
+    assert all(key.startswith(without) for key in undirected)
+
+
+@pytest.mark.parametrize(
+    ("key", "better"),
+    [
+        ("auroc", True),
+        ("pooled_auroc_low", True),
+        ("conformal_fpr95", False),
+        ("fpr95_id_positive_high", False),
+        ("risk@tpr0.8,fpr0.2", False),
+        ("ccr@fpr1e-2", True),
+        ("e-aurc", False),
+        ("fnr@95tnr", False),
+        ("raps_size@0.05", False),
+        ("n_ood", None),
+    ],
+)
+def test_direction_of_keys(key, better):
+    assert higher_is_better(key) is better
+
+
+def test_directions_agree_with_what_separation_does(results):
+    # mnist is far easier than cifar100: every directed set metric must say so.
+    for key, easy in results["mnist"].items():
+        better, hard = higher_is_better(key), results["cifar100"][key]
+        if better is None or isinstance(easy, str) or isinstance(hard, str) or key.startswith("bh_fdp"):
+            continue
+        assert (easy >= hard) if better else (easy <= hard), key
