@@ -1,0 +1,202 @@
+"""Write-once records on disk: one JSON file per run, named by the run's digest."""
+
+import errno
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_origin
+
+from openbench.core.record import ResultRecord
+from openbench.errors import RecordError
+from openbench.results.compare import Difference, verify
+from openbench.results.plain import dumps, loads
+from openbench.results.scores import ScoreStore
+
+__all__ = ["Difference", "RecordStore", "ScoreStore", "verify"]
+
+# A part of a path that every file system takes and no tool reads as an option or as a hidden file.
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+
+class RecordStore:
+    """Records under `<root>/records/<benchmark>/<backbone>/<method>/<run_id>.json`.
+
+    A record appears whole or not at all, and is never replaced: the text goes to a temporary file, is flushed to disk,
+    and gets its name by a hard link, which fails if the name is taken.
+
+    Args:
+        root: the results folder.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    @property
+    def folder(self) -> Path:
+        """Where the records are."""
+        return self.root / "records"
+
+    def path(self, record: ResultRecord) -> Path:
+        """Return the file of a record, whether it exists or not.
+
+        Raises:
+            RecordError: a name that would be part of the path holds characters that a path must not.
+        """
+        parts = {
+            "benchmark.name": record.benchmark.get("name"),
+            "backbone.name": record.backbone.get("name"),
+            "method.name": record.method.get("name"),
+            "run_id": record.run_id,
+        }
+        for key, part in parts.items():
+            if not isinstance(part, str) or not _PART.fullmatch(part):
+                raise RecordError(
+                    f"{key} of a record becomes part of its path — found {part!r} — allowed: letters, digits, _ . + = -"
+                )
+        benchmark, backbone, method, run_id = parts.values()
+        return self.folder / str(benchmark) / str(backbone) / str(method) / f"{run_id}.json"
+
+    def check_writable(self) -> None:
+        """Find out before a run, not after it, whether its record can be written.
+
+        Raises:
+            RecordError: the folder cannot be made or written, or its file system has no hard links.
+        """
+        probe = _temporary(self.folder, "probe")
+        linked = probe.with_name(f"{probe.name}.linked")
+        try:
+            _write_synced(probe, "")
+            os.link(probe, linked)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        finally:
+            for file in (probe, linked):
+                with suppress(OSError):
+                    file.unlink()
+
+    def write(self, record: ResultRecord) -> Path:
+        """Write a record and return its file.
+
+        Raises:
+            RecordError: the record exists, holds what JSON cannot, or the folder cannot be written.
+        """
+        path, text = self.path(record), dumps(record.to_dict())
+        temporary = _temporary(path.parent, record.run_id)
+        try:
+            _write_synced(temporary, text)
+            os.link(temporary, path)
+            _sync_folder(path.parent)
+        except FileExistsError as error:
+            raise RecordError(
+                f"record {record.run_id} exists in {path} — records are written once; "
+                "use runtime.on_existing=skip or runtime.on_existing=verify"
+            ) from error
+        except OSError as error:
+            raise self._unwritable(error) from error
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+        return path
+
+    def find(self, run_id: str) -> tuple[ResultRecord, Path] | None:
+        """Return a record and its file by run id, or None.
+
+        Raises:
+            RecordError: the file is there but is no record.
+        """
+        if not _PART.fullmatch(run_id):
+            return None
+        path = next(iter(sorted(self.folder.glob(f"*/*/*/{run_id}.json"))), None)
+        return None if path is None else (load(path), path)
+
+    def paths(self) -> list[Path]:
+        """Return the files of all records, sorted; what killed writers left behind is not among them."""
+        return sorted(path for path in self.folder.glob("*/*/*/*.json") if _PART.fullmatch(path.name))
+
+    def __iter__(self) -> Iterator[ResultRecord]:
+        for path in self.paths():
+            yield load(path)
+
+    def __len__(self) -> int:
+        return len(self.paths())
+
+    def _unwritable(self, error: OSError) -> RecordError:
+        reason = error.strerror or str(error)
+        if error.errno in _NO_LINKS and error.filename2 is not None:
+            reason = f"its file system has no hard links, which keep a record from being overwritten ({reason})"
+        return RecordError(
+            f"results folder '{self.root}' cannot be written — {reason} — choose another: runtime.results=DIR "
+            "or OPENBENCH_RESULTS"
+        )
+
+
+def load(path: Path) -> ResultRecord:
+    """Read one record.
+
+    Raises:
+        RecordError: unreadable, not strict JSON, not a record of this schema, or under another record's name.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise RecordError(f"{path}: the record cannot be read — {reason} — restore it or repeat the run") from error
+    data = loads(text, str(path))
+    if not isinstance(data, dict):
+        raise RecordError(f"{path}: not a result record — found a JSON {type(data).__name__} — an object expected")
+    record = ResultRecord.from_dict(data, str(path))
+    _check_shape(record, path)
+    if record.run_id != path.stem:
+        raise RecordError(
+            f"{path}: the record inside has run_id {record.run_id!r} — a record's file has its run_id as name; "
+            "restore the file from where it was copied"
+        )
+    return record
+
+
+def _check_shape(record: ResultRecord, path: Path) -> None:
+    """Refuse a record whose fields are of another type than declared, one level deep and two for metrics."""
+    for field in fields(record):
+        expected, found = get_origin(field.type) or field.type, getattr(record, field.name)
+        if isinstance(expected, type) and not isinstance(found, expected):
+            raise RecordError(
+                f"{path}: key '{field.name}' of the record — found a {type(found).__name__} — "
+                f"allowed: a {expected.__name__}"
+            )
+    for name, values in record.metrics.items():
+        bad = [values] if not isinstance(values, dict) else [v for v in values.values() if not _is_value(v)]
+        if bad:
+            raise RecordError(
+                f"{path}: metrics of '{name}' — found {str(bad[0])[:60]!r} — allowed: {{key: number or 'unable'}}"
+            )
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, float | int | str) and not isinstance(value, bool)
+
+
+def _temporary(folder: Path, name: str) -> Path:
+    return folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+
+
+def _write_synced(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "x", encoding="utf-8", newline="\n") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name survive a power cut; file systems that cannot are left alone."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

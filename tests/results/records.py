@@ -1,0 +1,87 @@
+"""Records and scores as small as a test needs them, built through the public types."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from openbench.core.record import ResultRecord
+from openbench.core.request import Role
+from openbench.core.scores import SplitScores
+from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
+
+_IDS = itertools.count(1)
+
+
+def make_record(**changes: Any) -> ResultRecord:
+    """A pristine record of a run with two near sets and one far set; `changes` replaces whole fields."""
+    record = ResultRecord(
+        run_id=f"{next(_IDS):016x}",
+        config={"seed": 0, "method": {"_name_": "knn", "k": 50}, "tune": {"strategy": "none", "_name_": "none"}},
+        benchmark={"name": "toy", "digest": "aaaa", "pristine": True, "deviations": []},
+        backbone={"name": "tiny", "digest": "bbbb", "training": "cross_entropy"},
+        method={"name": "knn", "version": 1, "reference": "Sun et al., ICML 2022", "params": {"k": 50}},
+        tuned={},
+        trials=[],
+        metrics=metrics(0.9, 0.95),
+        header="FPR@95: OOD positive",
+        counts={"near/a": {"n": 5, "expected": 5}, "near/b": {"n": 5, "expected": 5}, "far/c": {"n": 9, "expected": 9}},
+        provenance={"utc": "2025-01-01T00:00:00+00:00"},
+    )
+    return replace(record, **changes)
+
+
+def metrics(near: float, far: float, accuracy: float = 0.75) -> dict[str, dict[str, Any]]:
+    """Metrics of the sets of `make_record`, with an interval of ±1 % around each group's AUROC."""
+    group = {
+        name: {"auroc": value, "auroc_low": value - 0.01, "auroc_high": value + 0.01, "fpr95": 1 - value, "n_sets": n}
+        for name, value, n in (("near", near, 2), ("far", far, 1))
+    }
+    sets = {"a": {"auroc": near - 0.02}, "b": {"auroc": near + 0.02}, "c": {"auroc": far}}
+    return {**sets, **group, "id": {"accuracy": accuracy, "n_id": 100}}
+
+
+def with_method(record: ResultRecord, name: str, **params: Any) -> ResultRecord:
+    """The same run of another method."""
+    config = {**record.config, "method": {"_name_": name, **params}}
+    return replace(
+        record, run_id=f"{next(_IDS):016x}", config=config, method={**record.method, "name": name, "params": params}
+    )
+
+
+def with_seed(record: ResultRecord, seed: int, near: float, far: float = 0.95) -> ResultRecord:
+    """The same run of a backbone trained from another seed."""
+    return replace(
+        record,
+        run_id=f"{next(_IDS):016x}",
+        config={**record.config, "seed": seed},
+        backbone={**record.backbone, "digest": f"seed{seed}"},
+        metrics=metrics(near, far),
+    )
+
+
+def split_scores(seed: int = 0) -> list[SplitScores]:
+    """Gaussian scores of an ID, a csID, a near and a far split."""
+    rng = np.random.default_rng(seed)
+    plan = [("toy", Role.ID_TEST, 0.0), ("noisy", Role.CSID, 0.5), ("a", Role.NEAR, 1.0), ("c", Role.FAR, 3.0)]
+    plan += [("toy", Role.ID_VAL, 0.0), ("v", Role.OOD_VAL, 1.5)]
+    found = []
+    for index, (name, role, shift) in enumerate(plan):
+        n = 40 + index
+        labels = rng.integers(0, 3, n) if role.is_id else np.full(n, -1)
+        scores = rng.normal(shift, 1.0, n).astype(np.float32)
+        found.append(SplitScores(name, role, scores, labels, rng.integers(0, 3, n)))
+    return found
+
+
+def full_record(**changes: Any) -> ResultRecord:
+    """A record with every metric family, computed by the metric suite from `split_scores`."""
+    options = MetricOptions(replicates=20, correction="simes")
+    rng = np.random.default_rng(1)
+    sets = []
+    for s in split_scores():
+        probabilities = rng.dirichlet(np.ones(3), len(s.scores)) if s.role.is_id else None
+        sets.append(SetScores(s.name, s.role.value, s.scores, s.correct, s.labels, probabilities))
+    counts = {f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in split_scores()}
+    return make_record(metrics=evaluate(sets, options), header=describe(options), counts=counts, **changes)

@@ -1,0 +1,77 @@
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from records import split_scores
+
+from openbench.core.request import Role
+from openbench.core.scores import SplitScores
+from openbench.errors import CacheError
+from openbench.results.store import ScoreStore
+
+
+def test_scores_read_back_split_by_split_in_the_order_written(tmp_path):
+    store, written = ScoreStore(tmp_path), split_scores()
+    path = store.write("run", written)
+    assert path == tmp_path / "run.parquet"
+    read = store.read("run")
+    assert [(s.role, s.name) for s in read] == [(s.role, s.name) for s in written]
+    for a, b in zip(written, read, strict=True):
+        for column in ("scores", "labels", "predictions"):
+            np.testing.assert_array_equal(getattr(a, column), getattr(b, column))
+            assert getattr(b, column).dtype == (np.float32 if column == "scores" else np.int64)
+
+
+def test_the_file_says_of_each_image_whether_it_was_right_and_nothing_for_ood(tmp_path):
+    written = split_scores()
+    frame = pq.read_table(ScoreStore(tmp_path).write("run", written)).to_pandas()
+    assert list(frame.columns) == ["set", "role", "score", "label", "prediction", "correct"]
+    assert len(frame) == sum(len(s.scores) for s in written)
+    known = frame[frame["role"].isin(["id_test", "id_val", "csid"])]
+    assert (known["correct"] == (known["label"] == known["prediction"])).all()
+    assert frame[frame["role"].isin(["near", "far", "ood_val"])]["correct"].isna().all()
+
+
+def test_an_infinite_score_survives(tmp_path):
+    split = SplitScores("a", Role.NEAR, np.array([np.inf, -np.inf], np.float32), np.array([-1, -1]), np.array([0, 1]))
+    ScoreStore(tmp_path).write("run", [split])
+    np.testing.assert_array_equal(ScoreStore(tmp_path).read("run")[0].scores, split.scores)
+
+
+def test_scores_can_be_written_again_and_leave_nothing_else(tmp_path):
+    store = ScoreStore(tmp_path)
+    store.write("run", split_scores(0))
+    store.write("run", split_scores(1))
+    np.testing.assert_array_equal(store.read("run")[0].scores, split_scores(1)[0].scores)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.parquet"]
+
+
+def test_missing_scores_say_how_to_get_them(tmp_path):
+    with pytest.raises(CacheError, match="scores of run nothing not found"):
+        ScoreStore(tmp_path).read("nothing")
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:100], lambda b: b"", lambda b: b[:300] + bytes(50) + b[350:]])
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage):
+    path = ScoreStore(tmp_path).write("run", split_scores())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CacheError, match=r"run\.parquet: not the scores of a run"):
+        ScoreStore(tmp_path).read("run")
+
+
+def test_another_parquet_file_is_not_taken_for_scores(tmp_path):
+    path = ScoreStore(tmp_path).write("run", split_scores())
+    pq.write_table(pq.read_table(path).drop_columns(["correct"]), path)
+    with pytest.raises(CacheError, match="columns"):
+        ScoreStore(tmp_path).read("run")
+
+
+def test_two_splits_of_one_name_and_role_are_refused(tmp_path):
+    split = split_scores()[0]
+    with pytest.raises(CacheError, match="each role and name once"):
+        ScoreStore(tmp_path).write("run", [split, split])
+
+
+def test_an_unwritable_cache_is_named_with_the_option(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CacheError, match=r"runtime\.cache=DIR"):
+        ScoreStore(tmp_path / "file").write("run", split_scores())

@@ -1,0 +1,229 @@
+import json
+import math
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from records import make_record
+
+from openbench.errors import RecordError
+from openbench.results.plain import dumps, loads
+from openbench.results.store import RecordStore, verify
+
+
+def test_a_record_lies_under_benchmark_backbone_method_and_reads_back_equal(tmp_path):
+    record, store = make_record(), RecordStore(tmp_path)
+    path = store.write(record)
+    assert path == tmp_path / "records" / "toy" / "tiny" / "knn" / f"{record.run_id}.json"
+    assert store.find(record.run_id) == (record, path)
+    assert list(store) == [record]
+    assert len(store) == 1
+
+
+def test_a_run_that_was_never_recorded_is_not_found(tmp_path):
+    store = RecordStore(tmp_path)
+    store.write(make_record())
+    assert store.find("f" * 16) is None
+    assert RecordStore(tmp_path / "nowhere").find("f" * 16) is None
+    assert store.find("*") is None
+
+
+def test_a_second_writer_is_refused_and_changes_nothing(tmp_path):
+    record, store = make_record(), RecordStore(tmp_path)
+    before = store.write(record).read_bytes()
+    with pytest.raises(RecordError, match=rf"record {record.run_id} exists in .*on_existing=verify"):
+        store.write(replace(record, header="other"))
+    assert store.paths()[0].read_bytes() == before
+    assert [p.name for p in store.paths()[0].parent.iterdir()] == [f"{record.run_id}.json"]
+
+
+def _race(root: Path, start: float, number: int, queue) -> None:
+    time.sleep(max(0.0, start - time.time()))
+    try:
+        RecordStore(root).write(make_record(run_id="0" * 16, header=f"{number}" * 100_000))
+        queue.put(number)
+    except RecordError:
+        queue.put(None)
+
+
+def test_of_several_writers_at_once_exactly_one_wins_and_its_text_is_whole(tmp_path):
+    context = multiprocessing.get_context("fork")
+    queue, start = context.Queue(), time.time() + 0.3
+    writers = [context.Process(target=_race, args=(tmp_path, start, n, queue)) for n in range(6)]
+    for writer in writers:
+        writer.start()
+    outcomes = [queue.get(timeout=30) for _ in writers]
+    for writer in writers:
+        writer.join()
+    winners = [n for n in outcomes if n is not None]
+    assert len(winners) == 1
+    assert RecordStore(tmp_path).find("0" * 16)[0].header == f"{winners[0]}" * 100_000
+
+
+def test_what_a_killed_writer_leaves_is_no_record_and_does_not_stand_in_the_way(tmp_path):
+    program = (
+        "import os, sys, time\nsys.path.insert(0, sys.argv[2])\nfrom records import make_record\n"
+        "from openbench.results import store\n"
+        "os.link = lambda a, b: (print('written', flush=True), time.sleep(60))\n"
+        "store.RecordStore(sys.argv[1]).write(make_record(run_id='0' * 16))\n"
+    )
+    here = str(Path(__file__).parent)
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path), here], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout.readline() == b"written\n"
+        os.kill(writer.pid, signal.SIGKILL)
+    store = RecordStore(tmp_path)
+    assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 1
+    assert list(store) == []
+    assert store.find("0" * 16) is None
+    store.write(make_record(run_id="0" * 16))
+    assert len(store) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ({"near": {"auroc": math.nan}}, "metrics.near.auroc cannot be recorded — found nan"),
+        ({"near": {"auroc": np.float32("inf")}}, "metrics.near.auroc cannot be recorded — found inf"),
+        ({"near": {1: 0.5}}, "metrics.near cannot be recorded — found the key 1"),
+        ({"near": {"auroc": {0.5}}}, "metrics.near.auroc cannot be recorded — found a set"),
+    ],
+)
+def test_what_is_not_json_is_refused_by_its_key_and_leaves_no_file(tmp_path, value, named):
+    with pytest.raises(RecordError, match=re.escape(named)):
+        RecordStore(tmp_path).write(make_record(metrics=value))
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+def test_an_infeasible_trial_of_a_list_is_named_with_its_place(tmp_path):
+    record = make_record(trials=[{"auroc": 0.5}, {"auroc": math.nan}])
+    with pytest.raises(RecordError, match=r"trials\[1\]\.auroc cannot be recorded"):
+        RecordStore(tmp_path).write(record)
+
+
+def test_numpy_numbers_are_written_as_numbers(tmp_path):
+    values = {"near": {"auroc": np.float64(0.1), "fpr95": np.float32(0.5), "n_sets": np.int64(3)}}
+    path = RecordStore(tmp_path).write(make_record(metrics=values))
+    assert json.loads(path.read_text())["metrics"] == {"near": {"auroc": 0.1, "fpr95": 0.5, "n_sets": 3}}
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_reads_back_bit_for_bit(value):
+    assert np.float64(loads(dumps({"x": value}), "here")["x"]).tobytes() == np.float64(value).tobytes()
+
+
+def test_the_text_is_sorted_and_ends_in_a_newline():
+    assert dumps({"b": 1, "a": (2, 0.1)}) == '{\n "a": [\n  2,\n  0.1\n ],\n "b": 1\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not valid JSON"),
+        ("[1]", "not a result record — found a JSON list"),
+        ("{}", "not a result record — missing keys"),
+        ('{"metrics": NaN}', "found NaN"),
+        ("\udcff", "not UTF-8 text"),
+    ],
+)
+def test_a_file_that_is_no_record_is_an_error_that_names_it(tmp_path, text, said):
+    folder = tmp_path / "records" / "toy" / "tiny" / "knn"
+    folder.mkdir(parents=True)
+    (folder / "abc.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(RecordError, match=said) as error:
+        list(RecordStore(tmp_path))
+    assert "records/toy/tiny/knn/abc.json" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schema": 99}, "schema 99"),
+        ({"run_id": "other"}, "the record inside has run_id 'other'"),
+        ({"metrics": [1]}, "key 'metrics' of the record — found a list — allowed: a dict"),
+        ({"metrics": {"near": 3}}, "metrics of 'near' — found '3'"),
+        ({"metrics": {"near": {"auroc": True}}}, "metrics of 'near' — found 'True'"),
+        ({"surprise": 1}, r"unknown keys \['surprise'\]"),
+    ],
+)
+def test_an_edited_record_is_refused(tmp_path, changes, said):
+    store = RecordStore(tmp_path)
+    path = store.write(make_record())
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(RecordError, match=said):
+        list(store)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "-x", "a b", None])
+def test_a_name_that_would_leave_the_folder_is_refused(tmp_path, name):
+    with pytest.raises(RecordError, match=r"benchmark\.name of a record becomes part of its path"):
+        RecordStore(tmp_path).write(make_record(benchmark={"name": name}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_the_option(tmp_path):
+    (tmp_path / "file").write_text("")
+    store = RecordStore(tmp_path / "file")
+    for attempt in (store.check_writable, lambda: store.write(make_record())):
+        with pytest.raises(RecordError, match=r"results folder '.*file' cannot be written — .*runtime\.results=DIR"):
+            attempt()
+
+
+def test_a_file_system_without_hard_links_is_found_out_before_the_run(tmp_path, monkeypatch):
+    def refuse(source, target):
+        raise OSError(1, "Operation not permitted", str(source), None, str(target))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(RecordError, match="has no hard links"):
+        RecordStore(tmp_path).check_writable()
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+def test_a_writable_folder_passes_and_stays_empty(tmp_path):
+    RecordStore(tmp_path / "new").check_writable()
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+def test_a_repetition_with_the_same_numbers_verifies_whatever_its_provenance():
+    record = make_record()
+    assert verify(record, replace(record, provenance={"utc": "later"})) == []
+
+
+def test_every_value_that_differs_is_reported_with_both_values():
+    old = make_record()
+    new = replace(old, metrics={**old.metrics, "far": {**old.metrics["far"], "auroc": 0.5}}, tuned={"k": 10})
+    found = {d.key: (d.old, d.new) for d in verify(old, new)}
+    assert found == {"metrics.far.auroc": (0.95, 0.5), "tuned.k": ("absent", 10), "tuned": ({}, "absent")}
+    assert "metrics.far.auroc: 0.95 was recorded, 0.5 came out" in map(str, verify(old, new))
+
+
+@pytest.mark.parametrize(("moved", "tolerance", "agrees"), [(1e-7, 1e-6, True), (2e-6, 1e-6, False), (0.0, 0.0, True)])
+def test_numbers_agree_within_the_tolerance(moved, tolerance, agrees):
+    old = make_record(metrics={"near": {"auroc": 0.5}})
+    new = replace(old, metrics={"near": {"auroc": 0.5 + moved}})
+    assert (verify(old, new, tolerance) == []) is agrees
+
+
+def test_the_tolerance_of_large_values_is_relative():
+    old = make_record(metrics={"near": {"f1_threshold": 1e6}})
+    assert verify(old, replace(old, metrics={"near": {"f1_threshold": 1e6 + 0.5}})) == []
+
+
+def test_unable_is_not_a_number():
+    old = make_record(metrics={"near": {"risk": "unable"}})
+    assert len(verify(old, replace(old, metrics={"near": {"risk": 0.0}}))) == 1
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, math.nan])
+def test_a_tolerance_that_is_none_is_refused(tolerance):
+    with pytest.raises(RecordError, match="tolerance"):
+        verify(make_record(), make_record(), tolerance)
