@@ -1,0 +1,165 @@
+"""The four jobs as functions of plain configs: what the command line calls, and what a notebook can call."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from openbench.backbones.base import Backbone
+from openbench.backbones.device import resolve_device
+from openbench.build import TARGET, build
+from openbench.core.benchmark import Benchmark
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.data.build import build_benchmark
+from openbench.data.verify import CheckReport, verify_benchmark
+from openbench.engine.evaluate import with_params
+from openbench.engine.run import RunOutcome, RunSpec, feature_store
+from openbench.engine.run import run as run_spec
+from openbench.engine.runtime import Runtime
+from openbench.engine.search import grid
+from openbench.engine.tune import Tuning
+from openbench.errors import ConfigError
+from openbench.metrics.suite import MetricOptions
+from openbench.training.ensure import Trained, ensure_trained
+
+Config = Mapping[str, Any]
+Say = Callable[[str], None]
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
+
+
+def run(config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
+    """Run one method on one benchmark with one backbone; train the backbone first if it has no weights.
+
+    Args:
+        config: the scientific nodes: benchmark, backbone, training, method, tune, metrics, seed.
+        runtime: the runtime node.
+        say: receives a line for everything that takes long.
+
+    Raises:
+        OpenbenchError: whatever is wrong, before anything is computed where it can be known before.
+    """
+    setting = Runtime.from_config(runtime)
+    method, space = build_method(config["method"])
+    tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
+    benchmark = build_benchmark(config["benchmark"])
+    if space and tuning.strategy != "none":
+        benchmark.validation()
+    backbone = ready_backbone(config, benchmark, setting, say)
+    spec = RunSpec(
+        benchmark=benchmark,
+        backbone=backbone,
+        method=method,
+        method_name=name_of(config["method"]),
+        space=space,
+        tuning=tuning,
+        metrics=metrics,
+        config=config,
+    )
+    return run_spec(spec, setting, say)
+
+
+def train(config: Config, runtime: Config, say: Say = _silent) -> Trained:
+    """Train the backbone of a config, or find that it is trained already.
+
+    Raises:
+        ConfigError: the backbone comes with weights.
+    """
+    setting = Runtime.from_config(runtime)
+    benchmark = build_benchmark(config["benchmark"])
+    backbone = _backbone(config, benchmark, setting)
+    if backbone.trained:
+        raise ConfigError(
+            f"backbone '{backbone.name}' comes with weights — there is nothing to train; "
+            "choose one whose yaml says `weights: null` (python -m openbench list backbone)"
+        )
+    policy = "auto" if setting.train == "never" else setting.train
+    return _trained(config, benchmark, backbone, replace(setting, train=policy), say)
+
+
+def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, int]:
+    """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split."""
+    setting = Runtime.from_config(runtime)
+    method, space = build_method(config["method"])
+    benchmark = build_benchmark(config["benchmark"])
+    backbone = ready_backbone(config, benchmark, setting, say)
+    store = feature_store(setting)
+    passes = {}
+    base = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
+    for split in benchmark.splits():
+        before = backbone.passes
+        for request in (base, *_requests(method, space, split.role)):
+            store.get(backbone, split, request)
+        passes[f"{split.role}/{split.name}"] = backbone.passes - before
+    return passes
+
+
+def check(config: Config, runtime: Config, say: Say = _silent) -> CheckReport:
+    """Verify what a benchmark promises: counts, readable files, disjoint classes, no image on two sides."""
+    Runtime.from_config(runtime)
+    return verify_benchmark(build_benchmark(config["benchmark"]), say)
+
+
+def build_method(node: Config) -> tuple[Method, dict[str, list[Any]]]:
+    """Return the unfitted method of a node and its search space, both checked before anything is loaded."""
+    name = name_of(node)
+    method = build(node, f"method '{name}'")
+    if not isinstance(method, Method):
+        raise ConfigError(f"method '{name}': `{TARGET}: {node[TARGET]}` is no openbench.core.method.Method")
+    space = dict(node.get("_space_") or {})
+    grid(space, list(method.params()), f"method '{name}'")
+    return method, space
+
+
+def ready_backbone(config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = _silent) -> Backbone:
+    """Return the backbone of a config with weights, on its device; trained now if the policy allows."""
+    backbone = _backbone(config, benchmark, runtime)
+    if not backbone.trained:
+        backbone = _trained(config, benchmark, backbone, runtime, say).backbone
+    if backbone.num_classes != len(benchmark.classes):
+        raise ConfigError(
+            f"backbone '{backbone.name}' tells {backbone.num_classes} classes apart — benchmark '{benchmark.name}' has "
+            f"{len(benchmark.classes)} — choose a backbone trained on it (python -m openbench list backbone)"
+        )
+    return backbone.to(resolve_device(runtime.device))
+
+
+def name_of(node: Config) -> str:
+    """The name that users type for a group node: the config file's, else the target's module."""
+    named = node.get("_name_")
+    return str(named) if named else str(node.get(TARGET, "?")).split(".")[-2]
+
+
+def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbone:
+    node = config["backbone"]
+    backbone = build(
+        node,
+        f"backbone '{name_of(node)}'",
+        num_classes=len(benchmark.classes),
+        preprocess=benchmark.preprocess,
+        classes=benchmark.classes,
+    )
+    if not isinstance(backbone, Backbone):
+        raise ConfigError(f"backbone: `{TARGET}: {node[TARGET]}` gives no openbench.backbones.base.Backbone")
+    return backbone
+
+
+def _trained(config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say) -> Trained:
+    return ensure_trained(backbone, benchmark, config, runtime, say)
+
+
+def _options(kind: type[Any], node: Config, where: str) -> Any:
+    return build({**node, TARGET: f"{kind.__module__}.{kind.__qualname__}"}, where)
+
+
+def _requests(method: Method, space: Config, role: Role) -> list[Request]:
+    """What a split is read with: clean columns for fitting, every searched perturbation on validation splits."""
+    request = method.request
+    if role == Role.ID_TRAIN:
+        return [replace(request, perturb=None)] if request.fit_on == role else []
+    if role == Role.OOD_TRAIN:
+        return []
+    settings = grid(space, list(method.params())) if role in (Role.ID_VAL, Role.OOD_VAL) else [{}]
+    return list(dict.fromkeys(with_params(method, params).request for params in settings))
