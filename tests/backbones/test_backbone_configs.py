@@ -1,0 +1,79 @@
+"""The yaml files of configs/backbone: complete, truthful, and buildable wherever nothing needs downloading."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from openbench.backbones.network import NetworkBackbone
+from openbench.build import build, target_of
+from openbench.core.preprocess import Preprocess
+from openbench.digest import file_sha256
+from openbench.errors import CheckpointError
+from openbench.paths import config_dir
+
+FILES = sorted((config_dir() / "backbone").glob("*.yaml"))
+GENERIC = ("torchvision", "timm", "open_clip")
+BENCHMARK = {"num_classes": 6, "preprocess": Preprocess(32, 32), "classes": ("a", "b", "c", "d", "e", "f")}
+
+
+def node(path: Path) -> dict[str, Any]:
+    resolved = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+def test_every_key_of_the_factory_is_spelt_out(path: Path) -> None:
+    found = node(path)
+    assert set(found) - {"_target_"} == set(inspect.signature(target_of(found)).parameters)
+
+
+def test_name_is_what_users_type(path: Path) -> None:
+    found = node(path)
+    assert found["name"] == (f"{path.stem}_{found['model']}" if path.stem in GENERIC else path.stem)
+
+
+def test_file_opens_with_what_it_is(path: Path) -> None:
+    assert path.read_text().startswith("# ")
+
+
+def released() -> list[tuple[str, str]]:
+    """(file, stated hash) of every yaml that names a file of its own."""
+    named = [node(path) for path in FILES]
+    files = [(n["weights"] if "cifar" in n["_target_"] else n.get("checkpoint"), n["sha256"]) for n in named]
+    return [(name, sha256) for name, sha256 in files if name is not None]
+
+
+@pytest.mark.parametrize(("name", "sha256"), released())
+def test_released_weights_have_the_hash_stated(name: str, sha256: str, real_data: Path) -> None:
+    assert file_sha256(real_data / name) == sha256
+
+
+@pytest.mark.parametrize("stem", [p.stem for p in FILES if "weights: null" in p.read_text()])
+def test_untrained_ones_take_classes_and_preprocessing_from_the_benchmark(stem: str) -> None:
+    backbone = build(node(config_dir() / "backbone" / f"{stem}.yaml"), "backbone", **BENCHMARK)
+    assert isinstance(backbone, NetworkBackbone)
+    assert not backbone.trained
+    assert backbone.num_classes == 6
+    assert backbone.preprocess == BENCHMARK["preprocess"]
+
+
+def test_there_are_untrained_and_released_ones() -> None:
+    stems = {p.stem for p in FILES}
+    assert {"resnet18_cifar", "resnet8_digits", "resnet20_cifar10", "timm_mobilenetv2_100"} <= stems
+
+
+def test_released_weights_that_are_nowhere_say_where_they_were_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"weights/cifar10_resnet20\.safetensors' not found — searched: .*data"):
+        build(node(config_dir() / "backbone/resnet20_cifar10.yaml"), "backbone", **BENCHMARK)

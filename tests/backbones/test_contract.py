@@ -1,0 +1,161 @@
+"""What every backbone promises, over every family: features, head, logits, maps, independence, repeatability."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from openbench import _compat
+from openbench.backbones.anatomy import last_linear
+from openbench.backbones.cifar import resnet
+from openbench.backbones.from_open_clip import ZeroShot, _random, anatomy
+from openbench.backbones.from_timm import timm_model
+from openbench.backbones.from_torchvision import torchvision_model
+from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.reduction import GRAM_POWERS
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Perturb, Request
+
+CLASSES = 7
+
+
+def small(side: int) -> Preprocess:
+    return Preprocess(side, side, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+
+
+def cifar(model: str) -> NetworkBackbone:
+    return resnet(model, model, num_classes=CLASSES, preprocess=small(32))
+
+
+def torchvision(model: str, side: int = 64, **options: object) -> NetworkBackbone:
+    return torchvision_model(model, model, num_classes=CLASSES, preprocess=small(side), options=options)
+
+
+def timm(model: str, side: int = 64, **options: object) -> NetworkBackbone:
+    return timm_model(model, model, num_classes=CLASSES, preprocess=small(side), options=options)
+
+
+def open_clip(model: str) -> NetworkBackbone:
+    def make() -> ZeroShot:
+        return _random(_compat.library("open_clip"), model, dim, CLASSES)
+
+    dim = {"ViT-S-32-alt": 256, "RN50": 1024}[model]
+    return NetworkBackbone(model, model, make, anatomy, preprocess=small(224))
+
+
+FAMILIES: dict[str, Callable[[], NetworkBackbone]] = {
+    "cifar-resnet18": lambda: cifar("resnet18"),
+    "cifar-resnet20": lambda: cifar("resnet20"),
+    "torchvision-resnet18": lambda: torchvision("resnet18"),
+    "torchvision-vit_b_16": lambda: torchvision("vit_b_16", image_size=64),
+    "torchvision-swin_t": lambda: torchvision("swin_t"),
+    "torchvision-convnext_tiny": lambda: torchvision("convnext_tiny"),
+    "torchvision-mobilenet_v3_small": lambda: torchvision("mobilenet_v3_small"),
+    "torchvision-densenet121": lambda: torchvision("densenet121"),
+    "torchvision-regnet_y_400mf": lambda: torchvision("regnet_y_400mf"),
+    "timm-mobilenetv2_100": lambda: timm("mobilenetv2_100", pad_type="same"),
+    "timm-vit_tiny": lambda: timm("vit_tiny_patch16_224", img_size=64),
+    "timm-swin_tiny": lambda: timm("swin_tiny_patch4_window7_224", img_size=64),
+    "timm-convnext_atto": lambda: timm("convnext_atto"),
+    "open_clip-vit": lambda: open_clip("ViT-S-32-alt"),
+    "open_clip-resnet": lambda: open_clip("RN50"),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def backbone(request: pytest.FixtureRequest) -> NetworkBackbone:
+    made = FAMILIES[request.param]().initialise(11)
+    # Batch norms at their start have mean 0 and variance 1: what ignores them would go unnoticed.
+    generator = torch.Generator().manual_seed(5)
+    for part in made.module().modules():
+        if isinstance(part, nn.BatchNorm2d) and part.running_var is not None:
+            part.running_var.copy_(0.5 + torch.rand(part.running_var.shape, generator=generator))
+    # Some heads start at zero, some features are tiny: logits of the order of 1 make tolerances mean something.
+    features = made.outputs(noise(made), Request()).features
+    head = made.module().get_submodule(last_linear(made.module()))
+    head.weight.data = torch.randn(head.weight.shape, generator=generator) / features.norm(dim=1).mean()
+    head.bias.data = torch.randn(head.bias.shape, generator=generator)
+    return made.load_state(made.module().state_dict(), "random")
+
+
+def noise(backbone: NetworkBackbone) -> Tensor:
+    side = backbone.preprocess.crop
+    return torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture(scope="module")
+def images(backbone: NetworkBackbone) -> Tensor:
+    return noise(backbone)
+
+
+def test_head_of_features_is_logits(backbone: NetworkBackbone, images: Tensor) -> None:
+    outputs = backbone.outputs(images, Request())
+    assert outputs.logits.shape == (3, CLASSES)
+    assert outputs.features.shape == (3, backbone.feature_dim)
+    assert backbone.num_classes == backbone.head.num_classes == CLASSES
+    assert outputs.logits.dtype == outputs.features.dtype == torch.float32
+    torch.testing.assert_close(backbone.head(outputs.features), outputs.logits, rtol=1e-5, atol=1e-5)
+
+
+def test_logits_are_the_networks_own(backbone: NetworkBackbone, images: Tensor) -> None:
+    outputs = backbone.outputs(images, Request())
+    with torch.no_grad():
+        expected = backbone.module().eval()(images)
+    torch.testing.assert_close(outputs.logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_there_are_four_stages_or_the_networks_three(backbone: NetworkBackbone) -> None:
+    count = 3 if backbone.name == "resnet20" else 4
+    assert backbone.layers == tuple(f"stage{i}" for i in range(1, count + 1))
+
+
+def test_maps_are_square_and_get_no_finer(backbone: NetworkBackbone, images: Tensor) -> None:
+    maps = backbone.outputs(images, Request(layers=backbone.layers)).maps
+    sides = [maps[layer].shape[-1] for layer in backbone.layers]
+    assert all(maps[layer].shape[2] == maps[layer].shape[3] for layer in backbone.layers)
+    assert sides == sorted(sides, reverse=True)
+    assert len({maps[layer].std().item() for layer in backbone.layers}) == len(backbone.layers)
+
+
+def test_reductions_are_those_of_the_whole_map(backbone: NetworkBackbone, images: Tensor) -> None:
+    layer = backbone.layers[1]
+    whole = backbone.outputs(images, Request(layers=(layer,))).maps[layer]
+    for pool, expected in (("mean", whole.mean((2, 3))), ("max", whole.amax((2, 3)))):
+        found = backbone.outputs(images, Request(layers=(layer,), pool=pool)).maps[layer]  # type: ignore[arg-type]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    gram = backbone.outputs(images, Request(layers=(layer,), pool="gram")).maps[layer]
+    flat = whole.flatten(2).double()
+    rows = (flat @ flat.transpose(1, 2)).sum(2)
+    assert gram.shape == (*whole.shape[:2], len(GRAM_POWERS))
+    torch.testing.assert_close(gram[..., 0].double(), rows, rtol=1e-4, atol=1e-4)
+
+
+def test_outputs_do_not_depend_on_the_rest_of_the_batch(backbone: NetworkBackbone, images: Tensor) -> None:
+    together = backbone.outputs(images, Request(layers=backbone.layers, pool="mean"))
+    for i in range(len(images)):
+        alone = backbone.outputs(images[i : i + 1], Request(layers=backbone.layers, pool="mean"))
+        torch.testing.assert_close(alone.features, together.features[i : i + 1], rtol=1e-4, atol=1e-4)
+        for layer in backbone.layers:
+            torch.testing.assert_close(alone.maps[layer], together.maps[layer][i : i + 1], rtol=1e-4, atol=1e-4)
+
+
+def test_outputs_repeat_bit_for_bit_and_leave_images_alone(backbone: NetworkBackbone, images: Tensor) -> None:
+    before = images.clone()
+    first = backbone.outputs(images, Request())
+    assert torch.equal(first.logits, backbone.outputs(images, Request()).logits)
+    assert torch.equal(images, before)
+
+
+def test_an_input_step_moves_the_outputs(backbone: NetworkBackbone, images: Tensor) -> None:
+    plain = backbone.outputs(images, Request()).logits
+    stepped = backbone.outputs(images, Request(perturb=Perturb(1000.0, 0.01))).logits
+    assert torch.isfinite(stepped).all()
+    assert ((stepped - plain).abs().amax(dim=1) > 1e-6).all()
+
+
+@pytest.mark.parametrize("family", ["cifar-resnet20", "torchvision-mobilenet_v3_small", "timm-vit_tiny"])
+def test_weights_depend_on_the_seed_alone(family: str) -> None:
+    one, other = FAMILIES[family]().initialise(3), FAMILIES[family]().initialise(3)
+    assert one.weights_sha256 == other.weights_sha256
+    assert not one.trained

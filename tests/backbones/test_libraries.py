@@ -1,0 +1,181 @@
+"""Features, maps and presets of library models against what the libraries themselves compute and publish."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from openbench import _compat
+from openbench.backbones.anatomy import Anatomy, tapping
+from openbench.backbones.from_open_clip import open_clip_model
+from openbench.backbones.from_timm import timm_model
+from openbench.backbones.from_torchvision import released_file, torchvision_model
+from openbench.backbones.presets import crop_preprocess
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Request
+from openbench.errors import CheckpointError, ConfigError
+
+SMALL = Preprocess(64, 64)
+STAGES = ("stage1", "stage2", "stage3", "stage4")
+
+
+@pytest.mark.parametrize("model", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "convnext_atto"])
+def test_timm_features_and_maps_are_timms(model: str) -> None:
+    options = {} if model == "convnext_atto" else {"img_size": 64}
+    backbone = timm_model(model, model, num_classes=5, preprocess=SMALL, options=options)
+    x = torch.randn(2, 3, 64, 64)
+    outputs = backbone.outputs(x, Request(layers=STAGES))
+    net = backbone.module().eval()
+    with torch.no_grad():
+        features = net.forward_head(net.forward_features(x), pre_logits=True)
+        indices = [2, 5, 8, 11] if "vit" in model else [0, 1, 2, 3]
+        maps = net.forward_intermediates(x, indices=indices, output_fmt="NCHW", intermediates_only=True)
+    torch.testing.assert_close(outputs.features, features, rtol=1e-4, atol=1e-4)
+    for layer, expected in zip(STAGES, maps, strict=True):
+        torch.testing.assert_close(outputs.maps[layer], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "nodes", "penultimate"),
+    [
+        ("resnet18", ["layer1", "layer2", "layer3", "layer4"], "flatten"),
+        ("convnext_tiny", ["features.1", "features.3", "features.5", "features.7"], "classifier.1"),
+        ("swin_t", ["features.1", "features.3", "features.5", "features.7"], "flatten"),
+    ],
+)
+def test_torchvision_features_and_maps_are_the_graphs(model: str, nodes: list[str], penultimate: str) -> None:
+    extraction = _compat.library("torchvision.models.feature_extraction")
+    backbone = torchvision_model(model, model, num_classes=5, preprocess=SMALL)
+    x = torch.randn(2, 3, 64, 64)
+    outputs = backbone.outputs(x, Request(layers=STAGES))
+    names = dict(zip([*nodes, penultimate], [*STAGES, "features"], strict=True))
+    graph = extraction.create_feature_extractor(backbone.module().eval(), return_nodes=names)
+    with torch.no_grad():
+        expected = graph(x)
+    torch.testing.assert_close(outputs.features, expected["features"], rtol=1e-4, atol=1e-4)
+    for layer in STAGES:
+        whole = expected[layer].permute(0, 3, 1, 2) if model == "swin_t" else expected[layer]
+        torch.testing.assert_close(outputs.maps[layer], whole, rtol=1e-4, atol=1e-4)
+
+
+def test_open_clip_head_is_what_the_whole_model_computes(tmp_path: Path) -> None:
+    library = _compat.library("open_clip")
+    torch.manual_seed(4)
+    whole = library.create_model("ViT-S-32-alt", pretrained=None).eval()
+    torch.save(whole.state_dict(), tmp_path / "clip.pt")
+    backbone = open_clip_model(
+        "clip", "ViT-S-32-alt", checkpoint=str(tmp_path / "clip.pt"), classes=("cat", "fire_truck", "frog")
+    )
+    assert backbone.trained
+    x = torch.randn(2, 3, 224, 224)
+    tokens = library.get_tokenizer("ViT-S-32-alt")(
+        ["a photo of a cat.", "a photo of a fire truck.", "a photo of a frog."]
+    )
+    with torch.no_grad():
+        image, text, scale = whole(x, tokens)[:3]
+    outputs = backbone.outputs(x, Request())
+    torch.testing.assert_close(outputs.features, image, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(outputs.logits, scale * image @ text.T, rtol=1e-4, atol=1e-4)
+    assert backbone.preprocess.interpolation == "bicubic"
+    assert backbone.preprocess.mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
+
+
+def test_several_templates_are_averaged_on_the_sphere(tmp_path: Path) -> None:
+    library = _compat.library("open_clip")
+    whole = library.create_model("ViT-S-32-alt", pretrained=None).eval()
+    torch.save(whole.state_dict(), tmp_path / "clip.pt")
+    templates = ("a {}", "art of a {}")
+    backbone = open_clip_model(
+        "clip", "ViT-S-32-alt", checkpoint=str(tmp_path / "clip.pt"), classes=("cat", "dog"), templates=templates
+    )
+    with torch.no_grad():
+        text = whole.encode_text(library.get_tokenizer("ViT-S-32-alt")(["a dog", "art of a dog"]), normalize=True)
+        mean = text.mean(0) / text.mean(0).norm()
+        expected = mean * whole.logit_scale.exp()
+    torch.testing.assert_close(backbone.head.weight[1], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_torchvision_preset_is_the_published_one() -> None:
+    backbone = torchvision_model("s", "swin_t", num_classes=5, preprocess="preset")
+    preset = _compat.library("torchvision").models.Swin_T_Weights.IMAGENET1K_V1.transforms()
+    assert (backbone.preprocess.resize, backbone.preprocess.crop) == (preset.resize_size[0], preset.crop_size[0])
+    assert (backbone.preprocess.resize, backbone.preprocess.crop) == (232, 224)
+    assert backbone.preprocess.interpolation == "bicubic"
+
+
+def test_timm_preset_is_the_published_one() -> None:
+    backbone = timm_model("v", "vit_tiny_patch16_224", num_classes=5, preprocess="preset")
+    # Crop share .9: 224 / .9 = 248.9, rounded down.
+    assert backbone.preprocess == Preprocess(248, 224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "bicubic")
+
+
+def test_squashing_presets_resize_to_the_square() -> None:
+    settings = {
+        "input_size": (3, 256, 256),
+        "crop_mode": "squash",
+        "interpolation": "bicubic",
+        "mean": (0,),
+        "std": (1,),
+    }
+    assert crop_preprocess(settings, "x").resize == (256, 256)
+
+
+def test_presets_that_cannot_be_expressed_are_refused() -> None:
+    settings = {"input_size": (3, 256, 200), "interpolation": "bicubic", "mean": (0,), "std": (1,)}
+    with pytest.raises(ConfigError, match="input 256×200"):
+        crop_preprocess(settings, "x")
+
+
+def test_released_weights_of_another_number_of_classes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="have 1000 classes — 10 needed"):
+        torchvision_model("r", "resnet18", weights="IMAGENET1K_V1", num_classes=10, preprocess="preset")
+
+
+def test_released_file_with_other_content_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/resnet18-f37072fd.pth").write_bytes(b"something else")
+    with pytest.raises(CheckpointError, match="expected f37072fd… by its name"):
+        released_file("https://download.pytorch.org/models/resnet18-f37072fd.pth")
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: torchvision_model("t", "resnet5", preprocess="preset"), "did you mean 'resnet5"),
+        (lambda: torchvision_model("t", "resnet18", weights="IMAGENET1K_V7"), "allowed: IMAGENET1K_V1"),
+        (lambda: torchvision_model("t", "squeezenet1_0", preprocess="preset"), "has no nn.Linear"),
+        (lambda: torchvision_model("t", "resnet18"), "preprocess: found None"),
+        (lambda: timm_model("t", "resnet_18", preprocess="preset"), "did you mean 'resnet"),
+        (lambda: timm_model("t", "deit_tiny_distilled_patch16_224", preprocess="preset"), "classifier is tuple"),
+        (lambda: open_clip_model("t", "ViT-B-33", classes=("a", "b")), "did you mean 'ViT-B-32"),
+        (lambda: open_clip_model("t", "ViT-B-32", pretrained="laion", classes=("a",)), "allowed: openai"),
+        (lambda: open_clip_model("t", "ViT-B-32", classes=None), "0 class names"),
+        (lambda: open_clip_model("t", "ViT-B-32", classes=("a", "b"), templates=("a photo",)), "each needs one {}"),
+    ],
+)
+def test_errors_name_what_would_work(make: object, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()  # type: ignore[operator]
+    assert text in str(caught.value)
+
+
+def test_patch_tokens_are_laid_out_row_by_row_after_the_class_token() -> None:
+    tokens = torch.arange(10.0).view(1, 10, 1)
+    grid = Anatomy("head", layout="tokens", prefix_tokens=1).as_map(tokens)
+    assert grid[0, 0].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    first = Anatomy("head", layout="tokens_first", prefix_tokens=1).as_map(tokens.transpose(0, 1))
+    assert torch.equal(first, grid)
+
+
+def test_maps_are_read_before_a_later_layer_overwrites_them() -> None:
+
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
+    x = torch.randn(2, 3, 5, 5)
+    with torch.no_grad(), tapping(net, Anatomy("4", {"stage1": "0"}), ("stage1",), "none") as tapped:
+        net(x)
+    torch.testing.assert_close(tapped.maps["stage1"], net[0](x).detach())
+    assert (tapped.maps["stage1"] < 0).any()
