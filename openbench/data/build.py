@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.manifest import load_classes
-from openbench.data.opening import SetConfig, locate, missing_message, open_split
+from openbench.data.opening import SetConfig, check_complete, locate, missing_message, split_of
 from openbench.errors import ConfigError, DataError, did_you_mean
 
 _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
@@ -64,8 +64,9 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
 
     The node holds `name`, `classes` (a class list's name, or the names), `id` (`train`, `val`, `test`), `near`, `far`,
     `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`, `declared` (the paths of all sets that
-    make up the benchmark: one that is gone counts as dropped), `disjoint` (pairs of roles), `known_overlap` (class
-    names for which the published lists break that promise) and `incomplete` (`error` or `allow`).
+    make up the benchmark: one that is gone counts as dropped, one that is not listed as added), `disjoint` (pairs of
+    roles), `known_overlap` (class names for which the published lists break that promise) and `incomplete` (`error`
+    or `allow`).
 
     Raises:
         ConfigError: an unknown or missing key.
@@ -74,15 +75,20 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
     """
     sets = list(set_nodes(node))
     classes = class_names(node)
-    allow = node.get("incomplete", "error") == "allow"
+    incomplete = node.get("incomplete", "error")
+    defined = {*node["declared"], *(f"id.{part}" for part in _ID)}
     dropped = [path for path in node["declared"] if path not in {s.path for s in sets}]
     opened: dict[str, Split] = {}
     for entry in sets:
         where = f"benchmark.{entry.path}"
-        if allow and not entry.path.startswith("id.") and locate(SetConfig.from_node(entry.node, where)).count == 0:
+        config = SetConfig.from_node(entry.node, where)
+        located = locate(config)
+        if incomplete == "allow" and located.count == 0 and not entry.path.startswith("id."):
             dropped.append(entry.path)
             continue
-        opened[entry.path] = open_split(entry.node, entry.role, classes, node.get("incomplete", "error"), where)
+        check_complete(config, located, incomplete, where)
+        split = split_of(config, located, entry.role, classes, where)
+        opened[entry.path] = split if entry.path in defined else _added(split)
     return Benchmark(
         name=node["name"],
         classes=classes,
@@ -154,6 +160,11 @@ def build_preprocess(node: Mapping[str, Any], where: str = "benchmark.preprocess
     check_keys(node, inspect.signature(Preprocess).parameters, where)
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in node.items()}
     return Preprocess(**values)
+
+
+def _added(split: Split) -> Split:
+    """A further set moves the means over sets: that is another benchmark."""
+    return replace(split, deviations=(*split.deviations, "not part of the benchmark as defined"))
 
 
 def _group(opened: Mapping[str, Split], group: str) -> dict[str, Split]:

@@ -136,11 +136,32 @@ def open_split(
         DataError: images are missing (all of them, or some while `incomplete` is `error`), or unreadable.
     """
     where = where or f"dataset {node.get('name')}"
-    if incomplete not in get_args(Incomplete):
-        raise ConfigError(f"benchmark.incomplete — found {incomplete!r} — allowed: {', '.join(get_args(Incomplete))}")
     config = SetConfig.from_node(node, where)
     located = locate(config)
-    if located.found is None or (located.count < len(located.manifest) and incomplete == "error"):
+    check_complete(config, located, incomplete, where)
+    return split_of(config, located, role, classes, where)
+
+
+def check_complete(config: SetConfig, located: Located, incomplete: Incomplete, where: str) -> None:
+    """Raise unless a set may be used as it was found.
+
+    Raises:
+        ConfigError: `incomplete` is neither `error` nor `allow`.
+        DataError: nothing was found, or not everything while `incomplete` is `error`.
+    """
+    if incomplete not in get_args(Incomplete):
+        raise ConfigError(f"benchmark.incomplete — found {incomplete!r} — allowed: {', '.join(get_args(Incomplete))}")
+    if located.count == 0 or (located.count < len(located.manifest) and incomplete == "error"):
+        raise DataError(missing_message(config, located, where))
+
+
+def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[str], where: str) -> Split:
+    """Return the split made of what was found; arguments as for `open_split`.
+
+    Raises:
+        DataError: nothing was found, a class of an ID set is unknown, or an image of the fingerprint is unreadable.
+    """
+    if located.found is None:
         raise DataError(missing_message(config, located, where))
     kept = np.flatnonzero(located.found.present)
     keys = [located.manifest.keys[i] for i in kept]

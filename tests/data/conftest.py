@@ -1,0 +1,63 @@
+import gzip
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+
+def noisy(shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def write_image(path: Path, pixels, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Pillow.fromarray(pixels).save(path, **options)
+
+
+def write_cifar(folder: Path, labels_by_file: dict[str, list[int]], names: list[str]):
+    """CIFAR-style pickles; returns the pixels (n, 32, 32, 3) by file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = {}
+    for seed, (file, labels) in enumerate(labels_by_file.items()):
+        planar = noisy((len(labels), 3, 32, 32), seed)
+        content = {"data": planar.reshape(len(labels), 3072), "labels": labels}
+        (folder / file).write_bytes(pickle.dumps(content, protocol=2))
+        pixels[file] = np.moveaxis(planar, 1, 3)
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
+    return pixels
+
+
+def write_idx(folder: Path, prefix: str, images, labels, packed: bool):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in ((f"{prefix}-images-idx3-ubyte", images), (f"{prefix}-labels-idx1-ubyte", labels)):
+        array = np.asarray(array, np.uint8)
+        raw = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+        if packed:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(raw))
+        else:
+            (folder / name).write_bytes(raw)
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch) -> Path:
+    """An empty data folder, the only one searched apart from an empty ./data."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    monkeypatch.setenv("OPENBENCH_DATA", str(folder))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Write a manifest and return the name under which it loads."""
+
+    def write(text: str, name: str = "set") -> str:
+        path = tmp_path / f"{name}.txt"
+        path.write_text(text)
+        return str(path)
+
+    return write

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+from openbench.data.items import ArrayItems, FileItems, decode
+from openbench.errors import DataError
+
+from .conftest import noisy, write_image
+
+
+def test_colour_and_grey_files_come_back_pixel_by_pixel(tmp_path):
+    for name, pixels in (("c.png", noisy((4, 6, 3))), ("g.png", noisy((4, 6)))):
+        write_image(tmp_path / name, pixels)
+        np.testing.assert_array_equal(decode(tmp_path / name), pixels)
+
+
+@pytest.mark.parametrize("mode", ["P", "RGBA", "LA", "CMYK", "1"])
+def test_any_other_mode_becomes_rgb_as_pillow_converts_it(tmp_path, mode):
+    path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
+    Pillow.fromarray(noisy((5, 7, 3))).convert(mode).save(path)
+    expected = np.asarray(Pillow.open(path).convert("RGB"))
+    np.testing.assert_array_equal(decode(path), expected)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 300])
+def test_a_corrupt_file_is_named_and_never_replaced(tmp_path, keep):
+    path = tmp_path / "bad.jpg"
+    write_image(path, noisy((40, 40, 3)))
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(DataError, match=r"bad\.jpg' cannot be read.*get the file again"):
+        FileItems([path])[0]
+
+
+def test_rows_of_an_array_are_read_in_manifest_order():
+    pixels = noisy((6, 3, 3, 3))
+    items = ArrayItems(pixels, np.array([5, 0, 1, 2]))
+    np.testing.assert_array_equal(np.stack([items[i] for i in range(4)]), pixels[[5, 0, 1, 2]])
+    np.testing.assert_array_equal(items.gather(0, 3), pixels[[5, 0, 1]])
+    np.testing.assert_array_equal(items.gather(1, 4), pixels[[0, 1, 2]])
+
+
+def test_consecutive_rows_are_gathered_without_a_copy():
+    pixels = noisy((6, 3, 3, 3))
+    assert np.shares_memory(ArrayItems(pixels, np.arange(2, 6)).gather(1, 3), pixels)
+
+
+def test_an_index_past_the_end_is_an_error_so_that_iteration_ends():
+    assert len(list(ArrayItems(noisy((3, 2, 2)), np.array([2, 0])))) == 2

@@ -1,0 +1,126 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openbench.data.listing import list_lines, read_list, section, sequence_section
+from openbench.data.manifest import compact, load_classes, load_manifest, parse, write_section
+from openbench.errors import DataError
+
+
+def test_ranges_numbers_and_continued_lines_expand_in_the_order_written():
+    text = "# note\nkey: a/{class}/{index:03d}.png\ncat: 7 1-3\n  10\n\ndog: 5\n"
+    found = parse(text, "x")
+    assert found.keys == (
+        "a/cat/007.png",
+        "a/cat/001.png",
+        "a/cat/002.png",
+        "a/cat/003.png",
+        "a/cat/010.png",
+        "a/dog/005.png",
+    )
+    assert found.classes == ("cat",) * 5 + ("dog",)
+
+
+def test_a_sequence_gives_each_number_its_own_class_across_lines():
+    found = parse("key: m/{label}_{index}.jpg\nlabels 8: 31\n  4\n", "x")
+    assert found.keys == ("m/3_8.jpg", "m/1_9.jpg", "m/4_10.jpg")
+    assert found.classes == ("3", "1", "4")
+
+
+def test_a_sequence_over_a_class_list_names_the_classes():
+    found = parse("key: c/{index}_{label}.png\nlabels 0 cifar10/classes: 39\n", "x")
+    assert found.keys == ("c/0_3.png", "c/1_9.png")
+    assert found.classes == ("cat", "truck")
+
+
+def test_names_need_no_numbers_and_a_class_may_be_unknown():
+    found = parse("key: n/{name}\n-: a1.jpg b-2.jpg\n", "x")
+    assert found.keys == ("n/a1.jpg", "n/b-2.jpg")
+    assert found.class_names() == ()
+
+
+def test_several_sections_follow_each_other():
+    found = parse("key: a/{index}.png\ncat: 1\nkey: b/{index}.png\ncat: 1\n", "x")
+    assert found.keys == ("a/1.png", "b/1.png")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("key: a/{index}\ncat: 1 2 1\n", "'a/1' is listed more than once"),
+        ("key: a/{index}\ncat: 5-3\n", r"line 2 \(cat\): found '5-3'"),
+        ("key: a/{index}\ncat: x\n", "found 'x'"),
+        ("key: a/b\ncat: 1\n", "no place for images"),
+        ("cat: 1\n", "no place for images"),
+        ("key: a/{index}\ncat 1\n", "line 2: found 'cat 1'"),
+        ("key: a/{index}\n  1 2\n", "continues nothing"),
+    ],
+)
+def test_a_malformed_manifest_is_refused_by_line(text, message):
+    with pytest.raises(DataError, match=message):
+        parse(text, "x")
+
+
+def test_an_unknown_manifest_offers_the_nearest():
+    with pytest.raises(DataError, match="did you mean 'cifar10/test'"):
+        load_manifest("cifar10/tset")
+
+
+def test_an_unknown_class_list_is_named():
+    with pytest.raises(DataError, match="class list 'cifar11/classes' not found"):
+        load_classes("cifar11/classes")
+
+
+@given(st.lists(st.integers(0, 400), unique=True, max_size=300))
+def test_any_order_of_numbers_survives_writing_and_reading(numbers):
+    text = write_section("k/{index}", [("cat", compact(numbers))]) if numbers else ""
+    assert parse(text, "x").keys == tuple(f"k/{i}" for i in numbers)
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+@given(st.text("0123456789", min_size=1, max_size=400), st.integers(0, 9))
+def test_any_sequence_survives_writing_and_reading(labels, start):
+    text = write_section("k/{index}_{label}", [(f"labels {start}", labels)])
+    assert parse(text, "x").keys == tuple(f"k/{start + i}_{c}" for i, c in enumerate(labels))
+
+
+def test_layout_does_not_change_the_digest_but_content_and_order_do():
+    base = parse("key: a/{index}\ncat: 1-3\n", "x")
+    assert parse("# why\nkey: a/{index}\ncat: 1\n  2 3\n", "y").digest == base.digest
+    for other in ("cat: 1-4", "cat: 3 2 1", "dog: 1-3"):
+        assert parse(f"key: a/{{index}}\n{other}\n", "x").digest != base.digest
+
+
+def test_a_list_becomes_a_manifest_and_comes_back():
+    lines = ["s/test/cat/0010.png 3", "s/test/cat/0002.png 3", "s/test/dog/0001.png 5"]
+    keys = [path for path, _ in read_list(lines, "x")]
+    pattern = "s/test/{class}/{index:04d}.png"
+    kept = parse(section(pattern, keys, ordered=True), "x")
+    assert list_lines(kept, {"cat": 3, "dog": 5}.__getitem__) == lines
+    assert parse(section(pattern, keys), "x").keys == tuple(sorted(keys))
+
+
+def test_a_list_whose_paths_hold_no_class_takes_it_from_elsewhere():
+    text = section("t/{name}", ["t/x.jpg", "t/a.jpg"], class_of={"t/x.jpg": "cat", "t/a.jpg": "dog"}.__getitem__)
+    assert dict(zip(parse(text, "x").keys, parse(text, "x").classes, strict=True)) == {
+        "t/x.jpg": "cat",
+        "t/a.jpg": "dog",
+    }
+
+
+def test_a_list_of_labelled_numbers_becomes_a_sequence():
+    keys = ["m/1_3.jpg", "m/0_2.jpg", "m/7_4.jpg"]
+    assert sorted(parse(sequence_section("m/{label}_{index}.jpg", keys), "x").keys) == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: read_list(["only/path.png"], "x"), "line 1"),
+        (lambda: section("a/{index}.png", ["b/1.png"]), "'b/1.png' does not fit the pattern"),
+        (lambda: sequence_section("m/{label}_{index}.jpg", ["m/1_3.jpg", "m/0_5.jpg"]), "with gaps"),
+    ],
+)
+def test_a_list_that_does_not_fit_is_refused(make, message):
+    with pytest.raises(DataError, match=message):
+        make()

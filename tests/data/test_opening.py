@@ -1,0 +1,182 @@
+import os
+
+import numpy as np
+import pytest
+
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
+from openbench.data.loading import batches
+from openbench.data.opening import open_split
+from openbench.errors import ConfigError, DataError
+
+from .conftest import noisy, write_image
+
+FOLDER = {"folder": {"_target_": "openbench.data.sources.ImageFolder"}}
+
+
+@pytest.fixture
+def pets(root, manifest):
+    """A set of six 8×8 images in a folder, and its config node."""
+    for i in range(6):
+        write_image(root / f"pets/{'cat' if i < 3 else 'dog'}/{i}.png", noisy((8, 8, 3), i))
+    name = manifest("key: pets/{class}/{index}.png\ncat: 0-2\ndog: 3-5\n", "pets")
+    return {"name": "pets", "manifest": name, "sources": FOLDER, "size": [8, 8]}
+
+
+def test_an_id_split_has_the_index_of_each_class(pets):
+    split = open_split(pets, Role.ID_TEST, ("dog", "cat"))
+    assert split.labels.tolist() == [1, 1, 1, 0, 0, 0]
+    assert split.classes == ("dog", "cat")
+    assert (split.name, split.expected, split.deviations) == ("pets", 6, ())
+
+
+def test_an_ood_split_has_label_minus_one_and_keeps_its_class_names(pets):
+    split = open_split(pets, Role.FAR, ("owl",), where="benchmark.far.beasts")
+    assert split.name == "beasts"
+    assert set(split.labels.tolist()) == {-1}
+    assert split.classes == ("cat", "dog")
+
+
+def test_a_class_that_is_no_id_class_is_refused_for_an_id_role(pets):
+    with pytest.raises(DataError, match=r"\['dog'\] of the manifest are no ID classes"):
+        open_split(pets, Role.ID_VAL, ("cat",))
+
+
+def test_the_digest_is_the_same_in_every_role_and_place(pets, root, monkeypatch):
+    first = open_split(pets, Role.FAR).digest
+    assert open_split(pets, Role.ID_TEST, ("cat", "dog")).digest == first
+    moved = root.parent / "elsewhere/images_classic"
+    moved.parent.mkdir()
+    root.rename(moved)
+    monkeypatch.setenv("OPENBENCH_DATA", str(moved.parent))
+    assert open_split(pets, Role.FAR).digest == first
+
+
+def test_another_image_under_the_same_name_changes_the_digest(pets, root):
+    before = open_split(pets, Role.FAR).digest
+    write_image(root / "pets/cat/1.png", noisy((8, 8, 3), 99))
+    assert open_split(pets, Role.FAR).digest != before
+
+
+def test_a_limit_keeps_a_seeded_subset_in_order_and_is_recorded(pets):
+    some = open_split({**pets, "limit": 3}, Role.FAR)
+    assert len(some) == 3
+    assert some.expected == 6
+    assert some.deviations == ("limited to 3 of 6 images (seed 0)",)
+    whole = list(open_split(pets, Role.FAR).keys)
+    assert [whole.index(k) for k in some.keys] == sorted(whole.index(k) for k in some.keys)
+    others = {tuple(open_split({**pets, "limit": 3, "seed": seed}, Role.FAR).keys) for seed in range(8)}
+    assert len(others) > 1
+    assert open_split({**pets, "limit": 3}, Role.FAR).digest == some.digest
+
+
+def test_a_limit_above_the_size_is_no_limit(pets):
+    assert open_split({**pets, "limit": 100}, Role.FAR).deviations == ()
+
+
+def test_a_missing_set_names_the_set_the_count_every_place_and_the_remedies(pets, root):
+    for path in (root / "pets").rglob("*.png"):
+        path.unlink()
+    with pytest.raises(DataError) as raised:
+        open_split(pets, Role.FAR, where="benchmark.far.pets")
+    text = str(raised.value)
+    assert "data set 'pets' (far.pets) is not found — 0 of 6 images" in text
+    for place in (root / "images_classic", root / "images_largescale", root, root.parent / "data"):
+        assert f"{place}\n" in text
+    for remedy in ("~benchmark.far.pets", "benchmark.incomplete=allow", "python -m openbench check", "OPENBENCH_DATA"):
+        assert remedy in text
+
+
+def test_an_id_set_cannot_be_dropped_so_the_message_does_not_offer_it(pets, root):
+    (root / "pets/cat/1.png").unlink()
+    with pytest.raises(DataError) as raised:
+        open_split(pets, Role.ID_TEST, ("cat", "dog"), where="benchmark.id.test")
+    assert "~benchmark" not in str(raised.value)
+
+
+def test_an_incomplete_set_is_refused_with_the_count(pets, root):
+    (root / "pets/cat/1.png").unlink()
+    with pytest.raises(DataError, match="is incomplete — 5 of 6 images found"):
+        open_split(pets, Role.FAR)
+
+
+def test_incomplete_allow_keeps_what_is_there_and_records_it(pets, root):
+    whole = open_split(pets, Role.FAR)
+    (root / "pets/cat/1.png").unlink()
+    split = open_split(pets, Role.ID_TEST, ("cat", "dog"), "allow")
+    assert split.deviations == ("5 of 6 images found",)
+    assert split.expected == 6
+    assert split.keys == [k for k in whole.keys if not k.endswith("cat/1.png")]
+    assert split.labels.tolist() == [0, 0, 1, 1, 1]
+    np.testing.assert_array_equal(split.items[1], noisy((8, 8, 3), 2))
+    assert split.digest != whole.digest
+
+
+def test_incomplete_allow_does_not_allow_nothing(pets, root):
+    for path in (root / "pets").rglob("*.png"):
+        path.unlink()
+    with pytest.raises(DataError, match="0 of 6"):
+        open_split(pets, Role.FAR, incomplete="allow")
+
+
+def test_an_unknown_policy_is_refused(pets):
+    with pytest.raises(ConfigError, match="'maybe' — allowed: error, allow"):
+        open_split(pets, Role.FAR, incomplete="maybe")
+
+
+def test_images_of_another_size_are_a_deviation_not_an_error(pets):
+    assert open_split({**pets, "size": [64, 64]}, Role.FAR).deviations == ("images are 8×8; 64×64 expected",)
+    del pets["size"]
+    assert open_split({**pets, "min_side": 9}, Role.FAR).deviations == (
+        "shorter side of 8 pixels; at least 9 expected",
+    )
+    assert open_split({**pets, "min_side": 8}, Role.FAR).deviations == ()
+
+
+def test_the_first_complete_source_is_used_else_the_fullest_and_never_a_mixture(pets, root):
+    folder = "openbench.data.sources.ImageFolder"
+    pets["sources"] = {
+        "part": {"_target_": folder, "at": ["part"], "deviation": "copied"},
+        "plain": {"_target_": folder, "at": ["."]},
+    }
+    write_image(root / "part/pets/cat/0.png", noisy((8, 8, 3), 50))
+    assert open_split(pets, Role.FAR).deviations == ()
+    (root / "pets/dog/5.png").unlink()
+    fullest = open_split(pets, Role.FAR, incomplete="allow")
+    assert fullest.deviations == ("5 of 6 images found",)
+    np.testing.assert_array_equal(fullest.items[0], noisy((8, 8, 3), 0))
+    for i in range(6):
+        write_image(root / f"part/pets/{'cat' if i < 3 else 'dog'}/{i}.png", noisy((8, 8, 3), 50 + i))
+    assert open_split(pets, Role.FAR).deviations == ("copied",)
+
+
+def test_a_source_that_has_none_of_it_leaves_room_for_the_next_root(pets, root, monkeypatch):
+    empty = root.parent / "empty"
+    monkeypatch.setenv("OPENBENCH_DATA", f"{empty}{os.pathsep}{root}")
+    assert len(open_split(pets, Role.FAR)) == 6
+
+
+def test_a_corrupt_image_past_the_fingerprint_is_named_when_it_is_read(root, manifest):
+    for i in range(65):
+        write_image(root / f"many/{i}.png", noisy((8, 8, 3), i))
+    (root / "many/1.png").write_bytes(b"cut off")
+    node = {"name": "many", "manifest": manifest("key: many/{index}.png\n-: 0-64\n"), "sources": FOLDER}
+    split = open_split(node, Role.FAR)
+    with pytest.raises(DataError, match=r"split 'many' \(far\), image 'many/1\.png': .*cannot be read"):
+        list(batches(split, Preprocess(8, 8), 16))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mainfest": "x"}, "no key 'mainfest'; did you mean 'manifest'"),
+        ({"manifest": None}, "`manifest` is missing"),
+        ({"sources": {}}, "`sources` is missing"),
+        ({"limit": 0}, "limit — found 0"),
+        ({"limit": True}, "limit — found True"),
+        ({"sources": {"a": {"_target_": "openbench.data.sources.ImageFolder", "att": ["."]}}}, "no key 'att'"),
+    ],
+)
+def test_a_wrong_node_is_refused_by_key(pets, change, message):
+    with pytest.raises(ConfigError, match=message):
+        open_split({**pets, **change}, Role.FAR)

@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from openbench.data.packs import CifarPickles, IdxFiles, NpzPack, SvhnMat
+from openbench.data.sources import ImageFolder
+from openbench.errors import DataError
+
+from .conftest import noisy, write_cifar, write_idx, write_image
+
+
+def images(found):
+    return [found.items[i] for i in range(len(found.items))]
+
+
+def test_a_cifar_key_is_the_nth_picture_of_its_class_in_file_order(root):
+    names = ["cat", "dog"]
+    pixels = write_cifar(root / "c", {"data_batch_1": [1, 0, 1], "data_batch_2": [0, 1, 1], "test_batch": [0]}, names)
+    source = CifarPickles(folder="c", train=["data_batch_1", "data_batch_2"])
+    keys = ["c/train/dog/0003.png", "c/train/cat/0002.png", "c/train/dog/0001.png", "c/train/dog/0005.png"]
+    found = source.find(root / "c", keys)
+    first, second = pixels["data_batch_1"], pixels["data_batch_2"]
+    # By hand: dogs are at 0, 2 of the first file and 1, 2 of the second; cats at 1 and 0.
+    for image, expected in zip(images(found), [second[1], second[0], first[0]], strict=True):
+        np.testing.assert_array_equal(image, expected)
+    assert found.present.tolist() == [True, True, True, False]
+
+
+def test_cifar_is_absent_unless_every_file_of_the_part_is_there(root):
+    write_cifar(root / "c", {"data_batch_1": [0, 1], "test_batch": [0]}, ["cat", "dog"])
+    source = CifarPickles(folder="c")
+    assert source.find(root / "c", ["c/train/cat/0001.png"]) is None
+    assert source.find(root / "c", ["c/test/cat/0001.png"]).count == 1
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_an_idx_key_is_a_row_of_its_part_and_its_label_must_agree(root, packed):
+    train, test = noisy((3, 5, 4), 1), noisy((2, 5, 4), 2)
+    write_idx(root / "m", "train", train, [7, 1, 7], packed)
+    write_idx(root / "m", "t10k", test, [0, 7], packed)
+    keys = ["m/test/7_1.jpg", "m/train/7_2.jpg", "m/train/1_0.jpg", "m/test/0_0.jpg", "m/test/7_5.jpg"]
+    found = IdxFiles(at=["m"]).find(root / "m", keys)
+    assert found.present.tolist() == [True, True, False, True, False]
+    for image, expected in zip(images(found), [test[1], train[2], test[0]], strict=True):
+        np.testing.assert_array_equal(image, expected)
+
+
+def test_idx_parts_are_found_one_by_one(root):
+    write_idx(root / "m", "t10k", noisy((2, 4, 4)), [3, 4], True)
+    found = IdxFiles(at=["m"]).find(root / "m", ["m/train/3_0.jpg", "m/test/4_1.jpg"])
+    assert found.present.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"\1" + raw[1:], lambda raw: raw[:3]])
+def test_a_damaged_idx_file_is_named(root, damage):
+    write_idx(root / "m", "t10k", noisy((2, 4, 4)), [3, 4], False)
+    path = root / "m/t10k-images-idx3-ubyte"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match="t10k-images-idx3-ubyte' is no complete idx file"):
+        IdxFiles(at=["m"]).find(root / "m", ["m/test/4_1.jpg"])
+
+
+def test_a_cut_off_gzip_is_named(root):
+    write_idx(root / "m", "t10k", noisy((2, 4, 4)), [3, 4], True)
+    path = root / "m/t10k-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        IdxFiles(at=["m"]).find(root / "m", ["m/test/4_1.jpg"])
+
+
+def test_idx_images_and_labels_must_be_as_many(root):
+    write_idx(root / "m", "t10k", noisy((3, 4, 4)), [3, 4], True)
+    with pytest.raises(DataError, match=r"has 3 images.*2 labels"):
+        IdxFiles(at=["m"]).find(root / "m", ["m/test/4_1.jpg"])
+
+
+def test_an_npz_pack_is_read_by_its_paths(root):
+    pixels = noisy((3, 6, 6, 3))
+    np.savez(root / "p.npz", images=pixels, paths=np.array(["t/b.jpg", "t/a.jpg", "t/c.jpg"]))
+    found = NpzPack("p.npz").find(root / "p.npz", ["t/a.jpg", "t/z.jpg", "t/b.jpg"])
+    assert found.present.tolist() == [True, False, True]
+    np.testing.assert_array_equal(images(found), pixels[[1, 0]])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"images": np.zeros((2, 4, 4, 3), np.uint8), "paths": np.array(["a"])},
+        {"images": np.zeros((1, 4, 4, 3), np.float32), "paths": np.array(["a"])},
+        {"paths": np.array(["a"])},
+        {"images": np.array([{"an": "object"}]), "paths": np.array(["a"])},
+    ],
+)
+def test_an_npz_that_is_no_pack_is_refused(root, content):
+    np.savez(root / "p.npz", **content)
+    with pytest.raises(DataError, match=r"p\.npz"):
+        NpzPack("p.npz").find(root / "p.npz", ["a"])
+
+
+def test_svhn_numbers_count_from_one_and_ten_means_zero(root):
+    pixels = noisy((32, 32, 3, 3))
+    savemat(root / "test_32x32.mat", {"X": pixels, "y": np.array([[5], [10], [2]], np.uint8)})
+    keys = ["svhn/test/000002_0.jpg", "svhn/test/000001_5.jpg", "svhn/test/000003_1.jpg"]
+    found = SvhnMat(at=["."]).find(root / "test_32x32.mat", keys)
+    assert found.present.tolist() == [True, True, False]
+    np.testing.assert_array_equal(images(found), [pixels[..., 1], pixels[..., 0]])
+
+
+def test_a_mat_file_that_is_none_is_named(root):
+    (root / "test_32x32.mat").write_bytes(b"not a mat file" * 40)
+    with pytest.raises(DataError, match=r"test_32x32\.mat' cannot be read"):
+        SvhnMat(at=["."]).find(root / "test_32x32.mat", ["svhn/test/000001_5.jpg"])
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [({}, "a/b/1.png"), ({"strip": "a/"}, "b/1.png"), ({"flat": True}, "1.png")],
+)
+def test_a_folder_holds_files_at_their_key_or_less_a_prefix_or_flat(root, options, path):
+    pixels = noisy((4, 5, 3))
+    write_image(root / path, pixels)
+    found = ImageFolder(at=["."], **options).find(root, ["a/b/1.png", "a/b/2.png"])
+    assert found.present.tolist() == [True, False]
+    np.testing.assert_array_equal(found.items[0], pixels)
+
+
+def test_a_folder_without_any_of_the_files_is_absent(root):
+    assert ImageFolder().find(root / "nowhere", ["a/1.png"]) is None
+
+
+def test_places_are_every_folder_below_every_root(tmp_path):
+    roots = [tmp_path / "one", tmp_path / "two"]
+    assert ImageFolder(at=["x", "."]).places(roots) == [roots[0] / "x", roots[0], roots[1] / "x", roots[1]]
