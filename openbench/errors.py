@@ -24,6 +24,10 @@ class CheckpointError(OpenbenchError):
     """Weights are missing, have another hash than stated, or do not fit the architecture."""
 
 
+class TrainingError(OpenbenchError):
+    """A training cannot go on: its loss is no longer a finite number."""
+
+
 class CacheError(OpenbenchError):
     """A cached column is not what was written; deleting it is always safe."""
 

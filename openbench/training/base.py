@@ -1,0 +1,146 @@
+"""The contract of training methods: what is added to the network, and the loss of a batch."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from openbench.backbones.anatomy import Anatomy, last_linear, tapping
+from openbench.training.images import ImageSet
+from openbench.training.recipe import Recipe
+
+Selection = Literal["val_accuracy", "train_loss"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where in the training a batch is, and the randomness that a method may use there.
+
+    Args:
+        epoch: counted from 0.
+        epochs: in all.
+        step: counted from 0 over the whole training.
+        steps: in all.
+        generator: on the CPU; its state is part of the checkpoint, so a resumed training draws the same.
+    """
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    generator: torch.Generator
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a loss is computed from; tensors on the network's device.
+
+    Args:
+        images: (n, channels, h, w) float32, augmented and normalised.
+        labels: (n,) int64.
+        rows: (n,) int64 on the CPU, the images' positions in the training split.
+        moment: where in the training this is.
+        outliers: (m, channels, h, w) float32, augmented and normalised, for methods with `uses_outliers`.
+        outlier_rows: (m,) int64 on the CPU, the outliers' positions in their split.
+    """
+
+    images: Tensor
+    labels: Tensor
+    rows: Tensor
+    moment: Moment
+    outliers: Tensor | None = None
+    outlier_rows: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The images that training may see, for methods that look at all of them between epochs."""
+
+    train: ImageSet
+    outliers: ImageSet | None
+
+
+class TrainingMethod(ABC):
+    """A way to train a classifier for OOD detection. Final subclasses are frozen dataclasses with a `recipe` field.
+
+    A method is a value: fields are hyper-parameters and enter the checkpoint's digest. What it learns or counts
+    (prototypes, queues, an adaptive weight) is a parameter or buffer of the module that `prepare` returns, which the
+    loop saves and restores; so a killed training goes on as if nothing had happened.
+
+    Attributes:
+        recipe: optimiser, schedule, augmentation.
+        reference: the paper.
+        version: raised when a change alters the weights that come out.
+        scorer: the post-hoc method, a name in configs/method, that the paper evaluates it with.
+        uses_outliers: whether `Batch.outliers` is filled from the benchmark's OOD training split.
+        selection: which epoch is kept as best: highest ID validation accuracy, or lowest mean training loss for
+            methods that train no classifier. Of equals, the latest.
+    """
+
+    recipe: Recipe
+    reference: ClassVar[str]
+    version: ClassVar[int]
+    scorer: ClassVar[str] = "msp"
+    uses_outliers: ClassVar[bool] = False
+    selection: ClassVar[Selection] = "val_accuracy"
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> nn.Module:
+        """Return the module that is trained: the network itself, or one that holds it beside further parts.
+
+        Its forward maps images (n, channels, h, w) to the logits (n, c) that validation accuracy is taken from.
+
+        Args:
+            model: the backbone's network, images to logits.
+            feature_dim: d.
+            num_classes: c.
+        """
+        return model
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of a batch, a scalar.
+
+        Args:
+            model: what `prepare` returned, in training mode.
+            batch: images, labels, where in the training they come.
+        """
+
+    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:  # noqa: B027
+        """Do what an epoch begins with; by default nothing.
+
+        Args:
+            model: what `prepare` returned.
+            moment: the first step of the epoch.
+            data: every image, for methods that cluster or mine them.
+        """
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return the optimiser's groups: `params`, optionally `weight_decay` and `lr_scale` (a factor on the rate)."""
+        return [{"params": [p for p in model.parameters() if p.requires_grad]}]
+
+    @property
+    def outlier_batch_size(self) -> int:
+        """Outliers per step, for methods that use them."""
+        return self.recipe.batch_size
+
+    def identity(self) -> dict[str, Any]:
+        """Return what fixes the method: its class, version and hyper-parameters, the recipe among them."""
+        cls = type(self)
+        params = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {"target": f"{cls.__module__}.{cls.__qualname__}", "version": cls.version, "params": params}
+
+
+def features_and_logits(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the penultimate features (n, d) and logits (n, c) of one forward pass, with gradients.
+
+    Args:
+        network: the backbone's own network, as `prepare` received it; its last nn.Linear is the head.
+        images: (n, channels, h, w).
+    """
+    with tapping(network, Anatomy(last_linear(network)), (), "none") as tapped:
+        network(images)
+    if tapped.features is None or tapped.logits is None:
+        raise RuntimeError(f"{type(network).__name__}: its last nn.Linear took no part in the forward pass")
+    return tapped.features, tapped.logits

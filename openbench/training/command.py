@@ -1,0 +1,63 @@
+"""The command line that trains a job, exact enough to be pasted."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from openbench.digest import digest
+from openbench.paths import config_dir
+from openbench.training.job import TrainingJob
+
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+
+
+def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
+    """Return the command that trains a job.
+
+    Args:
+        job: names benchmark, backbone and seed.
+        config: the scientific nodes; where `training` and `backbone` differ from their yaml files, the command says so.
+    """
+    training = config["training"]
+    name = training.get("_name_") or type(job.method).__module__.rpartition(".")[2]
+    arguments = [f"+benchmark={job.benchmark}", f"backbone={job.backbone.name}", f"training={name}", f"seed={job.seed}"]
+    for group, chosen, node in (
+        ("backbone", job.backbone.name, config.get("backbone") or {}),
+        ("training", name, training),
+    ):
+        arguments += [f"{group}.{path}={_typed(value)}" for path, value in _changed(node, _shipped(group, chosen))]
+    return shlex.join(["python", "-m", "openbench", "train", *arguments])
+
+
+def _shipped(group: str, name: str) -> Mapping[str, Any] | None:
+    """The yaml that a choice stands for, or None if it is not one of ours."""
+    path = config_dir() / group / f"{name}.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _changed(node: Mapping[str, Any], shipped: Mapping[str, Any] | None, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) wherever a node departs from the yaml it came from."""
+    for key, value in node.items():
+        if shipped is None or key == "_name_":
+            continue
+        original = shipped.get(key)
+        if isinstance(value, Mapping) and isinstance(original, Mapping):
+            yield from _changed(value, original, f"{path}{key}.")
+        elif key not in shipped or digest(value) != digest(original):
+            yield f"{path}{key}", value
+
+
+def _typed(value: Any) -> str:
+    """A value in Hydra's override grammar."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_typed(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_typed(item) for item in value) + "]"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    text = str(value)
+    plain = not isinstance(value, str) or _PLAIN.fullmatch(text)
+    return text if plain else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

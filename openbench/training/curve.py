@@ -1,0 +1,70 @@
+"""The course of a training: one row per epoch, as CSV for machines and PNG for eyes."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+
+@dataclass(frozen=True)
+class EpochRow:
+    """What one epoch came to.
+
+    Args:
+        epoch: counted from 1.
+        step: steps taken so far.
+        lr: learning rate of the epoch's last step.
+        loss: mean training loss over the epoch's images.
+        val_accuracy: on the ID validation split after the epoch, in [0, 1].
+        images_per_second: training images, validation excluded.
+        seconds: wall time of the epoch, validation included.
+    """
+
+    epoch: int
+    step: int
+    lr: float
+    loss: float
+    val_accuracy: float
+    images_per_second: float
+    seconds: float
+
+
+def as_csv(rows: Sequence[EpochRow]) -> bytes:
+    """Return the rows as CSV with a header, one line per epoch."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, [f.name for f in fields(EpochRow)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return stream.getvalue().encode()
+
+
+def as_png(rows: Sequence[EpochRow], title: str, best_epoch: int) -> bytes:
+    """Return a picture of loss and learning rate above, validation accuracy with the epoch kept below."""
+    # Half a second to import, and only a finished training needs it.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    epochs = [row.epoch for row in rows]
+    marker = "o" if len(rows) < 20 else None
+    above.plot(epochs, [row.loss for row in rows], color="C0", marker=marker)
+    above.set_ylabel("training loss", color="C0")
+    rates = above.twinx()
+    rates.plot(epochs, [row.lr for row in rows], color="C7", linestyle="--")
+    rates.set_ylabel("learning rate", color="C7")
+    below.plot(epochs, [100 * row.val_accuracy for row in rows], color="C2", marker=marker)
+    best = next(row for row in rows if row.epoch == best_epoch)
+    below.axvline(best.epoch, color="C3", linewidth=1)
+    below.annotate(
+        f"kept: epoch {best.epoch}, {100 * best.val_accuracy:.2f} %",
+        (best.epoch, 100 * best.val_accuracy),
+        xytext=(0.98, 0.05),
+        textcoords="axes fraction",
+        horizontalalignment="right",
+    )
+    below.set_ylabel("ID validation accuracy, %")
+    below.set_xlabel("epoch")
+    figure.suptitle(title)
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=110)
+    return stream.getvalue()

@@ -1,0 +1,126 @@
+"""Weights for a backbone that has none: found, or trained first, or an error with the command that trains them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from openbench.backbones.base import Backbone
+from openbench.backbones.device import resolve_device
+from openbench.build import TARGET, build
+from openbench.core.benchmark import Benchmark
+from openbench.errors import CheckpointError, ConfigError
+from openbench.training.base import TrainingMethod
+from openbench.training.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
+from openbench.training.command import train_command
+from openbench.training.job import TrainingJob
+from openbench.training.loop import TrainingSettings, train
+
+
+class TrainingRuntime(Protocol):
+    """The part of a runtime that training reads; nothing here changes a number."""
+
+    @property
+    def device(self) -> str:
+        """`auto`, or a torch device string."""
+
+    @property
+    def workers(self) -> int:
+        """Threads that decode images before the first step."""
+
+    @property
+    def progress(self) -> bool:
+        """Whether the training is reported on stderr."""
+
+    @property
+    def train(self) -> str:
+        """`auto` trains what is missing, `never` makes it an error, `force` trains anew."""
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of all checkpoints."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A backbone that is ready.
+
+    Args:
+        backbone: with weights.
+        checkpoint: where they came from; None if the backbone brought its own.
+    """
+
+    backbone: Backbone
+    checkpoint: Checkpoint | None
+
+    def __str__(self) -> str:
+        if self.checkpoint is None:
+            return f"{self.backbone.name}: comes with weights"
+        info = self.checkpoint.info
+        return (
+            f"{self.backbone.name}: epoch {info['best_epoch']} of {info['epochs']}, ID validation accuracy "
+            f"{100 * info['best_val_accuracy']:.2f} %, trained in {info['seconds']:.1f} s on {info['device']} — "
+            f"{self.checkpoint.weights}"
+        )
+
+
+def ensure_trained(
+    backbone: Backbone,
+    benchmark: Benchmark,
+    config: Mapping[str, Any],
+    runtime: TrainingRuntime,
+    say: Callable[[str], None] = lambda text: None,
+) -> Trained:
+    """Return the backbone with the weights that a training gives it on a benchmark; one with weights as it is.
+
+    The weights are those of the epoch with the highest accuracy on the ID validation split (or what the method's
+    `selection` says), as in OpenOOD; the last epoch's lie beside them.
+
+    Args:
+        backbone: changed in place.
+        benchmark: only its ID training, ID validation and, if the method wants them, outlier splits are read.
+        config: the scientific nodes, of which `training` and `seed` are read.
+        runtime: device, folder, and whether a missing checkpoint may be trained.
+        say: receives a line if a training begins.
+
+    Raises:
+        CheckpointError: it is missing and the policy is `never`, it was altered, or its folder cannot be written.
+        ConfigError: the training node is wrong, or the backbone's classes are not the benchmark's.
+        TrainingError: the training diverged.
+    """
+    if backbone.trained:
+        return Trained(backbone, None)
+    job = TrainingJob.of(backbone, benchmark, build_training(config["training"]), config["seed"])
+    found = None if runtime.train == "force" else find_checkpoint(job, runtime.checkpoints)
+    if found is None and runtime.train == "never":
+        raise CheckpointError(
+            f"no checkpoint of {job} — searched: '{folder_of(job, runtime.checkpoints)}' — runtime.train=never forbids "
+            f"training it now — train it with: {train_command(job, config)}"
+        )
+    found = found or _train(job, runtime, say)
+    return Trained(backbone.load(found.weights, found.sha256), found)
+
+
+def build_training(node: Mapping[str, Any]) -> TrainingMethod:
+    """Return the training method of a config node.
+
+    Raises:
+        ConfigError: unknown or missing keys, values out of range, or a target that is no training method.
+    """
+    method = build(node, "training")
+    if not isinstance(method, TrainingMethod):
+        raise ConfigError(f"training: `{TARGET}: {node[TARGET]}` is no openbench.training.base.TrainingMethod")
+    return method
+
+
+def _train(job: TrainingJob, runtime: TrainingRuntime, say: Callable[[str], None]) -> Checkpoint:
+    settings = TrainingSettings(resolve_device(runtime.device), runtime.workers, runtime.progress)
+    anew = runtime.train == "force"
+
+    def start(folder: Path) -> None:
+        why = "training anew" if anew else "no finished checkpoint, training it first"
+        what = f"{job.method.recipe.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
+        say(f"{job}: {why} — {what} — {folder}")
+        train(job, folder, settings)
+
+    return obtain(job, runtime.checkpoints, start, anew=anew)

@@ -1,0 +1,83 @@
+"""What is trained on what: the value whose digest names the checkpoint."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from openbench.backbones.base import Backbone
+from openbench.core.benchmark import Benchmark, Split
+from openbench.digest import digest
+from openbench.errors import ConfigError, DataError
+from openbench.training.base import TrainingMethod
+
+# Raised when a change to the loop alters the weights that come out of an unchanged job.
+LOOP_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingJob:
+    """A network to train, the splits that training may see, how, and from which seed.
+
+    Args:
+        backbone: the network; its present weights do not matter, they are drawn anew from the seed.
+        benchmark: name of the benchmark, for messages.
+        id_train: training images with labels.
+        id_val: held-out ID images that choose the epoch.
+        ood_train: outliers, None unless the method uses them.
+        method: what is minimised, and the recipe.
+        seed: fixes initial weights, order, augmentation and the method's own draws.
+    """
+
+    backbone: Backbone
+    benchmark: str
+    id_train: Split
+    id_val: Split
+    ood_train: Split | None
+    method: TrainingMethod
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Check that there is something to learn from."""
+        if self.method.uses_outliers and self.ood_train is None:
+            raise DataError(
+                f"training '{type(self.method).__name__}' learns from outliers — benchmark '{self.benchmark}' has no "
+                "OOD training split — choose another training or a benchmark with ood_train"
+            )
+        if self.method.recipe.steps_per_epoch(len(self.id_train)) == 0:
+            raise DataError(f"split '{self.id_train.name}' has {len(self.id_train)} image — two or more are needed")
+
+    @classmethod
+    def of(cls, backbone: Backbone, benchmark: Benchmark, method: TrainingMethod, seed: int) -> "TrainingJob":
+        """Return the job of training a backbone on a benchmark; validation and training splits are all it sees.
+
+        Raises:
+            ConfigError: the backbone has another number of classes than the benchmark.
+            DataError: outliers are needed and there are none.
+        """
+        if backbone.num_classes != len(benchmark.classes):
+            raise ConfigError(
+                f"backbone '{backbone.name}' has {backbone.num_classes} classes — benchmark '{benchmark.name}' has "
+                f"{len(benchmark.classes)} — leave backbone.num_classes null, or set it to that"
+            )
+        outliers = benchmark.ood_train if method.uses_outliers else None
+        return cls(backbone, benchmark.name, benchmark.id_train, benchmark.id_val, outliers, method, seed)
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that shapes the weights, and nothing else."""
+        return {
+            "loop": LOOP_VERSION,
+            "id_train": self.id_train.digest,
+            "id_val": self.id_val.digest,
+            "ood_train": None if self.ood_train is None else self.ood_train.digest,
+            "architecture": self.backbone.architecture,
+            "preprocess": asdict(self.backbone.preprocess),
+            "method": self.method.identity(),
+            "seed": self.seed,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Names the checkpoint: equal digests, equal weights up to rounding."""
+        return digest(self.identity())
+
+    def __str__(self) -> str:
+        return f"{self.backbone.name} on {self.benchmark} with {type(self.method).__name__}, seed {self.seed}"

@@ -1,0 +1,228 @@
+"""The only training loop: every method, every network, from the seed to the epoch that is kept."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from openbench.backbones.device import Precision, arithmetic
+from openbench.errors import MethodError, TrainingError
+from openbench.training.base import Batch, Moment, TrainingData
+from openbench.training.curve import EpochRow, as_csv, as_png
+from openbench.training.files import write_atomically
+from openbench.training.finished import TrainingResult, write_finished, write_job
+from openbench.training.images import ImageSet, hold
+from openbench.training.job import TrainingJob
+from openbench.training.progress import Reporter, reporter
+from openbench.training.session import STATE, Session
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Reading a loss waits for the device; doing so now and then is soon enough to stop a training that has diverged.
+_CHECK_EVERY = 32
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a training is carried out; nothing here is meant to change a number.
+
+    Args:
+        device: where it runs; another device rounds differently.
+        workers: threads that decode images before the first step.
+        progress: whether it is reported on stderr.
+    """
+
+    device: torch.device
+    workers: int = 0
+    progress: bool = True
+
+
+def train(job: TrainingJob, folder: Path, settings: TrainingSettings) -> TrainingResult:
+    """Train a job to its end in `folder`, going on from where an interrupted process was.
+
+    On one machine's CPU with one number of threads the weights are the same bit for bit, interrupted or not. The
+    global random state is left as it was. The backbone's own weights are those of the last step afterwards.
+
+    Args:
+        job: what is trained.
+        folder: receives state after every epoch, then weights, `curve.csv`, `curve.png`; no other process may use it.
+        settings: device and reporting.
+
+    Raises:
+        TrainingError: a loss that is not finite; the message names the step.
+        ConfigError: a precision that the device cannot train at, or more images than can be held.
+        CheckpointError: the folder cannot be written.
+    """
+    write_job(folder, job)
+    recipe, device = job.method.recipe, settings.device
+    devices = [device] if device.type == "cuda" else []
+    precision: Precision = "tf32" if recipe.precision == "tf32" else "fp32"
+    with torch.random.fork_rng(devices=devices), arithmetic(precision, device):
+        session = Session.begin(job, folder, device)
+        session.resume()
+        resumed_after = len(session.curve)
+        loop = _Loop(session, settings)
+        with reporter(f"train {job}", loop.step_at(resumed_after), loop.step_at(recipe.epochs), settings.progress) as r:
+            for epoch in range(resumed_after, recipe.epochs):
+                loop.epoch(epoch, r)
+        return _finish(session, resumed_after)
+
+
+class _Loop:
+    """The epochs of a session."""
+
+    def __init__(self, session: Session, settings: TrainingSettings) -> None:
+        job = session.job
+        self.session, self.method, self.recipe = session, job.method, job.method.recipe
+        preprocess, workers = job.backbone.preprocess, settings.workers
+        outliers = None if job.ood_train is None else hold(job.ood_train, preprocess, settings.device, workers)
+        self.data = TrainingData(hold(job.id_train, preprocess, settings.device, workers), outliers)
+        self.validation = hold(job.id_val, preprocess, settings.device, workers)
+        self.per_epoch = self.recipe.steps_per_epoch(len(self.data.train))
+        self.parameters = [p for group in session.optimiser.param_groups for p in group["params"]]
+
+    def step_at(self, epoch: int) -> int:
+        """The number of steps before an epoch."""
+        return epoch * self.per_epoch
+
+    def epoch(self, epoch: int, report: Reporter) -> None:
+        """Take the steps of an epoch, validate, keep the weights if they are best, save the state."""
+        session, start = self.session, time.perf_counter()
+        self.method.on_epoch_start(session.prepared, self._moment(epoch, 0), self.data)
+        loss, images = self._steps(epoch, report)
+        spent = time.perf_counter() - start
+        accuracy = accuracy_of(session.prepared, self.validation, self._autocast)
+        row = EpochRow(
+            epoch=epoch + 1,
+            step=self.step_at(epoch + 1),
+            lr=self.recipe.learning_rate(self.step_at(epoch + 1) - 1, self.per_epoch),
+            loss=loss,
+            val_accuracy=accuracy,
+            images_per_second=images / spent,
+            seconds=time.perf_counter() - start,
+        )
+        session.curve.append(row)
+        session.keep_if_best(accuracy if self.method.selection == "val_accuracy" else -loss)
+        session.save()
+        write_atomically(session.folder / "curve.csv", as_csv(session.curve))
+        report.epoch(row)
+
+    def _steps(self, epoch: int, report: Reporter) -> tuple[float, int]:
+        """Take the steps of an epoch; return the mean loss over its images, and their number."""
+        session, start = self.session, time.perf_counter()
+        session.prepared.train()
+        size = self.recipe.batch_size
+        order = torch.randperm(len(self.data.train), generator=session.generator)
+        outlier_order = self._outlier_order()
+        losses = torch.zeros(self.per_epoch, device=session.device)
+        counts = torch.tensor([len(order[i * size : (i + 1) * size]) for i in range(self.per_epoch)])
+        checked = 0
+        for i in range(self.per_epoch):
+            moment = self._moment(epoch, i)
+            batch = self._batch(order[i * size : (i + 1) * size], outlier_order, moment, i)
+            losses[i] = self._step(batch)
+            if (i + 1) % _CHECK_EVERY == 0 or i + 1 == self.per_epoch:
+                self._check_finite(losses[: i + 1], checked, moment)
+                checked, done = i + 1, int(counts[: i + 1].sum())
+                mean = float((losses[:checked].cpu() * counts[:checked]).sum()) / done
+                report.steps(moment.step + 1, mean, done / (time.perf_counter() - start))
+        return mean, done
+
+    def _batch(self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int) -> Batch:
+        augment, generator, data = self.recipe.augment, self.session.generator, self.data
+        images = self._laid_out(data.train.images(rows, augment, generator))
+        labels = data.train.labels[rows.to(self.session.device)]
+        if data.outliers is None or outlier_order is None:
+            return Batch(images, labels, rows, moment)
+        size = self.method.outlier_batch_size
+        outlier_rows = outlier_order[index * size : (index + 1) * size]
+        outliers = self._laid_out(data.outliers.images(outlier_rows, augment, generator))
+        return Batch(images, labels, rows, moment, outliers, outlier_rows)
+
+    def _step(self, batch: Batch) -> Tensor:
+        """Take one step; return the loss, still on the device."""
+        session, optimiser, scaler = self.session, self.session.optimiser, self.session.scaler
+        rate = self.recipe.learning_rate(batch.moment.step, self.per_epoch)
+        for group in optimiser.param_groups:
+            group["lr"] = rate * group["lr_scale"]
+        with self._autocast():
+            loss = self.method.loss(session.prepared, batch)
+        if loss.ndim != 0:
+            raise MethodError(
+                f"{type(self.method).__name__}.loss returned a tensor of shape {tuple(loss.shape)} — "
+                "a scalar is expected, the mean over the batch"
+            )
+        optimiser.zero_grad(set_to_none=True)
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        if self.recipe.clip is not None:
+            scaler.unscale_(optimiser)
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
+        scaler.step(optimiser)
+        scaler.update()
+        return loss.detach()
+
+    def _check_finite(self, losses: Tensor, checked: int, last: Moment) -> None:
+        bad = ~torch.isfinite(losses)
+        bad[:checked] = False
+        if bool(bad.any()):
+            i = int(bad.int().argmax())
+            step = last.epoch * self.per_epoch + i
+            rate = self.recipe.learning_rate(step, self.per_epoch)
+            raise TrainingError(
+                f"training {self.session.job}: the loss is {float(losses[i])} at step {step + 1} of {last.steps} "
+                f"(epoch {last.epoch + 1}, batch {i + 1}, learning rate {rate:.4g}) — a finite number is expected — "
+                "lower training.recipe.lr, set training.recipe.clip=1.0 or training.recipe.warmup_epochs=1"
+            )
+
+    def _outlier_order(self) -> Tensor | None:
+        """Rows of outliers for an epoch: a permutation, and further ones where there are fewer than needed."""
+        if self.data.outliers is None:
+            return None
+        n, needed = len(self.data.outliers), self.per_epoch * self.method.outlier_batch_size
+        parts = [torch.randperm(n, generator=self.session.generator) for _ in range(-(-needed // n))]
+        return torch.cat(parts)[:needed]
+
+    def _moment(self, epoch: int, index: int) -> Moment:
+        step, epochs = self.step_at(epoch) + index, self.recipe.epochs
+        return Moment(epoch, epochs, step, self.step_at(epochs), self.session.generator)
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        return images if self.recipe.channels_last else images.contiguous()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        dtype = _DTYPES.get(self.recipe.precision)
+        return torch.autocast(self.session.device.type, dtype, enabled=dtype is not None)
+
+
+def accuracy_of(model: nn.Module, images: ImageSet, autocast: Callable[[], AbstractContextManager[object]]) -> float:
+    """Return the share of images whose largest logit is that of their label, in eval mode, without augmentation."""
+    model.eval()
+    right = torch.zeros((), dtype=torch.int64, device=images.labels.device)
+    with torch.no_grad(), autocast():
+        for batch, labels, _ in images.clean():
+            right += (model(batch).argmax(dim=1) == labels).sum()
+    return int(right) / len(images)
+
+
+def _finish(session: Session, resumed_after: int) -> TrainingResult:
+    """Give the kept weights their name, draw the curve, write the finished marker, and drop what is of no more use."""
+    folder, best = session.folder, session.best
+    if best is None:
+        raise RuntimeError("a training ended without an epoch")
+    files = session.write_weights("last")
+    for name, sha256 in best.files.items():
+        final = name.replace(f"best-{best.epoch}", "best", 1)
+        write_atomically(folder / final, (folder / name).read_bytes())
+        files[final] = sha256
+    write_atomically(folder / "curve.png", as_png(session.curve, str(session.job), best.epoch))
+    seconds = sum(row.seconds for row in session.curve)
+    result = TrainingResult(tuple(session.curve), best.epoch, files, resumed_after, seconds)
+    write_finished(folder, session.job, result, session.device)
+    # Only now: a process killed before the marker is there still finds all it needs to get this far again.
+    (folder / STATE).unlink()
+    for name in best.files:
+        (folder / name).unlink()
+    return result

@@ -1,0 +1,92 @@
+"""How long, how fast and at which precision a network is trained: a value, part of the checkpoint's digest."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from openbench.errors import ConfigError, did_you_mean
+from openbench.training.augment import Augmentation
+
+TrainPrecision = Literal["fp32", "tf32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """SGD with momentum, linear warm-up, then cosine decay per step.
+
+    Args:
+        epochs: passes over the training split; 100 for CIFAR.
+        batch_size: images per step; 128 for CIFAR. The last batch of an epoch may be smaller.
+        lr: highest learning rate; 0.1.
+        momentum: in [0, 1); 0.9.
+        weight_decay: L2 penalty on every parameter, biases and batch norm included; 5e-4.
+        nesterov: whether the momentum looks ahead.
+        warmup_epochs: epochs during which the rate rises linearly from lr / steps to lr; 0.
+        final_lr: the rate, absolute, that the cosine would reach one step after the last; 1e-6.
+        clip: largest L2 norm of the gradient over all parameters; None = any.
+        augment: applied to every training batch, in this order.
+        precision: of the forward and backward pass: `fp32`; `tf32` (CUDA may round products to 10 bits); `bf16` or
+            `fp16` autocast, weights staying float32.
+        channels_last: memory layout of the network; faster convolutions, other rounding.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    nesterov: bool = True
+    warmup_epochs: int = 0
+    final_lr: float = 1e-6
+    clip: float | None = None
+    augment: Sequence[Augmentation] = ()
+    precision: TrainPrecision = "fp32"
+    channels_last: bool = True
+
+    def __post_init__(self) -> None:
+        """Check ranges and choices; a list from yaml becomes a tuple."""
+        object.__setattr__(self, "augment", tuple(self.augment))
+        for name, least in (("epochs", 1), ("batch_size", 2), ("warmup_epochs", 0)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            self._require(whole and value >= least, name, f"a whole number ≥ {least}")
+        self._require(self.lr > 0, "lr", "a number > 0")
+        self._require(0 <= self.momentum < 1, "momentum", "0 ≤ momentum < 1")
+        self._require(not self.nesterov or self.momentum > 0, "nesterov", "false where momentum is 0")
+        self._require(self.weight_decay >= 0, "weight_decay", "a number ≥ 0")
+        self._require(self.warmup_epochs < self.epochs, "warmup_epochs", f"less than epochs ({self.epochs})")
+        self._require(0 <= self.final_lr <= self.lr, "final_lr", f"0 to lr ({self.lr})")
+        self._require(self.clip is None or self.clip > 0, "clip", "null or a number > 0")
+        choices = get_args(TrainPrecision)
+        hint = did_you_mean(str(self.precision), choices)
+        self._require(self.precision in choices, "precision", ", ".join(choices) + hint)
+        wrong = [type(a).__name__ for a in self.augment if not isinstance(a, Augmentation)]
+        self._require(not wrong, "augment", "a list of nodes, each with the `_target_` of an Augmentation")
+
+    def steps_per_epoch(self, images: int) -> int:
+        """Return the number of batches in an epoch; a single left-over image makes none: batch norm needs two."""
+        return images // self.batch_size + (images % self.batch_size > 1)
+
+    def learning_rate(self, step: int, steps_per_epoch: int) -> float:
+        """Return the rate of a step: lr·(t+1)/W while t < W, then final + (lr − final)·(1 + cos(π(t−W)/(T−W)))/2.
+
+        Args:
+            step: t, counted from 0 over the whole training.
+            steps_per_epoch: T and W are `epochs` and `warmup_epochs` times this.
+
+        Reference:
+            Loshchilov, Hutter: SGDR, ICLR 2017, arXiv:1608.03983, without restarts; OpenOOD steps it per batch too.
+        """
+        warm, total = self.warmup_epochs * steps_per_epoch, self.epochs * steps_per_epoch
+        if step < warm:
+            return self.lr * (step + 1) / warm
+        cosine = (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
+        return self.final_lr + (self.lr - self.final_lr) * cosine
+
+    def _require(self, condition: bool, name: str, allowed: str) -> None:
+        if not condition:
+            raise ConfigError(f"training.recipe.{name} — found {getattr(self, name)!r} — allowed: {allowed}")
