@@ -1,0 +1,175 @@
+"""A table as text for a terminal, as CSV, as Markdown and as LaTeX."""
+
+import csv
+import io
+import re
+from collections.abc import Callable
+
+from openbench.errors import ConfigError, did_you_mean
+from openbench.results.table import Cell, Column, Estimate, Table
+
+WIDTH = 120
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "±": r"$\pm$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "×": r"$\times$",
+    "δ": r"$\delta$",
+    "π": r"$\pi$",
+    "α": r"$\alpha$",
+    "ε": r"$\varepsilon$",
+    "λ": r"$\lambda$",
+    "·": r"$\cdot$",
+    "–": "--",
+    "−": "$-$",
+    "→": r"$\rightarrow$",
+    "∪": r"$\cup$",
+    "…": r"\ldots{}",
+    "†": r"$\dagger$",
+}
+
+
+def to_console(table: Table, width: int = WIDTH) -> str:
+    """Return a table for a terminal of `width` characters; long headers and notes are wrapped."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    # Text objects: in plain strings rich would read the brackets of an interval as markup.
+    grid = RichTable(box=SIMPLE, pad_edge=False, padding=(0, 1))
+    for column in table.columns:
+        grid.add_column(Text(column.title), justify="left" if column.kind == "text" else "right", overflow="fold")
+    for row in table.texts():
+        grid.add_row(*map(Text, row))
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    console.print(Text(table.title), grid, *(Text(line) for line in (table.header, *table.notes) if line), sep="\n")
+    return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").split("\n")) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Return a table for programs: fractions at full precision, nothing rounded; an empty cell has no value.
+
+    An uncertain column `x` becomes `x` and those of `x low`, `x high`, `x std` that occur.
+    """
+    plans = [(column, _ends(table, index)) for index, column in enumerate(table.columns)]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(
+        [title for column, ends in plans for title in (column.title, *(f"{column.title} {e}" for e in ends))]
+    )
+    for row in table.rows:
+        cells: list[str] = []
+        for cell, (_, ends) in zip(row, plans, strict=True):
+            cells.append(_exact(cell))
+            cells += [_exact(getattr(cell, end)) if isinstance(cell, Estimate) else "" for end in ends]
+        writer.writerow(cells)
+    return stream.getvalue()
+
+
+def to_markdown(table: Table) -> str:
+    """Return a table as GitHub Markdown, with title, header line and notes."""
+    marks = ["---" if column.kind == "text" else "---:" for column in table.columns]
+    lines = [[_markdown(column.title) for column in table.columns], marks]
+    lines += [[_markdown(text) for text in row] for row in table.texts()]
+    parts = [f"### {_markdown(table.title)}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+    parts += [_markdown(text) for text in (table.header, *table.notes) if text]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    """Return a table as a LaTeX float that needs the package booktabs."""
+    layout = "".join("l" if column.kind == "text" else "r" for column in table.columns)
+    rows = [" & ".join(map(_latex, row)) + r" \\" for row in table.texts()]
+    notes = [_latex(text) for text in (table.header, *table.notes) if text]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex(table.title)}}}",
+        rf"\begin{{tabular}}{{{layout}}}",
+        r"\toprule",
+        " & ".join(_latex(column.title) for column in table.columns) + r" \\",
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *(rf"\par\footnotesize {note}" for note in notes),
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "console": to_console,
+    "csv": to_csv,
+    "markdown": to_markdown,
+    "latex": to_latex,
+}
+
+
+def render(table: Table, form: str) -> str:
+    """Return a table in one of FORMATS.
+
+    Raises:
+        ConfigError: no such format.
+    """
+    if form not in FORMATS:
+        raise ConfigError(f"format '{form}' not found{did_you_mean(form, FORMATS)} — available: {', '.join(FORMATS)}")
+    return FORMATS[form](table)
+
+
+def column_widths(table: Table) -> list[int]:
+    """Return the characters that each column takes on a terminal, padding and rule included."""
+    texts = table.texts()
+    return [
+        max(len(column.title), *(len(row[index]) for row in texts), 0) + 3 for index, column in enumerate(table.columns)
+    ]
+
+
+def split_wide(table: Table, width: int = WIDTH, fixed: int = 1) -> list[Table]:
+    """Return the table cut into tables of at most `width` characters, each beginning with the first `fixed` columns."""
+    widths, groups = column_widths(table), list[list[int]]()
+    room = width - sum(widths[:fixed])
+    used = width + 1
+    for index in range(fixed, len(table.columns)):
+        if used + widths[index] > room:
+            groups.append([])
+            used = 0
+        groups[-1].append(index)
+        used += widths[index]
+    return [_select(table, [*range(fixed), *group]) for group in groups] or [table]
+
+
+def _select(table: Table, indices: list[int]) -> Table:
+    columns: tuple[Column, ...] = tuple(table.columns[i] for i in indices)
+    rows = tuple(tuple(row[i] for i in indices) for row in table.rows)
+    return Table(table.title, columns, rows, table.header, table.notes)
+
+
+def _ends(table: Table, index: int) -> list[str]:
+    cells = [row[index] for row in table.rows if isinstance(row[index], Estimate)]
+    return [end for end in ("low", "high", "std") if any(getattr(cell, end) is not None for cell in cells)]
+
+
+def _exact(cell: Cell) -> str:
+    if isinstance(cell, Estimate):
+        return repr(cell.value)
+    return "" if cell is None else cell if isinstance(cell, str) else repr(cell)
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|<*`])", r"\\\1", re.sub(r"\s+", " ", text))
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)

@@ -1,0 +1,243 @@
+"""The tables of one record: an overview, and one view per family, so that every number can be looked at."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from openbench.core.record import ResultRecord
+from openbench.errors import ConfigError, did_you_mean
+from openbench.metrics.keys import higher_is_better
+from openbench.results.render import split_wide
+from openbench.results.table import Cell, Column, Estimate, Kind, Table
+
+FULL_SPECTRUM = "full_spectrum/"
+GROUPS = ("near", "far")
+SIDES = {"": "", FULL_SPECTRUM: "full spectrum"}
+
+# View → the keys it shows, in this order. A key that no pattern knows is shown in `other`.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "ranking": (
+        "n_ood|n_sets", "auroc", "aupr_in", "aupr_out", "ap_in", "ap_out", "fpr95", "fpr95_id_positive",
+        "detection_error", "f1", "f1_threshold", "accuracy|precision|recall",
+    ),
+    "threshold": ("autc", "aufpr", "aufnr", "(fpr|fnr)@.+"),
+    "selective": ("risk@.+", "cost", "oscr", "ccr@.+"),
+    "conformal": ("conformal_.+", "bh_.+"),
+}  # fmt: skip
+VIEWS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other", "trials", "counts")
+_PREDICTION_SET = re.compile(r"(\w+?)_(coverage|size|singletons|worst_class)@(.+)")
+_END = re.compile(r"(.+)_(low|high)")
+
+
+def run_table(record: ResultRecord, decimals: int = 2) -> Table:
+    """Return the overview of a run: AUROC with interval, FPR@95 and AUPR per set and group, on both ID sides."""
+    sides = [side for side in SIDES if any((side + name) in record.metrics for name in _names(record))]
+    columns = [Column("set"), Column("role"), Column("n", "count")]
+    for side in sides:
+        short = "FS " if side else ""
+        columns += [Column(f"{short}AUROC ↑ [interval]", "percent", decimals)]
+        columns += [Column(f"{short}FPR@95 ↓", "percent", decimals)]
+        if not side:
+            columns += [Column("AUPR-in ↑", "percent", decimals), Column("AUPR-out ↑", "percent", decimals)]
+    rows = []
+    for name in _names(record):
+        cells: list[Cell] = [name if name in GROUPS else f"  {name}", _role(record, name)]
+        cells.append(record.metrics.get(name, {}).get("n_ood"))
+        for side in sides:
+            values = record.metrics.get(side + name, {})
+            cells += [estimate(values, "auroc"), values.get("fpr95")]
+            cells += [] if side else [values.get("aupr_in"), values.get("aupr_out")]
+        rows.append(tuple(cells))
+    return Table(_title(record, decimals), tuple(columns), tuple(rows), record.header, _notes(record))
+
+
+def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) -> list[Table]:
+    """Return the tables of one view of a run, none wider than a terminal.
+
+    Args:
+        record: the run.
+        view: one of VIEWS.
+        decimals: digits of percentages.
+
+    Raises:
+        ConfigError: no such view.
+    """
+    if view not in VIEWS:
+        raise ConfigError(f"view '{view}' not found{did_you_mean(view, VIEWS)} — available: {', '.join(VIEWS)}")
+    if view == "overview":
+        return [run_table(record, decimals)]
+    special = {"trials": _trials, "counts": _counts, "id": _id, "prediction_sets": _prediction_sets}
+    if view in special:
+        tables = special[view](record, decimals)
+    else:
+        tables = [table for side in SIDES for table in _family(record, side, view, decimals)]
+    return [part for table in tables for part in split_wide(table, fixed=min(2, len(table.columns) - 1))]
+
+
+def estimate(values: Mapping[str, Any], key: str) -> Cell:
+    """Return a metric with its interval, the bare value or `unable` where there is none, None where it is absent."""
+    value, low, high = (values.get(name) for name in (key, f"{key}_low", f"{key}_high"))
+    if value is None or isinstance(value, str):
+        return value
+    known = isinstance(low, float | int) and isinstance(high, float | int)
+    return Estimate(value, low, high) if known else value
+
+
+def hyper_parameters(params: Mapping[str, Any]) -> str:
+    """Return hyper-parameters as `k=50, metric=l2`; empty if there are none."""
+    return ", ".join(f"{key}={_value(params[key])}" for key in sorted(params))
+
+
+def family_of(key: str) -> str:
+    """Return the view in which a metric key of a set or group is shown."""
+    return next((f for f, patterns in FAMILIES.items() if any(re.fullmatch(p, key) for p in patterns)), "other")
+
+
+def kind_of(key: str) -> Kind:
+    """Return how the values of a key are written."""
+    if key.startswith("n_"):
+        return "count"
+    return "number" if re.fullmatch(r"f1_threshold.*|\w+_size@.+|cost", key) else "percent"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "[" + ", ".join(map(_value, value)) + "]" if isinstance(value, list | tuple) else str(value)
+
+
+def _names(record: ResultRecord) -> list[str]:
+    """Groups and sets in the order of tables: near, its sets, far, its sets, whatever else was measured."""
+    present = {name.removeprefix(FULL_SPECTRUM) for name in record.metrics} - {"id"}
+    order = [name for group in GROUPS for name in (group, *_members(record, group)) if name in present]
+    return [*order, *sorted(present - set(order))]
+
+
+def _members(record: ResultRecord, group: str) -> list[str]:
+    return sorted(key.partition("/")[2] for key in record.counts if key.startswith(f"{group}/"))
+
+
+def _role(record: ResultRecord, name: str) -> str:
+    if name in GROUPS:
+        return "mean"
+    return next((group for group in GROUPS if f"{group}/{name}" in record.counts), "–")
+
+
+def _title(record: ResultRecord, decimals: int) -> str:
+    params = hyper_parameters(record.method.get("params", {}))
+    chosen = f"; tuned on validation: {hyper_parameters(record.tuned)}" if record.tuned else ""
+    backbone = f"{record.backbone.get('name')} ({record.backbone.get('training') or 'released weights'})"
+    accuracy = []
+    for side, label in SIDES.items():
+        value = record.metrics.get(f"{side}id", {}).get("accuracy")
+        if isinstance(value, float | int):
+            accuracy.append(f"{100 * value:.{decimals}f} %{f' ({label})' if label else ''}")
+    method = f"{record.method.get('name')}{f'({params})' if params else ''}{chosen}"
+    return f"{record.benchmark.get('name')} · {backbone} · {method} · ID accuracy {', '.join(accuracy) or 'unknown'}"
+
+
+def _notes(record: ResultRecord) -> tuple[str, ...]:
+    if record.benchmark.get("pristine") is True:
+        return ()
+    deviations = record.benchmark.get("deviations") or ["not stated"]
+    return (f"Not the benchmark as defined, so not ranked: {'; '.join(map(str, deviations))}.",)
+
+
+def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[Table]:
+    """One table of a view: rows are sets, groups and pooled groups; empty if the view has nothing on this side."""
+    rows: list[tuple[str, str, Mapping[str, Any]]] = []
+    for name in _names(record):
+        values = record.metrics.get(side + name, {})
+        pooled = {k.removeprefix("pooled_"): v for k, v in values.items() if k.startswith("pooled_")}
+        rows.append((name, _role(record, name), {k: v for k, v in values.items() if not k.startswith("pooled_")}))
+        rows += [(name, "pooled", pooled)] if pooled else []
+    found = {key for _, _, values in rows for key in values}
+    keys = _interval_keys(found) if view == "intervals" else [k for k in found if _shown_in(k, found) == view]
+    if not keys:
+        return []
+    ordered = sorted(keys, key=lambda k: (_rank(view, k), _natural(k)))
+    columns = (Column("set"), Column("role"), *(Column(_arrow(k), kind_of(k), decimals) for k in ordered))
+    cells = [
+        (name, role, *((estimate(v, k) if view == "intervals" else v.get(k)) for k in ordered))
+        for name, role, v in rows
+        if any(k in v for k in ordered)
+    ]
+    title = f"{view}{f' · {SIDES[side]}' if side else ''} · {_title(record, decimals)}"
+    return [Table(title, columns, tuple(cells), record.header, _notes(record))]
+
+
+def _shown_in(key: str, present: Iterable[str]) -> str:
+    """The view of a key; the ends of an interval are shown with their value."""
+    return "intervals" if (match := _END.fullmatch(key)) and match.group(1) in present else family_of(key)
+
+
+def _interval_keys(present: set[str]) -> list[str]:
+    return [key for key in present if f"{key}_low" in present and f"{key}_high" in present]
+
+
+def _rank(view: str, key: str) -> int:
+    patterns = FAMILIES.get(view, FAMILIES["ranking"])
+    return next((i for i, pattern in enumerate(patterns) if re.fullmatch(pattern, key)), len(patterns))
+
+
+def _natural(key: str) -> list[tuple[float, str]]:
+    """Sort key that puts @0.05 before @0.1 and 1e-4 before 1e-3."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", key)
+    return [(float(part), "") if index % 2 else (-1.0, part) for index, part in enumerate(parts)]
+
+
+def _arrow(key: str) -> str:
+    better = higher_is_better(key)
+    return key if better is None else f"{key} {'↑' if better else '↓'}"
+
+
+def _id(record: ResultRecord, decimals: int) -> list[Table]:
+    sides = [side for side in SIDES if f"{side}id" in record.metrics]
+    keys = sorted({k for side in sides for k in record.metrics[f"{side}id"] if not _PREDICTION_SET.fullmatch(k)})
+    columns = (Column("side"), *(Column(_arrow(key), kind_of(key), decimals) for key in keys))
+    rows = tuple((SIDES[side] or "standard", *(record.metrics[f"{side}id"].get(key) for key in keys)) for side in sides)
+    return [Table(f"id · {_title(record, decimals)}", columns, rows, record.header, _notes(record))] if keys else []
+
+
+def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
+    cells: dict[tuple[str, float, str], dict[str, Cell]] = {}
+    for side in SIDES:
+        for key, value in record.metrics.get(f"{side}id", {}).items():
+            if match := _PREDICTION_SET.fullmatch(key):
+                kind, quantity, alpha = match.groups()
+                cells.setdefault((kind, float(alpha), side), {})[quantity] = value
+    if not cells:
+        return []
+    percent = [Column(title, "percent", decimals) for title in ("coverage", "singletons ↑", "worst class ↑")]
+    columns = (
+        Column("sets"),
+        Column("side"),
+        Column("α", "number"),
+        percent[0],
+        Column("size ↓", "number"),
+        *percent[1:],
+    )
+    quantities = ("coverage", "size", "singletons", "worst_class")
+    rows = tuple(
+        (kind, SIDES[side] or "standard", alpha, *(found.get(q) for q in quantities))
+        for (kind, alpha, side), found in sorted(cells.items())
+    )
+    return [Table(f"prediction sets · {_title(record, decimals)}", columns, rows, record.header, _notes(record))]
+
+
+def _trials(record: ResultRecord, decimals: int) -> list[Table]:
+    rows = tuple(
+        (hyper_parameters(t.get("params", {})), t.get("auroc", "unable"), str(t.get("infeasible", "")))
+        for t in record.trials
+    )
+    columns = (Column("hyper-parameters"), Column("validation AUROC ↑", "percent", decimals), Column("infeasible"))
+    return [Table(f"trials · {_title(record, decimals)}", columns, rows, notes=_notes(record))] if rows else []
+
+
+def _counts(record: ResultRecord, decimals: int) -> list[Table]:
+    rows = tuple(
+        (key.partition("/")[2], key.partition("/")[0], count.get("n"), count.get("expected"))
+        for key, count in sorted(record.counts.items())
+    )
+    columns = (Column("set"), Column("role"), Column("n", "count"), Column("as defined", "count"))
+    return [Table(f"images · {_title(record, decimals)}", columns, rows, notes=_notes(record))] if rows else []

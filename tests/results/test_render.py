@@ -1,0 +1,124 @@
+import csv
+import io
+import re
+
+import pytest
+
+from openbench.errors import ConfigError
+from openbench.results.render import (
+    FORMATS,
+    column_widths,
+    render,
+    split_wide,
+    to_console,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
+from openbench.results.table import Column, Estimate, Table, cell_text
+
+PERCENT = Column("AUROC", "percent")
+
+
+@pytest.mark.parametrize(
+    ("cell", "column", "text"),
+    [
+        (0.90125, PERCENT, "90.12"),
+        (0.90125, Column("AUROC", "percent", 1), "90.1"),
+        (1.0, PERCENT, "100.00"),
+        (None, PERCENT, "–"),
+        ("unable", PERCENT, "unable"),
+        (Estimate(0.9, 0.855, 0.95), PERCENT, "90.00 [85.50, 95.00]"),
+        (Estimate(0.9, 0.85, 0.95, 0.0125), PERCENT, "90.00 ± 1.25"),
+        (Estimate(0.9), PERCENT, "90.00"),
+        (12345, Column("n", "count"), "12345"),
+        (2.5, Column("n", "count"), "2.5"),
+        (-0.00012346, Column("threshold", "number"), "-0.0001235"),
+    ],
+)
+def test_a_cell_is_written_as_its_column_says(cell, column, text):
+    assert cell_text(cell, column) == text
+
+
+def toy(**changes) -> Table:
+    columns = (Column("method"), PERCENT, Column("n", "count"))
+    rows = (("knn_a & b", Estimate(0.123456789, 0.1, 0.2), 3), ("odd|name", "unable", None))
+    return Table(
+        **{"title": "a title", "columns": columns, "rows": rows, "header": "δ = 5 %", "notes": ("a note",)} | changes
+    )
+
+
+def test_a_row_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="a row of 1 cells for 3 columns"):
+        toy(rows=(("x",),))
+
+
+def test_console_shows_title_cells_header_and_notes_in_that_order():
+    lines = [line.strip() for line in to_console(toy()).splitlines() if line.strip()]
+    assert lines[0] == "a title"
+    assert re.split(r"\s{2,}", lines[3]) == ["knn_a & b", "12.35 [10.00, 20.00]", "3"]
+    assert re.split(r"\s{2,}", lines[4]) == ["odd|name", "unable", "–"]
+    assert lines[5:] == ["δ = 5 %", "a note"]
+
+
+def test_console_does_not_read_brackets_as_markup():
+    assert "[bold]x[/bold]" in to_console(toy(rows=(("[bold]x[/bold]", 0.5, 1),)))
+
+
+def test_csv_keeps_full_precision_and_gives_an_interval_columns_of_its_own():
+    rows = list(csv.reader(io.StringIO(to_csv(toy()))))
+    assert rows == [
+        ["method", "AUROC", "AUROC low", "AUROC high", "n"],
+        ["knn_a & b", "0.123456789", "0.1", "0.2", "3"],
+        ["odd|name", "unable", "", "", ""],
+    ]
+
+
+def test_markdown_has_one_cell_per_column_whatever_the_cells_hold():
+    text = to_markdown(toy())
+    body = [line for line in text.splitlines() if line.startswith("|")]
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in body] == [4, 4, 4, 4]
+    assert body[1] == "| --- | ---: | ---: |"
+    assert body[3] == r"| odd\|name | unable | – |"
+    assert text.startswith("### a title\n\n")
+    assert text.endswith("δ = 5 %\n\na note\n")
+
+
+def test_latex_escapes_and_rules():
+    text = to_latex(toy())
+    assert r"knn\_a \& b & 12.35 [10.00, 20.00] & 3 \\" in text
+    assert r"$\delta$ = 5 \%" in text
+    assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
+    assert r"\begin{tabular}{lrr}" in text
+    assert text.isascii()
+
+
+def test_latex_knows_every_symbol_of_the_metric_header():
+    from records import full_record
+
+    from openbench.results.views import VIEWS, run_tables
+
+    for view in VIEWS:
+        for table in run_tables(full_record(), view):
+            assert to_latex(table).isascii(), view
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_empty_table_renders(form):
+    assert "method" in render(toy(rows=()), form)
+
+
+def test_an_unknown_format_offers_the_nearest():
+    with pytest.raises(ConfigError, match="format 'latx' not found; did you mean 'latex'"):
+        render(toy(), "latx")
+
+
+def test_a_wide_table_is_cut_between_columns_and_keeps_its_first_one():
+    columns = (Column("set"), *(Column(f"a rather long title {i}", "percent") for i in range(9)))
+    table = Table("wide", columns, (("a", *(i / 10 for i in range(9))),))
+    parts = split_wide(table, 80)
+    assert [c.title for part in parts for c in part.columns[1:]] == [c.title for c in columns[1:]]
+    assert [cell for part in parts for cell in part.rows[0][1:]] == list(table.rows[0][1:])
+    assert all(part.columns[0].title == "set" and part.rows[0][0] == "a" for part in parts)
+    assert all(sum(column_widths(part)) <= 80 for part in parts)
+    assert [len(part.columns) for part in parts] == [4, 4, 4]  # 6 + 3 × 24 ≤ 80

@@ -1,0 +1,159 @@
+import csv
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from records import full_record, make_record
+
+from openbench.errors import ConfigError
+from openbench.results.render import to_console, to_csv
+from openbench.results.table import Estimate
+from openbench.results.views import VIEWS, family_of, hyper_parameters, kind_of, run_table, run_tables
+
+
+@pytest.fixture(scope="module")
+def record():
+    return full_record()
+
+
+def shown(record) -> dict[tuple[str, str], set[str]]:
+    """What the CSVs of all views hold: (set or side, column title without arrow) → texts."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for view in VIEWS:
+        for table in run_tables(record, view):
+            side = "full_spectrum/" if "full spectrum" in table.title.split("·")[1] else ""
+            for row in csv.DictReader(io.StringIO(to_csv(table))):
+                for title, text in row.items():
+                    name = f"{side}{(row.get('set') or row.get('side') or '').strip()}"
+                    key = re.sub(r" [↑↓]", "", title)
+                    if row.get("role") == "pooled":
+                        key = f"pooled_{key}"
+                    found.setdefault((name, key.replace(" ", "_")), set()).add(text)
+    return found
+
+
+def test_every_number_of_a_record_is_in_some_view(record):
+    table = shown(record)
+    sides = {"id": "standard", "full_spectrum/id": "full spectrum"}
+    prediction_sets = re.compile(r"\w+_(coverage|size|singletons|worst_class)@.+")
+    missing = [
+        (name, key)
+        for name, values in record.metrics.items()
+        for key, value in values.items()
+        if not (name in sides and prediction_sets.fullmatch(key))
+        and str(value) not in table.get((sides.get(name, name), key), set())
+    ]
+    assert missing == []
+
+
+def test_every_prediction_set_number_is_shown(record):
+    rows = [r for t in run_tables(record, "prediction_sets") for r in csv.DictReader(io.StringIO(to_csv(t)))]
+    titles = {"coverage": "coverage", "size": "size ↓", "singletons": "singletons ↑", "worst_class": "worst class ↑"}
+    expected = {
+        (side, *re.fullmatch(r"(\w+?)_(coverage|size|singletons|worst_class)@(.+)", key).groups()): repr(value)
+        for prefix, side in (("", "standard"), ("full_spectrum/", "full spectrum"))
+        for key, value in record.metrics[f"{prefix}id"].items()
+        if re.search(r"_(coverage|size|singletons|worst_class)@", key)
+    }
+    found = {(r["side"], r["sets"], q, r["α"]): r[title] for r in rows for q, title in titles.items()}
+    assert len(expected) == 96
+    assert found == expected
+
+
+def test_a_metric_that_nobody_has_heard_of_is_shown_too():
+    record = make_record()
+    record = replace(record, metrics={**record.metrics, "a": {"auroc": 0.5, "brand_new": 0.25}})
+    assert "25.00" in to_console(run_tables(record, "other")[0])
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_view_is_wider_than_a_terminal(record, view):
+    for table in run_tables(record, view):
+        printed = to_console(table, 300).split("\n")
+        grid = printed[printed.index(next(line for line in printed if "─" in line)) - 1 :]
+        assert max(len(line) for line in grid[: len(table.rows) + 2]) <= 120
+
+
+def test_the_overview_shows_groups_before_their_sets_with_interval_and_both_sides(record):
+    table = run_table(record)
+    assert [row[0].strip() for row in table.rows] == ["near", "a", "far", "c"]
+    titles = [column.title for column in table.columns]
+    for prefix, side in (("", ""), ("FS ", "full_spectrum/")):
+        cell = table.rows[0][titles.index(f"{prefix}AUROC ↑ [interval]")]
+        values = record.metrics[f"{side}near"]
+        assert cell == Estimate(values["auroc"], values["auroc_low"], values["auroc_high"])
+        assert table.rows[0][titles.index(f"{prefix}FPR@95 ↓")] == values["fpr95"]
+
+
+@pytest.mark.parametrize("view", [v for v in VIEWS if v not in ("other", "trials")])
+def test_every_table_names_the_run_and_its_id_accuracy(record, view):
+    for table in run_tables(record, view):
+        accuracy = 100 * record.metrics["id"]["accuracy"]
+        assert f"ID accuracy {accuracy:.2f} %" in table.title
+        assert "knn(k=50)" in table.title
+        assert view == "counts" or table.header == record.header
+
+
+def test_chosen_hyper_parameters_are_shown():
+    record = make_record(
+        tuned={"k": 10}, trials=[{"params": {"k": 10}, "auroc": 0.8}, {"params": {"k": 1}, "infeasible": "no"}]
+    )
+    assert "tuned on validation: k=10" in run_table(record).title
+    (trials,) = run_tables(record, "trials")
+    assert trials.texts() == [["k=10", "80.00", ""], ["k=1", "unable", "no"]]
+
+
+def test_a_benchmark_that_is_not_pristine_lists_its_deviations_under_every_table():
+    record = make_record(
+        benchmark={"name": "toy", "pristine": False, "deviations": ["tin: dropped", "a (near): 3 of 5"]}
+    )
+    for view in ("overview", "ranking", "counts"):
+        for table in run_tables(record, view):
+            assert "tin: dropped; a (near): 3 of 5" in table.notes[0]
+    assert run_table(make_record()).notes == ()
+
+
+def test_unable_is_printed_as_such(record):
+    values = record.metrics["near"]
+    key = next(key for key, value in values.items() if value == "unable" and key.startswith("risk"))
+    table = next(t for t in run_tables(record, "selective") if any(c.title.startswith(key) for c in t.columns))
+    column = [c.title.split(" ")[0] for c in table.columns].index(key)
+    assert table.texts()[0][column] == "unable"
+
+
+def test_operating_points_are_in_numeric_order(record):
+    titles = [
+        c.title.split(" ")[0] for t in run_tables(record, "selective") for c in t.columns if c.title.startswith("ccr")
+    ]
+    rates = [float(title.removeprefix("ccr@fpr")) for title in titles]
+    assert rates[: len(rates) // 2] == [1e-4, 1e-3, 1e-2, 1e-1]
+
+
+@pytest.mark.parametrize(
+    ("key", "family", "kind"),
+    [
+        ("auroc", "ranking", "percent"),
+        ("f1_threshold", "ranking", "number"),
+        ("n_ood", "ranking", "count"),
+        ("fpr@95tnr", "threshold", "percent"),
+        ("risk@tpr0.8,fpr0.2", "selective", "percent"),
+        ("cost", "selective", "number"),
+        ("bh_power@1e-1", "conformal", "percent"),
+        ("lac_size@0.1", "other", "number"),
+    ],
+)
+def test_a_key_belongs_to_one_view_and_one_way_of_writing(key, family, kind):
+    assert (family_of(key), kind_of(key)) == (family, kind)
+
+
+def test_hyper_parameters_are_short_and_in_a_fixed_order():
+    assert (
+        hyper_parameters({"p": 1e-3, "k": 50, "layers": ["a", 0.5], "on": True})
+        == "k=50, layers=[a, 0.5], on=True, p=0.001"
+    )
+
+
+def test_an_unknown_view_offers_the_nearest(record):
+    with pytest.raises(ConfigError, match="view 'rankin' not found; did you mean 'ranking'"):
+        run_tables(record, "rankin")
