@@ -156,6 +156,7 @@ _PATTERNS: tuple[tuple[str, Callable[[re.Match[str], Typed], ConfigError]], ...]
     (r"Ambiguous value for argument '(.+)'", _needs_multirun),
     (r"Sweep parameters '(.+)' requires --multirun", _needs_multirun),
     (r"Config group override must be a string or a list", _no_group_value),
+    (r"^(Only one of --.+|The --resolve flag .+)", lambda match, typed: ConfigError(match.group(1))),
 )
 
 

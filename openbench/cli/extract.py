@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from openbench.cli.exits import OK
-from openbench.cli.hydra_app import Call, carry_out, launch
+from openbench.cli.hydra_app import Call, carry_out, launch, say
 
 
 def main(argv: list[str]) -> int:
@@ -17,9 +17,12 @@ def job(cfg: DictConfig) -> int:
 
 
 def act(call: Call) -> tuple[int, str]:
-    """Extract and say what is cached where."""
+    """Extract and say how many images went through the network for each split; 0 = all was cached."""
     from openbench.engine import api
 
-    line = str(api.extract(dict(call.config), dict(call.runtime)))
+    passes = api.extract(call.config, call.runtime, say)
+    for split, images in passes.items():
+        print(f"{images:>10,}  {split}")
+    line = f"{sum(passes.values()):,} images passed for {len(passes)} splits"
     print(line)
     return OK, line

@@ -201,6 +201,11 @@ def _flags(argv: Sequence[str], overrides: Sequence[str]) -> list[str]:
     return rest
 
 
+def say(text: str) -> None:
+    """Report progress on stderr: stdout holds results only."""
+    print(text, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def _argv(program: str, argv: list[str]) -> Iterator[None]:
     before = sys.argv

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from openbench.cli.exits import OK
-from openbench.cli.hydra_app import Call, carry_out, launch
+from openbench.cli.hydra_app import Call, carry_out, launch, say
 
 
 def main(argv: list[str]) -> int:
@@ -17,11 +17,16 @@ def job(cfg: DictConfig) -> int:
 
 
 def act(call: Call) -> tuple[int, str]:
-    """Run and print the headline numbers and where the record is."""
-    from openbench.cli.tables import headline
+    """Run, then print the overview table and where the record is; in a sweep one line instead."""
+    from openbench.cli.tables import headline, print_tables
     from openbench.engine import api
+    from openbench.results.views import run_tables
 
-    outcome = api.run(dict(call.config), dict(call.runtime))
+    outcome = api.run(call.config, call.runtime, say)
     line = f"{outcome.status} {outcome.path}"
-    print(f"{headline(outcome.record)} — {line}", flush=True)
+    if call.sweep:
+        print(f"{headline(outcome.record)} — {line}", flush=True)
+    else:
+        print_tables(run_tables(outcome.record))
+        print(line)
     return OK, line

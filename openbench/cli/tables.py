@@ -1,6 +1,17 @@
-"""What a finished run shows on the console."""
+"""What a finished run, or an evaluated file of scores, shows on the console."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from openbench.core.record import ResultRecord
+from openbench.metrics.suite import MetricOptions, SetScores, describe
+from openbench.results.render import render
+from openbench.results.table import Table
+from openbench.results.views import VIEWS, run_tables
+
+ALL = "all"
+SCORE_VIEWS = tuple(view for view in VIEWS if view not in ("trials", "counts"))  # a file of scores has no others
 
 
 def headline(record: ResultRecord) -> str:
@@ -11,3 +22,40 @@ def headline(record: ResultRecord) -> str:
         if isinstance(value, float | int):
             parts.append(f"{group} AUROC {100 * value:.2f}")
     return ", ".join(parts)
+
+
+def print_tables(tables: Sequence[Table], form: str = "console") -> None:
+    """Print tables one below the other in one of `render`'s formats."""
+    print("\n".join(render(table, form) for table in tables), end="")
+
+
+def tables_of_scores(
+    name: str, sets: Sequence[SetScores], metrics: dict[str, dict[str, Any]], options: MetricOptions, view: str
+) -> list[Table]:
+    """Return the tables of scores that no run of ours made.
+
+    Args:
+        name: what the scores are called in titles, e.g. the file's name.
+        sets: the scores.
+        metrics: what `evaluate` made of them.
+        options: with which options.
+        view: one of SCORE_VIEWS, or `all`.
+    """
+    counts = {f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in sets}
+    record = ResultRecord(
+        run_id="",
+        config={},
+        benchmark={"name": name, "pristine": True},
+        backbone={},
+        method={},
+        tuned={},
+        trials=[],
+        metrics=metrics,
+        header=describe(options),
+        counts=counts,
+    )
+    views = SCORE_VIEWS if view == ALL else (view,)
+    accuracy = metrics["id"].get("accuracy")
+    title = name if accuracy is None else f"{name} · ID accuracy {100 * accuracy:.2f} %"
+    # Backbone and method are unknown here, so the title that a run's tables have would say little.
+    return [replace(table, title=f"{v} · {title}") for v in views for table in run_tables(record, v)]

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from openbench.cli.exits import OK
-from openbench.cli.hydra_app import Call, carry_out, launch
+from openbench.cli.hydra_app import Call, carry_out, launch, say
 
 
 def main(argv: list[str]) -> int:
@@ -20,6 +20,8 @@ def act(call: Call) -> tuple[int, str]:
     """Train and say where the checkpoint is."""
     from openbench.engine import api
 
-    line = str(api.train(dict(call.config), dict(call.runtime)))
+    trained = api.train(call.config, call.runtime, say)
+    weights = trained.checkpoint.weights if trained.checkpoint else "comes with weights"
+    line = f"{trained.backbone.name}: {weights}"
     print(line)
     return OK, line

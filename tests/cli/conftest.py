@@ -52,7 +52,7 @@ class Engine:
             raise self.broken[name]
         return name
 
-    def run(self, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
+    def run(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
         name = self.answer("run", config, runtime)
         record = ResultRecord(
             run_id="0" * 16,
@@ -68,13 +68,16 @@ class Engine:
         )
         return types.SimpleNamespace(record=record, path=Path("records/x.json"), status="written")
 
-    def train(self, config: dict[str, Any], runtime: dict[str, Any]) -> str:
-        return f"trained {self.answer('train', config, runtime)}"
+    def train(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
+        name = self.answer("train", config, runtime)
+        checkpoint = types.SimpleNamespace(weights=Path(f"checkpoints/{name}.safetensors"))
+        return types.SimpleNamespace(backbone=types.SimpleNamespace(name="tiny"), checkpoint=checkpoint)
 
-    def extract(self, config: dict[str, Any], runtime: dict[str, Any]) -> str:
-        return f"extracted {self.answer('extract', config, runtime)}"
+    def extract(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> dict[str, int]:
+        self.answer("extract", config, runtime)
+        return {"id_train/digits": 1500, "near/eight": 0}
 
-    def check(self, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
+    def check(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
         self.answer("check", config, runtime)
         return types.SimpleNamespace(ok=not self.problems)
 

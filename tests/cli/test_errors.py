@@ -164,6 +164,12 @@ def test_help_does_not_answer_to_a_mistake_with_a_traceback(engine, capsys):
     assert "did you mean 'knn'" in said(capsys, "run", "--help", "method=knm")
 
 
+@pytest.mark.parametrize("flags", [["-m", "--cfg", "job"], ["--resolve"]])
+def test_flags_that_exclude_one_another_are_exit_2(engine, capsys, flags):
+    message = said(capsys, "run", "+benchmark=digits", *flags)
+    assert "--multirun" in message or "--resolve" in message
+
+
 def test_an_unknown_flag_is_exit_2(engine, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["run", "--bogus", "+benchmark=digits"])

@@ -1,0 +1,118 @@
+"""`evaluate`: every table from a file of scores, whatever made them."""
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+from openbench.cli.exits import OK
+from openbench.cli.score_file import read_sets
+from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
+from openbench.errors import OpenbenchError
+from openbench.metrics.suite import MetricOptions, evaluate
+from openbench.results.plain import dumps
+from openbench.results.render import FORMATS
+
+_EPILOG = """\
+columns: score (larger = more OOD), set, role (id_test, id_val, csid, ood_val, near, far); optionally correct (0/1),
+label, prediction, p_0 … p_{c-1}. Lists are separated by commas.
+
+  python -m openbench evaluate scores.csv
+  python -m openbench evaluate scores.parquet --json metrics.json
+  python -m openbench evaluate scores.csv --families ranking,conformal --delta 0.01 --correction simes
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line `argv` and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    chosen = {f.name: getattr(arguments, f.name) for f in fields(MetricOptions)}
+    options = MetricOptions(**{name: value for name, value in chosen.items() if value is not None})
+    sets = read_sets(arguments.scores)
+    values = evaluate(sets, options)
+    tables = tables_of_scores(arguments.scores.name, sets, values, options, arguments.view)
+    if not tables:
+        print(f"view '{arguments.view}' is empty: the file or the families do not yield it", file=sys.stderr)
+    print_tables(tables, arguments.format)
+    if arguments.json is not None:
+        write_json(values, arguments.json)
+        print(f"written {arguments.json}", file=sys.stderr)
+    return OK
+
+
+def write_json(values: Mapping[str, Mapping[str, float | int | str]], path: Path) -> None:
+    """Write {set or group: {key: value}}; infinite thresholds, which JSON does not have, become the text `inf`.
+
+    Raises:
+        OpenbenchError: the file cannot be written.
+    """
+    plain = {
+        name: {key: str(v) if isinstance(v, float) and math.isinf(v) else v for key, v in group.items()}
+        for name, group in values.items()
+    }
+    try:
+        path.write_text(dumps(plain), encoding="utf-8")
+    except OSError as error:
+        raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m openbench evaluate",
+        description="Compute every metric of a file of scores and print the tables.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scores", type=Path, metavar="SCORES", help=".csv or .parquet, one row per scored image")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number as {set or group: {key: value}}")
+    parser.add_argument(
+        "--view", choices=(*SCORE_VIEWS, ALL), default="overview", help="which tables (default: overview)"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
+    options = parser.add_argument_group("metric options (defaults as in configs/metrics/default.yaml)")
+    for field in fields(MetricOptions):
+        default = field.default
+        options.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            dest=field.name,
+            type=_kind(field),
+            metavar=_metavar(default),
+            help=f"{_meaning(field.name)} (default: {_shown(default)})".replace("%", "%%"),
+        )
+    return parser
+
+
+def _kind(field: Field[Any]) -> Any:
+    """How an option's text becomes its value: by the type of its default."""
+    default = field.default
+    if default is MISSING:
+        raise TypeError(f"MetricOptions.{field.name} has no default to tell its type by")
+    if not isinstance(default, tuple):
+        return type(default)
+    item = type(default[0])
+
+    def items(text: str) -> tuple[Any, ...]:
+        return tuple(item(part.strip()) for part in text.split(",") if part.strip())
+
+    items.__name__ = "list"  # argparse names it when a part does not convert
+    return items
+
+
+def _metavar(default: Any) -> str:
+    if isinstance(default, tuple):
+        return "A,B,…"
+    return "NAME" if isinstance(default, str) else "X"
+
+
+def _shown(default: Any) -> str:
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _meaning(name: str) -> str:
+    """The option's line in the docstring of MetricOptions, where its meaning is written once."""
+    match = re.search(rf"^ *{name}: (.+?)\.?$", MetricOptions.__doc__ or "", flags=re.MULTILINE)
+    return match.group(1) if match else ""

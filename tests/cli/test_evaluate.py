@@ -1,0 +1,197 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from openbench.__main__ import main
+from openbench.cli.score_file import read_sets
+from openbench.errors import DataError
+
+QUICK = ["--replicates", "0", "--correction", "simes"]
+
+
+def frame(seed=0, n=60):
+    """ID test and validation with labels and probabilities, one validation and two test OOD sets, no ties."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    roles = {
+        ("id", "id_test"): 0.0,
+        ("id", "id_val"): 0.0,
+        ("v", "ood_val"): 1.0,
+        ("a", "near"): 0.8,
+        ("b", "far"): 2.0,
+    }
+    for (name, role), shift in roles.items():
+        for score in rng.normal(shift, 1, n):
+            id_side = role.startswith("id")
+            p = rng.dirichlet([1, 1, 1]) if id_side else [np.nan] * 3
+            label = int(rng.integers(3)) if id_side else -1
+            rows.append([score, name, role, label, *p])
+    return pd.DataFrame(rows, columns=["score", "set", "role", "label", "p_0", "p_1", "p_2"])
+
+
+def saved(table, tmp_path, suffix):
+    file = tmp_path / f"scores{suffix}"
+    table.to_csv(file, index=False) if suffix == ".csv" else table.to_parquet(file)
+    return file
+
+
+def values_of(file, tmp_path, *options):
+    out = tmp_path / "metrics.json"
+    assert main(["evaluate", str(file), "--json", str(out), *QUICK, *options]) == 0
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_auroc_of_a_file_is_scikit_learns(tmp_path, suffix):
+    table = frame()
+    values = values_of(saved(table, tmp_path, suffix), tmp_path)
+    id_test = table.score[table.role == "id_test"]
+    for name in ("a", "b"):
+        ood = table.score[table.set == name]
+        truth = np.r_[np.zeros(len(id_test)), np.ones(len(ood))]
+        assert values[name]["auroc"] == pytest.approx(roc_auc_score(truth, np.r_[id_test, ood]), abs=1e-12)
+
+
+def test_correctness_comes_from_probabilities_if_nothing_else_says(tmp_path):
+    table = frame()
+    values = values_of(saved(table, tmp_path, ".csv"), tmp_path)
+    rows = table[table.role == "id_test"]
+    accuracy = (rows[["p_0", "p_1", "p_2"]].to_numpy().argmax(axis=1) == rows.label).mean()
+    assert values["id"]["accuracy"] == pytest.approx(accuracy)
+
+
+def test_the_column_correct_comes_first_and_predictions_second(tmp_path):
+    table = frame()
+    table["prediction"] = table.label
+    assert values_of(saved(table, tmp_path, ".csv"), tmp_path)["id"]["accuracy"] == 1.0
+    table["correct"] = False
+    assert values_of(saved(table, tmp_path, ".csv"), tmp_path)["id"]["accuracy"] == 0.0
+
+
+def test_without_correctness_accuracy_is_absent_not_invented(tmp_path):
+    values = values_of(saved(frame()[["score", "set", "role"]], tmp_path, ".csv"), tmp_path)
+    assert "accuracy" not in values["id"]
+    assert "auroc" in values["near"]
+
+
+def test_rows_may_come_in_any_order_and_sets_interleaved(tmp_path):
+    first = values_of(saved(frame(), tmp_path, ".csv"), tmp_path)
+    shuffled = frame().sample(frac=1, random_state=3)
+    second = values_of(saved(shuffled, tmp_path, ".csv"), tmp_path)
+    assert first["near"]["auroc"] == second["near"]["auroc"]
+    assert first["id"]["accuracy"] == second["id"]["accuracy"]
+
+
+def test_options_reach_the_metrics(tmp_path):
+    file = saved(frame(), tmp_path, ".csv")
+    assert "conformal_auroc" in values_of(file, tmp_path)["near"]
+    assert "conformal_auroc" not in values_of(file, tmp_path, "--families", "ranking")["near"]
+    loose = values_of(file, tmp_path, "--delta", "0.5")["near"]["conformal_auroc"]
+    assert loose > values_of(file, tmp_path, "--delta", "0.01")["near"]["conformal_auroc"]
+
+
+def test_the_overview_shows_every_set_and_the_conventions(tmp_path, capsys):
+    values = values_of(saved(frame(), tmp_path, ".csv"), tmp_path)
+    out = capsys.readouterr().out
+    assert f"{100 * values['a']['auroc']:.2f} [" in out
+    assert f"{100 * values['far']['fpr95']:.2f}" in out
+    assert f"scores.csv · ID accuracy {100 * values['id']['accuracy']:.2f} %" in out
+    assert "δ = 0.05" in " ".join(out.split())
+
+
+def test_all_views_together_show_every_number(tmp_path, capsys):
+    values = values_of(saved(frame(), tmp_path, ".csv"), tmp_path, "--view", "all", "--format", "csv")
+    shown = set(capsys.readouterr().out.replace("\n", ",").split(","))
+    for name, group in values.items():
+        missing = {
+            key for key, value in group.items() if (value if isinstance(value, str) else repr(value)) not in shown
+        }
+        assert missing == set(), name
+
+
+def test_sets_called_na_or_7_keep_their_names(tmp_path):
+    table = frame().replace({"set": {"a": "NA", "b": "7"}})
+    names = {s.name for s in read_sets(saved(table, tmp_path, ".csv"))}
+    assert names == {"id", "v", "NA", "7"}
+
+
+def test_infinite_scores_are_numbers(tmp_path):
+    table = frame()
+    table.loc[3, "score"] = np.inf
+    assert np.inf in read_sets(saved(table, tmp_path, ".csv"))[0].scores
+
+
+def word_at_row_4(table):
+    return table.assign(score=table.score.astype(object).where(table.index != 4, "high"))
+
+
+BROKEN = {
+    "score": (word_at_row_4, "line 6: score — found 'high'"),
+    "nan": (lambda t: t.assign(score=t.score.where(t.index != 7)), "line 9: score — found '' — allowed: a number"),
+    "role": (lambda t: t.assign(role=t.role.where(t.index != 5, "id_tst")), "line 7: role 'id_tst' not found; did you"),
+    "column": (lambda t: t.drop(columns="set"), "no column 'set' — found: score, role, label"),
+    "gap": (lambda t: t.rename(columns={"p_2": "p_3"}), "without a gap — found p_0, p_1, p_3"),
+    "correct": (lambda t: t.assign(correct=2), "line 2: correct — found '2' and 59 more like it in this set"),
+    "label": (lambda t: t.assign(label=-1), "line 2: label — found '-1' and 59 more like it in this set — allowed: a"),
+    "partly": (lambda t: t.assign(label=t.label.astype(object).where(t.index != 1, "")), "line 3: label — found ''"),
+    "no id": (lambda t: t[t.role != "id_test"], "exactly one id_test set"),
+    "empty": (lambda t: t[:0], "has no rows"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_bad_input_is_one_message_with_its_line(tmp_path, capsys, case):
+    change, expected = BROKEN[case]
+    file = saved(change(frame()), tmp_path, ".csv")
+    assert main(["evaluate", str(file), *QUICK]) == 2
+    err = capsys.readouterr().err
+    assert expected in err
+    assert len(err.splitlines()) == 1
+
+
+def test_parquet_counts_rows_from_zero(tmp_path):
+    table = frame()
+    table.loc[4, "score"] = np.nan
+    with pytest.raises(DataError, match="row 4: score — found 'nan'"):
+        read_sets(saved(table, tmp_path, ".parquet"))
+
+
+def test_files_that_cannot_be_read(tmp_path, capsys):
+    other = tmp_path / "scores.txt"
+    other.write_text("x")
+    torn = tmp_path / "torn.parquet"
+    torn.write_bytes(b"PAR1 but not really")
+    for file, expected in (
+        (other, "allowed: .csv, .parquet"),
+        (tmp_path / "none.csv", "not found"),
+        (torn, "cannot be read as parquet"),
+    ):
+        assert main(["evaluate", str(file)]) == 2
+        assert expected in capsys.readouterr().err
+
+
+def test_a_json_file_that_cannot_be_written(tmp_path, capsys):
+    file = saved(frame(), tmp_path, ".csv")
+    assert main(["evaluate", str(file), *QUICK, "--json", str(tmp_path / "no" / "where.json")]) == 2
+    assert "cannot be written — No such file or directory" in capsys.readouterr().err
+
+
+def test_a_bad_option_is_exit_2(tmp_path, capsys):
+    file = saved(frame(), tmp_path, ".csv")
+    assert main(["evaluate", str(file), "--correction", "simms"]) == 2
+    assert "did you mean 'simes'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", str(file), "--delta", "little"])
+    assert stop.value.code == 2
+
+
+def test_every_option_has_its_meaning_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--help"])
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert "δ, the probability that the conformal guarantee may fail (default: 0.05)" in help_text
+    assert " (default: " in help_text
+    assert "  (default" not in help_text
