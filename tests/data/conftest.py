@@ -5,7 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 from PIL import Image as Pillow
+
+from openbench.paths import config_dir
 
 
 def noisy(shape, seed=0):
@@ -61,3 +66,19 @@ def manifest(tmp_path):
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def composed(tmp_path):
+    """Compose a benchmark node; groups that a benchmark does not use need not exist."""
+    for group, name in (("method", "msp"), ("training", "cross_entropy")):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / f"{name}.yaml").write_text("name: none\n")
+
+    def node(*overrides):
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+            cfg = compose("run", overrides=[f"hydra.searchpath=[file://{tmp_path}]", *overrides])
+        return OmegaConf.to_container(cfg.benchmark, resolve=True)
+
+    return node

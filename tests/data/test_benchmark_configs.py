@@ -7,30 +7,11 @@ import sys
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 
 from openbench.data.build import build_benchmark
 from openbench.data.loading import batches
 from openbench.errors import ConfigError
 from openbench.paths import config_dir
-
-
-@pytest.fixture
-def node(tmp_path):
-    """Compose a benchmark node; groups that a benchmark does not use need not exist."""
-    for group, name in (("method", "msp"), ("training", "cross_entropy")):
-        (tmp_path / group).mkdir()
-        (tmp_path / group / f"{name}.yaml").write_text("name: none\n")
-
-    def composed(*overrides):
-        GlobalHydra.instance().clear()
-        with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            cfg = compose("run", overrides=[f"hydra.searchpath=[file://{tmp_path}]", *overrides])
-        return OmegaConf.to_container(cfg.benchmark, resolve=True)
-
-    return composed
 
 
 @pytest.mark.parametrize("path", sorted(config_dir().glob("benchmark/*.yaml")), ids=lambda path: path.stem)
@@ -43,18 +24,18 @@ def test_a_benchmark_yaml_opens_with_its_command_and_leaves_nothing_open(path):
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in config_dir().glob("benchmark/*.yaml")))
-def test_a_benchmark_declares_exactly_the_sets_that_it_has(name, node):
-    found = node(f"+benchmark={name}")
+def test_a_benchmark_declares_exactly_the_sets_that_it_has(name, composed):
+    found = composed(f"+benchmark={name}")
     sets = {f"{g}.{s}" for g in ("csid", "near", "far") for s in found.get(g) or {}}
     sets |= {g for g in ("ood_val", "ood_train") if found.get(g)}
     assert set(found["declared"]) == sets
     assert found["name"] == name
 
 
-def test_digits_has_every_role_and_needs_no_data(node, monkeypatch, tmp_path):
+def test_digits_has_every_role_and_needs_no_data(composed, monkeypatch, tmp_path):
     monkeypatch.delenv("OPENBENCH_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    bench = build_benchmark(node("+benchmark=digits"))
+    bench = build_benchmark(composed("+benchmark=digits"))
     assert bench.pristine
     assert {(s.role.value, s.name): len(s) for s in bench.splits()} == {
         ("id_train", "digits"): 541,
@@ -73,35 +54,35 @@ def test_digits_has_every_role_and_needs_no_data(node, monkeypatch, tmp_path):
     }
 
 
-def test_a_set_is_dropped_on_the_command_line_and_recorded(node):
-    bench = build_benchmark(node("+benchmark=digits", "~benchmark.far.noise"))
+def test_a_set_is_dropped_on_the_command_line_and_recorded(composed):
+    bench = build_benchmark(composed("+benchmark=digits", "~benchmark.far.noise"))
     assert set(bench.far) == {"patches"}
     assert bench.dropped == ("far.noise",)
 
 
-def test_a_set_dropped_from_the_defaults_alone_is_refused_with_the_right_command(node):
+def test_a_set_dropped_from_the_defaults_alone_is_refused_with_the_right_command(composed):
     with pytest.raises(ConfigError, match=r"use `~benchmark\.near\.nine`"):
-        build_benchmark(node("+benchmark=digits", "~dataset@benchmark.near.nine"))
+        build_benchmark(composed("+benchmark=digits", "~dataset@benchmark.near.nine"))
 
 
-def test_a_corruption_is_changed_on_the_command_line(node):
-    usual = build_benchmark(node("+benchmark=digits"))
-    other = build_benchmark(node("+benchmark=digits", "benchmark.csid.noisy.sources.corrupted.amount=0.4"))
+def test_a_corruption_is_changed_on_the_command_line(composed):
+    usual = build_benchmark(composed("+benchmark=digits"))
+    other = build_benchmark(composed("+benchmark=digits", "benchmark.csid.noisy.sources.corrupted.amount=0.4"))
     assert other.csid["noisy"].digest != usual.csid["noisy"].digest
     assert other.csid["blurred"].digest == usual.csid["blurred"].digest
 
 
-def test_the_network_input_of_digits_is_standardised_on_the_training_images(node):
-    bench = build_benchmark(node("+benchmark=digits"))
+def test_the_network_input_of_digits_is_standardised_on_the_training_images(composed):
+    bench = build_benchmark(composed("+benchmark=digits"))
     x = torch.cat(list(batches(bench.id_train, bench.preprocess, 100)))
     assert x.shape == (541, 3, 16, 16)
     assert abs(float(x.mean())) < 0.01
     assert abs(float(x.std()) - 1) < 0.01
 
 
-def test_digits_are_the_same_in_every_process(node):
+def test_digits_are_the_same_in_every_process(composed):
     """A fresh interpreter with another hash seed, thread count and working folder finds the same images."""
-    found = node("+benchmark=digits")
+    found = composed("+benchmark=digits")
     code = "import sys, json; from openbench.data.build import build_benchmark; "
     code += "print(build_benchmark(json.load(sys.stdin)).digest)"
     digests = {build_benchmark(found).digest}

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits, load_sample_image
+
+from openbench.data.embedded import Noise, PhotoPatches, SklearnDigits, Textures
+from openbench.data.manifest import load_manifest
+
+DIGIT_SPLITS = ("train", "val", "test", "six_seven", "eight", "nine")
+
+
+def pixels(source, keys):
+    found = source.find(source.places([])[0], keys)
+    assert found.present.all()
+    return np.stack([found.items[i] for i in range(len(keys))])
+
+
+def test_every_digit_belongs_to_one_split_and_its_class_is_its_target():
+    targets = load_digits().target
+    rows = []
+    for name in DIGIT_SPLITS:
+        manifest = load_manifest(f"digits/{name}")
+        numbers = [int(key.split("/")[-1]) for key in manifest.keys]
+        assert [str(targets[i]) for i in numbers] == list(manifest.classes)
+        rows += numbers
+    assert sorted(rows) == list(range(len(targets)))
+
+
+def test_the_split_of_digits_is_the_seeded_one_it_says_it_is():
+    targets = load_digits().target
+    rng = np.random.default_rng(0)
+    expected = {"train": set(), "val": set(), "test": set()}
+    for digit in range(6):
+        rows = rng.permutation(np.flatnonzero(targets == digit))
+        half, rest = round(0.5 * len(rows)), round(0.6 * len(rows))
+        for name, part in zip(expected, np.split(rows, [half, rest]), strict=True):
+            expected[name] |= set(part.tolist())
+    for name, rows in expected.items():
+        assert {int(key.split("/")[-1]) for key in load_manifest(f"digits/{name}").keys} == rows
+
+
+def test_digits_are_scikit_learns_spread_over_eight_bits():
+    keys = load_manifest("digits/test").keys
+    rows = [int(key.split("/")[-1]) for key in keys]
+    found = pixels(SklearnDigits(), keys)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(np.rint(found / 255.0 * 16.0), load_digits().images[rows])
+
+
+DRAWN = [(PhotoPatches, "patches/all"), (Noise, "noise/all"), (Textures, "textures/all")]
+
+
+@pytest.mark.parametrize(("source", "name"), DRAWN)
+def test_an_image_does_not_depend_on_which_others_are_asked_for(source, name):
+    keys = load_manifest(name).keys
+    some = keys[::37]
+    np.testing.assert_array_equal(pixels(source(), some), pixels(source(), keys)[::37])
+
+
+@pytest.mark.parametrize(("source", "name"), DRAWN)
+def test_images_differ_from_each_other_and_from_seed_to_seed(source, name):
+    keys = load_manifest(name).keys
+    found, other = pixels(source(), keys), pixels(source(seed=1), keys)
+    assert len(np.unique(found.reshape(len(keys), -1), axis=0)) > 0.95 * len(keys)
+    assert (found != other).any(axis=(1, 2)).mean() > 0.95
+
+
+def test_patches_are_averages_of_the_photograph_that_the_class_names():
+    for class_name in ("china", "flower"):
+        photo = np.asarray(Image.fromarray(load_sample_image(f"{class_name}.jpg")).convert("L"), np.float64)
+        # Mean of every 4×4 block at every offset, by cumulative sums.
+        sums = np.pad(photo.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+        means = (sums[4:, 4:] - sums[:-4, 4:] - sums[4:, :-4] + sums[:-4, :-4]) / 16
+        patch = PhotoPatches().image(class_name, 3)
+        rounded = np.rint(means)
+        grids = np.lib.stride_tricks.sliding_window_view(rounded, (29, 29))[:, :, ::4, ::4]
+        distance = np.abs(grids - patch).max(axis=(2, 3))
+        # Rounding of a half may go either way.
+        assert distance.min() <= 1
+
+
+def test_uniform_noise_is_flat_and_normal_noise_is_centred():
+    keys = load_manifest("noise/all").keys
+    found = pixels(Noise(), keys) / 255.0
+    uniform, normal = found[:200], found[200:]
+    for level in (0.25, 0.5, 0.75):
+        assert abs((uniform < level).mean() - level) < 0.02
+    assert abs(normal.mean() - 0.5) < 0.01
+    assert 0.22 < normal.std() < 0.25
+
+
+def test_checks_have_two_shades_and_gratings_follow_a_sinusoid():
+    assert len(np.unique(Textures().image("checks", 5))) == 2
+    for number in range(20):
+        grating = Textures().image("grating", number).astype(float)
+        # A plane wave on a grid obeys f(x−1) + f(x+1) = a·f(x) + b along each axis, up to rounding.
+        middle, around = grating[:, 1:-1].ravel(), (grating[:, :-2] + grating[:, 2:]).ravel()
+        residual = np.linalg.lstsq(np.column_stack([middle, np.ones(48)]), around, rcond=None)[1]
+        assert residual.sum() / 48 < 1.0

@@ -1,0 +1,141 @@
+"""Keys against pixels of the real sets, read a second time by other means; each test skips if its set is missing."""
+
+import gzip
+import pickle
+import re
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+from openbench.core.request import Role
+from openbench.data.build import build_benchmark
+from openbench.data.manifest import load_classes, load_manifest
+from openbench.data.opening import open_split
+from openbench.data.packs import CifarPickles, IdxFiles, NpzPack
+from openbench.data.verify import verify_benchmark
+
+CIFAR100 = {
+    "folder": "cifar-100-python",
+    "train": ["train"],
+    "test": ["test"],
+    "label_key": "fine_labels",
+    "meta": "meta",
+    "names_key": "fine_label_names",
+}
+
+
+@pytest.fixture
+def present(real_data):
+    def path(name):
+        if not (real_data / name).exists():
+            pytest.skip(f"{real_data / name} is missing")
+        return real_data / name
+
+    return path
+
+
+def by_hand(*paths):
+    contents = [pickle.loads(path.read_bytes(), encoding="bytes") for path in paths]
+    data = np.concatenate([c[b"data"] for c in contents])
+    labels = np.concatenate([c.get(b"labels", c.get(b"fine_labels")) for c in contents])
+    # The planes of red, green and blue follow each other.
+    return np.stack([data[:, :1024], data[:, 1024:2048], data[:, 2048:]], axis=-1).reshape(-1, 32, 32, 3), labels
+
+
+def check_pickle_keys(source, place, manifest, pixels, labels, classes):
+    found = source.find(place, manifest.keys)
+    assert found.present.all()
+    for position in range(0, len(manifest), 97):
+        class_name, number = re.fullmatch(r".*/([^/]+)/(\d+)\.png", manifest.keys[position]).groups()
+        row = np.flatnonzero(labels == classes.index(class_name))[int(number) - 1]
+        np.testing.assert_array_equal(found.items[position], pixels[row])
+
+
+@pytest.mark.parametrize("name", ["cifar10/val", "cifar10/test"])
+def test_a_cifar10_test_key_is_the_nth_of_its_class(name, present):
+    folder = present("cifar-10-batches-py")
+    pixels, labels = by_hand(folder / "test_batch")
+    classes = load_classes("cifar10/classes")
+    check_pickle_keys(CifarPickles(), folder, load_manifest(name), pixels, labels, classes)
+
+
+def test_a_cifar10_training_key_is_the_nth_of_its_class(present):
+    folder = present("cifar-10-batches-py")
+    pixels, labels = by_hand(*(folder / f"data_batch_{i}" for i in range(1, 6)))
+    classes = load_classes("cifar10/classes")
+    check_pickle_keys(CifarPickles(), folder, load_manifest("cifar10/train"), pixels, labels, classes)
+
+
+def test_the_class_list_is_the_official_one(present):
+    meta = pickle.loads((present("cifar-10-batches-py") / "batches.meta").read_bytes(), encoding="latin1")
+    assert tuple(meta["label_names"]) == load_classes("cifar10/classes")
+
+
+def test_a_cifar100_key_is_the_nth_of_its_class(present):
+    folder = present("cifar-100-python")
+    pixels, labels = by_hand(folder / "test")
+    names = pickle.loads((folder / "meta").read_bytes(), encoding="latin1")["fine_label_names"]
+    check_pickle_keys(CifarPickles(**CIFAR100), folder, load_manifest("cifar100/near_cifar10"), pixels, labels, names)
+
+
+def test_mnist_test_keys_are_rows_and_every_label_agrees(present):
+    folder = present("MNIST/raw")
+    pixels = np.frombuffer(gzip.decompress((folder / "t10k-images-idx3-ubyte.gz").read_bytes())[16:], np.uint8).reshape(
+        -1, 28, 28
+    )
+    manifest = load_manifest("mnist/all")
+    found = IdxFiles(at=["MNIST/raw"]).find(folder, manifest.keys)
+    expected = [key.startswith("mnist/test/") for key in manifest.keys]
+    assert found.present.tolist()[60_000:] == expected[60_000:]
+    assert sum(expected) == 10_000
+    test_keys = [key for key in manifest.keys if key.startswith("mnist/test/")]
+    offset = found.count - 10_000
+    for position in range(0, 10_000, 97):
+        row = int(re.fullmatch(r".*_(\d+)\.jpg", test_keys[position])[1])
+        np.testing.assert_array_equal(found.items[offset + position], pixels[row])
+
+
+def test_mnist_labels_of_the_manifest_are_the_official_ones(present):
+    labels = gzip.decompress(present("MNIST/raw/t10k-labels-idx1-ubyte.gz").read_bytes())[8:]
+    assert list(load_manifest("mnist/all").classes[60_000:]) == [str(digit) for digit in labels]
+
+
+def test_tiny_imagenet_keys_are_its_files(present):
+    present("tin/val/images")
+    node = {
+        "name": "tin",
+        "manifest": "tiny_imagenet/near_cifar10",
+        "sources": {"folder": {"_target_": "openbench.data.sources.ImageFolder"}},
+    }
+    split = open_split(node, Role.NEAR)
+    assert len(split) == 7793
+    for position in range(0, len(split), 397):
+        expected = np.asarray(Pillow.open(present(split.keys[position])).convert("RGB"))
+        image = split.items[position]
+        np.testing.assert_array_equal(image if image.ndim == 3 else np.dstack([image] * 3), expected)
+
+
+def test_textures_in_a_pack_are_found_by_their_published_names(present):
+    path = present("dtd/dtd10_1200_32x32.npz")
+    pack = np.load(path)
+    found = NpzPack("dtd/dtd10_1200_32x32.npz").find(path, load_manifest("texture/all").keys)
+    assert found.count == len(pack["paths"])
+    row_of = {name: row for row, name in enumerate(pack["paths"].tolist())}
+    keys = [key for key, there in zip(load_manifest("texture/all").keys, found.present, strict=True) if there]
+    for position in range(0, found.count, 31):
+        np.testing.assert_array_equal(found.items[position], pack["images"][row_of[keys[position]]])
+
+
+@pytest.mark.slow
+def test_cifar10_has_no_image_on_two_sides_but_the_known_one(composed, present):
+    for name in ("cifar-10-batches-py", "cifar-100-python", "tin/val/images"):
+        present(name)
+    bench = build_benchmark(composed("+benchmark=cifar10", "benchmark.incomplete=allow"))
+    report = verify_benchmark(bench)
+    assert report.ok, report
+    assert [pair for shared in report.known for pair in shared.pairs] == [
+        ("cifar10/test/automobile/0933.png", "cifar100/test/bus/0019.png")
+    ]
+    assert (len(bench.id_train), len(bench.id_val), len(bench.id_test)) == (50_000, 1_000, 9_000)
+    assert (len(bench.ood_val), len(bench.near["cifar100"]), len(bench.near["tin"])) == (1_000, 9_000, 7_793)

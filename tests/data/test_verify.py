@@ -1,0 +1,211 @@
+import numpy as np
+import pytest
+
+from openbench.core.benchmark import Benchmark, Split
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
+from openbench.data import overlaps, verify
+from openbench.data.items import FileItems
+from openbench.data.verify import verify_benchmark, verify_node
+from openbench.errors import LeakageError
+
+from .conftest import noisy, write_image
+
+
+class Listed(list):
+    """Images in a list."""
+
+
+def split(name, role, classes, seed, **changes):
+    items = changes.pop("items", None) or Listed(noisy((6, 6, 3), 1000 * seed + i) for i in range(4))
+    labels = np.arange(4) % 2 if role.is_id else np.full(4, -1)
+    keys = [f"{role}/{name}/{i}" for i in range(4)]
+    return Split(name, role, items, labels, keys, classes, f"{seed}", 4, **changes)
+
+
+@pytest.fixture
+def parts():
+    pets = ("cat", "dog")
+    return {
+        "id_train": split("pets", Role.ID_TRAIN, pets, 1),
+        "id_val": split("pets", Role.ID_VAL, pets, 2),
+        "id_test": split("pets", Role.ID_TEST, pets, 3),
+        "csid": {"foggy": split("foggy", Role.CSID, pets, 4)},
+        "ood_train": split("web", Role.OOD_TRAIN, ("rug",), 5),
+        "ood_val": split("fish", Role.OOD_VAL, ("cod",), 6),
+        "near": {"birds": split("birds", Role.NEAR, ("owl",), 7)},
+        "far": {"cars": split("cars", Role.FAR, ("van",), 8)},
+    }
+
+
+def benchmark(parts):
+    return Benchmark(name="zoo", classes=("cat", "dog"), preprocess=Preprocess(6, 6), **parts)
+
+
+def place(parts, role):
+    """The split of a role among the parts."""
+    found = parts[role.value]
+    return next(iter(found.values())) if isinstance(found, dict) else found
+
+
+def test_a_clean_benchmark_has_no_problems(parts):
+    report = verify_benchmark(benchmark(parts), strict=True)
+    assert report.ok
+    assert [(s.found, s.expected, s.repeated) for s in report.splits] == [(4, 4, 0)] * 8
+
+
+APART = [
+    *[(a, b) for a in Role if a.is_id for b in Role if not b.is_id],
+    (Role.ID_TRAIN, Role.ID_VAL),
+    (Role.ID_TRAIN, Role.ID_TEST),
+    (Role.ID_VAL, Role.ID_TEST),
+    (Role.OOD_TRAIN, Role.OOD_VAL),
+    (Role.OOD_TRAIN, Role.NEAR),
+    (Role.OOD_TRAIN, Role.FAR),
+    (Role.OOD_VAL, Role.NEAR),
+    (Role.OOD_VAL, Role.FAR),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), APART, ids=str)
+def test_a_planted_identical_image_on_two_sides_is_found_and_named(parts, first, second):
+    a, b = place(parts, first), place(parts, second)
+    b.items[3] = a.items[1].copy()
+    bench = benchmark(parts)
+    report = verify_benchmark(bench)
+    assert not report.ok
+    (problem,) = report.problems
+    for key in (a.keys[1], b.keys[3]):
+        assert key in problem
+    with pytest.raises(LeakageError, match=f"{a.keys[1]}|{b.keys[3]}"):
+        verify_benchmark(bench, strict=True)
+
+
+@pytest.mark.parametrize(("first", "second"), [(Role.NEAR, Role.FAR), (Role.ID_TEST, Role.CSID)])
+def test_two_test_sets_of_one_side_may_share_images(parts, first, second):
+    place(parts, second).items[3] = place(parts, first).items[1].copy()
+    assert verify_benchmark(benchmark(parts), strict=True).ok
+
+
+def test_the_same_grey_picture_in_one_and_three_channels_is_identical(parts):
+    grey = noisy((6, 6), 5)
+    parts["id_test"].items[0] = grey
+    parts["far"]["cars"].items[0] = np.dstack([grey] * 3)
+    assert len(verify_benchmark(benchmark(parts)).shared) == 1
+
+
+def test_pictures_that_differ_in_one_value_or_in_shape_are_not_identical(parts):
+    image = noisy((6, 6, 3), 5)
+    parts["id_test"].items[0] = image
+    changed = image.copy()
+    changed[5, 5, 2] ^= 1
+    parts["far"]["cars"].items[0] = changed
+    parts["far"]["cars"].items[1] = image.reshape(4, 9, 3)
+    assert verify_benchmark(benchmark(parts)).ok
+
+
+def test_repeated_images_within_a_split_are_counted_and_no_problem(parts):
+    items = parts["far"]["cars"].items
+    items[1] = items[2] = items[0]
+    report = verify_benchmark(benchmark(parts))
+    assert report.ok
+    assert {s.where: s.repeated for s in report.splits if s.repeated} == {"far/cars": 2}
+
+
+def test_a_known_pair_is_listed_and_no_problem(parts, monkeypatch):
+    a, b = parts["id_test"], parts["near"]["birds"]
+    b.items[3] = a.items[1].copy()
+    monkeypatch.setattr(verify, "known_pairs", lambda: {frozenset((a.keys[1], b.keys[3]))})
+    report = verify_benchmark(benchmark(parts), strict=True)
+    assert report.ok
+    assert f"known: id_test/pets and near/birds share 1 identical images: {a.keys[1]} = {b.keys[3]}" in str(report)
+    parts["far"]["cars"].items[0] = a.items[1].copy()
+    assert len(verify_benchmark(benchmark(parts)).shared) == 1
+
+
+def test_known_pairs_are_read_from_the_manifests():
+    pair = {"cifar10/test/automobile/0933.png", "cifar100/test/bus/0019.png"}
+    assert frozenset(pair) in overlaps.known_pairs()
+
+
+def test_unreadable_images_are_all_named(parts, tmp_path):
+    for i in range(4):
+        write_image(tmp_path / f"{i}.png", noisy((6, 6, 3), 50 + i))
+    for i in (1, 3):
+        (tmp_path / f"{i}.png").write_bytes(b"x")
+    files = FileItems([tmp_path / f"{i}.png" for i in range(4)])
+    parts["far"]["cars"] = split("cars", Role.FAR, ("van",), 8, items=files)
+    report = verify_benchmark(benchmark(parts))
+    assert len(report.problems) == 2
+    assert all(f"{i}.png' cannot be read" in text for i, text in zip((1, 3), report.problems, strict=True))
+
+
+def test_the_report_shows_counts_deviations_and_what_was_dropped(parts):
+    parts["far"]["cars"] = split("cars", Role.FAR, ("van",), 8, deviations=("4 of 9 images found",))
+    text = str(verify_benchmark(benchmark({**parts, "dropped": ("near.fish",)})))
+    for part in ("far/cars", "deviates: 4 of 9 images found", "near.fish: dropped"):
+        assert part in text
+
+
+def test_progress_names_every_split(parts):
+    said = []
+    verify_benchmark(benchmark(parts), said.append)
+    assert len(said) == 8
+    assert "check far/cars: 4 images" in said
+
+
+@pytest.fixture
+def node(root, manifest):
+    folder = {"folder": {"_target_": "openbench.data.sources.ImageFolder"}}
+
+    def a_set(name, label, numbers):
+        for i in numbers:
+            write_image(root / f"{name}/{i}.png", noisy((8, 8, 3), ord(name[0]) * 100 + i))
+        body = f"key: {name}/{{index}}.png\n" + "".join(f"{label(i)}: {i}\n" for i in numbers)
+        return {"name": name, "manifest": manifest(body, f"{name}_{numbers[0]}"), "sources": folder}
+
+    def pets(numbers):
+        return a_set("pets", lambda i: "cat" if i % 2 else "dog", numbers)
+
+    return {
+        "name": "zoo",
+        "classes": ["cat", "dog"],
+        "declared": ["near.birds", "far.cars"],
+        "id": {"train": pets(range(4)), "val": pets(range(4, 6)), "test": pets(range(6, 10))},
+        "near": {"birds": a_set("birds", lambda i: "owl", range(3))},
+        "far": {"cars": a_set("cars", lambda i: "van", range(3))},
+        "preprocess": {"resize": 8, "crop": 8},
+    }
+
+
+def test_all_gaps_of_a_node_are_reported_together(node, root):
+    for path in ("birds/0.png", "cars/0.png", "pets/7.png"):
+        (root / path).unlink()
+    report = verify_node(node)
+    assert not report.ok
+    assert len(report.missing) == 3
+    assert {s.where: (s.found, s.expected) for s in report.splits if s.found != s.expected} == {
+        "id_test/pets": (3, 4),
+        "near/birds": (2, 3),
+        "far/cars": (2, 3),
+    }
+
+
+def test_gaps_that_the_config_allows_are_deviations_and_the_rest_is_compared(node, root):
+    (root / "birds/0.png").unlink()
+    (root / "cars/1.png").write_bytes((root / "pets/7.png").read_bytes())
+    report = verify_node({**node, "incomplete": "allow"})
+    assert report.missing == ()
+    assert [(s.first, s.second) for s in report.shared] == [("id_test/pets", "far/cars")]
+
+
+def test_an_absent_id_set_is_reported_even_where_gaps_are_allowed(node, root):
+    for i in range(10):
+        (root / f"pets/{i}.png").unlink()
+    assert len(verify_node({**node, "incomplete": "allow"}).missing) == 3
+
+
+def test_a_complete_node_is_verified_whole(node):
+    report = verify_node(node)
+    assert report.ok
+    assert [s.found for s in report.splits] == [4, 2, 4, 3, 3]
