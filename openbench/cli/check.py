@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from openbench.cli.exits import FAILED, OK
-from openbench.cli.hydra_app import Call, carry_out, launch, say
+from openbench.cli.hydra_app import Call, carry_out, launch
 
 
 def main(argv: list[str]) -> int:
@@ -20,6 +20,6 @@ def act(call: Call) -> tuple[int, str]:
     """Check, print the report, and fail if it has problems."""
     from openbench.engine import api
 
-    report = api.check(call.config, call.runtime, say)
+    report = api.check(call.config, call.runtime, call.say)
     print(report)
     return (OK, "nothing to report") if report.ok else (FAILED, "the check found problems")

@@ -35,7 +35,9 @@ def compose(command: str, overrides: Sequence[str], config_dir: Path | None = No
 
 
 def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run") -> dict[str, Any]:
-    """Return the plain, resolved nodes that can change a number; each group node carries its file's name in `_name_`.
+    """Return the plain, resolved nodes that can change a number.
+
+    Each group node carries its file's name in `_name_`, but for the benchmark, which names itself.
 
     Args:
         cfg: a composed config.
@@ -55,7 +57,7 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
     for key in SCIENTIFIC[:-1]:
         if not isinstance(nodes.get(key), dict):
             raise ConfigError(f"{key} is not chosen — found {nodes.get(key)!r} (python -m openbench list {key})")
-        if isinstance(choices.get(key), str):
+        if key != "benchmark" and isinstance(choices.get(key), str):
             nodes[key][NAME] = choices[key]
     seed = nodes.get("seed")
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from openbench.cli.exits import OK
-from openbench.cli.hydra_app import Call, carry_out, launch, say
+from openbench.cli.hydra_app import Call, carry_out, launch
 
 
 def main(argv: list[str]) -> int:
@@ -20,7 +20,7 @@ def act(call: Call) -> tuple[int, str]:
     """Extract and say how many images went through the network for each split; 0 = all was cached."""
     from openbench.engine import api
 
-    passes = api.extract(call.config, call.runtime, say)
+    passes = api.extract(call.config, call.runtime, call.say)
     for split, images in passes.items():
         print(f"{images:>10,}  {split}")
     line = f"{sum(passes.values()):,} images passed for {len(passes)} splits"

@@ -43,6 +43,11 @@ class Call:
     runtime: Config
     sweep: bool
 
+    def say(self, text: str) -> None:
+        """Report progress on stderr, unless the runtime says otherwise: stdout holds results only."""
+        if self.runtime.get("progress", True):
+            print(text, file=sys.stderr, flush=True)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -166,7 +171,7 @@ def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], tuple[int,
 
 def read_outcomes(folder: Path) -> list[Outcome]:
     """Return the outcomes that jobs left in a folder, in the order of their numbers."""
-    found = [Outcome(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.glob(f"*/{OUTCOME}")]
+    found = [Outcome(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.rglob(OUTCOME)]
     return sorted(found, key=lambda outcome: outcome.job)
 
 
@@ -179,9 +184,18 @@ def summary(outcomes: list[Outcome], folder: Path) -> str:
 
 
 def _scratch(typed: Typed) -> Path:
-    """A folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean."""
+    """A folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean.
+
+    Raises:
+        ConfigError: the user sets Hydra's folders, in which outcomes of other runs might lie.
+    """
     cache = paths.cache_dir()
     for override in parse(typed.overrides):
+        if override.key_or_group in ("hydra.run.dir", "hydra.sweep.dir"):
+            raise ConfigError(
+                f"{override.key_or_group} cannot be set — found {override.input_line} — sweeps lie below the cache; "
+                "move it with runtime.cache=FOLDER"
+            )
         if override.key_or_group == "runtime.cache" and isinstance(override.value(), str):
             cache = Path(str(override.value())).expanduser()
     return cache.absolute() / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{os.getpid()}"
@@ -199,11 +213,6 @@ def _flags(argv: Sequence[str], overrides: Sequence[str]) -> list[str]:
     for override in overrides:
         rest.remove(override)
     return rest
-
-
-def say(text: str) -> None:
-    """Report progress on stderr: stdout holds results only."""
-    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from openbench.cli.exits import OK
-from openbench.cli.hydra_app import Call, carry_out, launch, say
+from openbench.cli.hydra_app import Call, carry_out, launch
 
 
 def main(argv: list[str]) -> int:
@@ -22,7 +22,7 @@ def act(call: Call) -> tuple[int, str]:
     from openbench.engine import api
     from openbench.results.views import run_tables
 
-    outcome = api.run(call.config, call.runtime, say)
+    outcome = api.run(call.config, call.runtime, call.say)
     line = f"{outcome.status} {outcome.path}"
     if call.sweep:
         print(f"{headline(outcome.record)} — {line}", flush=True)

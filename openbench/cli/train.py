@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from openbench.cli.exits import OK
-from openbench.cli.hydra_app import Call, carry_out, launch, say
+from openbench.cli.hydra_app import Call, carry_out, launch
 
 
 def main(argv: list[str]) -> int:
@@ -20,7 +20,7 @@ def act(call: Call) -> tuple[int, str]:
     """Train and say where the checkpoint is."""
     from openbench.engine import api
 
-    trained = api.train(call.config, call.runtime, say)
+    trained = api.train(call.config, call.runtime, call.say)
     weights = trained.checkpoint.weights if trained.checkpoint else "comes with weights"
     line = f"{trained.backbone.name}: {weights}"
     print(line)

@@ -18,11 +18,11 @@ TOY_FILES = {
         # @package _global_
         defaults:
           - override /backbone: tiny
-        benchmark: {near: {eight: 8, nine: 9}, incomplete: error}
+        benchmark: {name: digits, near: {eight: 8, nine: 9}, incomplete: error}
     """,
     "benchmark/letters.yaml": """
         # @package _global_
-        benchmark: {near: {a: 1}}
+        benchmark: {name: letters, near: {a: 1}}
     """,
     "backbone/resnet18_cifar.yaml": "weights: null",
     "backbone/tiny.yaml": "weights: null",
@@ -54,6 +54,7 @@ class Engine:
 
     def run(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
         name = self.answer("run", config, runtime)
+        say(f"scoring {name}")
         record = ResultRecord(
             run_id="0" * 16,
             config=config,

@@ -82,7 +82,7 @@ def test_misspelt_key_names_the_allowed_keys(engine, capsys):
     ("typed", "expected"),
     [
         ("runtime.devise=cpu", "runtime has no key 'devise'; did you mean 'device'? — allowed: device, batch_size"),
-        ("benchmark.neer.x=1", "benchmark has no key 'neer'; did you mean 'near'? — allowed: near, incomplete"),
+        ("benchmark.neer.x=1", "benchmark has no key 'neer'; did you mean 'near'? — allowed: name, near, incomplete"),
         ("sed=1", "the config has no key 'sed'; did you mean 'seed'?"),
         ("+sed=1", "config has no key 'sed'; did you mean 'seed'? — allowed: benchmark, backbone"),
         ("~benchmark.near.eigth", "'eigth' is no key of benchmark.near; did you mean 'eight'? — allowed: eight, nine"),
@@ -100,6 +100,7 @@ def test_misspelt_key_names_the_allowed_keys(engine, capsys):
         ("seed=-1", "seed — found -1 — allowed: a whole number ≥ 0"),
         ("backbone.weights=${nowhere}", "backbone has no value: Interpolation key 'nowhere' not found"),
         ("backbone.weights=???", "backbone has no value: Missing mandatory value: weights"),
+        ("hydra.sweep.dir=here", "hydra.sweep.dir cannot be set — found hydra.sweep.dir=here"),
         ("~method", "method is not chosen — found None (python -m openbench list method)"),
     ],
 )

@@ -46,7 +46,7 @@ def test_a_single_run_leaves_no_file_behind(engine, tmp_path):
 def test_multirun_runs_every_combination(engine):
     code = main(["run", "-m", "+benchmark=digits,letters", "method=glob(*)", "seed=0,1,2"])
     assert code == 0
-    ran = {(c["benchmark"]["_name_"], c["method"]["_name_"], c["seed"]) for _, c, _ in engine.asked}
+    ran = {(c["benchmark"]["name"], c["method"]["_name_"], c["seed"]) for _, c, _ in engine.asked}
     assert ran == {(b, m, s) for b in ("digits", "letters") for m in ("knn", "msp") for s in range(3)}
     assert len(engine.asked) == 12
 
@@ -76,6 +76,20 @@ def test_runtime_cache_moves_the_sweeps_folder_too(engine, tmp_path):
     main(["run", "-m", "+benchmark=digits", "method=knn,msp", f"runtime.cache={tmp_path / 'other'}"])
     assert (tmp_path / "other" / "sweeps").is_dir()
     assert not (tmp_path / "cache").exists()
+
+
+def test_progress_goes_to_stderr_and_can_be_switched_off(engine, capsys):
+    main(["run", "+benchmark=digits"])
+    shown = capsys.readouterr()
+    assert "scoring msp" in shown.err
+    assert "scoring msp" not in shown.out
+    main(["run", "+benchmark=digits", "runtime.progress=false"])
+    assert "scoring msp" not in capsys.readouterr().err
+
+
+def test_sweeps_in_folders_of_the_users_naming_are_counted_too(engine, capsys):
+    assert main(["run", "-m", "+benchmark=digits", "seed=0,1", "hydra.sweep.subdir=deep/${seed}"]) == 0
+    assert "sweep: 2 jobs, 2 done, 0 failed" in capsys.readouterr().err
 
 
 def test_bad_input_is_exit_2_with_one_message_and_no_traceback(engine, capsys):
