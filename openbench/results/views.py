@@ -88,6 +88,13 @@ def hyper_parameters(params: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={_value(params[key])}" for key in sorted(params))
 
 
+def training_of(record: ResultRecord) -> str:
+    """Return how a run's backbone was trained, as users type it after `training=`."""
+    node = record.config.get("training")
+    typed = node.get("_name_") if isinstance(node, dict) else None
+    return str(record.backbone.get("training") or typed or "released weights")
+
+
 def family_of(key: str) -> str:
     """Return the view in which a metric key of a set or group is shown."""
     return next((f for f, patterns in FAMILIES.items() if any(re.fullmatch(p, key) for p in patterns)), "other")
@@ -126,7 +133,7 @@ def _role(record: ResultRecord, name: str) -> str:
 def _title(record: ResultRecord, decimals: int) -> str:
     params = hyper_parameters(record.method.get("params", {}))
     chosen = f"; tuned on validation: {hyper_parameters(record.tuned)}" if record.tuned else ""
-    backbone = f"{record.backbone.get('name')} ({record.backbone.get('training') or 'released weights'})"
+    backbone = f"{record.backbone.get('name')} ({training_of(record)})"
     accuracy = []
     for side, label in SIDES.items():
         value = record.metrics.get(f"{side}id", {}).get("accuracy")

@@ -1,0 +1,257 @@
+import csv
+import io
+import os
+import random
+import re
+import statistics
+from dataclasses import replace
+
+import pytest
+from records import make_record, metrics, with_method, with_seed
+
+from openbench.results.leaderboard import MARK, generate, leaderboard, outdated, write
+from openbench.results.published import Figure, Setup
+from openbench.results.ranking import boards
+from openbench.results.store import RecordStore
+from openbench.results.table import Estimate
+
+
+def ranked(records, index=0):
+    return boards(records)[index].ranked
+
+
+def markdown_table(text: str, title: str) -> list[dict[str, str]]:
+    """The rows of the Markdown table under a heading, by column title."""
+    section = next(part for part in text.split("\n### ") if part.startswith(title))
+    lines = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    titles = [cell.strip() for cell in lines[0]]
+    return [dict(zip(titles, (cell.strip() for cell in line), strict=True)) for line in lines[2:]]
+
+
+def test_seeds_become_mean_and_population_deviation_with_their_number():
+    base, nears = make_record(), [0.90, 0.92, 0.97]
+    (row,) = ranked([with_seed(base, seed, near) for seed, near in enumerate(nears)])
+    cell = row.values["near auroc"]
+    assert cell.value == pytest.approx(statistics.fmean(nears))
+    assert cell.std == pytest.approx(statistics.pstdev(nears))
+    assert (cell.low, cell.high) == (None, None)
+    assert (len(row.runs), row.networks) == (3, 3)
+
+
+def test_a_single_run_shows_its_interval_and_no_deviation():
+    (row,) = ranked([make_record()])
+    assert row.values["near auroc"] == Estimate(0.9, 0.89, 0.91)
+    assert row.values["near fpr95"] == Estimate(1 - 0.9)
+
+
+def test_an_interval_of_another_level_is_not_passed_off_as_95_percent():
+    record = make_record()
+    other = replace(record, config={**record.config, "metrics": {"confidence": 0.9}})
+    assert ranked([other])[0].values["near auroc"] == Estimate(0.9)
+
+
+def test_seeds_on_one_network_are_told_from_seeds_of_training():
+    base = make_record()
+    runs = [replace(with_seed(base, s, 0.9), backbone=base.backbone) for s in range(3)]
+    (row,) = ranked(runs)
+    assert (len(row.runs), row.networks) == (3, 1)
+
+
+def test_the_same_run_measured_with_other_metric_options_counts_once():
+    base = make_record()
+    again = replace(base, run_id="f" * 16, config={**base.config, "metrics": {"delta": 0.01}})
+    (row,) = ranked([base, again])
+    assert row.runs == (base.run_id,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: with_method(r, "msp"),
+        lambda r: with_method(r, "knn", k=10),
+        lambda r: replace(r, run_id="e" * 16, backbone={**r.backbone, "name": "wide"}),
+        lambda r: replace(r, run_id="e" * 16, backbone={**r.backbone, "training": "logitnorm"}),
+        lambda r: replace(r, run_id="e" * 16, config={**r.config, "tune": {"strategy": "validation"}}),
+    ],
+)
+def test_what_differs_in_more_than_the_seed_is_another_row(change):
+    base = make_record()
+    assert len(ranked([base, change(base)])) == 2
+
+
+def test_rows_are_in_the_order_of_near_auroc_then_far_then_name():
+    base = make_record()
+    plan = [("d", 0.9, 0.9), ("c", 0.9, 0.95), ("b", 0.95, 0.5), ("a", 0.9, 0.9), ("e", 0.5, 0.99)]
+    records = [replace(with_method(base, name), metrics=metrics(near, far)) for name, near, far in plan]
+    assert [row.method for row in ranked(records)] == ["b", "c", "a", "d", "e"]
+
+
+def test_hyper_parameters_that_tuning_chose_differently_are_all_shown():
+    base = make_record(config={"seed": 0, "tune": {"strategy": "validation"}})
+    runs = [
+        replace(with_seed(base, s, 0.9), tuned={"k": k}, method={**base.method, "params": {"k": k}})
+        for s, k in enumerate([100, 50, 50])
+    ]
+    (row,) = ranked(runs)
+    assert (row.params, row.tuned) == ("k=50 | k=100", "validation")
+
+
+def test_a_method_without_anything_to_tune_is_not_called_tuned():
+    (row,) = ranked([make_record(config={"seed": 0, "tune": {"strategy": "validation"}})])
+    assert row.tuned == "no"
+
+
+def not_pristine(record, *deviations):
+    return replace(record, benchmark={**record.benchmark, "pristine": False, "deviations": list(deviations)})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda r: not_pristine(r, "tin: dropped"), "benchmark not as defined: tin: dropped"),
+        (lambda r: replace(r, config={**r.config, "tune": {"strategy": "oracle"}}), "chosen on test data"),
+        (lambda r: replace(r, metrics={"id": {"accuracy": 0.5}}), "no AUROC was measured"),
+    ],
+)
+def test_what_must_not_be_ranked_is_shown_apart_with_the_reason(spoil, reason):
+    base = make_record()
+    good, bad = with_method(base, "good"), spoil(with_method(base, "bad"))
+    (board,) = boards([good, bad])
+    assert [row.method for row in board.ranked] == ["good"]
+    assert [row.method for row in board.unranked] == ["bad"]
+    assert reason in board.unranked[0].reasons[0]
+    page = leaderboard([good, bad])["toy.md"]
+    assert [row["method"] for row in markdown_table(page, "toy")] == ["good"]
+    (shown,) = markdown_table(page, "Not ranked")
+    assert reason in shown["not ranked because"]
+
+
+def test_one_bad_seed_takes_its_row_out_of_the_ranking():
+    base = make_record()
+    (board,) = boards([with_seed(base, 0, 0.9), not_pristine(with_seed(base, 1, 0.9), "a (near): 3 of 5")])
+    assert board.ranked == ()
+    assert len(board.unranked[0].runs) == 2
+
+
+def test_records_of_an_older_version_of_a_method_are_superseded():
+    old = make_record()
+    new = replace(with_method(old, "knn", k=50), method={**old.method, "version": 2}, config=old.config)
+    (board,) = boards([old, new])
+    assert [row.version for row in board.ranked] == [2]
+    assert board.unranked[0].reasons == ("made by version 1 of the method, which is now at 2",)
+
+
+def test_records_of_different_benchmark_digests_are_never_in_one_table():
+    base = make_record()
+    other = replace(with_method(base, "msp"), benchmark={**base.benchmark, "digest": "zzzz"})
+    assert [(b.digest, [r.method for r in b.ranked]) for b in boards([base, other])] == [
+        ("aaaa", ["knn"]),
+        ("zzzz", ["msp"]),
+    ]
+    assert "2 versions of this benchmark (digests aaaa, zzzz)" in leaderboard([base, other])["toy.md"]
+
+
+def test_full_spectrum_has_a_table_of_its_own_from_its_own_numbers():
+    base = make_record()
+    both = metrics(0.9, 0.95) | {f"full_spectrum/{name}": v for name, v in metrics(0.6, 0.7, accuracy=0.5).items()}
+    standard, wide = boards([replace(base, metrics=both)])
+    assert (standard.full_spectrum, wide.full_spectrum) == (False, True)
+    assert wide.ranked[0].values["near auroc"].value == 0.6
+    assert wide.ranked[0].values["accuracy"].value == 0.5
+
+
+def test_unable_in_one_seed_is_unable_in_the_mean():
+    base = make_record()
+    broken = with_seed(base, 1, 0.9)
+    values = {**broken.metrics, "near": {**broken.metrics["near"], "fpr95": "unable"}}
+    (row,) = ranked([with_seed(base, 0, 0.9), replace(broken, metrics=values)])
+    assert row.values["near fpr95"] == "unable"
+
+
+FIGURE = Figure(Estimate(0.5, std=0.01), Estimate(0.6), 0.7, "openood_v1.5_table1.csv")
+
+
+def test_a_published_figure_stands_in_its_own_column_with_its_source_and_is_not_ranked():
+    base = make_record()
+    records = [base, replace(with_method(base, "msp"), metrics=metrics(0.3, 0.3))]
+    page = leaderboard(records, {Setup("toy", "cross_entropy", "tiny", "msp"): FIGURE})["toy.md"]
+    first, second = markdown_table(page, "toy")
+    assert [first["method"], second["method"]] == ["knn", "msp"]
+    assert (first["published near"], first["published far"]) == ("–", "–")
+    assert (second["published near"], second["published far"]) == ("50.00 ± 1.00 [1]", "60.00 [1]")
+    assert second["near AUROC ↑"] == "30.00 [29.00, 31.00]"
+    assert "Published: [1] Zhang et al., OpenOOD v1.5, arXiv 2306.09301, table 1." in page
+
+
+def test_a_figure_for_another_training_or_backbone_is_not_shown():
+    figures = {Setup("toy", "logitnorm", "tiny", "knn"): FIGURE, Setup("toy", "cross_entropy", "wide", "knn"): FIGURE}
+    assert "ublished" not in leaderboard([make_record()], figures)["toy.md"]
+
+
+def test_the_csv_holds_every_row_unrounded_with_its_runs():
+    base = make_record()
+    runs = [with_seed(base, s, near) for s, near in enumerate([0.1, 0.2, 0.4])]
+    bad = not_pristine(with_method(base, "bad"), "tin: dropped")
+    rows = list(csv.DictReader(io.StringIO(leaderboard([*runs, bad])["toy.csv"])))
+    assert [row["rank"] for row in rows] == ["1", ""]
+    assert float(rows[0]["near_auroc"]) == pytest.approx(0.7 / 3, abs=1e-15)
+    assert float(rows[0]["near_auroc std"]) == pytest.approx(statistics.pstdev([0.1, 0.2, 0.4]), abs=1e-15)
+    assert rows[0]["run_ids"].split() == sorted(r.run_id for r in runs)
+    assert rows[1]["not_ranked_because"] == "benchmark not as defined: tin: dropped"
+
+
+def many() -> list:
+    base = make_record()
+    methods = [with_method(base, f"m{i}", k=i) for i in range(6)]
+    return [with_seed(m, s, 0.5 + 0.05 * ((i * 7 + s) % 5)) for i, m in enumerate(methods) for s in range(3)]
+
+
+def test_the_leaderboard_does_not_depend_on_the_order_of_records():
+    records = many()
+    expected = leaderboard(records)
+    for seed in range(5):
+        random.Random(seed).shuffle(records)
+        assert leaderboard(records) == expected
+
+
+def test_nothing_on_the_leaderboard_is_a_date():
+    assert not re.search(r"\b20\d\d-\d\d", "".join(leaderboard(many()).values()))
+
+
+def test_regenerating_without_new_records_changes_no_byte_and_touches_no_file(tmp_path):
+    store = RecordStore(tmp_path)
+    for record in many():
+        store.write(record)
+    written = write(tmp_path, generate(tmp_path))
+    assert sorted(p.name for p in written) == ["README.md", "toy.csv", "toy.md"]
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in written}
+    for path in written:
+        os.utime(path, ns=(0, 0))
+    assert outdated(tmp_path, generate(tmp_path)) == []
+    assert write(tmp_path, generate(tmp_path)) == []
+    assert {p: (p.read_bytes(), 0) for p in written} == {p: (b, p.stat().st_mtime_ns) for p, (b, _) in before.items()}
+
+
+def test_a_new_record_makes_its_page_and_the_index_outdated(tmp_path):
+    RecordStore(tmp_path).write(make_record())
+    write(tmp_path, generate(tmp_path))
+    RecordStore(tmp_path).write(with_method(make_record(), "msp"))
+    names = [path.name for path in outdated(tmp_path, generate(tmp_path))]
+    assert names == ["README.md", "toy.csv", "toy.md"]
+
+
+def test_pages_without_records_go_and_files_of_others_stay(tmp_path):
+    path = RecordStore(tmp_path).write(make_record())
+    write(tmp_path, generate(tmp_path))
+    folder = tmp_path / "leaderboard"
+    (folder / "notes.md").write_text("mine")
+    path.unlink()
+    assert sorted(p.name for p in write(tmp_path, generate(tmp_path))) == ["README.md", "toy.csv", "toy.md"]
+    assert sorted(p.name for p in folder.iterdir()) == ["README.md", "notes.md"]
+    assert "No records yet" in (folder / "README.md").read_text()
+
+
+def test_every_page_says_that_it_is_generated():
+    files = leaderboard(many())
+    assert all(text.startswith(MARK) for name, text in files.items() if name.endswith(".md"))
+    assert "[toy](toy.md)" in files["README.md"]
