@@ -87,9 +87,11 @@ def conformal_auroc(curve: PooledCurve, table: Floats) -> float:
     Raises:
         MetricError: a table made for another n.
     """
-    fpr = _checked(table, curve.n)[curve.n - curve.id_accepted]
-    flagged = curve.m - curve.ood_accepted
-    return float(np.dot(fpr[:-1] - fpr[1:], flagged[:-1] + flagged[1:])) / (2 * curve.m)
+    falling, total = _checked(table, curve.n)[::-1], 0.0
+    for a, b in curve.blocks():
+        fpr, flagged = falling[a], curve.m - b
+        total += float(np.dot(fpr[:-1] - fpr[1:], flagged[:-1] + flagged[1:]))
+    return total / (2 * curve.m)
 
 
 def conformal_fpr95(curve: PooledCurve, table: Floats, tpr: float = 0.95) -> float:

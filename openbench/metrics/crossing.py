@@ -10,8 +10,8 @@ from openbench.errors import MetricError
 from openbench.metrics.curve import Floats
 
 _BLOCK = 1024  # steps whose Poisson kernels are tabulated together
-_SPREAD = 7.5  # standard deviations of the count kept above its mean; what is beyond (< 1e-13) counts as a crossing
-_CLOSE = 1e-3  # a calibrated boundary spends at least (1 − _CLOSE)·δ and at most δ
+_SPREAD = 7.0  # standard deviations of the count kept above its mean; what is beyond (≈ 1e-12) counts as a crossing
+_CLOSE = 2e-3  # a calibrated boundary spends at least (1 − _CLOSE)·δ and at most δ
 _MAX_STEPS = 60
 
 
@@ -43,7 +43,7 @@ def crossing_probability(bounds: Floats) -> float:
     if binding == 0:
         return 0.0
     mass, first = np.ones(1), 0  # mass[j] = P(no crossing so far, N(b_i) = first + j)
-    reach = np.minimum(n, np.ceil(n * b + _SPREAD * np.sqrt(n * b * (1 - np.minimum(b, 1))) + 15)).astype(np.int64)
+    reach = np.minimum(n, np.ceil(n * b + _SPREAD * np.sqrt(n * b * (1 - np.minimum(b, 1))) + 12)).astype(np.int64)
     rates = n * np.diff(b[:binding], prepend=0.0)
     for start, stop in _blocks(binding):
         kernels, lengths = _poisson_kernels(rates[start:stop])
@@ -67,7 +67,7 @@ def _blocks(steps: int) -> list[tuple[int, int]]:
 
 def _poisson_kernels(rates: Floats) -> tuple[Floats, np.ndarray]:
     """Return (r, k) Poisson probabilities of 0 … k−1 events and (r,) lengths beyond which they are below 1e-17."""
-    lengths = np.ceil(rates + 8.0 * np.sqrt(rates) + 16).astype(np.int64)
+    lengths = np.ceil(rates + 8.0 * np.sqrt(rates) + 11).astype(np.int64)
     lengths[rates == 0] = 1
     count = np.arange(int(lengths.max()))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -76,7 +76,7 @@ def _poisson_kernels(rates: Floats) -> tuple[Floats, np.ndarray]:
 
 
 def calibrate(boundary: Callable[[float], Floats], delta: float, start: float) -> float:
-    """Return a level whose boundary is crossed with probability in [(1 − 1e-3)·δ, δ], never above δ.
+    """Return a level whose boundary is crossed with probability in [0.998·δ, δ], never above δ.
 
     A bracketed secant search on the odds of level against the odds of crossing, which are nearly proportional.
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from openbench.metrics.curve import Counts, PooledCurve, least_count
+from openbench.metrics.curve import Counts, Floats, PooledCurve, least_count
 
 
 class PrecisionRecallAreas(NamedTuple):
@@ -31,33 +31,18 @@ def auroc(curve: PooledCurve) -> float:
     Args:
         curve: the pair.
     """
-    a, b = curve.id_accepted, curve.ood_accepted
     # Each OOD score beats the ID scores below it and half of those tied with it: Σ ΔB·(A before + A after) / 2.
-    twice_wins = int(np.dot(b[1:] - b[:-1], a[1:] + a[:-1]))
+    twice_wins = sum(int(np.dot(b[1:] - b[:-1], a[1:] + a[:-1])) for a, b in curve.blocks())
     return twice_wins / (2 * curve.n * curve.m)
 
 
-def _areas(tp: tuple[Counts, Counts], fp: tuple[Counts, Counts], positives: int) -> PrecisionRecallAreas:
-    """Integrate precision over recall.
-
-    Args:
-        tp: true positives before and after each threshold that adds some.
-        fp: false positives at the same two moments.
-        positives: number of positives.
-    """
-    gain = (tp[1] - tp[0]) / positives
-    after = tp[1] / (tp[1] + fp[1])
-    flagged = tp[0] + fp[0]
-    # Precision of an empty selection is 1: the curve starts at (recall 0, precision 1).
-    before = np.where(flagged == 0, 1.0, tp[0] / np.maximum(flagged, 1))
-    step = float(np.dot(gain, after))
-    return PrecisionRecallAreas(0.5 * (step + float(np.dot(gain, before))), step)
+def _precision(hits: Counts, selected: Counts) -> Floats:
+    """Return hits / selected; an empty selection has precision 1, as the curve starts at (recall 0, precision 1)."""
+    return np.divide(hits, selected, out=np.ones(hits.size), where=selected > 0)
 
 
 def aupr_out(curve: PooledCurve) -> PrecisionRecallAreas:
     """Return the precision–recall areas with OOD positive.
-
-    Thresholds that add only ID scores move vertically on the curve and enclose no area, hence are skipped.
 
     Args:
         curve: the pair.
@@ -65,10 +50,15 @@ def aupr_out(curve: PooledCurve) -> PrecisionRecallAreas:
     Reference: the trapezoid is what OpenOOD's tables use; Davis and Goadrich (ICML 2006) explain why the step-wise
         form (average precision) is the safer one with few or tied scores.
     """
-    # Flagging runs downwards in λ: mirror the accepted counts.
-    change = np.flatnonzero(curve.ood_accepted[1:] != curve.ood_accepted[:-1])
-    tp, fp = curve.m - curve.ood_accepted, curve.n - curve.id_accepted
-    return _areas((tp[change + 1], tp[change]), (fp[change + 1], fp[change]), curve.m)
+    fewer = more = 0.0
+    for a, b in curve.blocks():
+        flagged = curve.m - b
+        precision = _precision(flagged, flagged + (curve.n - a))
+        gain = (b[1:] - b[:-1]).astype(np.float64)
+        # Flagging runs downwards in λ: a step of recall ends at the lower entry.
+        more += float(np.dot(gain, precision[:-1]))
+        fewer += float(np.dot(gain, precision[1:]))
+    return PrecisionRecallAreas(0.5 * (more + fewer) / curve.m, more / curve.m)
 
 
 def aupr_in(curve: PooledCurve) -> PrecisionRecallAreas:
@@ -77,9 +67,13 @@ def aupr_in(curve: PooledCurve) -> PrecisionRecallAreas:
     Args:
         curve: the pair.
     """
-    a, b = curve.id_accepted, curve.ood_accepted
-    change = np.flatnonzero(a[1:] != a[:-1])
-    return _areas((a[change], a[change + 1]), (b[change], b[change + 1]), curve.n)
+    fewer = more = 0.0
+    for a, b in curve.blocks():
+        precision = _precision(a, a + b)
+        gain = (a[1:] - a[:-1]).astype(np.float64)
+        more += float(np.dot(gain, precision[1:]))
+        fewer += float(np.dot(gain, precision[:-1]))
+    return PrecisionRecallAreas(0.5 * (more + fewer) / curve.n, more / curve.n)
 
 
 def fpr_at_tpr(curve: PooledCurve, tpr: float = 0.95) -> float:
@@ -117,9 +111,8 @@ def detection_error(curve: PooledCurve) -> float:
     """
     n, m = curve.n, curve.m
     # ½(1 − A/n + B/m) is smallest where m·A − n·B is largest; integers keep ties exact.
-    advantage = curve.id_accepted * m
-    advantage -= curve.ood_accepted * n
-    return 0.5 * (1.0 - int(advantage.max()) / (n * m))
+    advantage = max(int((a * m - b * n).max()) for a, b in curve.blocks())
+    return 0.5 * (1.0 - advantage / (n * m))
 
 
 def best_f1(curve: PooledCurve) -> BestF1:
@@ -131,15 +124,24 @@ def best_f1(curve: PooledCurve) -> BestF1:
         curve: the pair.
     """
     n, m = curve.n, curve.m
-    # Flagging s ≥ thresholds[j + 1] leaves entry j accepted.
-    tp = m - curve.ood_accepted[:-1]
-    flagged = tp - curve.id_accepted[:-1]
-    flagged += n
-    f1 = 2.0 * tp / (flagged + m)
-    j = f1.size - 1 - int(np.argmax(f1[::-1]))
-    hit, alarms = int(tp[j]), int(flagged[j])
-    accuracy = (hit + n - (alarms - hit)) / (n + m)
-    return BestF1(float(f1[j]), accuracy, hit / alarms, hit / m, float(curve.thresholds[j + 1]))
+    best, at, start = -1.0, 0, 0
+    for a, b in curve.blocks():
+        # Flagging s ≥ thresholds[j + 1] leaves entry j accepted; F1 = 2·TP / (flagged + m).
+        hits = m - b[:-1]
+        f1 = hits / (hits + (n + m) - a[:-1])
+        last = f1.size - 1 - int(np.argmax(f1[::-1]))
+        if f1[last] >= best:
+            best, at = float(f1[last]), start + last
+        start += f1.size
+    hit = m - int(curve.ood_accepted[at])
+    alarms = n - int(curve.id_accepted[at])
+    return BestF1(
+        f1=2.0 * best,
+        accuracy=(hit + n - alarms) / (n + m),
+        precision=hit / (hit + alarms),
+        recall=hit / m,
+        threshold=float(curve.thresholds[at + 1]),
+    )
 
 
 def ranking(curve: PooledCurve) -> dict[str, float]:

@@ -26,19 +26,18 @@ class SeedSummary(NamedTuple):
     runs: int
 
 
-def _placements(curve: PooledCurve) -> tuple[Floats, Floats]:
-    """Return, per curve entry after the first, the share of OOD above (ID side) and of ID below (OOD side), ties ½."""
-    a, b = curve.id_accepted, curve.ood_accepted
-    return 1.0 - (b[1:] + b[:-1]) / (2.0 * curve.m), (a[1:] + a[:-1]) / (2.0 * curve.n)
+def _placements(n: int, m: int, a: Counts, b: Counts) -> tuple[Floats, Floats]:
+    """Return, per step of the curve, the share of OOD above (ID side) and of ID below (OOD side), ties counted ½."""
+    return 1.0 - (b[1:] + b[:-1]) / (2.0 * m), (a[1:] + a[:-1]) / (2.0 * n)
 
 
-def _weighted_variance(values: Floats, counts: Counts) -> float:
-    """Return the unbiased variance of `values` repeated `counts` times; 0 for a single sample."""
-    total = int(counts.sum())
-    if total < 2:
-        return 0.0
-    mean = float(np.dot(values, counts)) / total
-    return float(np.dot((values - mean) ** 2, counts)) / (total - 1)
+def _placement_variances(curve: PooledCurve) -> tuple[float, float]:
+    """Return the unbiased variances of the ID and the OOD placements; 0 for a side of one sample."""
+    mean, squares = auroc(curve), np.zeros(2)  # both sides' placements average to the AUROC
+    for a, b in curve.blocks():
+        for side, (values, counts) in enumerate(zip(_placements(curve.n, curve.m, a, b), (a, b), strict=True)):
+            squares[side] += np.dot((values - mean) ** 2, counts[1:] - counts[:-1])
+    return float(squares[0]) / max(1, curve.n - 1), float(squares[1]) / max(1, curve.m - 1)
 
 
 def delong_variance(curve: PooledCurve) -> float:
@@ -50,10 +49,8 @@ def delong_variance(curve: PooledCurve) -> float:
     Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988); Sun and Xu, IEEE Signal Processing Letters 21
         (2014), for the O(n log n) form.
     """
-    of_id, of_ood = _placements(curve)
-    spread_id = _weighted_variance(of_id, np.diff(curve.id_accepted))
-    spread_ood = _weighted_variance(of_ood, np.diff(curve.ood_accepted))
-    return spread_id / curve.n + spread_ood / curve.m
+    of_id, of_ood = _placement_variances(curve)
+    return of_id / curve.n + of_ood / curve.m
 
 
 def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
@@ -74,10 +71,10 @@ def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
         )
     n, on_id, from_ood = curves[0].n, np.zeros(curves[0].n), 0.0
     for curve in curves:
-        of_id, of_ood = _placements(curve)
+        of_id, _ = _placements(n, curve.m, curve.id_accepted, curve.ood_accepted)
         on_id += np.repeat(of_id, np.diff(curve.id_accepted)) / len(curves)
-        from_ood += _weighted_variance(of_ood, np.diff(curve.ood_accepted)) / curve.m
-    return _weighted_variance(on_id, np.ones(n, dtype=np.int64)) / n + from_ood / len(curves) ** 2
+        from_ood += _placement_variances(curve)[1] / curve.m
+    return float(np.var(on_id)) / max(1, n - 1) + from_ood / len(curves) ** 2
 
 
 def normal_interval(value: float, variance: float, level: float = 0.95) -> Interval:

@@ -4,6 +4,7 @@ In this module ID is the positive class, as in that literature: the true-positiv
 the false-positive rate ρ the share of OOD accepted.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from openbench.errors import MetricError
-from openbench.metrics.curve import Floats, PooledCurve, as_scores, check_rate, least_count, most_count
+from openbench.metrics.curve import Counts, Floats, PooledCurve, as_scores, check_rate, least_count, most_count
 
 UNABLE: Final = "unable"  # no threshold satisfies the constraints: not a number, and never to be averaged as one
 Unable = Literal["unable"]
@@ -74,17 +75,25 @@ class SelectiveCurve:
         """Attach losses (from `running_loss`) to an existing curve; the ID side is sorted once for all pairs."""
         return cls(pair, cumulated[pair.id_accepted])
 
-    def risk(self) -> Floats:
-        """Return (t+1,) R = Σ e_i c_i / Σ c_i, and +inf where nothing of ID is accepted."""
-        accepted = self.pair.id_accepted
-        return np.where(accepted > 0, self.loss_accepted / np.maximum(accepted, 1), np.inf)
+    def risk(self, where: slice | Counts) -> Floats:
+        """Return R = Σ e_i c_i / Σ c_i at some entries, +inf where nothing of ID is accepted."""
+        accepted = self.pair.id_accepted[where]
+        some = accepted > 0
+        return np.asarray(np.divide(self.loss_accepted[where], accepted, out=np.full(some.size, np.inf), where=some))
+
+    def blocks(self) -> Iterator[tuple[Counts, Counts, Floats]]:
+        """Yield (id_accepted, ood_accepted, loss_accepted) in the overlapping stretches of `PooledCurve.blocks`."""
+        start = 0
+        for a, b in self.pair.blocks():
+            yield a, b, self.loss_accepted[start : start + a.size]
+            start += a.size - 1
 
 
 class Constraint(Protocol):
     """A set of admissible operating points."""
 
-    def feasible(self, pair: PooledCurve) -> slice | np.ndarray:
-        """Return the admissible entries of the curve, as a slice or a boolean mask."""
+    def feasible(self, pair: PooledCurve) -> slice | Counts:
+        """Return the admissible entries of the curve, as a slice or as indices."""
         ...
 
 
@@ -121,13 +130,13 @@ class PrecisionRecall:
     recall: float = 0.8
     prior: float = 0.25
 
-    def feasible(self, pair: PooledCurve) -> np.ndarray:
-        """Return a mask: precision is not monotone in the threshold."""
+    def feasible(self, pair: PooledCurve) -> Counts:
+        """Return indices: recall leaves an end of the curve, but precision is not monotone in the threshold."""
         kappa, pi = check_rate(self.precision, "minimal precision"), check_rate(self.prior, "OOD prior")
-        phi = pair.id_accepted / pair.n
-        kept = (1.0 - pi) * phi
-        enough = pair.id_accepted >= least_count(check_rate(self.recall, "minimal recall"), pair.n)
-        return enough & (kept >= kappa * (kept + pi * (pair.ood_accepted / pair.m))) & (kept > 0)
+        first = np.searchsorted(pair.id_accepted, least_count(check_rate(self.recall, "minimal recall"), pair.n))
+        kept = (1.0 - pi) / pair.n * pair.id_accepted[first:]
+        wrong = pi / pair.m * pair.ood_accepted[first:]
+        return first + np.flatnonzero((kept >= kappa * (kept + wrong)) & (kept > 0))
 
 
 @dataclass(frozen=True)
@@ -158,7 +167,7 @@ def least_risk(curve: SelectiveCurve, constraint: Constraint) -> OperatingPoint 
         arXiv 2307.05199.
     """
     where = constraint.feasible(curve.pair)
-    risk, thresholds = curve.risk()[where], curve.pair.thresholds[where]
+    risk, thresholds = curve.risk(where), curve.pair.thresholds[where]
     if risk.size == 0 or not np.isfinite(risk).any():
         return UNABLE
     best = int(np.argmin(risk))
@@ -179,12 +188,17 @@ def least_cost(curve: SelectiveCurve, costs: Costs) -> OperatingPoint:
     if not all(np.isfinite(price) and price >= 0 for price in prices):
         raise MetricError(f"costs must be finite and ≥ 0 — found {prices} — a wrong class costs 1 — rescale them")
     pi, pair = check_rate(costs.prior, "OOD prior"), curve.pair
-    phi, rho = pair.id_accepted / pair.n, pair.ood_accepted / pair.m
-    on_id = curve.loss_accepted / pair.n + costs.reject_id * (1.0 - phi)
-    on_ood = costs.accept_ood * rho + costs.reject_ood * (1.0 - rho)
-    expected = (1.0 - pi) * on_id + pi * on_ood
-    best = int(np.argmin(expected))
-    return OperatingPoint(float(expected[best]), float(pair.thresholds[best]))
+    best, at, start = np.inf, 0, 0
+    for a, b, loss in curve.blocks():
+        phi, rho = a / pair.n, b / pair.m
+        on_id = loss / pair.n + costs.reject_id * (1.0 - phi)
+        on_ood = costs.accept_ood * rho + costs.reject_ood * (1.0 - rho)
+        expected = (1.0 - pi) * on_id + pi * on_ood
+        lowest = int(np.argmin(expected))
+        if expected[lowest] < best:
+            best, at = float(expected[lowest]), start + lowest
+        start += a.size - 1
+    return OperatingPoint(best, float(pair.thresholds[at]))
 
 
 def risk_coverage(curve: SelectiveCurve, max_fpr: float = 1.0) -> tuple[Floats, Floats]:
@@ -195,8 +209,8 @@ def risk_coverage(curve: SelectiveCurve, max_fpr: float = 1.0) -> tuple[Floats, 
         max_fpr: ρ_max; 1 leaves the curve whole. No point may remain: the arrays are then empty.
     """
     where = TprFpr(0.0, max_fpr).feasible(curve.pair)
-    some = curve.pair.id_accepted[where] > 0
-    return (curve.pair.id_accepted[where] / curve.pair.n)[some], curve.risk()[where][some]
+    accepted = curve.pair.id_accepted[where]
+    return (accepted / curve.pair.n)[accepted > 0], curve.risk(where)[accepted > 0]
 
 
 def oscr(curve: SelectiveCurve) -> float:
@@ -209,9 +223,11 @@ def oscr(curve: SelectiveCurve) -> float:
 
     Reference: Dhamija, Günther, Boult, "Reducing network agnostophobia", NeurIPS 2018, arXiv 1811.04110.
     """
-    right = curve.pair.id_accepted - curve.loss_accepted
-    gained = np.diff(curve.pair.ood_accepted)
-    return float(np.dot(gained, right[1:] + right[:-1])) / (2 * curve.pair.n * curve.pair.m)
+    total = 0.0
+    for a, b, loss in curve.blocks():
+        right = a - loss
+        total += float(np.dot(b[1:] - b[:-1], right[1:] + right[:-1]))
+    return total / (2 * curve.pair.n * curve.pair.m)
 
 
 def ccr_at_fpr(curve: SelectiveCurve, fpr: float) -> float:

@@ -1,8 +1,9 @@
 """Metrics of a fixed threshold: the threshold curve (AUTC), global thresholds, and how far the best one moves."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from openbench.errors import MetricError, did_you_mean
 from openbench.metrics.curve import Floats, PooledCurve, check_rate, least_count
 
 Scaling = Literal["benchmark", "pair", "validation", "none"]
+ScoreOrScores = TypeVar("ScoreOrScores", float, Floats)
 SCALINGS: tuple[str, ...] = ("benchmark", "pair", "validation", "none")
 
 
@@ -41,7 +43,7 @@ class Scale:
             )
         return cls(low, high)
 
-    def __call__(self, scores: Floats) -> Floats:
+    def __call__(self, scores: ScoreOrScores) -> ScoreOrScores:
         """Map scores; those outside [low, high] land outside [0, 1]."""
         return (scores - self.low) / (self.high - self.low)
 
@@ -115,8 +117,9 @@ def threshold_areas(id_scores: Floats, ood_scores: Floats, scale: Scale, weight:
         benchmark and in the exact integral; `threshold_areas_trapezoid` follows that code.
     """
     w = check_rate(weight, "AUTC weight")
-    aufpr = float(np.clip(scale(id_scores), 0.0, 1.0).mean())
-    aufnr = 1.0 - float(np.clip(scale(ood_scores), 0.0, 1.0).mean())
+    # Cutting before the affine map is cutting to [0, 1] after it.
+    aufpr, mean_ood = (scale(float(np.clip(x, scale.low, scale.high).mean())) for x in (id_scores, ood_scores))
+    aufnr = 1.0 - mean_ood
     return ThresholdAreas(w * aufpr + (1.0 - w) * aufnr, aufpr, aufnr)
 
 
@@ -147,12 +150,16 @@ def balanced_threshold(curve: PooledCurve) -> float:
         curve: the pair.
     """
     n, m = curve.n, curve.m
-    false_alarms = (n - curve.id_accepted) * m  # FPR·n·m and FNR·n·m: integers, so that ties are exact
-    misses = curve.ood_accepted * n
-    after = int(np.argmax(misses >= false_alarms))  # FNR − FPR rises from −1 to 1: the first entry past the crossing
+
+    def errors(j: int) -> tuple[int, int]:
+        """FPR·n·m and FNR·n·m: integers, so that equality is exact."""
+        return (n - int(curve.id_accepted[j])) * m, int(curve.ood_accepted[j]) * n
+
+    # FNR − FPR rises from −1 to 1 along the curve: the first entry where it is no longer negative, by bisection.
+    after = bisect_left(range(curve.thresholds.size), 0, key=lambda j: errors(j)[1] - errors(j)[0])
     before = max(after - 1, 0)
-    key = [(abs(int(misses[j] - false_alarms[j])), max(int(misses[j]), int(false_alarms[j]))) for j in (before, after)]
-    return float(curve.thresholds[before if key[0] < key[1] else after])
+    nearest = min((after, before), key=lambda j: (abs(errors(j)[1] - errors(j)[0]), max(errors(j))))
+    return float(curve.thresholds[nearest])
 
 
 def tnr_threshold(id_sorted: Floats, tnr: float = 0.95) -> float:

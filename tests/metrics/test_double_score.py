@@ -97,6 +97,7 @@ def test_a_double_score_of_given_weight_has_the_risk_that_integration_gives(cons
     assert got.in_sample
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("constraint", "best_mu", "best"), [(BOUNDED, 0.1106, 0.1865), (PRECISE, 0.0999, 0.1815)])
 def test_the_best_weight_is_found_at_the_edge_of_feasibility(constraint, best_mu, best, million):
     # Risk falls with μ until the constraint can no longer be met; both by integration and in the sample.
