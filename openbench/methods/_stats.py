@@ -1,0 +1,128 @@
+"""Maths that several methods share: streamed moments, whitening with a relative cut-off, stable softmax forms."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet
+from openbench.errors import MethodError
+
+FIT_BATCH = 16384
+
+
+@dataclass(frozen=True)
+class Moments:
+    """First and second moments of n vectors, float64.
+
+    Args:
+        counts: (c,) vectors per class.
+        sums: (c, d) sums per class, of vectors less `shift`.
+        scatter: (d, d) Σ (x − shift)(x − shift)ᵀ over all vectors.
+        shift: (d,) subtracted before accumulating, so that large means do not cost digits.
+    """
+
+    counts: Tensor
+    sums: Tensor
+    scatter: Tensor
+    shift: Tensor
+
+    @property
+    def n(self) -> float:
+        """The number of vectors."""
+        return float(self.counts.sum())
+
+    @property
+    def present(self) -> Tensor:
+        """(c,) bool: classes that have samples."""
+        return self.counts > 0
+
+    def class_means(self) -> Tensor:
+        """Means (k, d) of the k classes that have samples."""
+        return self.sums[self.present] / self.counts[self.present, None] + self.shift
+
+    def mean(self) -> Tensor:
+        """Mean (d,) of all vectors."""
+        return self.sums.sum(dim=0) / self.n + self.shift
+
+    def within_covariance(self) -> Tensor:
+        """Biased covariance (d, d) around the class means: Σ (x − μ_y)(x − μ_y)ᵀ / n."""
+        means = self.sums[self.present] / self.counts[self.present, None]
+        return _symmetric((self.scatter - (means.T * self.counts[self.present]) @ means) / self.n)
+
+    def total_covariance(self) -> Tensor:
+        """Biased covariance (d, d) around the overall mean."""
+        return self.covariance_around(self.mean())
+
+    def covariance_around(self, origin: Tensor) -> Tensor:
+        """Second moment Σ (x − o)(x − o)ᵀ / n around any origin o (d,)."""
+        mean, o = self.sums.sum(dim=0) / self.n, origin.to(self.shift) - self.shift
+        cross = torch.outer(mean, o)
+        return _symmetric(self.scatter / self.n - cross - cross.T + torch.outer(o, o))
+
+
+def moments(
+    train: FeatureSet,
+    vectors: Callable[[FeatureSet], Tensor] = lambda rows: rows.features,
+    by_class: bool = True,
+) -> Moments:
+    """Return the moments of a split in one streaming pass in float64.
+
+    Args:
+        train: with features, and labels if `by_class`.
+        vectors: what is taken from each batch, (n, d); features by default.
+        by_class: whether sums are kept per label; otherwise all vectors form one class.
+    """
+    counts = sums = scatter = shift = None
+    for rows in train.batches(FIT_BATCH):
+        x = vectors(rows).to(torch.float64)
+        labels = rows.labels if by_class else torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        if shift is None or counts is None or sums is None or scatter is None:
+            shift = x.mean(dim=0)
+            counts, sums = x.new_zeros(1), x.new_zeros(1, x.shape[1])
+            scatter = x.new_zeros(x.shape[1], x.shape[1])
+        classes = max(len(counts), int(labels.max()) + 1)
+        counts, sums = _grown(counts, classes), _grown(sums, classes)
+        x -= shift
+        counts += torch.bincount(labels, minlength=classes)
+        sums.index_add_(0, labels, x)
+        scatter.addmm_(x.T, x)
+    if shift is None or counts is None or sums is None or scatter is None:
+        raise MethodError("nothing to fit on: the split is empty")
+    return Moments(counts, sums, scatter, shift)
+
+
+def whitening(covariance: Tensor) -> Tensor:
+    """Return A (d, r) float64 with A Aᵀ = pinv(covariance); r is the rank.
+
+    Directions whose variance is below 10 d ε of the largest carry rounding noise only and are left out, as a
+    pseudo-inverse does: constant and duplicated features then change nothing.
+    """
+    values, vectors = torch.linalg.eigh(covariance)
+    cut = 10 * len(values) * torch.finfo(values.dtype).eps * values[-1].clamp(min=0)
+    keep = values > cut
+    return vectors[:, keep] / values[keep].sqrt()
+
+
+def row_normalise(x: Tensor) -> Tensor:
+    """Return rows scaled to unit length; a zero row stays zero."""
+    norms: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    return x / norms.clamp(min=torch.finfo(x.dtype).tiny)
+
+
+def max_softmax_deficit(logits: Tensor) -> Tensor:
+    """Return 1 − max softmax(z) (n,) float64, exact also where the float32 maximum rounds to 1."""
+    z = logits.to(torch.float64)
+    top, index = z.max(dim=1, keepdim=True)
+    weights = (z - top).exp()
+    total: Tensor = weights.sum(dim=1)
+    return weights.scatter(1, index, 0.0).sum(dim=1) / total
+
+
+def _symmetric(matrix: Tensor) -> Tensor:
+    return (matrix + matrix.T) / 2
+
+
+def _grown(x: Tensor, rows: int) -> Tensor:
+    return x if len(x) >= rows else torch.cat([x, x.new_zeros(rows - len(x), *x.shape[1:])])

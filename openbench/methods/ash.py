@@ -1,0 +1,52 @@
+"""Activation shaping."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from openbench.core.method import HeadMethod
+
+
+@dataclass
+class ASH(HeadMethod):
+    """Energy after keeping only the largest activations of each sample.
+
+    score(x) = −log Σ_c exp(W r(f) + b)_c with k = d − round(d·percentile/100) entries kept; the rest becomes 0.
+    B: each kept entry becomes Σf / k. P: kept entries stay. S: kept entries times exp(Σf / Σ kept).
+
+    Args:
+        percentile: share of activations removed, in [0, 100); 90 in the published tables, the paper sweeps 65 to 90.
+        variant: `b`, `p` or `s`.
+
+    Raises:
+        MethodError: a percentile that keeps nothing, or an unknown variant.
+
+    Reference: Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, ICLR 2023,
+    arXiv 2209.09858. The authors shape the spatial map before pooling; like OpenOOD's tables, this shapes the pooled
+    vector.
+    """
+
+    reference: ClassVar[str] = "Djurisic et al., ICLR 2023, arXiv 2209.09858"
+
+    percentile: float = 90.0
+    variant: Literal["b", "p", "s"] = "b"
+
+    def __post_init__(self) -> None:
+        """Check the percentile and the variant."""
+        self.require(0 <= self.percentile < 100, "percentile", "0 ≤ percentile < 100")
+        self.require(self.variant in ("b", "p", "s"), "variant", "b, p, s")
+
+    def reshape(self, features: Tensor) -> Tensor:
+        """Return the shaped features (n, d)."""
+        d = features.shape[1]
+        k = d - round(d * self.percentile / 100)
+        self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
+        top, index = features.topk(k, dim=1, sorted=False)
+        total = features.sum(dim=1, keepdim=True)
+        if self.variant == "b":
+            top = (total / k).expand_as(top)
+        elif self.variant == "s":
+            top = top * torch.exp(total / top.sum(dim=1, keepdim=True))
+        return torch.zeros_like(features).scatter(1, index, top)

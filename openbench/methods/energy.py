@@ -1,0 +1,40 @@
+"""Free energy of the logits."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet
+from openbench.core.method import Method
+from openbench.core.request import Request
+
+
+@dataclass
+class Energy(Method):
+    """Free energy: the negative scaled log-sum-exp of the logits.
+
+    score(x) = −T log Σ_c exp(z_c / T).
+
+    Args:
+        temperature: T > 0; the paper's default is 1.
+
+    Raises:
+        MethodError: a temperature that is not positive.
+
+    Reference: Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020, arXiv 2010.03759.
+    """
+
+    needs: ClassVar[Request] = Request()
+    reference: ClassVar[str] = "Liu et al., NeurIPS 2020, arXiv 2010.03759"
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the temperature."""
+        self.require(self.temperature > 0, "temperature", "> 0")
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        return -self.temperature * torch.logsumexp(x.logits / self.temperature, dim=1)

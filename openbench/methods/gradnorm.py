@@ -1,0 +1,48 @@
+"""Norm of the gradient towards a uniform prediction, in closed form."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet
+from openbench.core.method import Method
+from openbench.core.request import Field, Request
+
+
+@dataclass
+class GradNorm(Method):
+    """Negative L1 norm of the last weight's gradient of Σ_c −log softmax(z/T)_c.
+
+    score(x) = −‖f‖₁ · Σ_c |C p_c − 1| / T: the gradient is the outer product of (C p − 1)/T and f, so its L1 norm is
+    the product of theirs and no backward pass is needed.
+
+    Args:
+        temperature: T > 0; the paper's default is 1.
+        mean: divide by the number of classes, so that scores of models with different C compare.
+
+    Raises:
+        MethodError: a temperature that is not positive.
+
+    Reference: Huang et al., On the Importance of Gradients for Detecting Distributional Shifts in the Wild,
+    NeurIPS 2021, arXiv 2110.00218.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
+    reference: ClassVar[str] = "Huang et al., NeurIPS 2021, arXiv 2110.00218"
+
+    temperature: float = 1.0
+    mean: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the temperature."""
+        self.require(self.temperature > 0, "temperature", "> 0")
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        classes = x.logits.shape[1]
+        p = torch.softmax(x.logits / self.temperature, dim=1)
+        residual = p.mul(classes).sub_(1).abs_().sum(dim=1) / self.temperature
+        norm = x.features.abs().sum(dim=1) * residual
+        return -(norm / classes if self.mean else norm)

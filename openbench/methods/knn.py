@@ -1,0 +1,146 @@
+"""Distance to the k-th nearest training feature."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.errors import MethodError, NotFittedError
+from openbench.methods._stats import row_normalise
+
+Index = Literal["exact", "faiss_flat", "ivf", "hnsw"]
+_BANK_CHUNK = 32768
+_QUERY_CHUNK = 1024
+
+
+@dataclass
+class KNN(Method):
+    """Squared distance to the k-th nearest training feature on the unit sphere.
+
+    score(x) = ‖f̂ − f̂₍k₎‖², f̂ = f/‖f‖, f̂₍k₎ the k-th nearest of the normalised training features.
+
+    Args:
+        k: which neighbour; 50 by default, the paper uses 50 (CIFAR-10), 200 (CIFAR-100), 1000 (ImageNet).
+        index: `exact` searches by blocked matrix products; `faiss_flat` is faiss' exact index; `ivf` (√n lists, of
+            which `probes` are searched) and `hnsw` (32 links) are approximate.
+        probes: lists searched by `ivf`.
+
+    Raises:
+        MethodError: k < 1, an unknown index, or fewer than k training samples.
+
+    Reference: Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022, arXiv 2204.06507.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "Sun et al., ICML 2022, arXiv 2204.06507"
+
+    k: int = 50
+    index: Index = "exact"
+    probes: int = 16
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        self.require(self.k >= 1, "k", "≥ 1")
+        self.require(self.index in get_args(Index), "index", ", ".join(get_args(Index)))
+        self.require(self.probes >= 1, "probes", "≥ 1")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the training features (n, d), memory-mapped as they are, and their norms; or build faiss' index."""
+        if train is None:
+            raise MethodError("KNN.fit: needs training features — found None")
+        n = len(train)
+        self.require(self.k <= n, "k", f"1 to {n}, the number of training samples")
+        self.bank_ = train.features
+        tiny = torch.finfo(self.bank_.dtype).tiny
+        norms = [rows.features.norm(dim=1).cpu() for rows in train.batches(_BANK_CHUNK)]
+        self.scale_ = 1 / torch.cat(norms).clamp(min=tiny)
+        self.faiss_: Any = None if self.index == "exact" else self._build_faiss(train)
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        self.learnt("bank_")
+        queries = row_normalise(x.features)
+        neighbour = torch.cat([self._kth(q) for q in torch.split(queries, _QUERY_CHUNK)])
+        # 2 − 2cos loses digits for close neighbours; the difference itself does not.
+        found = self.bank_[neighbour.cpu()].to(queries.device)
+        return (queries - row_normalise(found)).square().sum(dim=1)
+
+    def neighbours(self, x: FeatureSet) -> Tensor:
+        """Return the indices (n, k) of the k nearest training samples, in no particular order."""
+        self.learnt("bank_")
+        return torch.cat([self._search(q)[1] for q in torch.split(row_normalise(x.features), _QUERY_CHUNK)])
+
+    def _kth(self, queries: Tensor) -> Tensor:
+        similarity, index = self._search(queries)
+        return index.gather(1, similarity.min(dim=1, keepdim=True).indices)[:, 0]
+
+    def _search(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and bank indices (n, k) of the k nearest, unordered."""
+        if self.faiss_ is not None:
+            return self._search_faiss(queries)
+        best: tuple[Tensor, Tensor] | None = None
+        for start in range(0, len(self.bank_), _BANK_CHUNK):
+            stop = start + _BANK_CHUNK
+            block = self.bank_[start:stop].to(queries.device)
+            cosine = queries @ block.T * self.scale_[start:stop].to(queries.device)
+            top, index = cosine.topk(min(self.k, cosine.shape[1]), dim=1, sorted=False)
+            index += start
+            if best is not None:
+                both, places = torch.cat([best[0], top], 1), torch.cat([best[1], index], 1)
+                top, chosen = both.topk(min(self.k, both.shape[1]), dim=1, sorted=False)
+                index = places.gather(1, chosen)
+            best = (top, index)
+        if best is None:
+            raise NotFittedError("KNN.score called before fit — call fit(train, head) first")
+        return best
+
+    def _build_faiss(self, train: FeatureSet) -> Any:
+        import faiss
+
+        d, n = train.features.shape[1], len(train)
+        lists = max(1, round(n**0.5))
+        recipe = {"faiss_flat": "Flat", "ivf": f"IVF{lists},Flat", "hnsw": "HNSW32"}[self.index]
+        built: Any = faiss.index_factory(d, recipe, faiss.METRIC_L2)
+        if not built.is_trained:
+            # faiss' own k-means wants about 40 points per list and is deterministic for given points.
+            sample = np.random.default_rng(0).permutation(n)[: 64 * lists]
+            points = train.features[torch.from_numpy(np.sort(sample))]
+            built.train(row_normalise(points).float().numpy())
+            built.nprobe = min(self.probes, lists)
+        for rows in train.batches(_BANK_CHUNK):
+            built.add(row_normalise(rows.features).cpu().float().contiguous().numpy())
+        if self.index == "hnsw":
+            built.hnsw.efSearch = max(2 * self.k, 64)
+        return built
+
+    def _search_faiss(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        distance, index = self.faiss_.search(queries.cpu().contiguous().numpy(), self.k)
+        # An approximate index may find fewer than k: −1 then stands for "none", and the farthest found is used.
+        found = torch.from_numpy(index)
+        first = found[:, :1].clamp(min=0)
+        missing = found < 0
+        similarity = (1 - torch.from_numpy(distance) / 2).masked_fill(missing, 2.0)
+        return similarity.to(queries.device), torch.where(missing, first, found).to(queries.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle faiss' index as bytes."""
+        state = dict(self.__dict__)
+        if state.get("faiss_") is not None:
+            import faiss
+
+            state["faiss_"] = faiss.serialize_index(state["faiss_"])
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore faiss' index from bytes."""
+        if state.get("faiss_") is not None:
+            import faiss
+
+            state = {**state, "faiss_": faiss.deserialize_index(state["faiss_"])}
+        self.__dict__.update(state)

@@ -1,0 +1,51 @@
+"""Rectified activations."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import HeadMethod
+from openbench.core.request import Field, Request, Role
+from openbench.errors import MethodError
+
+
+@dataclass
+class ReAct(HeadMethod):
+    """Energy after clipping features from above at a percentile of ID validation activations.
+
+    score(x) = −log Σ_c exp(W min(f, t) + b)_c, t the percentile over all samples and dimensions.
+
+    Args:
+        percentile: in [0, 100]; the paper's default is 90.
+
+    Raises:
+        MethodError: a percentile outside [0, 100].
+
+    Reference: Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, NeurIPS 2021,
+    arXiv 2111.12797.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_VAL, head=True)
+    reference: ClassVar[str] = "Sun et al., NeurIPS 2021, arXiv 2111.12797"
+
+    percentile: float = 90.0
+
+    def __post_init__(self) -> None:
+        """Check the percentile."""
+        self.require(0 <= self.percentile <= 100, "percentile", "0 to 100")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Find the threshold on ID validation features (n, d)."""
+        if train is None:
+            raise MethodError("ReAct.fit: needs ID validation features — found None")
+        values = train.features.cpu().numpy().reshape(-1)
+        self.threshold_ = torch.tensor(float(np.percentile(values, self.percentile)))
+        return super().fit(None, head)
+
+    def reshape(self, features: Tensor) -> Tensor:
+        """Return min(f, t), (n, d)."""
+        return features.clamp(max=self.learnt("threshold_").to(features.device))

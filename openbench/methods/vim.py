@@ -1,0 +1,79 @@
+"""Virtual-logit matching."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.errors import MethodError
+from openbench.methods._stats import moments
+
+
+@dataclass
+class ViM(Method):
+    """Norm of the feature's part outside the principal subspace, scaled to logits, less the energy.
+
+    score(x) = α‖(f − u) N‖ − log Σ_c exp z_c, with u = −W⁺ b, N the eigenvectors of Σ (f − u)(f − u)ᵀ after the `dim`
+    largest, and α = mean max_c z_c / mean ‖(f − u) N‖ over training samples.
+
+    Args:
+        dim: size of the principal subspace, below d; `auto` is 256, with which the published tables were made, and
+            d/2 for networks with d ≤ 256. (The paper: 1000 for d = 2048, 512 for smaller networks.)
+
+    Raises:
+        MethodError: `dim` outside 1 to d − 1: no direction would be left.
+
+    Reference: Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, CVPR 2022, arXiv 2203.10807. W⁺ has a
+    relative cut-off of 1e-5: rows of W that sum to zero lower its rank, and their inverse would be noise.
+    """
+
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN, head=True
+    )
+    reference: ClassVar[str] = "Wang et al., CVPR 2022, arXiv 2203.10807"
+
+    dim: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        """Check the dimension as far as it is known."""
+        self.require(self.dim == "auto" or (isinstance(self.dim, int) and self.dim >= 1), "dim", "auto, or 1 to d − 1")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Learn origin, residual subspace and α from training features (n, d) and logits (n, c)."""
+        if train is None or head is None:
+            raise MethodError("ViM.fit: needs training features and logits, and the head — found None")
+        d = head.weight.shape[1]
+        dim = (256 if d > 256 else d // 2) if self.dim == "auto" else self.dim
+        self.require(dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
+        origin = -torch.linalg.pinv(head.weight.double(), rtol=1e-5) @ head.bias.double()
+        covariance = moments(train, by_class=False).covariance_around(origin)
+        _, vectors = torch.linalg.eigh(covariance)  # ascending: the residual directions come first
+        self.origin_ = origin.float()
+        self.residual_ = vectors[:, : d - dim].float()
+        self.alpha_ = torch.tensor(self._alpha(train))
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        alpha = self.learnt("alpha_").to(x.features.device)
+        return alpha * self._residual(x.features) - torch.logsumexp(x.logits, dim=1)
+
+    def _residual(self, features: Tensor) -> Tensor:
+        origin, basis = self.learnt("origin_").to(features.device), self.learnt("residual_").to(features.device)
+        norm: Tensor = torch.linalg.vector_norm((features - origin) @ basis, dim=1)
+        return norm
+
+    def _alpha(self, train: FeatureSet) -> float:
+        top = residual = 0.0
+        for rows in train.batches():
+            top += float(rows.logits.max(dim=1).values.double().sum())
+            residual += float(self._residual(rows.features).double().sum())
+        if residual <= 0:
+            raise MethodError(
+                "ViM: training features lie in the principal subspace, so the residual is zero — lower dim"
+            )
+        return top / residual
