@@ -100,12 +100,20 @@ class PooledCurve:
         Raises:
             MetricError: a side is empty, not one-dimensional, or contains NaN.
         """
-        return cls.of_sorted(np.sort(as_scores(id_scores, "ID scores")), np.sort(as_scores(ood_scores, "OOD scores")))
+        ids = as_scores(id_scores, "ID scores")
+        pooled = np.concatenate([ids, as_scores(ood_scores, "OOD scores")])
+        pooled[: ids.size].sort()
+        pooled[ids.size :].sort()
+        return cls._merged(pooled, ids.size)
 
     @classmethod
     def of_sorted(cls, id_sorted: Floats, ood_sorted: Floats) -> Self:
         """Merge two ascending, checked score vectors."""
-        n, pooled = id_sorted.size, np.concatenate([id_sorted, ood_sorted])
+        return cls._merged(np.concatenate([id_sorted, ood_sorted]), id_sorted.size)
+
+    @classmethod
+    def _merged(cls, pooled: Floats, n: int) -> Self:
+        """Merge the ascending runs pooled[:n] (ID) and pooled[n:] (OOD); `pooled` is overwritten."""
         order = np.argsort(pooled, kind="stable")  # timsort: two presorted runs merge without a full sort
         values = np.empty(pooled.size + 1)
         values[0] = -np.inf
