@@ -1,0 +1,219 @@
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from training_toys import (
+    CLASSES,
+    PREPROCESS,
+    QUIET,
+    RECIPE,
+    ToyEntropy,
+    ToyPrototypes,
+    backbone,
+    benchmark,
+    job,
+    split,
+)
+
+from openbench import paths
+from openbench.build import build
+from openbench.cli.config import compose, plain
+from openbench.core.request import Request, Role
+from openbench.errors import CheckpointError, ConfigError, DataError, OpenbenchError
+from openbench.training.augment import HorizontalFlip, RandomCrop
+from openbench.training.checkpoints import find_checkpoint, folder_of, obtain
+from openbench.training.cross_entropy import CrossEntropy
+from openbench.training.ensure import ensure_trained
+from openbench.training.job import TrainingJob
+from openbench.training.loop import train
+
+SHIPPED = paths.config_dir() / "training"
+NODE = {
+    "_target_": "openbench.training.cross_entropy.CrossEntropy",
+    "_name_": "cross_entropy",
+    "recipe": {"_target_": "openbench.training.recipe.Recipe", "epochs": 2, "batch_size": 16},
+}
+CONFIG = {"training": NODE, "seed": 5}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The part of a runtime that training reads."""
+
+    checkpoints: Path
+    train: str = "auto"
+    device: str = "cpu"
+    workers: int = 0
+    progress: bool = False
+
+
+def test_equal_jobs_have_equal_digests_whatever_weights_the_network_holds() -> None:
+    other = backbone()
+    other.initialise(77)
+    assert job(backbone=other).digest == job().digest
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 1},
+        {"id_train": split(Role.ID_TRAIN, 69)},
+        {"id_val": split(Role.ID_VAL, 41)},
+        {"backbone": backbone(architecture="toy 2")},
+        {"backbone": backbone(replace(PREPROCESS, mean=(0.5, 0.5, 0.5)))},
+        {"method": CrossEntropy(RECIPE)},
+        {"method": ToyEntropy(replace(RECIPE, epochs=5))},
+        {"method": ToyEntropy(replace(RECIPE, precision="bf16"))},
+        {"method": ToyEntropy(replace(RECIPE, augment=(RandomCrop(2), HorizontalFlip())))},
+        {"method": ToyEntropy(replace(RECIPE, augment=(HorizontalFlip(), RandomCrop(1))))},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_whatever_shapes_the_weights_changes_the_digest(changes: dict[str, object]) -> None:
+    assert job(**changes).digest != job().digest
+
+
+def test_version_of_a_method_changes_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = job().digest
+    monkeypatch.setattr(ToyEntropy, "version", 2)
+    assert job().digest != before
+
+
+def test_outliers_count_for_methods_that_use_them_and_for_no_others() -> None:
+    other = benchmark(ood_train=split(Role.OOD_TRAIN, 25))
+    of = {m: [TrainingJob.of(backbone(), b, m(), 0).digest for b in (benchmark(), other)] for m in METHODS}
+    assert of[ToyEntropy][0] == of[ToyEntropy][1]
+    assert of[ToyPrototypes][0] != of[ToyPrototypes][1]
+
+
+METHODS = (ToyEntropy, ToyPrototypes)
+
+
+def test_outliers_that_are_missing_are_an_error() -> None:
+    with pytest.raises(DataError, match="benchmark 'toys' has no OOD training split"):
+        TrainingJob.of(backbone(), benchmark(ood_train=None), ToyPrototypes(), 0)
+
+
+def test_a_backbone_for_other_classes_is_an_error() -> None:
+    four = benchmark(classes=("a", "b", "c", "d"))
+    with pytest.raises(ConfigError, match=rf"has {CLASSES} classes — benchmark 'toys' has 4"):
+        TrainingJob.of(backbone(), four, ToyEntropy(), 0)
+
+
+def test_checkpoint_is_found_once_training_has_ended(tmp_path: Path) -> None:
+    assert find_checkpoint(job(), tmp_path) is None
+    (folder_of(job(), tmp_path)).mkdir()
+    (folder_of(job(), tmp_path) / "best.safetensors").write_bytes(b"of an unfinished training")
+    assert find_checkpoint(job(), tmp_path) is None
+    trained = obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
+    assert find_checkpoint(job(), tmp_path) == trained
+    assert trained.weights == tmp_path / job().digest / "best.safetensors"
+    assert trained.extras is None
+
+
+def test_extras_of_a_method_are_found_with_the_checkpoint(tmp_path: Path) -> None:
+    made = job(ToyPrototypes())
+    assert obtain(made, tmp_path, lambda folder: train(made, folder, QUIET)).extras.is_file()
+
+
+@pytest.mark.parametrize("name", ["best.safetensors", "last.safetensors"])
+def test_an_altered_checkpoint_is_an_error(tmp_path: Path, name: str) -> None:
+    obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
+    file = folder_of(job(), tmp_path) / name
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{name}' is missing or not the file that training wrote"):
+        find_checkpoint(job(), tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(CheckpointError, match="OPENBENCH_CACHE or runtime.cache"):
+        obtain(job(), tmp_path / "file" / "sub", lambda folder: train(job(), folder, QUIET))
+
+
+def test_ensure_trains_once_and_loads_the_kept_epoch(tmp_path: Path) -> None:
+    said: list[str] = []
+    first = ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path), said.append)
+    second = ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path), said.append)
+    assert len(said) == 1
+    assert "no finished checkpoint, training it first — 2 epochs of 70 images on cpu" in said[0]
+    assert first.backbone.trained
+    assert first.backbone.digest == second.backbone.digest
+    images = torch.rand(5, 3, 8, 8)
+    outputs = [t.backbone.outputs(images, Request()).logits for t in (first, second)]
+    assert torch.equal(*outputs)
+    assert second.checkpoint.info["best_val_accuracy"] > 1 / CLASSES
+
+
+def test_ensure_leaves_a_backbone_with_weights_as_it_is(tmp_path: Path) -> None:
+    ready = ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path / "a")).backbone
+    digest = ready.digest
+    again = ensure_trained(ready, benchmark(), {"training": {}, "seed": 0}, Setting(tmp_path / "b", "force"))
+    assert (again.backbone.digest, again.checkpoint) == (digest, None)
+    assert not (tmp_path / "b").exists()
+
+
+def test_force_trains_anew_what_is_there(tmp_path: Path) -> None:
+    said: list[str] = []
+    ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+    marker = next(tmp_path.glob("*/finished.json"))
+    before = marker.stat().st_mtime_ns
+    ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path, "force"), said.append)
+    assert marker.stat().st_mtime_ns > before
+    assert "training anew" in said[0]
+
+
+def test_never_prints_the_command_that_trains_it(tmp_path: Path) -> None:
+    config = {"training": yaml.safe_load((SHIPPED / "cross_entropy.yaml").read_text()), "seed": 5}
+    command = "python -m openbench train +benchmark=toys backbone=toy training=cross_entropy seed=5"
+    with pytest.raises(CheckpointError) as caught:
+        ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
+    assert str(caught.value).endswith(f"train it with: {command}")
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tmp_path: Path) -> None:
+    asked = ["~method", "+benchmark=digits", "seed=3", "training.recipe.lr=0.025", "training.recipe.clip=1.0"]
+    crop = "{_target_:openbench.training.augment.RandomCrop,padding:1}"
+    cfg = compose("train", [*asked, f"training.recipe.augment=[{crop}]", "training.recipe.channels_last=false"])
+    config = {key: plain(cfg, key) for key in ("training", "seed")}
+    with pytest.raises(CheckpointError) as caught:
+        ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
+    words = shlex.split(str(caught.value).split("train it with: ")[1])
+    assert words[:4] == ["python", "-m", "openbench", "train"]
+    # The toys have no config files of their own: the digits stand in for them.
+    typed = ["~method", "+benchmark=digits", *(w for w in words[4:] if w.startswith(("training", "seed")))]
+    again = compose("train", typed)
+    assert {key: plain(again, key) for key in ("training", "seed")} == config
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in SHIPPED.glob("*.yaml")))
+def test_every_shipped_training_builds(name: str) -> None:
+    method = build(yaml.safe_load((SHIPPED / f"{name}.yaml").read_text()), "training")
+    assert method.reference
+    assert method.version >= 1
+
+
+def test_the_shipped_recipe_is_that_of_openood() -> None:
+    recipe = build(yaml.safe_load((SHIPPED / "cross_entropy.yaml").read_text()), "training").recipe
+    assert (recipe.epochs, recipe.batch_size, recipe.lr, recipe.momentum) == (100, 128, 0.1, 0.9)
+    assert (recipe.weight_decay, recipe.nesterov, recipe.final_lr) == (5e-4, True, 1e-6)
+    assert recipe.augment == (RandomCrop(4), HorizontalFlip(0.5))
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ({"_target_": "openbench.training.recipe.Recipe"}, "is no openbench.training.base.TrainingMethod"),
+        ({**NODE, "recipes": 1}, "has no key 'recipes'; did you mean 'recipe'"),
+        ({**NODE, "recipe": {**NODE["recipe"], "epoch": 1}}, r"training.recipe has no key 'epoch'; did you mean"),
+    ],
+)
+def test_a_wrong_training_node_is_named(tmp_path: Path, node: dict[str, object], words: str) -> None:
+    with pytest.raises(OpenbenchError, match=words):
+        ensure_trained(backbone(), benchmark(), {"training": node, "seed": 0}, Setting(tmp_path))

@@ -1,0 +1,232 @@
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+from training_toys import (
+    PREPROCESS,
+    QUIET,
+    RECIPE,
+    ToyEntropy,
+    ToyPrototypes,
+    backbone,
+    job,
+    split,
+)
+
+from openbench.core.request import Request, Role
+from openbench.data.loading import batches
+from openbench.errors import ConfigError, MethodError, TrainingError
+from openbench.training.base import Batch, TrainingMethod
+from openbench.training.cross_entropy import CrossEntropy
+from openbench.training.job import TrainingJob
+from openbench.training.loop import train
+from openbench.training.recipe import Recipe
+
+
+def weights(folder: Path, name: str = "last") -> dict[str, Tensor]:
+    return load_file(folder / f"{name}.safetensors")
+
+
+def hard(recipe: Recipe) -> TrainingJob:
+    """A job whose validation accuracy goes up and down."""
+    splits = {"id_train": split(Role.ID_TRAIN, 70, contrast=10), "id_val": split(Role.ID_VAL, 40, contrast=10)}
+    return job(ToyEntropy(recipe), **splits)
+
+
+def by_hand(epochs: int, recipe: Recipe) -> dict[str, Tensor]:
+    """Full-batch training written out: normalisation, cosine, clipping, weight decay, Nesterov, one formula each."""
+    data = split(Role.ID_TRAIN, 70)
+    mean, std = np.array(PREPROCESS.mean), np.array(PREPROCESS.std)
+    images = torch.from_numpy(((data.items.pixels / 255 - mean) / std).transpose(0, 3, 1, 2)).float()
+    labels = torch.from_numpy(data.labels)
+    net = backbone(dropout=0).initialise(3).module().train()
+    velocity = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
+    for t in range(epochs):
+        rate = 1e-6 + (recipe.lr - 1e-6) * 0.5 * (1 + np.cos(np.pi * t / epochs))
+        net.zero_grad()
+        (-functional.log_softmax(net(images), 1)[torch.arange(70), labels]).mean().backward()
+        norm = sum(float(p.grad.square().sum()) for p in net.parameters()) ** 0.5
+        shrink = 1.0 if recipe.clip is None else min(1.0, recipe.clip / (norm + 1e-6))
+        for name, p in net.named_parameters():
+            gradient = shrink * p.grad + recipe.weight_decay * p.detach()
+            velocity[name] = recipe.momentum * velocity[name] + gradient
+            ahead = gradient + recipe.momentum * velocity[name] if recipe.nesterov else velocity[name]
+            p.data -= rate * ahead
+    return dict(net.state_dict())
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"nesterov": False}, {"clip": 0.05}, {"weight_decay": 0.1}, {"channels_last": False}]
+)
+def test_full_batch_training_equals_the_formulas_written_out(tmp_path: Path, changes: dict[str, object]) -> None:
+    recipe = Recipe(epochs=6, batch_size=70, lr=0.2, **changes)
+    method = CrossEntropy(recipe)
+    train(job(method, seed=3, backbone=backbone(dropout=0)), tmp_path, QUIET)
+    expected = by_hand(6, recipe)
+    for name, value in weights(tmp_path).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_loss_falls_and_validation_accuracy_rises(tmp_path: Path) -> None:
+    curve = train(job(CrossEntropy(replace(RECIPE, epochs=8))), tmp_path, QUIET).curve
+    assert curve[-1].loss < 0.5 * curve[0].loss
+    assert curve[-1].val_accuracy > 0.95
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_every_precision_of_the_cpu_learns_and_keeps_float32_weights(tmp_path: Path, precision: str) -> None:
+    result = train(job(CrossEntropy(replace(RECIPE, epochs=8, precision=precision))), tmp_path, QUIET)
+    assert result.curve[-1].val_accuracy > 0.9
+    assert {w.dtype for n, w in weights(tmp_path).items() if "tracked" not in n} == {torch.float32}
+
+
+def test_a_precision_that_the_device_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"precision=fp16 — the device is 'cpu' — allowed there: fp32, tf32, bf16"):
+        train(job(CrossEntropy(replace(RECIPE, precision="fp16"))), tmp_path, QUIET)
+
+
+@pytest.mark.parametrize("method", [ToyEntropy, ToyPrototypes])
+def test_gradients_reach_every_parameter(tmp_path: Path, method: type[TrainingMethod]) -> None:
+    recipe = replace(RECIPE, epochs=1, weight_decay=0)
+    made = job(method(recipe))
+    before = {n: p.detach().clone() for n, p in made.backbone.initialise(made.seed).module().named_parameters()}
+    train(made, tmp_path, QUIET)
+    after = weights(tmp_path)
+    assert all(not torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("method", [ToyEntropy, ToyPrototypes])
+def test_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path: Path, method: type[TrainingMethod]) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        torch.rand(7)  # what happened before must not matter
+        train(job(method(), seed=seed), tmp_path / name, QUIET)
+    a, b, c = (weights(tmp_path / name) for name in "abc")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not torch.equal(a["conv.weight"], c["conv.weight"])
+
+
+def test_global_random_state_is_left_as_it_was(tmp_path: Path) -> None:
+    state = torch.get_rng_state()
+    train(job(), tmp_path, QUIET)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_epoch_kept_is_the_last_of_the_most_accurate(tmp_path: Path) -> None:
+    result = train(hard(replace(RECIPE, epochs=9, lr=1.0, final_lr=1.0)), tmp_path, QUIET)
+    accuracies = [row.val_accuracy for row in result.curve]
+    assert len(set(accuracies)) > 2
+    assert result.best_epoch == max(range(1, 10), key=lambda e: (accuracies[e - 1], e))
+
+
+def test_kept_weights_have_the_accuracy_of_their_epoch(tmp_path: Path) -> None:
+    result = train(hard(replace(RECIPE, epochs=9, lr=1.0, final_lr=1.0)), tmp_path, QUIET)
+    val = split(Role.ID_VAL, 40, contrast=10)
+    assert result.curve[result.best_epoch - 1].val_accuracy > result.curve[-1].val_accuracy
+    for name, epoch in (("best", result.best_epoch), ("last", 9)):
+        network = backbone().load(tmp_path / f"{name}.safetensors")
+        logits = torch.cat([network.outputs(x, Request()).logits for x in batches(val, PREPROCESS, 7)])
+        right = (logits.argmax(1).numpy() == val.labels).mean()
+        assert right == pytest.approx(result.curve[epoch - 1].val_accuracy)
+
+
+def test_a_method_may_choose_the_epoch_by_training_loss(tmp_path: Path) -> None:
+    result = train(job(ToyPrototypes(replace(RECIPE, epochs=6, lr=0.8))), tmp_path, QUIET)
+    losses = [row.loss for row in result.curve]
+    assert result.best_epoch == 1 + int(np.argmin(losses))
+
+
+def test_what_a_method_adds_is_kept_beside_the_network(tmp_path: Path) -> None:
+    train(job(ToyPrototypes()), tmp_path, QUIET)
+    extras = load_file(tmp_path / "last.extras.safetensors")
+    assert set(extras) == {"projection.weight", "projection.bias", "prototypes", "epochs_seen"}
+    assert int(extras["epochs_seen"]) == RECIPE.epochs
+    backbone().load(tmp_path / "best.safetensors")
+
+
+@dataclass(frozen=True)
+class Recording(TrainingMethod):
+    """Plain training that notes what it is given."""
+
+    recipe: Recipe = RECIPE
+    diverges_at: int = -1
+    reference = "none"
+    version = 1
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        SEEN.append(batch)
+        loss = functional.cross_entropy(model(batch.images), batch.labels)
+        return loss * float("nan") if batch.moment.step == self.diverges_at else loss
+
+
+SEEN: list[Batch] = []
+
+
+def test_every_epoch_shows_every_image_once_with_its_label(tmp_path: Path) -> None:
+    SEEN.clear()
+    train(job(Recording(replace(RECIPE, augment=()))), tmp_path, QUIET)
+    data = split(Role.ID_TRAIN, 70)
+    orders = []
+    for epoch in range(RECIPE.epochs):
+        seen = [b for b in SEEN if b.moment.epoch == epoch]
+        rows = torch.cat([b.rows for b in seen])
+        assert sorted(rows.tolist()) == list(range(70))
+        assert torch.cat([b.labels for b in seen]).tolist() == data.labels[rows.numpy()].tolist()
+        expected = (data.items.pixels[rows.numpy()] / 255 - PREPROCESS.mean) / PREPROCESS.std
+        found = torch.cat([b.images for b in seen]).permute(0, 2, 3, 1)
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+        orders.append(rows.tolist())
+    assert orders[0] != orders[1]
+
+
+def test_moments_count_steps_over_the_whole_training(tmp_path: Path) -> None:
+    SEEN.clear()
+    train(job(Recording()), tmp_path, QUIET)
+    assert [b.moment.step for b in SEEN] == list(range(20))
+    assert {(b.moment.epochs, b.moment.steps) for b in SEEN} == {(4, 20)}
+
+
+def test_a_loss_that_is_not_finite_is_named_with_its_step(tmp_path: Path) -> None:
+    method = Recording(replace(RECIPE, batch_size=2, epochs=3), diverges_at=39)
+    with pytest.raises(TrainingError, match=r"loss is nan at step 40 of 105 \(epoch 2, batch 5, learning rate"):
+        train(job(method), tmp_path, QUIET)
+    assert not (tmp_path / "finished.json").exists()
+
+
+@dataclass(frozen=True)
+class Outlying(Recording):
+    uses_outliers = True
+
+
+def test_outliers_come_augmented_in_batches_that_cover_their_split(tmp_path: Path) -> None:
+    SEEN.clear()
+    train(job(Outlying(replace(RECIPE, augment=()))), tmp_path, QUIET)
+    data = split(Role.OOD_TRAIN, 24)
+    rows = torch.cat([b.outlier_rows for b in SEEN if b.moment.epoch == 0])
+    assert len(rows) == 5 * 16
+    assert sorted(rows[:24].tolist()) == list(range(24))
+    batch = SEEN[3]
+    expected = (data.items.pixels[batch.outlier_rows.numpy()] / 255 - PREPROCESS.mean) / PREPROCESS.std
+    np.testing.assert_allclose(batch.outliers.permute(0, 2, 3, 1).numpy(), expected, atol=1e-5)
+
+
+@dataclass(frozen=True)
+class Vector(Recording):
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return functional.cross_entropy(model(batch.images), batch.labels, reduction="none")
+
+
+@dataclass(frozen=True)
+class Forgetful(Recording):
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> nn.Module:
+        return nn.Linear(feature_dim, num_classes)
+
+
+@pytest.mark.parametrize(("method", "words"), [(Vector, r"of shape \(16,\)"), (Forgetful, "does not hold the network")])
+def test_a_method_that_breaks_the_contract_is_told_so(tmp_path: Path, method: type[Recording], words: str) -> None:
+    with pytest.raises(MethodError, match=words):
+        train(job(method()), tmp_path, QUIET)

@@ -1,0 +1,69 @@
+import math
+
+import pytest
+import torch
+
+from openbench.errors import ConfigError
+from openbench.training.augment import RandomCrop
+from openbench.training.recipe import Recipe
+
+
+def test_rate_follows_torch_cosine_scheduler_stepped_per_batch() -> None:
+    recipe, per_epoch = Recipe(epochs=7, lr=0.3, final_lr=1e-6), 11
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=77, eta_min=1e-6)
+    for step in range(77):
+        assert recipe.learning_rate(step, per_epoch) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9)
+        optimiser.step()
+        scheduler.step()
+
+
+def test_rate_at_known_points() -> None:
+    recipe = Recipe(epochs=10, lr=0.1, final_lr=1e-6)
+    assert recipe.learning_rate(0, 4) == pytest.approx(0.1, rel=1e-12)
+    assert recipe.learning_rate(20, 4) == pytest.approx((0.1 + 1e-6) / 2, rel=1e-12)
+    assert recipe.learning_rate(10, 4) == pytest.approx(1e-6 + (0.1 - 1e-6) * (1 + math.sqrt(0.5)) / 2, rel=1e-12)
+    assert recipe.learning_rate(40, 4) == pytest.approx(1e-6, rel=1e-9)
+
+
+def test_warmup_rises_linearly_to_the_highest_rate_then_the_cosine_begins() -> None:
+    recipe = Recipe(epochs=10, lr=0.4, warmup_epochs=2)
+    rates = [recipe.learning_rate(step, 5) for step in range(50)]
+    assert rates[:10] == pytest.approx([0.04 * k for k in range(1, 11)])
+    assert rates[10] == pytest.approx(0.4)
+    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+
+
+@pytest.mark.parametrize(("images", "steps"), [(128, 4), (129, 4), (130, 5), (31, 1), (2, 1), (1, 0)])
+def test_a_left_over_image_makes_no_batch_of_its_own(images: int, steps: int) -> None:
+    assert Recipe(batch_size=32).steps_per_epoch(images) == steps
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 0),
+        ("epochs", 2.5),
+        ("batch_size", 1),
+        ("lr", 0),
+        ("momentum", 1.0),
+        ("weight_decay", -1e-4),
+        ("warmup_epochs", 100),
+        ("final_lr", 1.0),
+        ("clip", 0),
+        ("precision", "fp8"),
+        ("augment", ["crop"]),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"training\.recipe\.{name} — found .* — allowed: "):
+        Recipe(**{name: value})
+
+
+def test_nesterov_needs_momentum() -> None:
+    with pytest.raises(ConfigError, match=r"training\.recipe\.nesterov"):
+        Recipe(momentum=0)
+
+
+def test_augmentations_from_a_yaml_list_make_the_same_recipe_as_a_tuple() -> None:
+    assert Recipe(augment=[RandomCrop(4)]) == Recipe(augment=(RandomCrop(4),))

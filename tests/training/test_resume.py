@@ -1,0 +1,157 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
+
+from openbench.training.base import TrainingMethod
+from openbench.training.checkpoints import find_checkpoint, obtain
+from openbench.training.loop import train
+
+HERE = Path(__file__).parent
+
+
+class Killed(Exception):
+    """Stands for a process that ends between two epochs."""
+
+
+def start(method: str, root: Path, pause: float) -> subprocess.Popen[str]:
+    environment = {**os.environ, "TOY_PAUSE": str(pause), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE), environment.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-c", "import sys, training_toys; training_toys.main(*sys.argv[1:])", method, str(root)],
+        env={**environment, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(condition, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the other process did not get that far"
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def stop_after(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next training end after some epochs, as far as the disk can tell by a kill."""
+    from openbench.training import loop
+
+    write, count = loop.write_atomically, [0]
+
+    def counted(path: Path, content: bytes) -> None:
+        write(path, content)
+        if path.name == "curve.csv":
+            count[0] += 1
+            if count[0] == epochs:
+                raise Killed
+
+    monkeypatch.setattr(loop, "write_atomically", counted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path, name: str) -> None:
+    made = job(METHODS[name]())
+    through = train(made, tmp_path / "through", QUIET)
+    folder = tmp_path / "root" / made.digest
+    process = start(name, tmp_path / "root", pause=0.15)
+    curve = folder / "curve.csv"
+    try:
+        wait_for(lambda: curve.exists() and len(curve.read_text().splitlines()) == 3)
+        time.sleep(0.2)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert find_checkpoint(made, tmp_path / "root") is None
+    results = []
+    checkpoint = obtain(made, tmp_path / "root", lambda place: results.append(train(made, place, QUIET)))
+    assert results[0].resumed_after == 2
+    assert [row.loss for row in results[0].curve] == [row.loss for row in through.curve]
+    assert checkpoint.info["files"] == through.files
+
+
+@pytest.mark.parametrize("method", [ToyEntropy, ToyPrototypes])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: type[TrainingMethod], epochs: int
+) -> None:
+    through = train(job(method()), tmp_path / "through", QUIET)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        stop_after(epochs, patch)
+        train(job(method()), tmp_path / "cut", QUIET)
+    resumed = train(job(method()), tmp_path / "cut", QUIET)
+    assert resumed.resumed_after == epochs
+    assert resumed.files == through.files
+    assert resumed.best_epoch == through.best_epoch
+
+
+def test_finished_folder_holds_the_files_promised_and_no_others(tmp_path: Path) -> None:
+    train(job(), tmp_path, QUIET)
+    names = {"best.safetensors", "last.safetensors", "job.json", "finished.json", "curve.csv", "curve.png"}
+    assert {file.name for file in tmp_path.iterdir()} == names
+
+
+def test_a_kill_while_finishing_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from openbench.training import loop
+
+    through = train(job(), tmp_path / "through", QUIET)
+
+    def killed(*arguments: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(loop, "write_finished", killed)
+        train(job(), tmp_path / "cut", QUIET)
+    resumed = train(job(), tmp_path / "cut", QUIET)
+    assert resumed.resumed_after == RECIPE.epochs
+    assert resumed.files == through.files
+
+
+@pytest.mark.parametrize("damage", ["state", "weights"])
+def test_unusable_state_is_reported_and_training_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    through = train(job(), tmp_path / "through", QUIET)
+    cut = tmp_path / "cut"
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        stop_after(2, patch)
+        train(job(), cut, QUIET)
+    victim = cut / "state.pt" if damage == "state" else next(cut.glob("best-*.safetensors"))
+    victim.write_bytes(victim.read_bytes()[:100])
+    anew = train(job(), cut, QUIET)
+    assert anew.resumed_after == 0
+    assert anew.files == through.files
+    assert "training anew" in capsys.readouterr().err
+
+
+def test_state_of_another_training_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        stop_after(2, patch)
+        train(job(), tmp_path, QUIET)
+    assert train(job(ToyEntropy(replace(RECIPE, lr=0.01))), tmp_path, QUIET).resumed_after == 0
+
+
+@pytest.mark.slow
+def test_of_several_processes_one_trains_and_all_get_its_weights(tmp_path: Path) -> None:
+    processes = [start("entropy", tmp_path, pause=0.02) for _ in range(3)]
+    outputs = [process.communicate(timeout=240) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    lines = [out.split() for out, _ in outputs]
+    assert sum("trains" in line for line in lines) == 1
+    assert len({line[-1] for line in lines}) == 1

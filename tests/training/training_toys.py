@@ -1,0 +1,176 @@
+"""Small trainings whose result is known to depend on everything that must be restored: order, augmentation, dropout."""
+
+import os
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.backbones.anatomy import Anatomy
+from openbench.backbones.network import NetworkBackbone
+from openbench.core.benchmark import Benchmark, Split
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
+from openbench.data.items import ArrayItems
+from openbench.training.augment import HorizontalFlip, RandomCrop
+from openbench.training.base import Batch, TrainingMethod, features_and_logits
+from openbench.training.checkpoints import obtain
+from openbench.training.job import TrainingJob
+from openbench.training.loop import TrainingSettings, train
+from openbench.training.recipe import Recipe
+
+SIDE, CLASSES, FEATURES = 8, 3, 12
+PREPROCESS = Preprocess(SIDE, SIDE, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+QUIET = TrainingSettings(torch.device("cpu"), progress=False)
+RECIPE = Recipe(epochs=4, batch_size=16, lr=0.05, augment=(RandomCrop(1), HorizontalFlip()))
+
+
+def pause() -> None:
+    """Make steps slow enough for a process to be killed between them; no hyper-parameter, so it changes no digest."""
+    time.sleep(float(os.environ.get("TOY_PAUSE", "0")))
+
+
+class ToyNet(nn.Module):
+    """Convolution, batch norm, dropout, linear: buffers and global randomness included."""
+
+    def __init__(self, dropout: float = 0.2) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, FEATURES, 3, padding=1)
+        self.bn = nn.BatchNorm2d(FEATURES)
+        self.drop = nn.Dropout(dropout)
+        self.fc = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.drop(functional.relu(self.bn(self.conv(x))).mean(dim=(2, 3))))
+
+
+def backbone(preprocess: Preprocess = PREPROCESS, architecture: str = "toy", dropout: float = 0.2) -> NetworkBackbone:
+    return NetworkBackbone(
+        "toy", architecture, partial(ToyNet, dropout), lambda _: Anatomy("fc"), preprocess=preprocess
+    )
+
+
+def split(role: Role, n: int, seed: int = 0, contrast: int = 100) -> Split:
+    """Noise images whose class makes one colour channel brighter; outliers are bright in all."""
+    generator = np.random.default_rng([seed, n, list(Role).index(role)])
+    labels = generator.integers(0, CLASSES, n)
+    pixels = generator.integers(0, 130, (n, SIDE, SIDE, 3))
+    if role.is_id:
+        pixels += contrast * (labels[:, None, None, None] == np.arange(3))
+    return Split(
+        name="toy",
+        role=role,
+        items=ArrayItems(pixels.astype(np.uint8), np.arange(n)),
+        labels=labels if role.is_id else np.full(n, -1),
+        keys=[f"toy/{i}" for i in range(n)],
+        classes=("red", "green", "blue") if role.is_id else (),
+        digest=f"{role}-{n}-{seed}-{contrast}",
+        expected=n,
+    )
+
+
+def benchmark(**changes: object) -> Benchmark:
+    values = {
+        "name": "toys",
+        "classes": ("red", "green", "blue"),
+        "id_train": split(Role.ID_TRAIN, 70),
+        "id_val": split(Role.ID_VAL, 40),
+        "id_test": split(Role.ID_TEST, 40),
+        "near": {},
+        "far": {"noise": split(Role.FAR, 10)},
+        "preprocess": PREPROCESS,
+        "ood_train": split(Role.OOD_TRAIN, 24),
+    }
+    return Benchmark(**(values | changes))
+
+
+@dataclass(frozen=True)
+class ToyEntropy(TrainingMethod):
+    """Cross-entropy of the logits."""
+
+    recipe: Recipe = field(default_factory=lambda: RECIPE)
+    reference = "none"
+    version = 1
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        pause()
+        return functional.cross_entropy(model(batch.images), batch.labels)
+
+
+class WithPrototypes(nn.Module):
+    """The network, a projection, and class prototypes that are averaged, not learnt."""
+
+    def __init__(self, network: nn.Module, feature_dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.network = network
+        self.projection = nn.Linear(feature_dim, 4)
+        self.register_buffer("prototypes", torch.zeros(num_classes, 4))
+        self.register_buffer("epochs_seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(images)
+
+
+@dataclass(frozen=True)
+class ToyPrototypes(TrainingMethod):
+    """Everything a method may want: extra head, buffers, outliers, own noise, groups, an epoch hook, its selection."""
+
+    recipe: Recipe = field(default_factory=lambda: RECIPE)
+    reference = "none"
+    version = 1
+    uses_outliers = True
+    selection = "train_loss"
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> nn.Module:
+        return WithPrototypes(model, feature_dim, num_classes)
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, object]]:
+        return [
+            {"params": list(model.network.parameters())},
+            {"params": list(model.projection.parameters()), "lr_scale": 0.1, "weight_decay": 0.0},
+        ]
+
+    def on_epoch_start(self, model, moment, data) -> None:
+        model.epochs_seen += 1
+        if moment.epoch == 0:
+            for images, labels, _ in data.train.clean(32):
+                with torch.no_grad():
+                    features, _ = features_and_logits(model.network, images)
+                    model.prototypes.index_add_(0, labels, model.projection(features) / len(data.train))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        pause()
+        features, logits = features_and_logits(model.network, batch.images)
+        noise = torch.randn(features.shape, generator=batch.moment.generator)
+        places = model.projection(features + 0.01 * noise)
+        with torch.no_grad():
+            for place, label in zip(places, batch.labels, strict=True):
+                model.prototypes[label] = 0.9 * model.prototypes[label] + 0.1 * place
+        pull = (places - model.prototypes[batch.labels]).square().mean()
+        outlying = model(batch.outliers)
+        flat = (outlying.logsumexp(1) - outlying.mean(1)).mean()
+        return functional.cross_entropy(logits, batch.labels) + 0.1 * pull + 0.5 * flat
+
+
+def job(method: TrainingMethod | None = None, seed: int = 0, **changes: object) -> TrainingJob:
+    made = TrainingJob.of(backbone(), benchmark(), ToyEntropy() if method is None else method, seed)
+    return replace(made, **changes)
+
+
+METHODS = {"entropy": ToyEntropy, "prototypes": ToyPrototypes}
+
+
+def main(method: str, root: str) -> None:
+    """Get the checkpoint of a job in a process of its own, and say whether this process trained it."""
+    torch.set_num_threads(1)
+
+    def start(folder: Path) -> None:
+        print("trains", flush=True)
+        train(job(METHODS[method]()), folder, QUIET)
+
+    print(obtain(job(METHODS[method]()), Path(root), start).sha256)
