@@ -1,0 +1,74 @@
+"""Where the package looks for its configs and manifests: the same from a checkout and from an installed wheel."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import openbench
+from openbench import paths
+
+ROOT = Path(openbench.__file__).parent.parent
+
+
+def openbench_in(folder: Path, site: Path | None, *arguments: str) -> subprocess.CompletedProcess:
+    """Run the command line from an empty folder, with the package at `site` first on the path."""
+    environment = {**os.environ, "PYTHONPATH": str(site or ROOT), "OPENBENCH_CACHE": str(folder / "cache")}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="this copy of openbench is not a checkout")
+def test_a_checkout_uses_the_folders_at_its_top():
+    assert paths.config_dir() == ROOT / "configs"
+    assert paths.manifest_dir() == ROOT / "data_manifests"
+
+
+def test_configs_are_found_from_any_working_directory(tmp_path):
+    done = openbench_in(tmp_path, None, "-m", "openbench", "run", "+benchmark=digits", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+    assert "name: digits" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    if importlib.util.find_spec("hatchling") is None:
+        pytest.skip("the build backend is missing: pip install hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [file] = folder.glob("*.whl")
+    return file
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_config_and_manifest_and_no_test(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("configs", "data_manifests"):
+        files = [f for f in (ROOT / folder).rglob("*") if f.is_file() and not f.name.startswith(".")]
+        missing = {f"openbench/{f.relative_to(ROOT).as_posix()}" for f in files} - names
+        assert files, folder
+        assert missing == set(), folder
+    assert "openbench/py.typed" in names
+    assert not [name for name in names if name.startswith(("tests/", "results/", "scripts/"))]
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_works_by_itself(wheel, tmp_path):
+    site, work = tmp_path / "site", tmp_path / "work"
+    work.mkdir()
+    zipfile.ZipFile(wheel).extractall(site)  # what pip does with a pure wheel
+    where = openbench_in(
+        work, site, "-c", "from openbench import paths; print(paths.config_dir(), paths.manifest_dir())"
+    )
+    assert where.stdout.split() == [str(site / "openbench" / "configs"), str(site / "openbench" / "data_manifests")]
+    done = openbench_in(work, site, "-m", "openbench", "run", "+benchmark=digits", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+    assert "name: digits" in done.stdout
+    assert list(work.iterdir()) == []
