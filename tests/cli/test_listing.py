@@ -1,0 +1,215 @@
+import csv
+import io
+import subprocess
+import sys
+import time
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from openbench import paths
+from openbench.build import target_of
+from openbench.cli.listing import main, show
+from openbench.cli.method_source import method_source
+from openbench.core.record import ResultRecord
+from openbench.errors import ConfigError, RecordError
+from openbench.results.store import RecordStore
+
+ROOT = Path(__file__).parents[2]
+METHODS = sorted((paths.config_dir() / "method").glob("*.yaml"), key=lambda p: p.stem)
+
+
+def listed(capsys, *argv) -> list[dict[str, str]]:
+    assert main([*argv, "--format", "csv"]) == 0
+    return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+
+def shown(capsys, *argv) -> str:
+    assert show(list(argv)) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def toys(configs, tmp_path):
+    """Toy classes for the toy configs, in a package that would import torch if it were imported."""
+    folder = tmp_path / "mine"
+    (folder / "method").mkdir(parents=True)
+    (folder / "method" / "ours.yaml").write_text(
+        "# A user's method.\n_target_: plugin.Ours\nalpha: 0.5\n_space_: {alpha: [0.5, 1]}\n"
+    )
+    (folder / "plugin").mkdir()
+    (folder / "plugin" / "__init__.py").write_text(
+        "import nothing_that_exists\nfrom .inner import Base as Ours0, Ours\n"
+    )
+    (folder / "plugin" / "inner.py").write_text(
+        "from openbench.core.method import HeadMethod as Root\n"
+        "SHARED = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_VAL, layers=('stage4',), pool='gram')\n"
+        "@dataclass\nclass Base(Root):\n    '''Base.'''\n    needs: ClassVar[Request] = SHARED\n    beta: int = 3\n"
+        "    reference: ClassVar[str] = 'A, B, arXiv 2405.01234'\n"
+        "@dataclass\nclass Ours(Base):\n    '''Formula f(x) = x.\n\n    More.\n    '''\n    alpha: float = 1.0\n"
+    )
+    return folder
+
+
+def test_every_group_is_listed_with_the_number_of_its_files(capsys):
+    rows = {row["group"]: int(row["entries"]) for row in listed(capsys)}
+    folders = [folder for folder in paths.config_dir().iterdir() if folder.is_dir()]
+    assert rows == {f.name: len(list(f.glob("*.yaml"))) for f in folders if list(f.glob("*.yaml"))}
+
+
+@pytest.mark.parametrize("group", sorted(p.name for p in paths.config_dir().iterdir() if p.is_dir()))
+def test_every_file_of_a_group_is_listed_with_a_line_about_it(capsys, group):
+    rows = listed(capsys, group)
+    assert [row["name"] for row in rows] == sorted(p.stem for p in (paths.config_dir() / group).glob("*.yaml"))
+    line = "score" if group == "method" else "what it is"
+    assert [row["name"] for row in rows if not row[line] or row[line].startswith(("@", "python -m"))] == []
+
+
+@pytest.mark.parametrize("file", METHODS, ids=lambda p: p.stem)
+def test_what_a_method_needs_is_read_as_the_class_itself_says(file):
+    target = yaml.safe_load(file.read_text())["_target_"]
+    cls, source = target_of({"_target_": target}, file.stem), method_source(target)
+    if hasattr(cls, "needs"):
+        needs = cls.needs
+        assert source.needs.fields == tuple(sorted(field.value for field in needs.fields))
+        assert source.needs.fit_on == (needs.fit_on and needs.fit_on.value)
+        assert (source.needs.head, source.needs.layers, source.needs.pool) == (needs.head, needs.layers, needs.pool)
+        assert source.needs.perturb == (needs.perturb is not None)
+    assert source.reference == cls.reference
+    assert list(source.parameters) == [field.name for field in fields(cls)]
+    assert [bool(text) for text in source.parameters.values()] == [
+        field.default is not MISSING or field.default_factory is not MISSING for field in fields(cls)
+    ]
+
+
+@pytest.mark.parametrize("file", METHODS, ids=lambda p: p.stem)
+def test_a_method_is_shown_with_its_formula_and_every_searched_value(capsys, file):
+    text, config = shown(capsys, "method", file.stem), yaml.safe_load(file.read_text())
+    cls = target_of({"_target_": config["_target_"]}, file.stem)
+    assert cls.__doc__.split("\n")[0] in text
+    assert cls.reference in text
+    for name in config.get("_space_") or {}:
+        assert name in text
+
+
+def test_a_users_methods_stand_beside_ours_without_being_imported(toys, capsys):
+    (row,) = [r for r in listed(capsys, "backbone", "--config-dir", str(toys)) if r["name"] == "tiny"]
+    text = shown(capsys, "method", "ours", "--config-dir", str(toys))
+    assert row["name"] == "tiny"
+    assert "Formula f(x) = x." in text
+    assert "Needs: features; stage4 (gram); fit on id_val" in text
+    assert [line.split() for line in text.splitlines() if line.strip().startswith(("alpha", "beta"))] == [
+        ["beta", "3"],
+        ["alpha", "0.5", "0.5,", "1"],
+    ]
+    assert "2 settings in all" in text
+
+
+def test_the_year_comes_from_the_reference(toys):
+    assert method_source("plugin.Ours", (toys,)).year == "2024"
+    assert method_source("openbench.core.method.HeadMethod").year == ""
+
+
+def test_an_unknown_group_offers_the_nearest():
+    with pytest.raises(ConfigError, match="group 'methods' not found in configs; did you mean 'method'"):
+        main(["methods"])
+
+
+def test_an_unknown_name_offers_the_nearest(toys):
+    with pytest.raises(ConfigError, match="backbone 'tinny' not found in configs/backbone; did you mean 'tiny'"):
+        show(["backbone", "tinny"])
+
+
+def test_a_users_file_with_the_name_of_ours_is_refused(toys):
+    (toys / "backbone").mkdir()
+    (toys / "backbone" / "tiny.yaml").write_text("weights: mine\n")
+    with pytest.raises(ConfigError, match="has the name of a config that openbench ships"):
+        main(["backbone", "--config-dir", str(toys)])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("_target_: nowhere.Thing\n", "source of 'nowhere.Thing' not found"),
+        ("_target_: plugin.Absent\n", "source of 'plugin.Absent' not found"),
+        ("k: 1\n", "no `_target_`"),
+        ("k: [1\n", "not valid YAML"),
+        ("- 1\n", "a mapping is needed"),
+    ],
+)
+def test_a_method_file_that_names_no_class_is_an_error_that_names_it(toys, text, said):
+    (toys / "method" / "ours.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        show(["method", "ours", "--config-dir", str(toys)])
+
+
+def test_a_benchmark_is_shown_with_its_comments_and_what_its_defaults_bring_in(capsys):
+    text = shown(capsys, "benchmark", "digits")
+    file = (paths.config_dir() / "benchmark" / "digits.yaml").read_text()
+    assert file in text
+    resolved = yaml.safe_load(text.split("# ----- with all that its defaults bring in -----\n")[1])
+    assert resolved["near"]["eight"]["manifest"] == "digits/eight"
+    assert resolved["near"]["eight"]["sources"]["installed"]["_target_"].startswith("openbench.")
+
+
+def test_a_file_that_says_all_is_shown_once(capsys):
+    text = shown(capsys, "tune", "none")
+    assert "with all that its defaults bring in" not in text
+    assert text.count("strategy: none") == 1
+
+
+@pytest.mark.parametrize("group", sorted(p.name for p in paths.config_dir().iterdir() if p.is_dir()))
+def test_everything_that_is_listed_can_be_shown(capsys, group):
+    for file in (paths.config_dir() / group).glob("*.yaml"):
+        assert file.stem in shown(capsys, group, file.stem)
+
+
+@pytest.fixture
+def record(tmp_path) -> ResultRecord:
+    record = ResultRecord(
+        run_id="0123456789abcdef",
+        config={},
+        benchmark={"name": "toy", "pristine": True},
+        backbone={"name": "tiny"},
+        method={"name": "knn", "params": {"k": 5}},
+        tuned={},
+        trials=[{"params": {"k": 5}, "auroc": 0.8125}],
+        metrics={"near": {"auroc": 0.875, "autc": 0.25}, "id": {"accuracy": 0.5}},
+        header="conventions",
+        counts={},
+    )
+    RecordStore(tmp_path).write(record)
+    return record
+
+
+def test_a_record_is_shown_by_its_run_id(record, tmp_path, capsys):
+    text = shown(capsys, "record", record.run_id, "--results", str(tmp_path))
+    assert "87.50" in text
+    assert "conventions" in text
+    assert "25.00" in shown(capsys, "record", record.run_id, "--results", str(tmp_path), "--view", "threshold")
+    everything = shown(capsys, "record", record.run_id, "--results", str(tmp_path), "--view", "all")
+    assert all(number in everything for number in ("87.50", "25.00", "81.25"))
+
+
+def test_a_record_that_is_not_there_offers_the_nearest(record, tmp_path):
+    with pytest.raises(RecordError, match=r"record '0123456789abcdee' not found in .* did you mean '0123456789abcdef'"):
+        show(["record", "0123456789abcdee", "--results", str(tmp_path)])
+
+
+def seconds(program: str) -> float:
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=ROOT, check=True)
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("call", ["main([])", "main(['method'])", "main(['benchmark'])", "show(['method', 'knn'])"])
+def test_it_answers_without_torch(call):
+    program = f"import sys\nfrom openbench.cli.listing import main, show\n{call}\nsys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_listing_every_method_is_quicker_than_importing_torch():
+    assert seconds("from openbench.cli.listing import main; main(['method'])") < seconds("import torch")
