@@ -16,11 +16,6 @@ def pixels(source, keys=KEYS):
     return np.stack([found.items[i] for i in range(len(keys))]).astype(np.int64)
 
 
-@pytest.fixture
-def clean():
-    return pixels(SklearnDigits())
-
-
 @pytest.mark.parametrize("shape", [(9, 9), (9, 7, 3)])
 @pytest.mark.parametrize("kind", CORRUPTIONS)
 def test_shape_and_type_stay_and_the_input_is_untouched(kind, shape):
@@ -71,10 +66,10 @@ def test_a_shift_moves_all_pixels_by_whole_steps_and_brings_in_black():
     assert len(seen) == 8
 
 
-def test_each_image_has_its_own_draw_that_does_not_depend_on_later_ones(clean):
+def test_each_image_has_its_own_draw_that_does_not_depend_on_later_ones():
     source = Corrupted(SklearnDigits(), "gaussian_noise", 0.2)
-    noise = pixels(source) - clean
-    assert len(np.unique(noise.reshape(len(KEYS), -1), axis=0)) == len(KEYS)
+    twice = pixels(source, [KEYS[0]] * 2)
+    assert (twice[0] != twice[1]).any()
     np.testing.assert_array_equal(pixels(source, KEYS[:5]), pixels(source)[:5])
 
 

@@ -37,6 +37,7 @@ def test_rows_of_an_array_are_read_in_manifest_order():
     np.testing.assert_array_equal(np.stack([items[i] for i in range(4)]), pixels[[5, 0, 1, 2]])
     np.testing.assert_array_equal(items.gather(0, 3), pixels[[5, 0, 1]])
     np.testing.assert_array_equal(items.gather(1, 4), pixels[[0, 1, 2]])
+    np.testing.assert_array_equal(ArrayItems(pixels, np.array([1, 3, 2, 4])).gather(0, 4), pixels[[1, 3, 2, 4]])
 
 
 def test_consecutive_rows_are_gathered_without_a_copy():

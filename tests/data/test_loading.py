@@ -106,6 +106,23 @@ def test_stopping_early_leaves_no_thread_behind():
     assert not [t for t in threading.enumerate() if t.name.startswith("images")]
 
 
+def test_stopping_early_decodes_nothing_that_has_not_begun():
+    gate = threading.Event()
+
+    class Gated(Counting):
+        def __getitem__(self, index):
+            if index >= 5:
+                gate.wait(10)
+            return super().__getitem__(index)
+
+    items = Gated(50)
+    stream = batches(split_of(items), PREPROCESS, 5, workers=1)
+    next(stream)
+    threading.Timer(0.3, gate.set).start()
+    stream.close()
+    assert max(items.read) < 10
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_unreadable_image_names_split_key_and_file(tmp_path, workers):
     for i in range(4):

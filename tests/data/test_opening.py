@@ -150,6 +150,18 @@ def test_the_first_complete_source_is_used_else_the_fullest_and_never_a_mixture(
     assert open_split(pets, Role.FAR).deviations == ("copied",)
 
 
+def test_of_equally_full_sources_the_first_named_is_used(pets, root):
+    folder = "openbench.data.sources.ImageFolder"
+    (root / "pets/dog/5.png").unlink()
+    for i in range(5):
+        write_image(root / f"part/pets/{'cat' if i < 3 else 'dog'}/{i}.png", noisy((8, 8, 3), 50 + i))
+    part, plain = {"_target_": folder, "at": ["part"]}, {"_target_": folder, "at": ["."]}
+    first = open_split({**pets, "sources": {"part": part, "plain": plain}}, Role.FAR, incomplete="allow")
+    other = open_split({**pets, "sources": {"plain": plain, "part": part}}, Role.FAR, incomplete="allow")
+    np.testing.assert_array_equal(first.items[0], noisy((8, 8, 3), 50))
+    np.testing.assert_array_equal(other.items[0], noisy((8, 8, 3), 0))
+
+
 def test_a_source_that_has_none_of_it_leaves_room_for_the_next_root(pets, root, monkeypatch):
     empty = root.parent / "empty"
     monkeypatch.setenv("OPENBENCH_DATA", f"{empty}{os.pathsep}{root}")

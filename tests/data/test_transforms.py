@@ -38,6 +38,7 @@ def torchvision_applied(image, preprocess):
         ((97, 61, 3), 64, 56),  # upright, odd margins
         ((61, 98, 3), 64, 57),  # lying
         ((40, 40, 3), (33, 47), 32),  # to an exact size
+        ((40, 40, 3), (40, 47), 32),  # one side as it is
         ((20, 30, 3), 20, 26),  # crop larger than the image: padded
         ((21, 35), 21, 24),  # the same, odd, grey
     ],
