@@ -1,0 +1,161 @@
+"""Pictures of results: near against far AUROC of a leaderboard, and the score histograms of one run."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openbench.core.request import Role
+from openbench.core.scores import SplitScores
+from openbench.errors import RecordError
+from openbench.results.ranking import Board, Row
+from openbench.results.table import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, told apart with every common colour blindness; black and yellow are left out for contrast.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+# Role → colour, line style, legend: no two differ by colour alone.
+_SIDES: tuple[tuple[Role, str, str, str], ...] = (
+    (Role.ID_TEST, "#0072B2", "-", "ID test"),
+    (Role.CSID, "#56B4E9", ":", "csID"),
+    (Role.NEAR, "#D55E00", "--", "near OOD"),
+    (Role.FAR, "#009E73", "-.", "far OOD"),
+)
+_DPI = 150
+_BINS = 60
+
+
+def near_far(board: Board, path: Path) -> Path:
+    """Draw near against far AUROC of every ranked method, with intervals or deviations, and return the file.
+
+    Args:
+        board: one benchmark on one ID side.
+        path: the PNG to write.
+
+    Raises:
+        RecordError: no ranked row has both near and far AUROC, or the file cannot be written.
+    """
+    rows = [row for row in board.ranked if _both(row)]
+    if not rows:
+        raise RecordError(
+            f"plot of '{board.benchmark}': no ranked method has both near and far AUROC — found {len(board.ranked)} "
+            "ranked rows — run a method on a benchmark with near and far sets"
+        )
+    with _figure(path, (9.0, 5.5)) as axes:
+        styles = cycle((c, m) for m in MARKERS for c in COLOURS)
+        for row, (colour, marker) in zip(rows, styles, strict=False):
+            far, near = row.values["far auroc"], row.values["near auroc"]
+            if isinstance(far, Estimate) and isinstance(near, Estimate):
+                axes.errorbar(
+                    100 * far.value,
+                    100 * near.value,
+                    xerr=_bars(far),
+                    yerr=_bars(near),
+                    fmt=marker,
+                    color=colour,
+                    markeredgecolor="black",
+                    markeredgewidth=0.6,
+                    markersize=7,
+                    elinewidth=1.0,
+                    capsize=2,
+                    label=_label(row, rows),
+                )
+        side = "full spectrum" if board.full_spectrum else "standard"
+        axes.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)", title=f"{board.benchmark} ({side})")
+        axes.grid(visible=True, color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        # Beside the axes, in the order of the ranking: labels at the points would lie on one another.
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8, ncols=1 + len(rows) // 28)
+    return path
+
+
+def histograms(scores: Sequence[SplitScores], path: Path, title: str = "") -> Path:
+    """Draw the score densities of ID test, csID, near and far OOD of one run, and return the file.
+
+    The axis spans the middle 99 % of all scores; what lies beyond is counted in the outermost bins.
+
+    Args:
+        scores: of one run; validation splits are left out.
+        path: the PNG to write.
+        title: e.g. method and benchmark.
+
+    Raises:
+        RecordError: there are no scores to draw, or the file cannot be written.
+    """
+    groups = [(_pooled(scores, role), colour, line, label) for role, colour, line, label in _SIDES]
+    groups = [group for group in groups if group[0].size]
+    drawn = np.concatenate([values for values, *_ in groups]) if groups else np.empty(0)
+    finite = drawn[np.isfinite(drawn)]
+    if not finite.size:
+        raise RecordError("histograms: no finite test scores — found none of ID test, csID, near and far — run first")
+    edges = _edges(finite)
+    with _figure(path, (8.0, 4.5)) as axes:
+        for values, colour, line, label in groups:
+            density = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / (values.size * np.diff(edges))
+            axes.stairs(density, edges, fill=True, color=colour, alpha=0.15)
+            axes.stairs(
+                density, edges, color=colour, linestyle=line, linewidth=1.8, label=f"{label} (n = {values.size})"
+            )
+        axes.set(xlabel="score (larger = more OOD)", ylabel="density", title=title, xlim=(edges[0], edges[-1]))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    return path
+
+
+@contextmanager
+def _figure(path: Path, size: tuple[float, float]) -> "Iterator[Axes]":
+    """A figure of one axes, saved as PNG without the time or versions, so that equal results give equal bytes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    yield figure.add_subplot()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="png", dpi=_DPI, metadata={"Software": None})
+    except OSError as error:
+        raise RecordError(
+            f"picture '{path}' cannot be written — {error.strerror or error} — choose another path"
+        ) from error
+
+
+def _both(row: Row) -> bool:
+    return all(isinstance(row.values.get(f"{group} auroc"), Estimate) for group in ("near", "far"))
+
+
+def _bars(estimate: Estimate) -> Any:
+    """Lengths of the error bars in percent, (2, 1): deviation over runs, else the interval, else none."""
+    if estimate.std is not None:
+        return [[100 * estimate.std], [100 * estimate.std]]
+    if estimate.low is not None and estimate.high is not None:
+        return [[max(0.0, 100 * (estimate.value - estimate.low))], [max(0.0, 100 * (estimate.high - estimate.value))]]
+    return None
+
+
+def _label(row: Row, rows: Sequence[Row]) -> str:
+    """The method, with as much of its setting as tells it from the other rows."""
+    label = row.method
+    for part in ("training", "backbone", "params", "tuned"):
+        others = [r for r in rows if r is not row and r.method == row.method]
+        if any(getattr(other, part) != getattr(row, part) for other in others):
+            label += f" · {getattr(row, part) or 'none'}"
+    return label
+
+
+def _pooled(scores: Sequence[SplitScores], role: Role) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    parts = [np.asarray(s.scores, np.float64) for s in scores if s.role == role]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _edges(finite: "np.ndarray[Any, np.dtype[np.float64]]") -> "np.ndarray[Any, np.dtype[np.float64]]":
+    low, high = np.quantile(finite, [0.005, 0.995])
+    if not high > low:
+        low, high = low - 0.5, high + 0.5
+    return np.linspace(low, high, _BINS + 1)

@@ -1,0 +1,130 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from records import make_record, metrics, split_scores, with_method, with_seed
+
+from openbench.core.request import Role
+from openbench.core.scores import SplitScores
+from openbench.errors import RecordError
+from openbench.results import plots
+from openbench.results.ranking import boards
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The axes that were drawn, kept for inspection."""
+    from matplotlib.figure import Figure
+
+    kept, original = [], Figure.add_subplot
+    monkeypatch.setattr(Figure, "add_subplot", lambda self, *a, **k: kept.append(original(self, *a, **k)) or kept[-1])
+    return kept
+
+
+def board(n: int = 12, seeds: int = 1):
+    base, rng = make_record(), np.random.default_rng(0)
+    records = []
+    for index in range(n):
+        method = with_method(base, f"method_{index}")
+        near, far = rng.uniform(0.7, 0.9), rng.uniform(0.8, 0.98)
+        runs = [with_seed(method, s, near + 0.01 * s, far - 0.01 * s) for s in range(seeds)]
+        records += [replace(r, metrics=metrics(near, far)) for r in runs] if seeds == 1 else runs
+    return boards(records)[0]
+
+
+def is_png(path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_every_method_is_a_point_where_its_numbers_say_with_its_bars(tmp_path, drawn, seeds):
+    found = board(seeds=seeds)
+    assert is_png(plots.near_far(found, tmp_path / "deep" / "near_far.png"))
+    (axes,) = drawn
+    containers = {c.get_label(): c for c in axes.containers}
+    assert len(containers) == 12
+    for row in found.ranked:
+        far, near = row.values["far auroc"], row.values["near auroc"]
+        line, _, (x_bar, y_bar) = containers[row.method]
+        assert line.get_xydata().tolist() == [[100 * far.value, 100 * near.value]]
+        ends = x_bar.get_segments()[0][:, 0], y_bar.get_segments()[0][:, 1]
+        for estimate, (low, high) in zip((far, near), ends, strict=True):
+            half = (estimate.high - estimate.low) / 2 if seeds == 1 else estimate.std
+            assert high - low == pytest.approx(200 * half)
+
+
+def test_no_two_methods_share_colour_and_marker(tmp_path, drawn):
+    plots.near_far(board(50), tmp_path / "p.png")
+    styles = {(c[0].get_color(), c[0].get_marker()) for c in drawn[0].containers}
+    assert len(styles) == 50
+
+
+def test_rows_of_one_method_are_told_apart_in_the_legend(tmp_path, drawn):
+    base = make_record()
+    logitnorm = replace(with_method(base, "knn", k=50), backbone={**base.backbone, "training": "logitnorm"})
+    plots.near_far(boards([base, logitnorm])[0], tmp_path / "p.png")
+    assert {c.get_label() for c in drawn[0].containers} == {"knn · cross_entropy", "knn · logitnorm"}
+
+
+def test_the_same_results_give_the_same_bytes(tmp_path):
+    first, second = (plots.near_far(board(), tmp_path / name).read_bytes() for name in ("a.png", "b.png"))
+    assert first == second
+
+
+def test_a_board_without_far_sets_has_no_such_picture(tmp_path):
+    record = make_record(metrics={"near": {"auroc": 0.9}})
+    with pytest.raises(RecordError, match="no ranked method has both near and far AUROC — found 1 ranked"):
+        plots.near_far(boards([record])[0], tmp_path / "p.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def areas(axes) -> dict[str, float]:
+    outlines = [p for p in axes.patches if p.get_label().partition(" (")[0] and not p.get_label().startswith("_")]
+    return {
+        p.get_label().partition(" (")[0]: float(np.sum(p.get_data().values * np.diff(p.get_data().edges)))
+        for p in outlines
+    }
+
+
+def test_each_density_has_unit_area_and_validation_is_left_out(tmp_path, drawn):
+    assert is_png(plots.histograms(split_scores(), tmp_path / "h.png", "knn on toy"))
+    found = areas(drawn[0])
+    assert list(found) == ["ID test", "csID", "near OOD", "far OOD"]
+    assert list(found.values()) == pytest.approx([1.0] * 4)
+
+
+def test_lines_differ_by_style_and_not_by_colour_alone(tmp_path, drawn):
+    plots.histograms(split_scores(), tmp_path / "h.png")
+    styles = [str(line.get_linestyle()) for line in drawn[0].get_legend().get_lines()]
+    assert len(set(styles)) == 4
+
+
+def test_infinite_and_extreme_scores_end_in_the_outermost_bins(tmp_path, drawn):
+    scores = np.concatenate([np.linspace(0, 1, 997), [np.inf, -np.inf, 1e30]]).astype(np.float32)
+    plots.histograms([SplitScores("t", Role.ID_TEST, scores, np.zeros(1000), np.zeros(1000))], tmp_path / "h.png")
+    left, right = drawn[0].get_xlim()
+    assert -0.1 < left < right < 1.1
+    assert areas(drawn[0])["ID test"] == pytest.approx(1.0)
+
+
+def test_constant_scores_can_be_drawn(tmp_path):
+    split = SplitScores("t", Role.ID_TEST, np.ones(5, np.float32), np.zeros(5), np.zeros(5))
+    assert is_png(plots.histograms([split], tmp_path / "h.png"))
+
+
+def test_nothing_to_draw_is_an_error(tmp_path):
+    with pytest.raises(RecordError, match="no finite test scores"):
+        plots.histograms([s for s in split_scores() if s.role == Role.ID_VAL], tmp_path / "h.png")
+
+
+def test_an_unwritable_place_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match=r"picture '.*file/h\.png' cannot be written"):
+        plots.histograms(split_scores(), tmp_path / "file" / "h.png")
+
+
+def test_the_module_loads_without_matplotlib():
+    program = "import sys, openbench.results.plots; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
