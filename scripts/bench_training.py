@@ -3,7 +3,8 @@
     python scripts/bench_training.py --model resnet18 --steps 6
     python scripts/bench_training.py --model resnet18 --steps 100 --device cuda --precision bf16
 
-The images are noise of CIFAR's size; the parts are timed in turn in one process, so their ratios hold on a busy machine.
+The images are noise of CIFAR's size; the parts are timed in turn in one process, so their ratios hold on a busy
+machine.
 """
 
 import argparse

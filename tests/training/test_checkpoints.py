@@ -132,7 +132,7 @@ def test_an_altered_checkpoint_is_an_error(tmp_path: Path, name: str) -> None:
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(CheckpointError, match="OPENBENCH_CACHE or runtime.cache"):
+    with pytest.raises(CheckpointError, match="set OPENBENCH_CACHE or runtime"):
         obtain(job(), tmp_path / "file" / "sub", lambda folder: train(job(), folder, QUIET))
 
 

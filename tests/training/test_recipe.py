@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def test_warmup_rises_linearly_to_the_highest_rate_then_the_cosine_begins() -> N
     rates = [recipe.learning_rate(step, 5) for step in range(50)]
     assert rates[:10] == pytest.approx([0.04 * k for k in range(1, 11)])
     assert rates[10] == pytest.approx(0.4)
-    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert all(a > b for a, b in pairwise(rates[10:]))
 
 
 @pytest.mark.parametrize(("images", "steps"), [(128, 4), (129, 4), (130, 5), (31, 1), (2, 1), (1, 0)])

@@ -10,14 +10,16 @@ import pytest
 import torch
 from training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
+from openbench.training import loop
 from openbench.training.base import TrainingMethod
 from openbench.training.checkpoints import find_checkpoint, obtain
+from openbench.training.job import TrainingJob
 from openbench.training.loop import train
 
 HERE = Path(__file__).parent
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a process that ends between two epochs."""
 
 
@@ -48,20 +50,20 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def stop_after(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the next training end after some epochs, as far as the disk can tell by a kill."""
-    from openbench.training import loop
-
+def train_until_killed(made: TrainingJob, folder: Path, epochs: int) -> None:
+    """Train until some epochs are on disk, then end as a kill would: nothing is cleaned up."""
     write, count = loop.write_atomically, [0]
 
     def counted(path: Path, content: bytes) -> None:
         write(path, content)
-        if path.name == "curve.csv":
-            count[0] += 1
-            if count[0] == epochs:
-                raise Killed
+        count[0] += path.name == "curve.csv"
+        if count[0] == epochs:
+            raise KilledError
 
-    monkeypatch.setattr(loop, "write_atomically", counted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "write_atomically", counted)
+        with pytest.raises(KilledError):
+            train(made, folder, QUIET)
 
 
 @pytest.mark.slow
@@ -89,12 +91,10 @@ def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path, name:
 @pytest.mark.parametrize("method", [ToyEntropy, ToyPrototypes])
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: type[TrainingMethod], epochs: int
+    tmp_path: Path, method: type[TrainingMethod], epochs: int
 ) -> None:
     through = train(job(method()), tmp_path / "through", QUIET)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        stop_after(epochs, patch)
-        train(job(method()), tmp_path / "cut", QUIET)
+    train_until_killed(job(method()), tmp_path / "cut", epochs)
     resumed = train(job(method()), tmp_path / "cut", QUIET)
     assert resumed.resumed_after == epochs
     assert resumed.files == through.files
@@ -108,16 +108,15 @@ def test_finished_folder_holds_the_files_promised_and_no_others(tmp_path: Path) 
 
 
 def test_a_kill_while_finishing_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from openbench.training import loop
-
     through = train(job(), tmp_path / "through", QUIET)
 
     def killed(*arguments: object) -> None:
-        raise Killed
+        raise KilledError
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(loop, "write_finished", killed)
-        train(job(), tmp_path / "cut", QUIET)
+        with pytest.raises(KilledError):
+            train(job(), tmp_path / "cut", QUIET)
     resumed = train(job(), tmp_path / "cut", QUIET)
     assert resumed.resumed_after == RECIPE.epochs
     assert resumed.files == through.files
@@ -125,13 +124,11 @@ def test_a_kill_while_finishing_loses_nothing(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("damage", ["state", "weights"])
 def test_unusable_state_is_reported_and_training_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damage: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     through = train(job(), tmp_path / "through", QUIET)
     cut = tmp_path / "cut"
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        stop_after(2, patch)
-        train(job(), cut, QUIET)
+    train_until_killed(job(), cut, 2)
     victim = cut / "state.pt" if damage == "state" else next(cut.glob("best-*.safetensors"))
     victim.write_bytes(victim.read_bytes()[:100])
     anew = train(job(), cut, QUIET)
@@ -140,10 +137,8 @@ def test_unusable_state_is_reported_and_training_begins_anew(
     assert "training anew" in capsys.readouterr().err
 
 
-def test_state_of_another_training_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        stop_after(2, patch)
-        train(job(), tmp_path, QUIET)
+def test_state_of_another_training_is_not_taken(tmp_path: Path) -> None:
+    train_until_killed(job(), tmp_path, 2)
     assert train(job(ToyEntropy(replace(RECIPE, lr=0.01))), tmp_path, QUIET).resumed_after == 0
 
 

@@ -1,0 +1,109 @@
+import csv
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+from training_toys import job
+
+from openbench.training import progress
+from openbench.training.curve import EpochRow, as_csv, as_png
+from openbench.training.loop import TrainingSettings, train
+from openbench.training.progress import Bar, reporter
+
+ROWS = [EpochRow(1, 5, 0.1, 1.5, 0.25, 900.0, 0.3), EpochRow(2, 10, 1 / 3, 0.75, 0.625, 1000.0, 0.2)]
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(progress.time, "monotonic", made.monotonic)
+    return made
+
+
+def test_lines_tell_loss_accuracy_rate_and_remaining_time(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with reporter("train toy", 0, 20, show=True) as report:
+        clock.now += 6
+        report.epoch(ROWS[0])
+    line = capsys.readouterr().err
+    # 5 of 20 steps took 6 seconds.
+    assert line == ("train toy: step 5 of 20, epoch 1, loss 1.5000, val accuracy 25.00 %, 900 images/s, 18 s left\n")
+
+
+def test_remaining_time_counts_only_the_steps_of_this_process(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with reporter("train toy", 5, 20, show=True) as report:
+        clock.now += 6
+        report.epoch(ROWS[1])
+    assert "12 s left" in capsys.readouterr().err
+
+
+def test_short_epochs_share_a_line_and_the_last_always_has_one(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with reporter("train toy", 0, 10, show=True) as report:
+        clock.now += 0.1
+        report.epoch(ROWS[0])
+        report.steps(7, 0.5, 10.0)
+        report.epoch(ROWS[1])
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "step 10 of 10" in lines[0]
+
+
+def test_long_epochs_report_within(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with reporter("train toy", 0, 100, show=True) as report:
+        clock.now += 25
+        report.steps(50, 0.5, 1234.0)
+    assert "step 50 of 100, loss 0.5000, 1,234 images/s, 25 s left" in capsys.readouterr().err
+
+
+def test_silence_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with reporter("train toy", 0, 10, show=False) as report:
+        report.steps(5, 1.0, 1.0)
+        report.epoch(ROWS[1])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bar_shows_the_state_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with Progress(TextColumn("{task.completed} {task.fields[state]}"), console=console, auto_refresh=False) as bars:
+        bar = Bar(bars, "train toy", 0, 10)
+        bar.epoch(ROWS[0])
+        bar.steps(7, 0.5, 2000.0)
+        bars.refresh()
+    assert "7 loss 0.5000, val 25.00 %, 2,000 images/s" in console.file.getvalue()
+
+
+def test_curve_reads_back_from_csv_as_it_was() -> None:
+    read = list(csv.DictReader(io.StringIO(as_csv(ROWS).decode())))
+    back = [EpochRow(int(r.pop("epoch")), int(r.pop("step")), **{k: float(v) for k, v in r.items()}) for r in read]
+    assert back == ROWS
+
+
+def test_picture_of_the_curve_is_an_image_and_shows_the_numbers() -> None:
+    picture = Image.open(io.BytesIO(as_png(ROWS, "toy", 2)))
+    assert picture.format == "PNG"
+    other = as_png([ROWS[0], EpochRow(2, 10, 1 / 3, 1.4, 0.25, 1000.0, 0.2)], "toy", 2)
+    assert as_png(ROWS, "toy", 2) == as_png(ROWS, "toy", 2)
+    assert other != as_png(ROWS, "toy", 2)
+
+
+def test_training_reports_on_stderr_and_leaves_stdout_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(job(), tmp_path, TrainingSettings(torch.device("cpu")))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "train toy on toys with ToyEntropy, seed 0: step 20 of 20, epoch 4" in err
+    assert len((tmp_path / "curve.csv").read_text().splitlines()) == 5
