@@ -86,7 +86,7 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
         if incomplete == "allow" and located.count == 0 and not entry.path.startswith("id."):
             dropped.append(entry.path)
             continue
-        check_complete(config, located, incomplete, where)
+        check_complete(config, located, incomplete, where, node["name"])
         split = split_of(config, located, entry.role, classes, where)
         opened[entry.path] = split if entry.path in defined else _added(split)
     return Benchmark(
@@ -123,7 +123,7 @@ def survey(node: Mapping[str, Any]) -> list[SetStatus]:
             result.append(SetStatus(entry.path, config.name, entry.role, 0, 0, (), str(error)))
             continue
         wanted = len(located.manifest)
-        message = missing_message(config, located, where) if located.count < wanted else ""
+        message = missing_message(config, located, where, node["name"]) if located.count < wanted else ""
         result.append(SetStatus(entry.path, config.name, entry.role, located.count, wanted, located.searched, message))
     return result
 

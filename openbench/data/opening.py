@@ -1,5 +1,6 @@
 """From a data set's config node to a Split: find the container, match it with the manifest, fingerprint the pixels."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -142,8 +143,10 @@ def open_split(
     return split_of(config, located, role, classes, where)
 
 
-def check_complete(config: SetConfig, located: Located, incomplete: Incomplete, where: str) -> None:
-    """Raise unless a set may be used as it was found.
+def check_complete(
+    config: SetConfig, located: Located, incomplete: Incomplete, where: str, benchmark: str = "NAME"
+) -> None:
+    """Raise unless a set may be used as it was found; arguments as for `open_split` and `missing_message`.
 
     Raises:
         ConfigError: `incomplete` is neither `error` nor `allow`.
@@ -152,7 +155,7 @@ def check_complete(config: SetConfig, located: Located, incomplete: Incomplete, 
     if incomplete not in get_args(Incomplete):
         raise ConfigError(f"benchmark.incomplete — found {incomplete!r} — allowed: {', '.join(get_args(Incomplete))}")
     if located.count == 0 or (located.count < len(located.manifest) and incomplete == "error"):
-        raise DataError(missing_message(config, located, where))
+        raise DataError(missing_message(config, located, where, benchmark))
 
 
 def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[str], where: str) -> Split:
@@ -183,21 +186,30 @@ def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[
     )
 
 
-def missing_message(config: SetConfig, located: Located, where: str) -> str:
-    """Return what is missing, where it was looked for and what can be done."""
+def missing_message(config: SetConfig, located: Located, where: str, benchmark: str = "NAME") -> str:
+    """Return what is missing, where it was looked for and what can be done.
+
+    Args:
+        config: the set.
+        located: what was found of it.
+        where: its path in the config.
+        benchmark: what users type after `+benchmark=`.
+    """
     total = len(located.manifest)
     state = (
         f"incomplete — {located.count} of {total} images found" if located.count else f"not found — 0 of {total} images"
     )
     places = "\n  ".join(str(place.absolute()) for place in located.searched)
     part = where.removeprefix("benchmark.")
-    test_set = part.startswith(("near.", "far.", "csid.")) or part == "ood_val"
-    drop = f"drop the set with `~{where}`, " if test_set else ""
+    named = "" if os.environ.get("OPENBENCH_DATA") else " (it is not set)"
+    remedies = [f"put it into one of these places below the folder that OPENBENCH_DATA names{named}"]
+    if part.startswith(("near.", "far.", "csid.", "ood_")):
+        remedies.append(f"drop the set with `~{where}` (recorded)")
+    if located.count:
+        remedies.append("keep what is there with `benchmark.incomplete=allow` (recorded)")
     return (
-        f"data set '{config.name}' ({part}) is {state} — searched:\n  {places}\n"
-        f"put it into one of these places below the folder that OPENBENCH_DATA names, {drop}or keep what is there with "
-        "`benchmark.incomplete=allow` (recorded; such results are not ranked) — "
-        "`python -m openbench check +benchmark=NAME` shows every set"
+        f"data set '{config.name}' ({part}) is {state} — searched:\n  {places}\n{', or '.join(remedies)}; "
+        f"`python -m openbench check +benchmark={benchmark}` shows every set"
     )
 
 

@@ -106,8 +106,9 @@ def test_a_set_that_is_not_declared_is_recorded(node):
 
 def test_a_missing_set_stops_the_build(node, root):
     remove(root, "cars")
-    with pytest.raises(DataError, match=r"data set 'cars' \(far.cars\) is not found — 0 of 4 images"):
+    with pytest.raises(DataError, match=r"data set 'cars' \(far.cars\) is not found — 0 of 4 images") as raised:
         build_benchmark(node)
+    assert "`python -m openbench check +benchmark=zoo`" in str(raised.value)
 
 
 def test_incomplete_allow_drops_what_is_absent_and_keeps_what_is_there(node, root):

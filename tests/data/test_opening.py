@@ -83,8 +83,15 @@ def test_a_missing_set_names_the_set_the_count_every_place_and_the_remedies(pets
     assert "data set 'pets' (far.pets) is not found — 0 of 6 images" in text
     for place in (root / "images_classic", root / "images_largescale", root, root.parent / "data"):
         assert f"{place}\n" in text
-    for remedy in ("~benchmark.far.pets", "benchmark.incomplete=allow", "python -m openbench check", "OPENBENCH_DATA"):
+    for remedy in ("`~benchmark.far.pets`", "OPENBENCH_DATA names,", "python -m openbench check +benchmark="):
         assert remedy in text
+    assert "incomplete=allow" not in text
+
+
+def test_the_message_says_so_if_no_data_folder_is_named(pets, monkeypatch):
+    monkeypatch.delenv("OPENBENCH_DATA")
+    with pytest.raises(DataError, match=r"OPENBENCH_DATA names \(it is not set\)"):
+        open_split(pets, Role.FAR)
 
 
 def test_an_id_set_cannot_be_dropped_so_the_message_does_not_offer_it(pets, root):
@@ -92,6 +99,7 @@ def test_an_id_set_cannot_be_dropped_so_the_message_does_not_offer_it(pets, root
     with pytest.raises(DataError) as raised:
         open_split(pets, Role.ID_TEST, ("cat", "dog"), where="benchmark.id.test")
     assert "~benchmark" not in str(raised.value)
+    assert "benchmark.incomplete=allow" in str(raised.value)
 
 
 def test_an_incomplete_set_is_refused_with_the_count(pets, root):
