@@ -93,8 +93,8 @@ def _index(by_benchmark: Mapping[str, list[Board]]) -> str:
     titles = (("benchmark", "text"), ("ID side", "text"), ("digest", "text"), ("ranked", "count"))
     more = (("not ranked", "count"), ("best near AUROC by", "text"), ("near AUROC ↑", "percent"))
     columns = tuple(Column(title, kind) for title, kind in (*titles, *more))  # type: ignore[arg-type]
-    table = Table("Leaderboard", columns, tuple(rows), "", (_EXPLAINED,))
-    return f"{MARK}\n\n{to_markdown(table)}" if rows else f"{MARK}\n\nNo records yet: python -m openbench run --help\n"
+    listed = to_markdown(Table("By benchmark", columns, tuple(rows))) if rows else "No records yet.\n"
+    return "\n\n".join((MARK, "# Leaderboard", _EXPLAINED, listed))
 
 
 def _page(name: str, found: list[Board], published: Figures) -> str:

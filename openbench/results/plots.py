@@ -78,7 +78,7 @@ def near_far(board: Board, path: Path) -> Path:
 def histograms(scores: Sequence[SplitScores], path: Path, title: str = "") -> Path:
     """Draw the score densities of ID test, csID, near and far OOD of one run, and return the file.
 
-    The axis spans the middle 99 % of all scores; what lies beyond is counted in the outermost bins.
+    The axis spans the middle 99.6 % of each group; what lies beyond is counted in the outermost bins.
 
     Args:
         scores: of one run; validation splits are left out.
@@ -90,11 +90,10 @@ def histograms(scores: Sequence[SplitScores], path: Path, title: str = "") -> Pa
     """
     groups = [(_pooled(scores, role), colour, line, label) for role, colour, line, label in _SIDES]
     groups = [group for group in groups if group[0].size]
-    drawn = np.concatenate([values for values, *_ in groups]) if groups else np.empty(0)
-    finite = drawn[np.isfinite(drawn)]
-    if not finite.size:
+    finite = [values[np.isfinite(values)] for values, *_ in groups]
+    if not any(values.size for values in finite):
         raise RecordError("histograms: no finite test scores — found none of ID test, csID, near and far — run first")
-    edges = _edges(finite)
+    edges = _edges([values for values in finite if values.size])
     with _figure(path, (8.0, 4.5)) as axes:
         for values, colour, line, label in groups:
             density = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / (values.size * np.diff(edges))
@@ -154,8 +153,10 @@ def _pooled(scores: Sequence[SplitScores], role: Role) -> "np.ndarray[Any, np.dt
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _edges(finite: "np.ndarray[Any, np.dtype[np.float64]]") -> "np.ndarray[Any, np.dtype[np.float64]]":
-    low, high = np.quantile(finite, [0.005, 0.995])
+def _edges(groups: "Sequence[np.ndarray[Any, np.dtype[np.float64]]]") -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Bin edges that hold the bulk of every group, so that a few extreme scores do not squeeze the rest."""
+    low = min(float(np.quantile(values, 0.002)) for values in groups)
+    high = max(float(np.quantile(values, 0.998)) for values in groups)
     if not high > low:
         low, high = low - 0.5, high + 0.5
     return np.linspace(low, high, _BINS + 1)
