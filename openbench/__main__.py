@@ -37,10 +37,13 @@ COMMANDS = {
     "extract": Command("openbench.cli.extract:main", "fill the feature cache ahead of a sweep"),
     "check": Command("openbench.cli.check:main", "verify data, splits and weights before a run"),
     "evaluate": Command("openbench.cli.evaluate:main", "every table from a file of scores, whatever made them"),
+    "leaderboard": Command("openbench.cli.leaderboard:main", "regenerate the leaderboard from the records"),
+    "list": Command("openbench.cli.listing:main", "what can be chosen: methods, benchmarks, backbones, …"),
+    "show": Command("openbench.cli.listing:show", "one method, config or record in full"),
 }
 
 EXAMPLES = (
-    "python -m openbench run +benchmark=digits",
+    "python -m openbench list method",
     "python -m openbench run +benchmark=digits method=knn",
     "python -m openbench run -m +benchmark=digits 'method=glob(*)' seed=0,1,2",
 )

@@ -33,13 +33,17 @@ def read_sets(path: Path) -> list[SetScores]:
     table = _read(path)
     where = _Where(path, first=2 if path.suffix == ".csv" else 0, unit="line" if path.suffix == ".csv" else "row")
     _check_columns(list(table.columns), path)
+    # Blank lines are kept up to here, so that the lines named in messages are the file's.
+    table = table[~(_blank(table["score"]) & _blank(table["set"]) & _blank(table["role"]))]
     if table.empty:
         raise DataError(f"{path} has no rows — one per scored image is expected")
     roles, names = table["role"].astype(str), table["set"].astype(str)
-    for position in np.flatnonzero(~roles.isin(ROLES).to_numpy())[:1]:
-        role = roles.iloc[position]
+    unknown = roles[~roles.isin(ROLES)]
+    if not unknown.empty:
+        role = unknown.iloc[0]
         raise DataError(
-            f"{where(position)}: role '{role}' not found{did_you_mean(role, ROLES)} — allowed: {', '.join(ROLES)}"
+            f"{where(int(unknown.index[0]))}: role '{role}' not found{did_you_mean(role, ROLES)} — "
+            f"allowed: {', '.join(ROLES)}"
         )
     both = roles.str.cat(names, sep="/")
     return [
@@ -70,7 +74,7 @@ def _read(path: Path) -> "pd.DataFrame":
             # A set may be called NA or null, so nothing is taken for a missing value here; blank lines stay, so that
             # line numbers are true.
             return pd.read_csv(path, keep_default_na=False, skip_blank_lines=False, low_memory=False)
-        return pd.read_parquet(path)
+        return pd.read_parquet(path).reset_index(drop=True)
     except (ValueError, OSError) as error:
         raise DataError(f"{path} cannot be read as {path.suffix[1:]} — {str(error).strip()}") from error
 
@@ -122,8 +126,11 @@ def _optional(rows: "pd.DataFrame", column: str, where: _Where) -> NDArray[np.fl
     """The numbers of a column, or None if the set has none at all; some but not all is an error."""
     if column not in rows.columns:
         return None
-    blank = rows[column].isna() | (rows[column].astype(str).str.strip() == "")
-    return None if bool(blank.all()) else _numbers(rows, column, where)
+    return None if bool(_blank(rows[column]).all()) else _numbers(rows, column, where)
+
+
+def _blank(cells: "pd.Series[Any]") -> "pd.Series[bool]":
+    return cells.isna() | (cells == "")
 
 
 def _numbers(rows: "pd.DataFrame", column: str, where: _Where) -> NDArray[np.float64]:

@@ -118,6 +118,13 @@ def test_sets_called_na_or_7_keep_their_names(tmp_path):
     assert names == {"id", "v", "NA", "7"}
 
 
+def test_the_index_of_a_parquet_file_means_nothing(tmp_path):
+    table = frame()
+    plain = read_sets(saved(table, tmp_path, ".parquet"))
+    table.index = table.index % 7
+    assert [len(s.scores) for s in read_sets(saved(table, tmp_path, ".parquet"))] == [len(s.scores) for s in plain]
+
+
 def test_infinite_scores_are_numbers(tmp_path):
     table = frame()
     table.loc[3, "score"] = np.inf
@@ -150,6 +157,16 @@ def test_bad_input_is_one_message_with_its_line(tmp_path, capsys, case):
     err = capsys.readouterr().err
     assert expected in err
     assert len(err.splitlines()) == 1
+
+
+def test_blank_lines_are_passed_over_but_counted(tmp_path):
+    file = saved(frame(), tmp_path, ".csv")
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:3], "", *lines[3:], "", ""]))
+    assert sum(len(s.scores) for s in read_sets(file)) == 300
+    file.write_text("\n".join([*lines[:3], "", "high" + lines[3], *lines[4:]]))
+    with pytest.raises(DataError, match="line 5: score — found 'high"):
+        read_sets(file)
 
 
 def test_parquet_counts_rows_from_zero(tmp_path):
