@@ -25,7 +25,7 @@ from openbench.metrics.prediction_sets import (
 from openbench.metrics.selective import UNABLE, running_loss
 from openbench.metrics.threshold import balanced_threshold, threshold_stability, tnr_threshold
 
-__all__ = ["FAMILIES", "MetricOptions", "SetScores", "describe", "evaluate", "higher_is_better"]
+__all__ = ["FAMILIES", "ROLES", "MetricOptions", "SetScores", "describe", "evaluate", "higher_is_better"]
 
 ROLES: tuple[str, ...] = ("id_test", "id_val", "csid", "ood_val", "near", "far")
 GROUPS: tuple[str, ...] = ("near", "far")
