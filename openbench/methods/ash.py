@@ -48,5 +48,7 @@ class ASH(HeadMethod):
         if self.variant == "b":
             top = (total / k).expand_as(top)
         elif self.variant == "s":
-            top = top * torch.exp(total / top.sum(dim=1, keepdim=True))
+            kept = top.sum(dim=1, keepdim=True)
+            # A row without activations stays as it is: 0/0 would make its score NaN.
+            top = top * torch.where(kept == 0, 1.0, torch.exp(total / kept))
         return torch.zeros_like(features).scatter(1, index, top)

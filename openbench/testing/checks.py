@@ -1,0 +1,350 @@
+"""The contract of post-hoc methods as small checks, for the methods here and for anyone's own.
+
+`run_checks(MyMethod)`, or `run_checks(lambda: MyMethod(k=10))`, raises CheckError naming every broken promise.
+"""
+
+import pickle
+import random
+import re
+from collections.abc import Callable
+from dataclasses import is_dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet
+from openbench.core.method import Method
+from openbench.core.request import Field
+from openbench.errors import FieldError, NotFittedError
+from openbench.metrics.ranking import auroc
+from openbench.testing.toy import Toy, declared, planted
+
+MethodFactory = Callable[[], Method]  # returns a new, unfitted method at each call
+Check = Callable[[MethodFactory], None]
+
+SEPARATION = 0.8  # AUROC that any OOD score must reach on the planted clusters
+_TOLERANCE = 1e-4  # of the range of scores: what a different order of float32 sums may change
+
+
+class CheckError(AssertionError):
+    """A method breaks its contract; the message says which promise, and what was found."""
+
+
+def check_reads_only_declared_fields(make: MethodFactory) -> None:
+    """`fit` and `score` run on the declared columns alone; labels are gone before `score`."""
+    data = planted()
+    try:
+        method = _fit(make(), data)
+        method.score(_test(method, data))
+    except FieldError as error:
+        _fail(make, f"reads a column that its request does not name: {error}")
+
+
+def check_declares_where_labels_come_from(make: MethodFactory) -> None:
+    """A request that names labels names the split that `fit` sees: `score` never gets them."""
+    request = make().request
+    if Field.LABELS in request.fields and request.fit_on is None:
+        _fail(make, "declares labels but fits on no split — set fit_on, or leave labels out")
+
+
+def check_scores_are_one_float32_per_sample(make: MethodFactory) -> None:
+    """Scores have shape (n,), dtype float32 and no gradient."""
+    data = planted()
+    method = _fit(make(), data)
+    x = _test(method, data)
+    scores = method.score(x)
+    if scores.shape != (len(x),) or scores.dtype != torch.float32 or scores.requires_grad:
+        found = f"{tuple(scores.shape)} {scores.dtype} requires_grad={scores.requires_grad}"
+        _fail(make, f"scores must be ({len(x)},) torch.float32 without gradient — found {found}")
+
+
+def check_scores_are_finite(make: MethodFactory) -> None:
+    """Scores are finite, also where logits saturate or all features are zero."""
+    data = planted()
+    method = _fit(make(), data)
+    x = _test(method, data)
+    extreme = FeatureSet(
+        {name: torch.cat([c[:40], 100 * c[40:80], 0 * c[80:120]]) for name, c in x.columns.items()},
+        {name: torch.cat([m[:40], 100 * m[40:80], 0 * m[80:120]]) for name, m in x.maps.items()},
+    )
+    for what, rows in (("planted samples", x), ("samples scaled by 100 and by 0", extreme)):
+        bad = int((~method.score(rows).isfinite()).sum())
+        if bad:
+            _fail(make, f"{bad} of {len(rows)} scores of {what} are not finite")
+
+
+def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
+    """Scoring all rows at once, by sevens or one by one gives the same scores."""
+    data = planted()
+    method = _fit(make(), data)
+    x = _test(method, data)[:60]
+    whole = method.score(x)
+    for size in (7, 1):
+        parts = torch.cat([method.score(rows) for rows in x.batches(size)])
+        _same(make, whole, parts, f"batches of {size} give other scores than one batch")
+
+
+def check_scores_do_not_depend_on_order(make: MethodFactory) -> None:
+    """Shuffled rows give shuffled scores."""
+    data = planted()
+    method = _fit(make(), data)
+    x = _test(method, data)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
+    _same(make, method.score(x)[order], method.score(x[order]), "shuffled rows give other scores")
+
+
+def check_inputs_stay_untouched(make: MethodFactory) -> None:
+    """Neither `fit` nor `score` writes to columns, maps or head."""
+    data, pristine = planted(), planted()
+    method = make()
+    request = method.request
+    train, head = data.for_fit(request), data.head if request.head else None
+    # Clones share no memory with the toy, so a write is seen here and nowhere else.
+    x, reference = (_copied(declared(t.id_test, request).without_labels()) for t in (data, pristine))
+    method.fit(train, head)
+    method.score(x)
+    changed = [name for name, before in _tensors(reference).items() if not torch.equal(_tensors(x)[name], before)]
+    if train is not None:
+        clean = _tensors(pristine.for_fit(request) or train)
+        changed += [name for name, before in clean.items() if not torch.equal(_tensors(train)[name], before)]
+    if changed:
+        _fail(make, f"overwritten: {', '.join(map(repr, changed))} — work on a copy")
+    if not (torch.equal(data.head.weight, pristine.head.weight) and torch.equal(data.head.bias, pristine.head.bias)):
+        _fail(make, "the head was overwritten — work on a copy")
+
+
+def check_refit_equals_fresh_fit(make: MethodFactory) -> None:
+    """`fit` forgets: after a fit on other data of another shape, it learns what a new object would."""
+    data, other = planted(), planted(seed=1, classes=4, free=16)
+    used = _fit(_fit(make(), other), data)
+    fresh = _fit(make(), data)
+    x = _test(fresh, data)
+    _same(make, fresh.score(x), used.score(x), "a second fit gives other scores than a first one")
+
+
+def check_fit_returns_self(make: MethodFactory) -> None:
+    """`fit` returns the method itself, so that calls chain."""
+    method, data = make(), planted()
+    if _fit(method, data) is not method:
+        _fail(make, "fit must return self")
+
+
+def check_hyper_parameters_stay_as_given(make: MethodFactory) -> None:
+    """Hyper-parameters are stored verbatim and neither `fit` nor `score` changes them."""
+    method, data = make(), planted()
+    before = dict(method.params())
+    if type(method)(**before).params() != before:
+        _fail(make, f"the constructor changes its arguments — given {before}")
+    _fit(method, data).score(_test(method, data))
+    if method.params() != before:
+        _fail(make, f"fit or score changed hyper-parameters — before {before} — after {method.params()}")
+
+
+def check_learnt_state_ends_in_underscore(make: MethodFactory) -> None:
+    """What `fit` and `score` set on the object has a name that ends in `_`."""
+    method, data = make(), planted()
+    before = set(vars(method))
+    _fit(method, data).score(_test(method, data))
+    names = sorted(name for name in set(vars(method)) - before if not name.endswith("_"))
+    if names:
+        _fail(make, f"learnt attributes without a final underscore: {', '.join(names)}")
+
+
+def check_score_learns_nothing(make: MethodFactory) -> None:
+    """Scoring one set leaves the scores of another as they were."""
+    data = planted()
+    method = _fit(make(), data)
+    x = _test(method, data)
+    before = method.score(x)
+    method.score(declared(data.ood_test, method.request).without_labels())
+    _same(make, before, method.score(x), "scoring other samples in between changes scores")
+
+
+def check_unfitted_raises_not_fitted(make: MethodFactory) -> None:
+    """`score` before `fit` raises NotFittedError where there is something to fit."""
+    method, data = make(), planted()
+    if method.request.fit_on is None and not method.request.head:
+        return
+    try:
+        method.score(_test(method, data))
+    except NotFittedError:
+        return
+    except Exception as error:
+        _fail(make, f"score before fit raises {type(error).__name__}: {error} — NotFittedError expected")
+    _fail(make, "score before fit returns scores — NotFittedError expected")
+
+
+def check_pickles(make: MethodFactory) -> None:
+    """A fitted method survives pickling and gives the same scores."""
+    data = planted()
+    method = _fit(make(), data)
+    try:
+        restored = pickle.loads(pickle.dumps(method))
+    except Exception as error:
+        _fail(make, f"cannot be pickled after fit — {type(error).__name__}: {error}")
+    x = _test(method, data)
+    try:
+        scores = restored.score(x)
+    except Exception as error:
+        _fail(make, f"cannot score after unpickling — {type(error).__name__}: {error}")
+    _same(make, method.score(x), scores, "scores differ after pickling")
+
+
+def check_deterministic(make: MethodFactory) -> None:
+    """Two fits under different global seeds give equal scores: randomness comes from a generator of its own."""
+    data = planted()
+    results = []
+    with _global_random_state():
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            np.random.seed(seed)  # noqa: NPY002 - the legacy global state is what is tested
+            random.seed(seed)
+            method = _fit(make(), data)
+            results.append(method.score(_test(method, data)))
+    if not torch.equal(*results):
+        _fail(make, "two fits and scores of the same data differ — draw from a generator with a fixed seed")
+
+
+def check_leaves_global_random_state(make: MethodFactory) -> None:
+    """`fit` and `score` neither draw from nor seed the global generators."""
+    data = planted()
+    before = _random_state()
+    method = _fit(make(), data)
+    method.score(_test(method, data))
+    if _random_state() != before:
+        _fail(make, "the global random state changed — use a torch.Generator or numpy Generator of your own")
+
+
+def check_separates_planted_clusters(make: MethodFactory) -> None:
+    """Scores tell planted OOD from ID, the right way round: larger = more OOD."""
+    data = planted()
+    method = _fit(make(), data)
+    id_scores, ood_scores = (
+        method.score(declared(split, method.request).without_labels()).double().numpy()
+        for split in (data.id_test, data.ood_test)
+    )
+    found = auroc(id_scores, ood_scores)
+    if not found >= SEPARATION:
+        hint = " — the sign may be swapped: larger must mean more OOD" if found < 0.5 else ""
+        _fail(make, f"AUROC {found:.3f} on planted clusters — at least {SEPARATION} expected{hint}")
+
+
+def check_metadata_is_complete(make: MethodFactory) -> None:
+    """A dataclass that states formula, hyper-parameters, version and a reference with year and arXiv id or venue."""
+    method = make()
+    cls, doc = type(method), type(method).__doc__ or ""
+    reference = getattr(cls, "reference", "")
+    missing = []
+    if not is_dataclass(cls):
+        missing.append("@dataclass")
+    if not re.search(r"\b(19|20)\d{2}\b", reference):
+        missing.append(f"a year in `reference` (found {reference!r})")
+    if not re.search(r"arXiv[: ]\d{4}\.\d{4,5}|\b[A-Z]{2,}", reference):
+        missing.append(f"an arXiv id or venue in `reference` (found {reference!r})")
+    if not re.search(r"^\s*score(\(x\))? = ", doc, re.MULTILINE):
+        missing.append("a formula `score(x) = …` in the docstring")
+    if "Reference:" not in doc:
+        missing.append("a `Reference:` section in the docstring")
+    if not (isinstance(cls.version, int) and cls.version >= 1):
+        missing.append(f"a version ≥ 1 (found {cls.version!r})")
+    names = list(method.params()) if is_dataclass(cls) else []
+    missing += [f"a line on '{n}' under Args" for n in names if not re.search(rf"^\s*{n}: ", doc, re.MULTILINE)]
+    if missing:
+        _fail(make, f"metadata lacks {'; '.join(missing)}")
+
+
+def all_checks() -> tuple[Check, ...]:
+    """Every check, in the order in which failures explain one another."""
+    return (
+        check_metadata_is_complete,
+        check_declares_where_labels_come_from,
+        check_reads_only_declared_fields,
+        check_unfitted_raises_not_fitted,
+        check_fit_returns_self,
+        check_scores_are_one_float32_per_sample,
+        check_scores_are_finite,
+        check_scores_do_not_depend_on_batch_size,
+        check_scores_do_not_depend_on_order,
+        check_score_learns_nothing,
+        check_inputs_stay_untouched,
+        check_hyper_parameters_stay_as_given,
+        check_learnt_state_ends_in_underscore,
+        check_refit_equals_fresh_fit,
+        check_deterministic,
+        check_leaves_global_random_state,
+        check_pickles,
+        check_separates_planted_clusters,
+    )
+
+
+def run_checks(make: MethodFactory) -> None:
+    """Run every check on the methods that `make` returns.
+
+    Args:
+        make: returns a new, unfitted method at each call; a class with defaults will do.
+
+    Raises:
+        CheckError: naming every check that failed and why.
+    """
+    failures = []
+    for check in all_checks():
+        try:
+            check(make)
+        except Exception as error:  # a method may raise anything; each check reports for itself
+            failures.append(f"{check.__name__}: {type(error).__name__}: {error}")
+    if failures:
+        raise CheckError(f"{len(failures)} of {len(all_checks())} checks failed\n" + "\n".join(failures))
+
+
+def _fit(method: Method, data: Toy) -> Method:
+    request = method.request
+    return method.fit(data.for_fit(request), data.head if request.head else None)
+
+
+def _test(method: Method, data: Toy) -> FeatureSet:
+    """ID and OOD samples alternating, without labels, with nothing but the declared columns."""
+    parts = [declared(split, method.request).without_labels()[:160] for split in (data.id_test, data.ood_test)]
+    order = torch.arange(320).view(2, 160).T.reshape(-1)
+    return FeatureSet(
+        {name: torch.cat([part.columns[name] for part in parts])[order] for name in parts[0].columns},
+        {name: torch.cat([part.maps[name] for part in parts])[order] for name in parts[0].maps},
+    )
+
+
+def _copied(x: FeatureSet) -> FeatureSet:
+    return FeatureSet({k: v.clone() for k, v in x.columns.items()}, {k: v.clone() for k, v in x.maps.items()})
+
+
+def _tensors(x: FeatureSet) -> dict[str, Tensor]:
+    return {**{str(name): column for name, column in x.columns.items()}, **x.maps}
+
+
+def _same(make: MethodFactory, expected: Tensor, found: Tensor, what: str) -> None:
+    if expected.shape != found.shape:
+        _fail(make, f"{what}: shapes {tuple(expected.shape)} and {tuple(found.shape)}")
+    scale = float(expected.max() - expected.min())
+    off = float((expected - found).abs().max())
+    if not off <= _TOLERANCE * scale:
+        _fail(make, f"{what}: they differ by up to {off:.3g} where scores span {scale:.3g}")
+
+
+def _fail(make: MethodFactory, message: str) -> None:
+    raise CheckError(f"{type(make()).__name__}: {message}")
+
+
+def _random_state() -> tuple[object, ...]:
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 - the legacy global state is what is tested
+    return (bytes(torch.get_rng_state().numpy()), kind, bytes(np.asarray(keys)), rest, random.getstate())
+
+
+class _global_random_state:  # noqa: N801 - a context manager
+    """Restores torch's, numpy's and Python's global generators on exit."""
+
+    def __enter__(self) -> None:
+        self.states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_rng_state(self.states[0])
+        np.random.set_state(self.states[1])  # noqa: NPY002
+        random.setstate(self.states[2])

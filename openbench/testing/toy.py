@@ -1,0 +1,91 @@
+"""Small planted data on which every sensible OOD score must work: tight ID clusters and weak, scattered OOD samples."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from openbench.backbones.reduction import reduce_map
+from openbench.core.features import FeatureSet, Head
+from openbench.core.request import Field, Request, Role
+
+SAMPLES_PER_CLASS = 120
+LAYERS = ("stage1", "stage2", "stage3", "stage4")
+_OWN = 4  # dimensions in which one class is active
+_SIDE = 2  # height and width of maps
+
+
+@dataclass(frozen=True)
+class Toy:
+    """ID and OOD splits of one planted problem, with every column, and the head that made the logits.
+
+    Args:
+        train: ID training samples, labelled.
+        val: ID validation samples, labelled.
+        id_test: ID test samples, labelled.
+        ood_test: OOD samples; their labels are −1.
+        head: the classifier: `logits = head(features)` in every split.
+    """
+
+    train: FeatureSet
+    val: FeatureSet
+    id_test: FeatureSet
+    ood_test: FeatureSet
+    head: Head
+
+    def for_fit(self, request: Request) -> FeatureSet | None:
+        """Only what `request` declares, of the split that it names; None if it names none."""
+        splits = {Role.ID_TRAIN: self.train, Role.ID_VAL: self.val}
+        return None if request.fit_on is None else declared(splits[request.fit_on], request)
+
+
+def planted(seed: int = 0, classes: int = 5, free: int = 12) -> Toy:
+    """Return a planted problem with d = 4·classes + free rectified features.
+
+    A sample of class c is active in its own four dimensions; an OOD sample is weakly active everywhere and more so in
+    the free dimensions, where ID samples are nearly silent. The head weighs a class' own dimensions against the others.
+
+    Args:
+        seed: of the generator.
+        classes: number of ID classes.
+        free: number of dimensions that no class uses.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    d = _OWN * classes + free
+    owned = torch.zeros(classes, d)
+    for c in range(classes):
+        owned[c, _OWN * c : _OWN * (c + 1)] = 1
+    # Small unequal parts keep rows of W from summing to zero and biases from being equal.
+    weight = 0.5 * owned - 0.1 + 0.02 * torch.randn(classes, d, generator=generator)
+    head = Head(weight, 0.1 * torch.randn(classes, generator=generator))
+    train, val, id_test = (_id_split(owned, head, generator) for _ in range(3))
+    return Toy(train, val, id_test, _ood_split(owned, head, generator), head)
+
+
+def declared(x: FeatureSet, request: Request) -> FeatureSet:
+    """Only the columns and maps that `request` names, maps reduced as it asks."""
+    columns = {name: tensor for name, tensor in x.columns.items() if name in request.fields}
+    maps = {layer: reduce_map(x.maps[layer], request.pool) for layer in request.layers}
+    return replace(x, columns=columns, maps=maps)
+
+
+def _id_split(owned: Tensor, head: Head, generator: torch.Generator) -> FeatureSet:
+    labels = torch.arange(len(owned) * SAMPLES_PER_CLASS) % len(owned)
+    labels = labels[torch.randperm(len(labels), generator=generator)]
+    strength = 3 + 0.5 * torch.randn(len(labels), owned.shape[1], generator=generator)
+    noise = 0.3 * torch.randn(len(labels), owned.shape[1], generator=generator)
+    return _columns((strength * owned[labels] + noise).relu(), labels, head, generator)
+
+
+def _ood_split(owned: Tensor, head: Head, generator: torch.Generator) -> FeatureSet:
+    n = 2 * SAMPLES_PER_CLASS
+    spread = torch.where(owned.sum(dim=0) > 0, 0.4, 0.9)
+    features = (spread * torch.randn(n, owned.shape[1], generator=generator)).relu()
+    return _columns(features, torch.full((n,), -1), head, generator)
+
+
+def _columns(features: Tensor, labels: Tensor, head: Head, generator: torch.Generator) -> FeatureSet:
+    columns = {Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels}
+    # Positive weights of mean one: pooling a map gives its features back, up to noise.
+    texture = 0.5 + torch.rand(*features.shape, _SIDE, _SIDE, generator=generator)
+    return FeatureSet(columns, dict.fromkeys(LAYERS, features[:, :, None, None] * texture))

@@ -1,0 +1,85 @@
+"""Every method of configs/method, at its defaults and at each choice of its options, against the public checks."""
+
+import itertools
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+import yaml
+
+import openbench.methods
+from openbench import paths
+from openbench.build import build, target_of
+from openbench.testing.checks import all_checks
+
+NODES = {
+    file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
+    for file in sorted((paths.config_dir() / "method").glob("*.yaml"))
+}
+# (method, option) → {check: why it cannot hold}. Each entry must fail, or it has to go.
+KNOWN_FAILURES: dict[tuple[str, str], dict[str, str]] = {}
+
+
+def choices(hint: Any) -> list[Any]:
+    """The values that an annotation enumerates: those of a Literal, True and False for a bool."""
+    if hint is bool:
+        return [False, True]
+    parts = [hint] if get_origin(hint) is Literal else [a for a in get_args(hint) if get_origin(a) is Literal]
+    return list(itertools.chain.from_iterable(get_args(part) for part in parts))
+
+
+def variants() -> list[tuple[str, dict[str, Any]]]:
+    """Each method as its yaml has it, then with each discrete option set to each value that it allows."""
+    found = []
+    for name, node in NODES.items():
+        found.append((name, {}))
+        hints = get_type_hints(target_of(node))
+        for option in (key for key in node if not key.startswith("_")):
+            found += [(name, {option: value}) for value in choices(hints[option]) if value != node[option]]
+    return found
+
+
+def label(variant: tuple[str, dict[str, Any]]) -> str:
+    name, change = variant
+    return name + "".join(f"[{key}={value}]" for key, value in change.items())
+
+
+@pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.__name__)
+@pytest.mark.parametrize("variant", variants(), ids=label)
+def test_method_keeps_the_contract(variant, check, request):
+    name, change = variant
+    reason = KNOWN_FAILURES.get((name, label(variant)), {}).get(check.__name__)
+    if reason:
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    check(lambda: build({**NODES[name], **change}, name))
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_defaults_of_yaml_and_class_agree(name):
+    """A library user who writes KNN() runs what `method=knn` runs."""
+    assert build(NODES[name], name).params() == target_of(NODES[name])().params()
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_every_value_of_the_search_space_is_accepted_by_the_class(name):
+    for key, values in NODES[name].get("_space_", {}).items():
+        assert len(values) == len(set(values)) > 1, f"{key}: a search needs different values"
+        for value in values:
+            assert build({**NODES[name], key: value}, name).params()[key] == value
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_the_search_space_holds_the_default(name):
+    """Tuning can then never do worse on validation than not tuning."""
+    node = NODES[name]
+    assert all(node[key] in values for key, values in node.get("_space_", {}).items())
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_method_lives_in_the_file_of_its_name(name):
+    assert NODES[name]["_target_"].rsplit(".", 1)[0] == f"openbench.methods.{name}"
+
+
+def test_every_method_file_has_a_config():
+    folder = Path(openbench.methods.__file__).parent
+    assert {file.stem for file in folder.glob("[a-z]*.py")} == set(NODES)

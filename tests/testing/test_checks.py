@@ -1,0 +1,326 @@
+"""Each check passes on a right method and fails, for its own reason, on one with a planted bug."""
+
+import random
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.testing import checks
+from openbench.testing.checks import CheckError, all_checks, run_checks
+from openbench.testing.toy import planted
+
+
+@dataclass
+class Right(Method):
+    """Distance to the nearest class mean.
+
+    score(x) = scale · min_c ‖f − μ_c‖.
+
+    Args:
+        scale: positive.
+
+    Reference: nobody, TEST 2024, arXiv 2401.00001.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "nobody, TEST 2024, arXiv 2401.00001"
+
+    scale: float = 1.0
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        self.means_ = torch.stack([train.features[train.labels == c].mean(dim=0) for c in train.labels.unique()])
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        return self.scale * torch.cdist(x.features, self.learnt("means_")).min(dim=1).values
+
+
+class PoorMetadata(Right):
+    """A distance."""
+
+
+class NoReference(Right):
+    __doc__ = Right.__doc__
+    reference: ClassVar[str] = "private communication"
+
+
+class LabelsWithoutSplit(Right):
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}))
+
+
+class UndeclaredInFit(Right):
+    def fit(self, train, head):
+        self.top_ = train.logits.max()
+        return super().fit(train, head)
+
+
+class UndeclaredInScore(Right):
+    def score(self, x):
+        return super().score(x) - x.logits.max(dim=1).values
+
+
+class LabelsInScore(Right):
+    def score(self, x):
+        return super().score(x) + x.labels
+
+
+class ScoresUnfitted(Right):
+    def score(self, x):
+        return super().score(x) if hasattr(self, "means_") else x.features.sum(dim=1)
+
+
+class CrashesUnfitted(Right):
+    def score(self, x):
+        return torch.cdist(x.features, self.means_).min(dim=1).values
+
+
+class ReturnsNothing(Right):
+    def fit(self, train, head):
+        super().fit(train, head)
+
+
+class Column(Right):
+    def score(self, x):
+        return super().score(x)[:, None]
+
+
+class Double(Right):
+    def score(self, x):
+        return super().score(x).double()
+
+
+class WithGradient(Right):
+    def score(self, x):
+        return super().score(x).requires_grad_(True)
+
+
+class NotFinite(Right):
+    def score(self, x):
+        return super().score(x) / (x.features.sum(dim=1) > 0)
+
+
+class BatchNormalised(Right):
+    def score(self, x):
+        raw = super().score(x)
+        return raw / raw.max()
+
+
+class OrderDependent(Right):
+    """Right for each batch size tried on its own first row, wrong for any other order."""
+
+    def score(self, x):
+        raw = super().score(x)
+        return raw + 0.5 * raw.cumsum(0) / torch.arange(1, len(raw) + 1)
+
+
+class Stateful(Right):
+    def score(self, x):
+        raw = super().score(x)
+        self.seen_ = max(getattr(self, "seen_", 0.0), float(raw.max()))
+        return raw + self.seen_
+
+
+class WritesFeatures(Right):
+    def score(self, x):
+        raw = super().score(x)
+        x.features.clamp_(max=1)
+        return raw
+
+
+class WritesTrain(Right):
+    def fit(self, train, head):
+        super().fit(train, head)
+        train.features.div_(train.features.norm(dim=1, keepdim=True))
+        return self
+
+
+class WritesHead(Right):
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN, head=True
+    )
+
+    def fit(self, train, head):
+        head.weight.mul_(2)
+        return super().fit(train, head)
+
+
+class WritesParameter(Right):
+    def fit(self, train, head):
+        self.scale = self.scale / 2
+        return super().fit(train, head)
+
+
+@dataclass
+class ConvertsParameter(Right):
+    scale: float = 10.0
+
+    def __post_init__(self):
+        self.scale = self.scale / 10
+
+
+class PublicState(Right):
+    def fit(self, train, head):
+        self.cache = 1
+        return super().fit(train, head)
+
+
+class KeepsOldFit(Right):
+    def fit(self, train, head):
+        super().fit(train, head)
+        self.count_ = getattr(self, "count_", 0) + 1
+        self.means_ = self.means_ * self.count_
+        return self
+
+
+class CachesFirstFit(Right):
+    def fit(self, train, head):
+        return self if hasattr(self, "means_") else super().fit(train, head)
+
+
+class GlobalTorch(Right):
+    def fit(self, train, head):
+        super().fit(train, head)
+        self.means_ = self.means_ + 0.1 * torch.randn(1)
+        return self
+
+
+class GlobalNumpy(Right):
+    def score(self, x):
+        return super().score(x) + np.float32(np.random.rand())  # noqa: NPY002
+
+
+class GlobalPython(Right):
+    def score(self, x):
+        return super().score(x) + random.random()
+
+
+class SeedsGlobally(Right):
+    def fit(self, train, head):
+        torch.manual_seed(0)
+        return super().fit(train, head)
+
+
+class Unpicklable(Right):
+    def fit(self, train, head):
+        self.distance_ = lambda a: a
+        return super().fit(train, head)
+
+
+class PicklesEmpty(Right):
+    def __getstate__(self):
+        return {"scale": self.scale}
+
+
+class PicklesRounded(Right):
+    def __getstate__(self):
+        return {**self.__dict__, "means_": self.means_.round()}
+
+
+class Swapped(Right):
+    def score(self, x):
+        return -super().score(x)
+
+
+class Blind(Right):
+    def score(self, x):
+        return 0 * super().score(x)
+
+
+# check → methods that it must refuse, each with a piece of the message that names the reason
+BUGS: dict[str, dict[type[Method], str]] = {
+    "check_metadata_is_complete": {PoorMetadata: "a formula", NoReference: "a year"},
+    "check_declares_where_labels_come_from": {LabelsWithoutSplit: "fits on no split"},
+    "check_reads_only_declared_fields": {
+        UndeclaredInFit: "'logits'",
+        UndeclaredInScore: "'logits'",
+        LabelsInScore: "'labels'",
+    },
+    "check_unfitted_raises_not_fitted": {ScoresUnfitted: "returns scores", CrashesUnfitted: "AttributeError"},
+    "check_fit_returns_self": {ReturnsNothing: "return self"},
+    "check_scores_are_one_float32_per_sample": {Column: "(320, 1)", Double: "float64", WithGradient: "requires_grad"},
+    "check_scores_are_finite": {NotFinite: "40 of 120"},
+    "check_scores_do_not_depend_on_batch_size": {BatchNormalised: "batches of 7", OrderDependent: "batches of 7"},
+    "check_scores_do_not_depend_on_order": {OrderDependent: "shuffled"},
+    "check_score_learns_nothing": {Stateful: "in between"},
+    "check_inputs_stay_untouched": {WritesFeatures: "'features'", WritesTrain: "'features'", WritesHead: "head"},
+    "check_hyper_parameters_stay_as_given": {WritesParameter: "0.5", ConvertsParameter: "constructor"},
+    "check_learnt_state_ends_in_underscore": {PublicState: "cache"},
+    "check_refit_equals_fresh_fit": {KeepsOldFit: "second fit", CachesFirstFit: "second fit"},
+    "check_deterministic": {GlobalTorch: "differ", GlobalNumpy: "differ", GlobalPython: "differ"},
+    "check_leaves_global_random_state": {
+        GlobalTorch: "global random state",
+        GlobalNumpy: "global random state",
+        GlobalPython: "global random state",
+        SeedsGlobally: "global random state",
+    },
+    "check_pickles": {Unpicklable: "cannot be pickled", PicklesEmpty: "unpickling", PicklesRounded: "after pickling"},
+    "check_separates_planted_clusters": {Swapped: "sign", Blind: "0.500"},
+}
+
+
+@pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.__name__)
+def test_a_right_method_passes(check):
+    check(Right)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "reason"),
+    [(name, wrong, reason) for name, found in BUGS.items() for wrong, reason in found.items()],
+)
+def test_a_planted_bug_is_caught(name, wrong, reason):
+    with pytest.raises(CheckError) as caught:
+        getattr(checks, name)(wrong)
+    assert reason in str(caught.value)
+    assert str(caught.value).startswith(wrong.__name__)
+
+
+def test_every_check_is_listed_and_has_a_planted_bug():
+    written = {name for name in vars(checks) if name.startswith("check_")}
+    assert written == {check.__name__ for check in all_checks()} == set(BUGS)
+
+
+def test_run_checks_reports_every_failure_at_once():
+    run_checks(Right)
+    with pytest.raises(CheckError) as caught:
+        run_checks(lambda: Swapped(scale=2.0))
+    assert "check_separates_planted_clusters" in str(caught.value)
+    with pytest.raises(CheckError, match=r"(?s)check_deterministic.*check_leaves_global_random_state"):
+        run_checks(GlobalTorch)
+
+
+def test_an_exception_of_the_method_is_reported_under_its_check():
+    with pytest.raises(CheckError, match=r"check_scores_are_finite: FieldError"):
+        run_checks(UndeclaredInFit)
+
+
+def test_the_global_random_state_survives_the_checks():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    checks.check_deterministic(Right)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_toy_is_the_same_at_every_call_and_another_per_seed():
+    first, second, other = planted(), planted(), planted(seed=1)
+    for split in ("train", "val", "id_test", "ood_test"):
+        assert torch.equal(getattr(first, split).features, getattr(second, split).features)
+        assert not torch.equal(getattr(first, split).features, getattr(other, split).features)
+
+
+def test_the_toy_holds_what_networks_give():
+    data = planted(classes=3, free=7)
+    assert data.train.features.shape[1] == 4 * 3 + 7
+    for split in (data.train, data.val, data.id_test, data.ood_test):
+        assert split.features.min() >= 0
+        assert torch.equal(split.logits, data.head(split.features))
+    accuracy = (data.id_test.logits.argmax(dim=1) == data.id_test.labels).double().mean()
+    assert accuracy > 0.95
+    assert set(data.train.labels.tolist()) == {0, 1, 2}
+    assert set(data.ood_test.labels.tolist()) == {-1}
