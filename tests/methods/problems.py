@@ -1,0 +1,96 @@
+"""Random but realistic problems for parity tests, and the same arrays in float64 for references written in NumPy."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Role
+
+Array = NDArray[np.float64]
+KINDS = ("rectified", "signed", "hot", "two_classes", "many_classes", "dead")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Splits whose logits are the head's and whose labels are wrong for every tenth sample."""
+
+    train: FeatureSet
+    val: FeatureSet
+    test: FeatureSet
+    head: Head
+
+    @property
+    def weight(self) -> Array:
+        return self.head.weight.double().numpy()
+
+    @property
+    def bias(self) -> Array:
+        return self.head.bias.double().numpy()
+
+
+def f(x: FeatureSet) -> Array:
+    return x.features.double().numpy()
+
+
+def z(x: FeatureSet) -> Array:
+    return x.logits.double().numpy()
+
+
+def y(x: FeatureSet) -> NDArray[np.int64]:
+    return x.labels.numpy()
+
+
+def problem(kind: str = "rectified", n: int = 600, seed: int = 0) -> Problem:
+    """A problem of d = 24 features.
+
+    Args:
+        kind: `rectified` (C = 6, features ≥ 0), `signed` (not rectified), `hot` (logits × 30: float32 softmax
+            saturates), `two_classes`, `many_classes` (C = 1000: most have no sample or one), `dead` (four constant and
+            three duplicated features).
+        n: samples per split.
+        seed: of the generator.
+    """
+    c = {"two_classes": 2, "many_classes": 1000}.get(kind, 6)
+    rng = np.random.default_rng(seed)
+    centres = 1.2 * rng.normal(size=(c, 24)) + 0.5
+    scale = 30 if kind == "hot" else 1
+    weight = torch.tensor(scale * 0.4 * (centres - centres.mean(axis=0)), dtype=torch.float32)
+    head = Head(weight, torch.tensor(scale * 0.3 * rng.normal(size=c), dtype=torch.float32))
+
+    def split() -> FeatureSet:
+        # Class 3 has no samples (where there are more than two classes).
+        labels = rng.choice([k for k in range(c) if k != 3], size=n)
+        features = centres[labels] + rng.normal(size=(n, 24)) * np.linspace(0.3, 1.5, 24)
+        if kind != "signed":
+            features = features.clip(min=0)
+        if kind == "dead":
+            features[:, :4] = (0.0, 0.7, 0.0, 0.1)
+            features[:, 20:23] = features[:, 10:13]
+        wrong = rng.random(n) < 0.1
+        labels[wrong] = rng.choice(np.unique(labels), size=wrong.sum())
+        columns = torch.tensor(features, dtype=torch.float32)
+        found = {Field.FEATURES: columns, Field.LOGITS: head(columns), Field.LABELS: torch.from_numpy(labels)}
+        return FeatureSet(found)
+
+    return Problem(split(), split(), split(), head)
+
+
+def scores(method: Method, data: Problem) -> Array:
+    """Fit as declared and score the test split, (n,) float64."""
+    request = method.request
+    train = {None: None, Role.ID_TRAIN: data.train, Role.ID_VAL: data.val}[request.fit_on]
+    if train is not None:
+        train = replace(train, columns={k: v for k, v in train.columns.items() if k in request.fields})
+    fitted = method.fit(train, data.head if request.head else None)
+    columns = {k: v for k, v in data.test.columns.items() if k in request.fields and k != Field.LABELS}
+    return fitted.score(FeatureSet(columns)).double().numpy()
+
+
+def assert_equal(found: ArrayLike, expected: ArrayLike, rtol: float = 1e-5) -> None:
+    """Equal to `rtol` relative to each value, and for values near zero to a tenth of that relative to the largest."""
+    largest = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=0.1 * rtol * largest)

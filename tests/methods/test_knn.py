@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+import torch
+from problems import KINDS, assert_equal, f, problem, scores
+from sklearn.neighbors import NearestNeighbors
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods import knn
+from openbench.methods.knn import KNN
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def by_sklearn(data, k: int) -> np.ndarray:
+    distances, _ = (
+        NearestNeighbors(n_neighbors=k, algorithm="kd_tree").fit(unit(f(data.train))).kneighbors(unit(f(data.test)))
+    )
+    return distances[:, -1] ** 2
+
+
+@pytest.mark.parametrize("index", ["exact", "faiss_flat"])
+@pytest.mark.parametrize("k", [1, 50, 600])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_sklearn(kind, k, index):
+    data = problem(kind)
+    assert_equal(scores(KNN(k, index=index), data), by_sklearn(data, k))
+
+
+def test_blocks_of_bank_and_queries_leave_no_trace(monkeypatch):
+    data = problem()
+    monkeypatch.setattr(knn, "_BANK_CHUNK", 37)
+    monkeypatch.setattr(knn, "_QUERY_CHUNK", 11)
+    assert_equal(scores(KNN(50), data), by_sklearn(data, 50))
+
+
+def test_distance_of_near_duplicates_keeps_its_digits():
+    """2 − 2cos in float32 would round distances of 1e-8 to multiples of 1e-7."""
+    angle = torch.linspace(1e-4, 5e-4, 20, dtype=torch.float64)
+    bank = FeatureSet({Field.FEATURES: torch.tensor([[1.0, 0.0], [-1.0, 0.0]])})
+    queries = FeatureSet({Field.FEATURES: torch.stack([angle.cos(), angle.sin()], dim=1).float()})
+    found = KNN(1).fit(bank, None).score(queries)
+    np.testing.assert_allclose(found.double(), 4 * (angle / 2).sin() ** 2, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("index", "least"), [("ivf", 0.9), ("hnsw", 0.99)])
+def test_approximate_indices_find_most_neighbours(index, least):
+    data = problem(n=4000)
+    exact, found = (KNN(20, index=name).fit(data.train, None).neighbours(data.test) for name in ("exact", index))
+    hits = [len(set(a) & set(b)) for a, b in zip(exact.tolist(), found.tolist(), strict=True)]
+    assert np.mean(hits) / 20 >= least
+
+
+def test_more_probes_find_more():
+    data = problem(n=4000)
+    exact = KNN(20).fit(data.train, None).score(data.test)
+    off = [
+        float((KNN(20, index="ivf", probes=p).fit(data.train, None).score(data.test) - exact).abs().mean())
+        for p in (1, 8, 63)
+    ]
+    assert off[0] > off[1] >= off[2]
+    assert off[2] < 1e-6
+
+
+def test_fewer_neighbours_than_k_in_the_probed_lists_score_the_farthest_found():
+    data = problem(n=600)
+    found = KNN(200, index="ivf", probes=1).fit(data.train, None).score(data.test)
+    assert bool(found.isfinite().all())
+    assert float(found.min()) > 0
+
+
+def test_fewer_training_samples_than_k_are_an_error():
+    with pytest.raises(MethodError, match=r"k out of range — found 601 — allowed: 1 to 600"):
+        KNN(601).fit(problem().train, None)
+
+
+@pytest.mark.parametrize("wrong", [{"k": 0}, {"index": "annoy"}, {"probes": 0}])
+def test_impossible_hyper_parameters_are_refused(wrong):
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        KNN(**wrong)
+
+
+@pytest.mark.parametrize("index", ["exact", "faiss_flat", "hnsw"])
+def test_a_zero_feature_is_at_distance_one_from_every_direction(index):
+    data = problem()
+    zero = FeatureSet({Field.FEATURES: torch.zeros(3, 24)})
+    found = KNN(10, index=index).fit(data.train, None).score(zero)
+    torch.testing.assert_close(found, torch.ones(3))
+
+
+def test_length_of_features_does_not_matter():
+    data = problem()
+    method = KNN(10).fit(data.train, None)
+    stretched = FeatureSet({Field.FEATURES: data.test.features * torch.logspace(-3, 3, 600)[:, None]})
+    torch.testing.assert_close(method.score(stretched), method.score(data.test), rtol=1e-4, atol=1e-6)

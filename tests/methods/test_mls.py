@@ -1,0 +1,11 @@
+import numpy as np
+import pytest
+from problems import KINDS, problem, scores, z
+
+from openbench.methods.mls import MLS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_is_the_negative_of_the_last_sorted_logit(kind):
+    data = problem(kind)
+    np.testing.assert_array_equal(scores(MLS(), data), -np.sort(z(data.test), axis=1)[:, -1])

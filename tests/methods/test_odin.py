@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+import torch
+from problems import assert_equal, problem, scores
+from scipy.special import softmax
+from torch.nn import functional
+
+from openbench.backbones.cifar import resnet
+from openbench.core.features import FeatureSet
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Field, Perturb
+from openbench.errors import MethodError
+from openbench.methods.odin import ODIN
+
+
+@pytest.fixture(scope="module")
+def network():
+    backbone = resnet("toy", "resnet8", num_classes=4, preprocess=Preprocess(8, 8, std=(0.2, 0.3, 0.4))).initialise(0)
+    return backbone.load_state(backbone.module().state_dict(), "random")
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def by_hand(network, images: torch.Tensor, temperature: float, epsilon: float) -> np.ndarray:
+    """The authors' recipe in float64: backward of the cross-entropy, one signed step, softmax of the second pass."""
+    module = network.module().double().eval()
+    x = images.double().requires_grad_(True)
+    logits = module(x)
+    functional.cross_entropy(logits / temperature, logits.argmax(dim=1)).backward()
+    step = torch.where(x.grad >= 0, 1.0, -1.0) / torch.tensor([0.2, 0.3, 0.4]).view(1, 3, 1, 1)
+    with torch.no_grad():
+        moved = module(x - epsilon * step).numpy()
+    module.float()
+    return softmax(moved / temperature, axis=1).max(axis=1)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.0014, 0.02])
+@pytest.mark.parametrize("temperature", [1.0, 10.0, 1000.0])
+def test_equals_the_recipe_through_a_real_network(network, images, temperature, epsilon):
+    method = ODIN(temperature, epsilon)
+    expected = 1 / 4 - by_hand(network, images, temperature, epsilon)
+    outputs = network.outputs(images, method.request)
+    found = method.score(FeatureSet({Field.LOGITS: outputs.logits}))
+    # One float32 pass decides about 1e-4 of the spread of logits, and the sign of gradients near zero.
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+def test_the_step_moves_scores(network, images):
+    still, moved = (
+        ODIN(1000.0, e).score(FeatureSet({Field.LOGITS: network.outputs(images, ODIN(1000.0, e).request).logits}))
+        for e in (0.0, 0.02)
+    )
+    assert bool((moved < still).all()), "the step goes towards confidence"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1000.0])
+def test_score_is_the_softmax_of_the_logits_it_is_given(temperature):
+    data = problem()
+    expected = 1 / 6 - softmax(data.test.logits.double().numpy() / temperature, axis=1).max(axis=1)
+    assert_equal(scores(ODIN(temperature), data), expected)
+
+
+def test_scores_differ_where_float32_probabilities_tie_at_high_temperature():
+    logits = torch.randn(20_000, 10, generator=torch.Generator().manual_seed(0))
+    plain = torch.softmax(logits / 1000, dim=1).max(dim=1).values
+    found = ODIN().score(FeatureSet({Field.LOGITS: logits}))
+    assert len(plain.unique()) < 0.65 * len(logits)
+    assert len(found.unique()) > 0.99 * len(logits)
+    exact = -softmax(logits.double().numpy() / 1000, axis=1).max(axis=1)
+    assert np.diff(exact[np.argsort(found.numpy(), kind="stable")]).min() > -1e-9
+
+
+def test_request_names_the_step_of_this_instance():
+    assert ODIN(10, 0.0028).request.perturb == Perturb(10.0, 0.0028, "sign")
+    assert ODIN(10.0).request == ODIN(10).request
+    assert ODIN.needs.fit_on is None
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"epsilon": -0.1}])
+def test_impossible_hyper_parameters_are_refused(wrong):
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        ODIN(**wrong)

@@ -1,0 +1,97 @@
+"""pytorch-ood on the same inputs, where it is right: an implementation by other people."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from problems import assert_equal, problem, scores
+from scipy.stats import rankdata
+
+from openbench._compat import prepare_torchvision
+from openbench.methods.ash import ASH
+from openbench.methods.energy import Energy
+from openbench.methods.gradnorm import GradNorm
+from openbench.methods.knn import KNN
+from openbench.methods.mds import MDS
+from openbench.methods.react import ReAct
+from openbench.methods.vim import ViM
+
+
+@pytest.fixture(scope="module")
+def peer():
+    prepare_torchvision()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own imports
+        return pytest.importorskip("pytorch_ood.detector", reason="pytorch-ood is not installed")
+
+
+def maps(features: torch.Tensor) -> torch.Tensor:
+    return features[:, :, None, None]
+
+
+def head_of(data) -> torch.nn.Module:
+    linear = torch.nn.Linear(24, data.head.num_classes)
+    linear.load_state_dict({"weight": data.head.weight, "bias": data.head.bias})
+    return torch.nn.Sequential(torch.nn.Flatten(), linear).requires_grad_(False)
+
+
+def same_order(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Ranks differ by rounding only."""
+    return float(np.corrcoef(rankdata(ours), rankdata(theirs))[0, 1]) > 1 - 1e-6
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+def test_energy_equals_peer(peer, kind):
+    data = problem(kind)
+    assert_equal(scores(Energy(), data), peer.EnergyBased.score(data.test.logits).numpy())
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+def test_knn_is_the_square_of_the_peers_distance(peer, kind):
+    data = problem(kind)
+    theirs = peer.KNN(None, k=50).fit_features(data.train.features, data.train.labels)
+    assert_equal(scores(KNN(50), data), theirs.predict_features(data.test.features).numpy() ** 2)
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+def test_mds_ranks_like_the_peer(peer, kind):
+    """Its scale is 1/(2n) of ours, and it adds a ridge of 1e-6."""
+    data = problem(kind)
+    labels = torch.unique(data.train.labels, return_inverse=True)[1]  # it cannot leave a class out
+    theirs = peer.Mahalanobis(None).fit_features(data.train.features, labels)
+    theirs = theirs.predict_features(data.test.features).numpy()
+    ours = scores(MDS(), data)
+    assert same_order(ours, theirs)
+    assert_equal(theirs / theirs.mean(), ours / ours.mean(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+def test_vim_equals_peer(peer, kind):
+    data = problem(kind)
+    theirs = peer.ViM(None, d=12, w=data.head.weight, b=data.head.bias)
+    theirs.fit_features(data.train.features, data.train.labels)
+    assert_equal(scores(ViM(12), data), theirs.predict_features(data.test.features).numpy(), rtol=2e-3)
+
+
+@pytest.mark.parametrize("variant", ["b", "p", "s"])
+def test_ash_equals_peer(peer, variant):
+    data = problem(seed=1)
+    theirs = peer.ASH(None, head_of(data), f"ash-{variant}", percentile=0.75)
+    assert_equal(scores(ASH(75, variant), data), theirs.predict_feature_maps(maps(data.test.features)).numpy())
+
+
+def test_react_equals_peer_given_the_same_activations(peer):
+    data = problem()
+    theirs = peer.ReAct(None, head_of(data), percentile=0.9)
+    theirs.fit_feature_maps(maps(data.val.features), data.val.labels)
+    ours = scores(ReAct(90), data)
+    assert_equal(ours, theirs.predict_feature_maps(maps(data.test.features)).numpy(), rtol=1e-4)
+
+
+def test_gradnorm_of_the_weight_equals_peer(peer):
+    """Its mean over classes, its gradient of the weight alone."""
+    data = problem(n=60)
+    model = head_of(data).requires_grad_(True)
+    theirs = peer.GradNorm(model, param_filter=lambda name: name.endswith("weight"))
+    assert_equal(scores(GradNorm(mean=True), data), theirs.predict(data.test.features).detach().numpy(), rtol=1e-4)

@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+import torch
+from problems import KINDS, assert_equal, f, problem, scores
+from scipy.special import logsumexp
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods.react import ReAct
+
+
+def interpolated(values: np.ndarray, percentile: float) -> float:
+    """The percentile from the sorted values, by hand: position (n − 1)·p/100, linear in between."""
+    ordered = np.sort(values.ravel())
+    position = (len(ordered) - 1) * percentile / 100
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return float(ordered[low] + (position - low) * (ordered[high] - ordered[low]))
+
+
+@pytest.mark.parametrize("percentile", [0, 85, 90, 99, 100])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_clipping_by_hand(kind, percentile):
+    data = problem(kind)
+    threshold = interpolated(f(data.val), percentile)
+    clipped = np.where(f(data.test) > threshold, threshold, f(data.test))
+    expected = -logsumexp(clipped @ data.weight.T + data.bias, axis=1)
+    assert_equal(scores(ReAct(percentile), data), expected)
+
+
+def test_the_threshold_comes_from_validation_not_from_training():
+    assert ReAct.needs.fit_on == "id_val"
+
+
+def test_a_threshold_above_all_features_is_the_energy():
+    data = problem()
+    big = FeatureSet({Field.FEATURES: 1000 + torch.rand(5, 24)})
+    method = ReAct(50).fit(big, data.head)
+    torch.testing.assert_close(method.score(data.test), -torch.logsumexp(data.test.logits, dim=1))
+
+
+@pytest.mark.parametrize("percentile", [-1, 101, float("nan")])
+def test_impossible_percentiles_are_refused(percentile):
+    with pytest.raises(MethodError, match="0 to 100"):
+        ReAct(percentile)

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+import torch
+from problems import KINDS, assert_equal, problem, scores, y, z
+from scipy.optimize import brentq
+from scipy.special import log_softmax, softmax
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods.temp_scaling import TempScaling
+
+
+def likelihood_slope(inverse: float, logits: np.ndarray, labels: np.ndarray) -> float:
+    """Derivative of the mean negative log-likelihood by 1/T: E_p[z] − z_y, averaged."""
+    expected = (softmax(inverse * logits, axis=1) * logits).sum(axis=1)
+    return float((expected - logits[np.arange(len(labels)), labels]).mean())
+
+
+def nll(temperature: float, logits: np.ndarray, labels: np.ndarray) -> float:
+    return -float(log_softmax(logits / temperature, axis=1)[np.arange(len(labels)), labels].mean())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_converged_temperature_is_the_root_of_the_likelihood_slope(kind):
+    data = problem(kind)
+    logits, labels = z(data.val), y(data.val)
+    inverse = brentq(likelihood_slope, 1e-4, 1e3, args=(logits, labels), xtol=1e-14)
+    method = TempScaling("converged").fit(data.val, None)
+    assert float(method.temperature_) == pytest.approx(1 / inverse, rel=1e-4)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "converged"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_softmax_at_the_learnt_temperature(kind, solver):
+    data = problem(kind)
+    method = TempScaling(solver)
+    found = scores(method, data)
+    assert_equal(found, -softmax(z(data.test) / float(method.temperature_), axis=1).max(axis=1))
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed", "two_classes"])
+def test_the_published_steps_move_from_one_and_a_half_towards_the_optimum(kind):
+    data = problem(kind)
+    steps, best = (float(TempScaling(s).fit(data.val, None).temperature_) for s in ("lbfgs", "converged"))
+    assert min(1.5, best) - 1e-3 <= steps <= max(1.5, best) + 1e-3
+    assert nll(steps, z(data.val), y(data.val)) < nll(1.5, z(data.val), y(data.val))
+
+
+def test_calibrated_logits_keep_their_temperature():
+    """Labels drawn from softmax(z / 2.5): the optimum tends to T = 2.5."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(60_000, 5, generator=generator)
+    labels = torch.multinomial(torch.softmax(logits / 2.5, dim=1), 1, generator=generator)[:, 0]
+    method = TempScaling("converged").fit(FeatureSet({Field.LOGITS: logits, Field.LABELS: labels}), None)
+    assert float(method.temperature_) == pytest.approx(2.5, rel=0.02)
+
+
+def test_unknown_solver_is_refused():
+    with pytest.raises(MethodError, match="lbfgs, converged"):
+        TempScaling("adam")

@@ -1,0 +1,77 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from problems import KINDS, Problem, assert_equal, f, problem, scores, z
+from scipy.special import logsumexp
+
+from openbench.core.features import Head
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods.vim import ViM
+
+
+def by_svd(data: Problem, dim: int) -> np.ndarray:
+    """The principal subspace from the singular vectors of the shifted features, the residual by subtraction."""
+    u = np.linalg.lstsq(data.weight, -data.bias, rcond=1e-5)[0]
+    _, _, directions = np.linalg.svd(f(data.train) - u, full_matrices=True)
+    principal = directions[:dim].T
+
+    def residual(features: np.ndarray) -> np.ndarray:
+        shifted = features - u
+        return np.linalg.norm(shifted - shifted @ principal @ principal.T, axis=1)
+
+    alpha = z(data.train).max(axis=1).mean() / residual(f(data.train)).mean()
+    return alpha * residual(f(data.test)) - logsumexp(z(data.test), axis=1)
+
+
+@pytest.mark.parametrize("dim", [1, 12, 19])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "dead"])
+def test_equals_a_singular_value_decomposition(kind, dim):
+    data = problem(kind)
+    assert_equal(scores(ViM(dim), data), by_svd(data, dim))
+
+
+def test_dead_features_leave_residuals_where_they_vary():
+    data = problem("dead")
+    assert_equal(scores(ViM(8), data), by_svd(data, 8))
+
+
+def test_rows_of_the_head_that_sum_to_zero_do_not_invert_noise():
+    """Centred rows lower the rank of W by one; a cut-off near float32's ε would invert what rounding left."""
+    data = problem()
+    weight = data.head.weight - data.head.weight.mean(dim=0)
+    head = Head(weight, data.head.bias)
+    centred = Problem(
+        *(replace(x, columns={**x.columns, Field.LOGITS: head(x.features)}) for x in (data.train, data.val, data.test)),
+        head,
+    )
+    assert np.linalg.matrix_rank(weight.double().numpy(), tol=1e-5) == 5
+    assert_equal(scores(ViM(12), centred), by_svd(centred, 12))
+
+
+@pytest.mark.parametrize(("d", "dim"), [(24, 12), (300, 256)])
+def test_auto_leaves_residual_directions_in_small_networks(d, dim):
+    generator = torch.Generator().manual_seed(0)
+    data = problem()
+    head = Head(torch.randn(4, d, generator=generator), torch.zeros(4))
+    features = torch.randn(400, d, generator=generator)
+    split = replace(data.train, columns={Field.FEATURES: features, Field.LOGITS: head(features)})
+    auto, fixed = ViM().fit(split, head), ViM(dim).fit(split, head)
+    assert auto.residual_.shape == (d, d - dim)
+    assert torch.equal(auto.score(split), fixed.score(split))
+    assert auto.params() == {"dim": "auto"}
+
+
+@pytest.mark.parametrize("dim", [24, 1000])
+def test_a_subspace_as_large_as_the_feature_space_is_an_error(dim):
+    data = problem()
+    with pytest.raises(MethodError, match="1 to 23 for features of dimension 24"):
+        ViM(dim).fit(data.train, data.head)
+
+
+@pytest.mark.parametrize("dim", [0, -3, 2.5, "all"])
+def test_impossible_dimensions_are_refused(dim):
+    with pytest.raises(MethodError, match="dim out of range"):
+        ViM(dim)
