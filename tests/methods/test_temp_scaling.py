@@ -47,6 +47,14 @@ def test_the_published_steps_move_from_one_and_a_half_towards_the_optimum(kind):
     assert nll(steps, z(data.val), y(data.val)) < nll(1.5, z(data.val), y(data.val))
 
 
+def test_the_published_steps_stop_short_of_a_distant_optimum():
+    """Steps of .01 do not get from 1.5 to 50 in 50 iterations: published temperatures need not be optimal ones."""
+    data = problem("hot")
+    steps, best = (float(TempScaling(s).fit(data.val, None).temperature_) for s in ("lbfgs", "converged"))
+    assert best > 10
+    assert 1.6 < steps < best / 2
+
+
 def test_calibrated_logits_keep_their_temperature():
     """Labels drawn from softmax(z / 2.5): the optimum tends to T = 2.5."""
     generator = torch.Generator().manual_seed(0)

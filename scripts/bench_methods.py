@@ -1,0 +1,255 @@
+"""Print fit and score times and memory of post-hoc methods, as ratios to a floor measured in the same process.
+
+    OMP_NUM_THREADS=2 python scripts/bench_methods.py                          # every method, 50,000 × 512, C = 10
+    OMP_NUM_THREADS=2 python scripts/bench_methods.py --methods knn,mds,vim --train 10000 --test 5000
+
+The floor of a step is the work that cannot be avoided: float32 matrix products of the same size (KNN: queries × bank;
+MDS: features × d × d; …), a selection of the largest entries (ASH) or of a percentile (ReAct), or one pass over the
+columns that the step needs, with the head's product where there is one. `peer` is pytorch-ood on the same arrays, where
+it is installed and takes them.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from openbench import paths
+from openbench.build import build
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field
+from openbench.errors import MethodError
+
+BATCH = 4096
+NODES = {f.stem: yaml.safe_load(f.read_text()) for f in sorted((paths.config_dir() / "method").glob("*.yaml"))}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much data: training samples n, test samples m, dimensions d, classes c."""
+
+    n: int
+    m: int
+    d: int
+    c: int
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rectified features around class centres, with the logits of a linear head."""
+
+    train: FeatureSet
+    test: FeatureSet
+    head: Head
+
+
+def make_data(size: Sizes) -> Data:
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(size.c, size.d, generator=generator)
+    head = Head(0.1 * centres, torch.zeros(size.c))
+
+    def split(count: int) -> FeatureSet:
+        labels = torch.randint(size.c, (count,), generator=generator)
+        features = (centres[labels] + torch.randn(count, size.d, generator=generator)).relu_()
+        return FeatureSet({Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels})
+
+    return Data(split(size.n), split(size.m), head)
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    """Return the median wall time of `work` after one warm-up call."""
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def gemm(rows: int, inner: int, columns: int) -> float:
+    """Seconds of one (rows, inner) × (inner, columns) product, timed on at most 8,192 rows and scaled."""
+    part = min(rows, 8192)
+    a, b = torch.randn(part, inner), torch.randn(inner, columns)
+    out = torch.empty(part, columns)
+    return seconds(lambda: torch.mm(a, b, out=out), 3) * rows / part
+
+
+def one_pass(x: FeatureSet, fields: Iterable[Field]) -> float:
+    """Seconds of one pass over columns: an exponential of each logit, a sum of each other value."""
+    passes = {field: torch.exp if field == Field.LOGITS else torch.sum for field in fields}
+    return sum(seconds(lambda f=f: passes[f](x.columns[f]), 5) for f in passes)
+
+
+def fit_floor(name: str, data: Data, size: Sizes) -> float | None:
+    """Seconds below which no fit can stay; None where there is nothing to fit."""
+    request = build(NODES[name], name).request
+    if request.fit_on is None:
+        return None
+    if name in ("mds", "rmds", "vim", "residual"):
+        residual = gemm(size.n, size.d, size.d - 256 if size.d > 256 else size.d // 2) if name == "vim" else 0
+        return gemm(size.n, size.d, size.d) + residual
+    if name in ("react", "vra"):
+        values = data.train.features.numpy().reshape(-1)
+        return seconds(lambda: np.partition(values, int(0.9 * values.size)), 3)
+    return one_pass(data.train, request.fields)
+
+
+def score_floor(name: str, data: Data, size: Sizes) -> float:
+    """Seconds below which no scoring can stay."""
+    request = build(NODES[name], name).request
+    head = gemm(size.m, size.d, size.c)
+    products = {
+        "knn": lambda: gemm(size.m, size.d, size.n),
+        "relation": lambda: gemm(size.m, size.d + size.c, size.n),
+        "mds": lambda: gemm(size.m, size.d, size.d) + head,
+        "rmds": lambda: 2 * (gemm(size.m, size.d, size.d) + head),
+        "vim": lambda: gemm(size.m, size.d, size.d - 256 if size.d > 256 else size.d // 2),
+        "residual": lambda: gemm(size.m, size.d, size.d // 2),
+        "ash": lambda: seconds(lambda: data.test.features.topk(size.d // 10, dim=1, sorted=False), 3),
+        "scale": lambda: seconds(lambda: data.test.features.topk(size.d // 7, dim=1, sorted=False), 3),
+        "openmax": lambda: gemm(size.m, size.c, size.c),
+    }
+    if name in products:
+        return products[name]()
+    return one_pass(data.test, request.fields - {Field.LABELS}) + (head if request.head else 0)
+
+
+def fitted(method: Method, data: Data) -> Method:
+    request = method.request
+    train = None if request.fit_on is None else declared(data.train, method)
+    return method.fit(train, data.head if request.head else None)
+
+
+def declared(x: FeatureSet, method: Method) -> FeatureSet:
+    return FeatureSet({f: c for f, c in x.columns.items() if f in method.request.fields})
+
+
+def score(method: Method, data: Data) -> Tensor:
+    x = declared(data.test, method).without_labels()
+    return torch.cat([method.score(rows) for rows in x.batches(BATCH)])
+
+
+def peer(name: str, data: Data) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
+    """Fit and score of pytorch-ood on the same arrays, or None."""
+    try:
+        from openbench._compat import prepare_torchvision
+
+        prepare_torchvision()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pytorch_ood import detector as theirs
+    except ImportError:
+        return None
+    made = {
+        "knn": lambda: theirs.KNN(None, k=50),
+        "mds": lambda: theirs.Mahalanobis(None),
+        "rmds": lambda: theirs.RMD(None),
+        "vim": lambda: theirs.ViM(None, d=256, w=data.head.weight, b=data.head.bias),
+        "she": lambda: theirs.SHE(None, data.head),
+        "dice": lambda: theirs.DICE(None, data.head.weight, data.head.bias, p=0.9),
+    }
+    on_logits = {"energy": theirs.EnergyBased.score, "gen": theirs.GEN.score, "msp": theirs.MaxSoftmax.score}
+    test = data.test
+    if name in on_logits:
+        return (lambda: None), (lambda: on_logits[name](test.logits))
+    if name not in made:
+        return None
+    detector = made[name]()
+    return (
+        lambda: detector.fit_features(data.train.features, data.train.labels),
+        lambda: detector.predict_features(test.features),
+    )
+
+
+def ratio(taken: float, floor: float | None) -> str:
+    return "–" if not floor else f"{taken / floor:.2f}"
+
+
+def row(name: str, data: Data, size: Sizes, options: argparse.Namespace) -> list[str]:
+    method = build(NODES[name], name)
+    fit_time = seconds(lambda: fitted(method, data), options.repeats) if method.request.fit_on is not None else 0.0
+    method = fitted(method, data)
+    score_time = seconds(lambda: score(method, data), options.repeats)
+    floors = fit_floor(name, data, size), score_floor(name, data, size)
+    cells = [name, f"{fit_time:.3f}", ratio(fit_time, floors[0]), f"{score_time:.4f}", ratio(score_time, floors[1])]
+    found = None if options.no_peer else peer(name, data)
+    if found is None:
+        return [*cells, "–", "–"]
+    peer_fit, peer_score = (seconds(work, 1) for work in found)
+    return [*cells, f"{peer_fit:.3f}", f"{peer_score:.4f}"]
+
+
+def line(cells: Sequence[str]) -> str:
+    return f"{cells[0]:<14}" + "".join(f"{cell:>13}" for cell in cells[1:])
+
+
+def memory(name: str, size: Sizes) -> str:
+    """Peak memory in MiB that fitting and scoring add to the data, measured in a process of its own."""
+    program = [sys.executable, __file__, "--memory-of", name]
+    for key, value in (("train", size.n), ("test", size.m), ("dim", size.d), ("classes", size.c)):
+        program += [f"--{key}", str(value)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else "failed"
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def print_memory(name: str, size: Sizes) -> None:
+    data = make_data(size)
+    # Libraries allocate at their first product: that is not the method's.
+    torch.mm(data.test.features[:64], data.test.features[:64].T)
+    before = peak_mib()
+    score(fitted(build(NODES[name], name), data), data)
+    print(f"{peak_mib() - before:.0f}")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default=",".join(NODES), help="comma-separated names; all by default")
+    for key, default in (("train", 50_000), ("test", 50_000), ("dim", 512), ("classes", 10)):
+        parser.add_argument(f"--{key}", type=int, default=default)
+    parser.add_argument("--repeats", type=int, default=3, help="timed calls, of which the median counts")
+    parser.add_argument("--no-peer", action="store_true", help="leave pytorch-ood out")
+    parser.add_argument("--no-memory", action="store_true", help="leave peak memory out")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    size = Sizes(options.train, options.test, options.dim, options.classes)
+    if options.memory_of:
+        return print_memory(options.memory_of, size)
+    data = make_data(size)
+    samples = f"{size.n:,} training and {size.m:,} test samples"
+    title = f"{samples}, d = {size.d}, C = {size.c}, {torch.get_num_threads()} threads"
+    print(title)
+    print(line(("method", "fit s", "× floor", "score s", "× floor", "peer fit s", "peer score s", "extra MiB")))
+    for name in options.methods.split(","):
+        try:
+            cells = row(name, data, size, options)
+        except MethodError as error:
+            print(f"{name}: {error}")
+            continue
+        # A line as soon as it is known: a whole table of large sizes takes minutes.
+        print(line((*cells, "–" if options.no_memory else memory(name, size))), flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()
