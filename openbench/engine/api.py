@@ -11,7 +11,7 @@ from openbench.core.benchmark import Benchmark
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.data.build import build_benchmark
-from openbench.data.verify import CheckReport, verify_benchmark
+from openbench.data.verify import CheckReport, verify_node
 from openbench.engine.evaluate import with_params
 from openbench.engine.run import RunOutcome, RunSpec, feature_store
 from openbench.engine.run import run as run_spec
@@ -20,6 +20,7 @@ from openbench.engine.search import grid
 from openbench.engine.tune import Tuning
 from openbench.errors import ConfigError
 from openbench.metrics.suite import MetricOptions
+from openbench.results.store import RecordStore
 from openbench.training.ensure import Trained, ensure_trained
 
 Config = Mapping[str, Any]
@@ -47,7 +48,8 @@ def run(config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
     benchmark = build_benchmark(config["benchmark"])
     if space and tuning.strategy != "none":
         benchmark.validation()
-    backbone = ready_backbone(config, benchmark, setting, say)
+    RecordStore(setting.records).check_writable()
+    backbone, training = ready_backbone(config, benchmark, setting, say)
     spec = RunSpec(
         benchmark=benchmark,
         backbone=backbone,
@@ -57,6 +59,7 @@ def run(config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
         tuning=tuning,
         metrics=metrics,
         config=config,
+        training=training,
     )
     return run_spec(spec, setting, say)
 
@@ -84,7 +87,7 @@ def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, in
     setting = Runtime.from_config(runtime)
     method, space = build_method(config["method"])
     benchmark = build_benchmark(config["benchmark"])
-    backbone = ready_backbone(config, benchmark, setting, say)
+    backbone, _ = ready_backbone(config, benchmark, setting, say)
     store = feature_store(setting)
     passes = {}
     base = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
@@ -99,7 +102,7 @@ def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, in
 def check(config: Config, runtime: Config, say: Say = _silent) -> CheckReport:
     """Verify what a benchmark promises: counts, readable files, disjoint classes, no image on two sides."""
     Runtime.from_config(runtime)
-    return verify_benchmark(build_benchmark(config["benchmark"]), say)
+    return verify_node(config["benchmark"], say)
 
 
 def build_method(node: Config) -> tuple[Method, dict[str, list[Any]]]:
@@ -113,17 +116,23 @@ def build_method(node: Config) -> tuple[Method, dict[str, list[Any]]]:
     return method, space
 
 
-def ready_backbone(config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = _silent) -> Backbone:
-    """Return the backbone of a config with weights, on its device; trained now if the policy allows."""
-    backbone = _backbone(config, benchmark, runtime)
+def ready_backbone(
+    config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = _silent
+) -> tuple[Backbone, str | None]:
+    """Return the backbone of a config with weights, on its device, and the training that gave them, None if released.
+
+    A backbone without weights is trained now if the policy allows.
+    """
+    resolve_device(runtime.device)
+    backbone, training = _backbone(config, benchmark, runtime), None
     if not backbone.trained:
-        backbone = _trained(config, benchmark, backbone, runtime, say).backbone
+        backbone, training = _trained(config, benchmark, backbone, runtime, say).backbone, name_of(config["training"])
     if backbone.num_classes != len(benchmark.classes):
         raise ConfigError(
             f"backbone '{backbone.name}' tells {backbone.num_classes} classes apart — benchmark '{benchmark.name}' has "
             f"{len(benchmark.classes)} — choose a backbone trained on it (python -m openbench list backbone)"
         )
-    return backbone.to(resolve_device(runtime.device))
+    return backbone.to(resolve_device(runtime.device)), training
 
 
 def name_of(node: Config) -> str:

@@ -5,18 +5,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
-from openbench.core.request import Request
+from openbench.core.request import Field, Request
 from openbench.core.scores import SplitScores
 from openbench.digest import digest
 from openbench.engine.clock import Clock
-from openbench.engine.evaluate import Fitting, fit, score_splits, with_params
+from openbench.engine.evaluate import FeatureSource, Fitting, fit, score_splits, with_params
 from openbench.engine.provenance import provenance
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TuneContext, Tuned, Tuning, tune
@@ -41,7 +43,8 @@ class RunSpec:
         space: hyper-parameter → values to search; empty = nothing to tune.
         tuning: how the search is done.
         metrics: which metrics at which operating points.
-        config: the scientific config, plain and resolved; enters the run id and the record.
+        config: the scientific config, plain and resolved; enters the record.
+        training: how the weights came about, None for released ones.
     """
 
     benchmark: Benchmark
@@ -52,13 +55,19 @@ class RunSpec:
     tuning: Tuning = field(default_factory=Tuning)
     metrics: MetricOptions = field(default_factory=MetricOptions)
     config: Mapping[str, Any] = field(default_factory=dict)
+    training: str | None = None
 
     @property
     def run_id(self) -> str:
-        """Digest of the scientific config, method version, benchmark digest and backbone digest."""
+        """Digest of the scientific config, method version, benchmark digest and backbone digest.
+
+        The benchmark and backbone nodes are left to their digests, which cover what was found: where files lie, or an
+        `incomplete=allow` that allowed nothing, change no number. So is the training of weights that were released.
+        """
+        by_content = {"benchmark", "backbone"} if self.training else {"benchmark", "backbone", "training"}
         return digest(
             {
-                "config": self.config,
+                "config": {name: node for name, node in self.config.items() if name not in by_content},
                 "method": [self.method_name, type(self.method).version],
                 "benchmark": self.benchmark.digest,
                 "backbone": self.backbone.digest,
@@ -137,7 +146,7 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, li
     with clock.stage("score"):
         scores = score_splits(method, (*benchmark.test_splits(), *splits), features, (device, runtime.score_batch))
     with clock.stage("metrics"):
-        metrics = evaluate([as_set(s) for s in scores], spec.metrics)
+        metrics = evaluate(metric_sets(scores, benchmark, features), spec.metrics, runtime.corrections)
     record = ResultRecord(
         run_id=spec.run_id,
         config=dict(spec.config),
@@ -147,7 +156,7 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, li
             "pristine": benchmark.pristine,
             "deviations": list(benchmark.deviations),
         },
-        backbone=describe_backbone(backbone, spec.config),
+        backbone=describe_backbone(backbone, spec.training),
         method={
             "name": spec.method_name,
             "version": type(method).version,
@@ -194,16 +203,32 @@ def feature_store(runtime: Runtime) -> FeatureStore:
     )
 
 
-def as_set(scores: SplitScores) -> SetScores:
-    """The form in which metrics take the scores of a split."""
-    return SetScores(
-        name=scores.name, role=scores.role.value, scores=scores.scores, correct=scores.correct, labels=scores.labels
-    )
+def metric_sets(scores: list[SplitScores], benchmark: Benchmark, features: FeatureSource) -> list[SetScores]:
+    """Return scores in the form that metrics take; ID val and ID test with the classifier's probabilities beside."""
+    probabilities = {
+        split.role: softmax(features(split, Request(fields=frozenset({Field.LOGITS}))))
+        for split in (benchmark.id_val, benchmark.id_test)
+    }
+    return [
+        SetScores(
+            name=s.name,
+            role=s.role.value,
+            scores=s.scores,
+            correct=s.correct,
+            labels=s.labels,
+            probabilities=probabilities.get(s.role),
+        )
+        for s in scores
+    ]
 
 
-def describe_backbone(backbone: Backbone, config: Mapping[str, Any]) -> dict[str, Any]:
+def softmax(x: FeatureSet) -> NDArray[np.float32]:
+    """Return the class probabilities (n, c) float32 of cached logits."""
+    return np.concatenate([torch.softmax(rows.logits, dim=1).cpu().numpy() for rows in x.batches()])
+
+
+def describe_backbone(backbone: Backbone, training: str | None) -> dict[str, Any]:
     """The backbone's part of a record."""
-    training = config.get("training") or {}
     return {
         "name": backbone.name,
         "digest": backbone.digest,
@@ -211,5 +236,5 @@ def describe_backbone(backbone: Backbone, config: Mapping[str, Any]) -> dict[str
         "num_classes": backbone.num_classes,
         "feature_dim": backbone.feature_dim,
         "preprocess": asdict(backbone.preprocess),
-        "training": training.get("name"),
+        "training": training,
     }

@@ -74,6 +74,11 @@ class Runtime:
         return self._cache / "scores"
 
     @property
+    def corrections(self) -> Path:
+        """Where conformal corrections live."""
+        return self._cache / "corrections"
+
+    @property
     def checkpoints(self) -> Path:
         """Where trained weights live."""
         return self._cache / "checkpoints"

@@ -90,9 +90,7 @@ def hyper_parameters(params: Mapping[str, Any]) -> str:
 
 def training_of(record: ResultRecord) -> str:
     """Return how a run's backbone was trained, as users type it after `training=`."""
-    node = record.config.get("training")
-    typed = node.get("_name_") if isinstance(node, dict) else None
-    return str(record.backbone.get("training") or typed or "released weights")
+    return str(record.backbone.get("training") or "released weights")
 
 
 def family_of(key: str) -> str:

@@ -1,0 +1,188 @@
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from openbench.core.benchmark import Split, Validation
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.engine.evaluate import Fitting, fit, predictions, score, score_splits, with_params
+from openbench.engine.tune import TuneContext, Tuning, tune
+from openbench.errors import ConfigError, FieldError, MethodError
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Tilt(Method):
+    """Projects logits on an angle; undefined beyond 360 degrees."""
+
+    needs: ClassVar[Request] = Request()
+    reference: ClassVar[str] = "test"
+    angle: float = 0.0
+
+    def __post_init__(self):
+        self.require(self.angle <= 360, "angle", "at most 360")
+
+    def score(self, x):
+        a = torch.tensor(np.deg2rad(self.angle))
+        return (x.logits @ torch.stack([a.cos(), a.sin()]).to(x.logits.dtype)).float()
+
+
+@dataclass
+class Mean(Method):
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN, head=True
+    )
+    reference: ClassVar[str] = "test"
+
+    def fit(self, train, head):
+        assert train.labels.dtype == torch.int64
+        self.mean_, self.head_ = train.features.mean(0), head
+        return self
+
+    def score(self, x):
+        return (x.features - self.learnt("mean_")).norm(dim=1)
+
+
+def split(name, role, n=6):
+    labels = np.arange(n) % 2 if role.is_id else np.full(n, -1)
+    items = [np.zeros((4, 4, 3), np.uint8)] * n
+    return Split(name, role, items, labels, [str(i) for i in range(n)], (), f"{role}{name}", n)
+
+
+@dataclass
+class Source:
+    """Random columns per split, and a log of what was asked for."""
+
+    shift: dict = field(default_factory=dict)
+    asked: list = field(default_factory=list)
+
+    def __call__(self, split, request):
+        self.asked.append((split.role, request.perturb))
+        g = torch.Generator().manual_seed(len(split.digest) + sum(map(ord, split.digest)))
+        z = torch.randn(len(split), 2, generator=g) + self.shift.get(split.role, 0.0)
+        columns = {Field.LOGITS: z, Field.FEATURES: z * 2, Field.LABELS: torch.as_tensor(split.labels)}
+        return FeatureSet(columns)
+
+
+VALIDATION = Validation(split("a", Role.ID_VAL, 40), split("b", Role.OOD_VAL, 50))
+FITTING = Fitting(split("a", Role.ID_TRAIN, 30), VALIDATION.id_val, Head(torch.eye(2), torch.zeros(2)))
+
+
+def context(source):
+    return TuneContext(VALIDATION, FITTING, source, CPU, batch=7)
+
+
+def test_the_best_validation_auroc_wins_and_every_trial_is_kept():
+    source = Source({Role.OOD_VAL: torch.tensor([0.0, 1.5])})
+    tuned = tune(Tilt(), {"angle": [0.0, 90.0, 180.0, 270.0]}, context(source))
+    assert tuned.params == {"angle": 90.0}
+    z = [source(s, Request()).logits.double() for s in (VALIDATION.id_val, VALIDATION.ood_val)]
+    truth = [0] * 40 + [1] * 50
+    for trial in tuned.trials:
+        a = np.deg2rad(trial["params"]["angle"])
+        s = np.concatenate([v.numpy() @ [np.cos(a), np.sin(a)] for v in z])
+        assert trial["auroc"] == pytest.approx(roc_auc_score(truth, s), abs=1e-6)
+
+
+def test_ties_go_to_the_first_setting():
+    tuned = tune(Tilt(), {"angle": [360.0, 0.0]}, context(Source()))
+    assert tuned.params == {"angle": 360.0}
+
+
+def test_tuning_asks_for_validation_splits_only():
+    source = Source()
+    tune(Mean(), {}, context(source))
+    assert {role for role, _ in source.asked} == {Role.ID_TRAIN, Role.ID_VAL, Role.OOD_VAL}
+
+
+def test_an_infeasible_setting_is_recorded_and_not_chosen():
+    tuned = tune(Tilt(), {"angle": [720.0, 45.0]}, context(Source()))
+    assert tuned.params == {"angle": 45.0}
+    assert "at most 360" in tuned.trials[0]["infeasible"]
+
+
+def test_a_space_without_feasible_setting_is_an_error():
+    with pytest.raises(MethodError, match="none of the 2 settings"):
+        tune(Tilt(), {"angle": [720.0, 1000.0]}, context(Source()))
+
+
+def test_an_unknown_strategy_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'validation'"):
+        Tuning("validaton")
+
+
+def test_fit_gets_labels_and_head_as_declared():
+    method = fit(Mean(), FITTING, Source(), CPU)
+    assert torch.equal(method.head_.weight, torch.eye(2))
+
+
+def test_a_method_without_fit_on_causes_no_train_pass():
+    source = Source()
+    fit(Tilt(), FITTING, source, CPU)
+    assert source.asked == []
+
+
+def test_undeclared_columns_cannot_be_read_in_a_run():
+    @dataclass
+    class Sneaky(Tilt):
+        def score(self, x):
+            return x.features[:, 0]
+
+    with pytest.raises(FieldError, match="'features' read but not there"):
+        score(Sneaky(), Source()(VALIDATION.id_val, Request()), 10, "a")
+
+
+def test_labels_cannot_be_read_in_score():
+    @dataclass
+    class Sneaky(Mean):
+        def score(self, x):
+            return x.labels.float()
+
+    with pytest.raises(FieldError, match="in fit only"):
+        score(Sneaky(), Source()(VALIDATION.id_val, Request()), 10, "a")
+
+
+def test_nan_scores_are_an_error_that_names_method_and_split():
+    @dataclass
+    class Broken(Tilt):
+        def score(self, x):
+            return x.logits[:, 0] * float("nan")
+
+    with pytest.raises(MethodError, match=r"Broken.score on a \(id_val\): 40 of 40 scores are NaN"):
+        score(Broken(), Source()(VALIDATION.id_val, Request()), 7, "a (id_val)")
+
+
+def test_scores_of_wrong_shape_are_an_error():
+    @dataclass
+    class Wide(Tilt):
+        def score(self, x):
+            return x.logits
+
+    with pytest.raises(MethodError, match=r"shape \(7, 2\) — \(7,\) expected"):
+        score(Wide(), Source()(VALIDATION.id_val, Request()), 7, "a")
+
+
+def test_scores_do_not_depend_on_the_batch_size():
+    x = Source()(VALIDATION.id_val, Request())
+    np.testing.assert_array_equal(score(Tilt(30), x, 7, "a"), score(Tilt(30), x, 1000, "a"))
+
+
+def test_with_params_leaves_the_original_alone():
+    base = Tilt(10.0)
+    assert with_params(base, {"angle": 20.0}) == Tilt(20.0)
+    assert base == Tilt(10.0)
+
+
+def test_predictions_are_the_classifiers_argmax():
+    source = Source()
+    test = split("t", Role.ID_TEST, 20)
+    scored = score_splits(Tilt(), (test,), source, (CPU, 6))[0]
+    expected = source(test, Request()).logits.argmax(1).numpy()
+    np.testing.assert_array_equal(predictions(test, source), expected)
+    np.testing.assert_array_equal(scored.correct, expected == test.labels)
