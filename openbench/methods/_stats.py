@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,7 +103,8 @@ def whitening(covariance: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(covariance)
     cut = 10 * len(values) * torch.finfo(values.dtype).eps * values[-1].clamp(min=0)
     keep = values > cut
-    return vectors[:, keep] / values[keep].sqrt()
+    whitened: Tensor = vectors[:, keep] / values[keep].sqrt()
+    return whitened
 
 
 def row_normalise(x: Tensor) -> Tensor:
@@ -118,6 +120,32 @@ def max_softmax_deficit(logits: Tensor) -> Tensor:
     weights = (z - top).exp()
     total: Tensor = weights.sum(dim=1)
     return weights.scatter(1, index, 0.0).sum(dim=1) / total
+
+
+def softmax_shortfall(logits: Tensor, temperature: float) -> Tensor:
+    """Return 1/C − max softmax(z/T) (n,) float32, computed in float64.
+
+    At high temperatures all maxima lie just above 1/C and differ in digits that float32 has around 0 only.
+    """
+    z = logits.to(torch.float64) / temperature
+    top: Tensor = torch.exp(z - z.amax(dim=1, keepdim=True)).sum(dim=1).reciprocal()
+    return (1 / z.shape[1] - top).float()
+
+
+def mean_feature(train: FeatureSet) -> Tensor:
+    """Return the mean feature (d,) float64 of a split, read in batches."""
+    parts = [rows.features.sum(dim=0, dtype=torch.float64) for rows in train.batches(FIT_BATCH)]
+    return torch.stack(parts).sum(dim=0) / len(train)
+
+
+def percentile_of_all(values: Tensor, percentile: float) -> float:
+    """Return a percentile of all entries, interpolated linearly between order statistics."""
+    return float(np.percentile(values.cpu().numpy().reshape(-1), percentile))
+
+
+def largest_kept(dim: int, percentile: float) -> int:
+    """Return how many of `dim` entries stay when a percentile is removed: d − round(d·p/100), halves to even."""
+    return dim - round(dim * percentile / 100)
 
 
 def _symmetric(matrix: Tensor) -> Tensor:

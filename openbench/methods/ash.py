@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from openbench.core.method import HeadMethod
+from openbench.methods._stats import largest_kept
 
 
 @dataclass
@@ -41,7 +42,7 @@ class ASH(HeadMethod):
     def reshape(self, features: Tensor) -> Tensor:
         """Return the shaped features (n, d)."""
         d = features.shape[1]
-        k = d - round(d * self.percentile / 100)
+        k = largest_kept(d, self.percentile)
         self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
         top, index = features.topk(k, dim=1, sorted=False)
         total = features.sum(dim=1, keepdim=True)

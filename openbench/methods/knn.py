@@ -88,7 +88,7 @@ class KNN(Method):
         for start in range(0, len(self.bank_), _BANK_CHUNK):
             stop = start + _BANK_CHUNK
             block = self.bank_[start:stop].to(queries.device)
-            cosine = queries @ block.T * self.scale_[start:stop].to(queries.device)
+            cosine = (queries @ block.T).mul_(self.scale_[start:stop].to(queries.device))
             top, index = cosine.topk(min(self.k, cosine.shape[1]), dim=1, sorted=False)
             index += start
             if best is not None:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Perturb, Request
+from openbench.methods._stats import softmax_shortfall
 
 
 @dataclass
@@ -47,6 +47,4 @@ class ODIN(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        z = x.logits.double() / self.temperature
-        top = 1 / torch.exp(z - z.max(dim=1, keepdim=True).values).sum(dim=1)
-        return (1 / z.shape[1] - top).float()
+        return softmax_shortfall(x.logits, self.temperature)

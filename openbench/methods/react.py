@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +10,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import HeadMethod
 from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError
+from openbench.methods._stats import percentile_of_all
 
 
 @dataclass
@@ -42,8 +42,7 @@ class ReAct(HeadMethod):
         """Find the threshold on ID validation features (n, d)."""
         if train is None:
             raise MethodError("ReAct.fit: needs ID validation features — found None")
-        values = train.features.cpu().numpy().reshape(-1)
-        self.threshold_ = torch.tensor(float(np.percentile(values, self.percentile)))
+        self.threshold_ = torch.tensor(percentile_of_all(train.features, self.percentile))
         return super().fit(None, head)
 
     def reshape(self, features: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._stats import moments
+from openbench.methods._subspace import logit_origin, minor_directions
 
 
 @dataclass
@@ -28,7 +28,7 @@ class ViM(Method):
         MethodError: `dim` outside 1 to d − 1: no direction would be left.
 
     Reference: Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, CVPR 2022, arXiv 2203.10807. W⁺ has a
-    relative cut-off of 1e-5: rows of W that sum to zero lower its rank, and their inverse would be noise.
+    relative cut-off of 1e-5; OpenOOD's 1e-15 inverts noise where the rows of W sum to zero.
     """
 
     needs: ClassVar[Request] = Request(
@@ -49,11 +49,9 @@ class ViM(Method):
         d = head.weight.shape[1]
         dim = (256 if d > 256 else d // 2) if self.dim == "auto" else self.dim
         self.require(dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
-        origin = -torch.linalg.pinv(head.weight.double(), rtol=1e-5) @ head.bias.double()
-        covariance = moments(train, by_class=False).covariance_around(origin)
-        _, vectors = torch.linalg.eigh(covariance)  # ascending: the residual directions come first
+        origin = logit_origin(head)
         self.origin_ = origin.float()
-        self.residual_ = vectors[:, : d - dim].float()
+        self.residual_ = minor_directions(train, origin, dim).float()
         self.alpha_ = torch.tensor(self._alpha(train))
         return self
 

@@ -1,0 +1,71 @@
+"""Simplified Hopfield energy."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self, get_args
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.methods._inputs import training
+from openbench.methods._stats import FIT_BATCH, row_normalise
+
+Metric = Literal["inner_product", "euclidean", "cosine"]
+
+
+@dataclass
+class SHE(Method):
+    """Negative similarity to the stored pattern of the predicted class.
+
+    score(x) = −f·m_ŷ, m_c the mean feature of correctly classified training samples of class c.
+
+    Args:
+        metric: `inner_product` as above; `euclidean` is ‖f − m_ŷ‖, `cosine` is −cos(f, m_ŷ).
+
+    Raises:
+        MethodError: an unknown metric, or no training split.
+
+    Reference: Zhang et al., Out-of-Distribution Detection based on In-Distribution Data Patterns Memorization with
+    Modern Hopfield Energy, ICLR 2023. A class without a correctly classified sample takes the mean of all its samples,
+    a class without samples that of all training samples (OpenOOD: NaN).
+    """
+
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN
+    )
+    reference: ClassVar[str] = "Zhang et al., ICLR 2023"
+
+    metric: Metric = "inner_product"
+
+    def __post_init__(self) -> None:
+        """Check the metric."""
+        self.require(self.metric in get_args(Metric), "metric", ", ".join(get_args(Metric)))
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Average the features (n, d) of correctly classified samples per class, from logits (n, c) and labels."""
+        train = training(train, "SHE")
+        classes, d = train.logits.shape[1], train.features.shape[1]
+        sums = torch.zeros(2, classes, d, dtype=torch.float64, device=train.device)
+        counts = torch.zeros(2, classes, dtype=torch.float64, device=train.device)
+        for rows in train.batches(FIT_BATCH):
+            f = rows.features.double()
+            correct = rows.logits.argmax(dim=1) == rows.labels
+            for place, keep in enumerate((correct, torch.ones_like(correct))):
+                sums[place].index_add_(0, rows.labels[keep], f[keep])
+                counts[place] += torch.bincount(rows.labels[keep], minlength=classes)
+        overall = (sums[1].sum(dim=0) / counts[1].sum()).expand(classes, d)
+        of_class = torch.where(counts[1, :, None] > 0, sums[1] / counts[1, :, None], overall)
+        self.patterns_ = torch.where(counts[0, :, None] > 0, sums[0] / counts[0, :, None], of_class).float()
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        pattern = self.learnt("patterns_").to(x.features.device)[x.logits.argmax(dim=1)]
+        if self.metric == "euclidean":
+            distance: Tensor = torch.linalg.vector_norm(x.features - pattern, dim=1)
+            return distance
+        if self.metric == "cosine":
+            return -(row_normalise(x.features) * row_normalise(pattern)).sum(dim=1)
+        return -(x.features * pattern).sum(dim=1)

@@ -1,0 +1,42 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from problems import KINDS, assert_equal, f, problem, scores, y
+from scipy.linalg import pinvh
+from sklearn.covariance import EmpiricalCovariance
+
+from openbench.core.request import Field
+from openbench.methods.rmds import RMDS
+
+
+def distances(features: np.ndarray, mean: np.ndarray, cloud: np.ndarray) -> np.ndarray:
+    """Squared Mahalanobis distances to `mean` under the covariance of `cloud`, by sklearn and SciPy."""
+    covariance = EmpiricalCovariance(assume_centered=True, store_precision=False).fit(cloud).covariance_
+    return np.einsum("nd,de,ne->n", features - mean, pinvh(covariance, rtol=1e-10), features - mean)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_distances_taken_class_by_class(kind):
+    data = problem(kind)
+    features, labels, test = f(data.train), y(data.train), f(data.test)
+    means = {c: features[labels == c].mean(axis=0) for c in np.unique(labels)}
+    within = np.stack([row - means[label] for row, label in zip(features, labels, strict=True)])
+    nearest = np.min([distances(test, mean, within) for mean in means.values()], axis=0)
+    overall = features.mean(axis=0)
+    background = distances(test, overall, features - overall)
+    # The difference of two distances: its error is measured by them, not by itself.
+    np.testing.assert_allclose(scores(RMDS(), data), nearest - background, rtol=1e-5, atol=1e-5 * nearest.max())
+
+
+def test_dead_and_duplicated_features_change_nothing():
+    data = problem("dead")
+    keep = torch.tensor([d for d in range(24) if d >= 4 and d not in (20, 21, 22)])
+
+    def thinned(x):
+        return replace(x, columns={**x.columns, Field.FEATURES: x.features[:, keep]})
+
+    full = RMDS().fit(data.train, None).score(data.test)
+    thin = RMDS().fit(thinned(data.train), None).score(thinned(data.test))
+    assert_equal(full, thin.double().numpy(), rtol=1e-4)

@@ -1,0 +1,34 @@
+import numpy as np
+import pytest
+import torch
+from problems import assert_equal, f, problem, scores
+from scipy.special import logsumexp
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods.scale import SCALE
+
+
+@pytest.mark.parametrize("percentile", [0, 65, 85, 90])
+@pytest.mark.parametrize("kind", ["rectified", "hot", "two_classes", "many_classes", "dead"])
+def test_equals_scaling_sample_by_sample(kind, percentile):
+    data = problem(kind)
+    scaled = []
+    for row in f(data.test):
+        kept = np.sort(row)[int(np.round(24 * percentile / 100)) :]
+        scaled.append(row * np.exp(row.sum() / kept.sum()))
+    expected = -logsumexp(np.array(scaled) @ data.weight.T + data.bias, axis=1)
+    assert_equal(scores(SCALE(percentile), data), expected)
+
+
+def test_a_sample_without_activations_scores_the_energy_of_the_bias():
+    data = problem()
+    found = SCALE().fit(None, data.head).score(FeatureSet({Field.FEATURES: torch.zeros(2, 24)}))
+    torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))
+
+
+@pytest.mark.parametrize("percentile", [-1, 100])
+def test_impossible_percentiles_are_refused(percentile):
+    with pytest.raises(MethodError, match="percentile"):
+        SCALE(percentile)
