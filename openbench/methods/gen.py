@@ -26,8 +26,7 @@ class GEN(Method):
     Raises:
         MethodError: γ or M out of range.
 
-    Reference: Liu et al., GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection, CVPR 2023 (not on
-    arXiv).
+    Reference: Liu et al., GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection, CVPR 2023.
     """
 
     needs: ClassVar[Request] = Request()

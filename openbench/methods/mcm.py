@@ -1,0 +1,50 @@
+"""Maximum concept matching."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request
+from openbench.methods._inputs import classifier
+from openbench.methods._stats import row_normalise, softmax_shortfall
+
+
+@dataclass
+class MCM(Method):
+    """Negative maximum softmax probability of the cosines between the feature and the class prototypes.
+
+    score(x) = 1/C − max_c softmax(cos(f, w_c)/τ)_c, w_c the rows of the head: text embeddings for zero-shot CLIP. The
+    constant 1/C moves scores to where float32 resolves them.
+
+    Args:
+        temperature: τ > 0; the paper's default is 1.
+
+    Raises:
+        MethodError: a temperature that is not positive, or no head.
+
+    Reference: Ming et al., Delving into Out-of-Distribution Detection with Vision-Language Representations,
+    NeurIPS 2022, arXiv 2211.13445. Cosines are computed from feature and head, so that no logit scale (CLIP's 100)
+    enters; float64, where half precision would tie.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), head=True)
+    reference: ClassVar[str] = "Ming et al., NeurIPS 2022, arXiv 2211.13445"
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the temperature."""
+        self.require(self.temperature > 0, "temperature", "> 0")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the directions of the head's rows."""
+        self.prototypes_ = row_normalise(classifier(head, "MCM").weight.double())
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        prototypes = self.learnt("prototypes_").to(x.features.device)
+        return softmax_shortfall(row_normalise(x.features.double()) @ prototypes.T, self.temperature)

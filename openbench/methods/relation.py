@@ -1,0 +1,72 @@
+"""Neural relation graph."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.methods._inputs import training
+
+_BANK_CHUNK = 16384
+_QUERY_CHUNK = 1024
+
+
+@dataclass
+class Relation(Method):
+    """Negative sum of a sample's relations to all training samples.
+
+    score(x) = −Σ_i [r_i > threshold] r_i^power, r_i = max(cos(f, f_i), 0) · ⟨p, p_i⟩, p = softmax(z), i over training
+    samples.
+
+    Args:
+        power: ≥ 0; 1 by default.
+        threshold: relations up to it count as none; .03 by default.
+
+    Raises:
+        MethodError: a hyper-parameter out of range, or no training split.
+
+    Reference: Kim et al., Neural Relation Graph: A Unified Framework for Identifying Label Noise and Outlier Data,
+    NeurIPS 2023, arXiv 2301.12321.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "Kim et al., NeurIPS 2023, arXiv 2301.12321"
+
+    power: float = 1.0
+    threshold: float = 0.03
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        self.require(self.power >= 0, "power", "≥ 0")
+        self.require(self.threshold >= 0, "threshold", "≥ 0")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep training features (n, d) and logits (n, c) where they are."""
+        train = training(train, "Relation")
+        self.features_, self.logits_ = train.features, train.logits
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        features, logits = self.learnt("features_"), self.learnt("logits_")
+        unit, p = _unit(x.features), torch.softmax(x.logits, dim=1)
+        total = torch.zeros(len(unit), dtype=torch.float64, device=unit.device)
+        for start in range(0, len(features), _BANK_CHUNK):
+            bank = _unit(features[start : start + _BANK_CHUNK].to(unit.device))
+            bank_p = torch.softmax(logits[start : start + _BANK_CHUNK].to(unit.device), dim=1)
+            for low in range(0, len(unit), _QUERY_CHUNK):
+                part = slice(low, low + _QUERY_CHUNK)
+                relation = (unit[part] @ bank.T).clamp_(min=0).mul_(p[part] @ bank_p.T)
+                # Small relations become exact zeros; what stays is raised, so that power 0 counts relations.
+                kept = relation > self.threshold
+                raised = relation if self.power == 1 else relation.pow_(self.power)
+                total[part] += raised.mul_(kept).sum(dim=1)
+        return -total.float()
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / (x.square().sum(dim=1, keepdim=True) + 1e-10).sqrt()

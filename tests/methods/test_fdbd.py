@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+import torch
+from problems import KINDS, assert_equal, f, problem, scores, z
+
+from openbench.core.features import Head
+from openbench.methods.fdbd import FDBD
+
+
+def by_loops(data, distance: bool) -> np.ndarray:
+    """Each boundary's distance on its own: the point–plane distance of f to {w_c·f + b_c = w_ŷ·f + b_ŷ}."""
+    mean = f(data.train).mean(axis=0) if distance else 0.0
+    result = []
+    for row, logits in zip(f(data.test), z(data.test), strict=True):
+        top = logits.argmax()
+        planes = [
+            abs(logits[top] - logits[c]) / np.sqrt(((data.weight[top] - data.weight[c]) ** 2).sum())
+            for c in range(len(logits))
+            if c != top
+        ]
+        result.append(-np.sum(planes) / np.linalg.norm(row - mean))
+    return np.array(result)
+
+
+@pytest.mark.parametrize("distance", [True, False])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "many_classes"])
+def test_equals_distances_to_planes(kind, distance):
+    data = problem(kind)
+    assert_equal(scores(FDBD(distance), data), by_loops(data, distance), rtol=2e-5)
+
+
+def test_a_thousand_classes():
+    data = problem("many_classes", n=40)
+    assert_equal(scores(FDBD(), data), by_loops(data, True), rtol=2e-5)
+
+
+def test_moving_to_a_boundary_brings_its_distance_to_zero():
+    """Two classes: the score vanishes on the only boundary."""
+    data = problem("two_classes")
+    w, b = data.head.weight, data.head.bias
+    gap, level = w[0] - w[1], float(b[0] - b[1])
+    points = data.test.features
+    onto = points - ((points @ gap + level) / gap.square().sum())[:, None] * gap
+    x = type(data.test)({"features": onto, "logits": data.head(onto)})
+    found = FDBD().fit(data.train, data.head).score(x)
+    assert float(found.abs().max()) < 1e-4
+
+
+def test_classes_with_equal_weights_have_no_boundary():
+    data = problem()
+    weight, bias = data.head.weight.clone(), data.head.bias.clone()
+    weight[5], bias[5] = weight[0], -100.0
+    twins = FDBD().fit(data.train, Head(weight, bias)).score(data.test)
+    assert bool(twins.isfinite().all())
+    assert torch.all(twins <= 0)

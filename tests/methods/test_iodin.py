@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from torch.nn import functional
+
+from openbench.backbones.cifar import resnet
+from openbench.core.features import FeatureSet
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Field, Perturb
+from openbench.errors import MethodError
+from openbench.methods.iodin import IODIN
+
+STD = (0.2, 0.3, 0.4)
+
+
+@pytest.mark.parametrize("epsilon", [0.0014, 0.2])
+@pytest.mark.parametrize("temperature", [1.0, 1000.0])
+def test_equals_the_recipe_through_a_real_network(temperature, epsilon):
+    """One backward pass per image in float64, then one element of that image moved."""
+    network = resnet("toy", "resnet8", num_classes=4, preprocess=Preprocess(8, 8, std=STD)).initialise(0)
+    network.load_state(network.module().state_dict(), "random")
+    images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    method = IODIN(temperature, epsilon)
+    found = method.score(FeatureSet({Field.LOGITS: network.outputs(images, method.request).logits}))
+    module = network.module().double().eval()
+    expected = []
+    for image in images.double():
+        x = image[None].requires_grad_(True)
+        logits = module(x)
+        functional.cross_entropy(logits / temperature, logits.argmax(dim=1)).backward()
+        channel, row, column = np.unravel_index(int(x.grad.abs().argmax()), x.shape[1:])
+        moved = x.detach().clone()
+        sign = 1.0 if float(x.grad[0, channel, row, column]) >= 0 else -1.0
+        moved[0, channel, row, column] -= epsilon * sign / STD[channel]
+        with torch.no_grad():
+            expected.append(1 / 4 - softmax(module(moved).numpy() / temperature, axis=1).max())
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+def test_request_names_the_step_of_this_instance():
+    assert IODIN(10, 0.0028).request.perturb == Perturb(10.0, 0.0028, "peak")
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"epsilon": -0.1}])
+def test_impossible_hyper_parameters_are_refused(wrong):
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        IODIN(**wrong)

@@ -1,0 +1,23 @@
+import numpy as np
+import pytest
+from problems import KINDS, assert_equal, f, problem, scores, z
+
+from openbench.errors import MethodError
+from openbench.methods.nci import NCI
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-4, 0.1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_one_sample_at_a_time(kind, alpha):
+    data = problem(kind)
+    mean = f(data.train).mean(axis=0)
+    expected = []
+    for row, logits in zip(f(data.test), z(data.test), strict=True):
+        away = row - mean
+        expected.append(-data.weight[logits.argmax()] @ away / np.sqrt(away @ away) - alpha * np.abs(row).sum())
+    assert_equal(scores(NCI(alpha), data), np.array(expected))
+
+
+def test_negative_weight_is_refused():
+    with pytest.raises(MethodError, match="alpha"):
+        NCI(-1.0)
