@@ -40,6 +40,7 @@ def test_equals_the_recipe_through_a_real_network(temperature, epsilon):
 
 def test_request_names_the_step_of_this_instance():
     assert IODIN(10, 0.0028).request.perturb == Perturb(10.0, 0.0028, "peak")
+    assert IODIN().request == IODIN.needs
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": 0}, {"epsilon": -0.1}])

@@ -76,6 +76,7 @@ def test_scores_differ_where_float32_probabilities_tie_at_high_temperature():
 def test_request_names_the_step_of_this_instance():
     assert ODIN(10, 0.0028).request.perturb == Perturb(10.0, 0.0028, "sign")
     assert ODIN(10.0).request == ODIN(10).request
+    assert ODIN().request == ODIN.needs
     assert ODIN.needs.fit_on is None
 
 

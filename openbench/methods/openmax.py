@@ -1,0 +1,123 @@
+"""OpenMax: the probability of an unknown class."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.errors import MethodError
+from openbench.methods._inputs import training
+
+_SHIFT = 10_000.0  # libmr's translation of the tail, with which published models were fitted
+_LARGEST_SHAPE = 1e12
+
+
+@dataclass
+class OpenMax(Method):
+    """Log-odds of the unknown class, which collects what far logits lose.
+
+    score(x) = u − log Σ_c exp z'_c, z'_c = z_c (1 − ω_c W_c(‖z − μ_c‖)), u = Σ_c (z_c − z'_c), ω = 1, (α−1)/α, …, 1/α
+    for the α largest logits and 0 for others, W_c a Weibull distribution of the `tail` largest distances of correctly
+    classified training samples of class c to their mean logit vector μ_c.
+
+    Args:
+        alpha: α, how many of the largest logits are revised; cut to the number of classes; 3 by default.
+        tail: largest distances per class that are fitted; 20 by default, as in the paper.
+
+    Raises:
+        MethodError: a hyper-parameter out of range, no training split, or no correctly classified sample.
+
+    Reference: Bendale & Boult, Towards Open Set Deep Networks, CVPR 2016, arXiv 1511.06233. The score is the logit of
+    the paper's probability exp u / (Σ exp z' + exp u): the same order, without overflow and without ties at 0 and 1.
+    A class without a correctly classified sample is never revised (OpenOOD: an error).
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "Bendale & Boult, CVPR 2016, arXiv 1511.06233"
+
+    alpha: int = 3
+    tail: int = 20
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        self.require(self.alpha >= 1, "alpha", "≥ 1")
+        self.require(self.tail >= 2, "tail", "≥ 2")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Learn mean logits and the tails of distances from training logits (n, c) and labels (n,)."""
+        train = training(train, "OpenMax")
+        classes = train.logits.shape[1]
+        kept = [rows[rows.logits.argmax(dim=1) == rows.labels] for rows in train.batches()]
+        logits, labels = torch.cat([r.logits for r in kept]).double(), torch.cat([r.labels for r in kept])
+        if not len(labels):
+            raise MethodError(
+                f"OpenMax.fit: no training sample is classified correctly — found 0 of {len(train)} — "
+                "at least one is needed; check that logits and labels belong to the same classes"
+            )
+        counts = torch.bincount(labels, minlength=classes)
+        sums = logits.new_zeros(classes, classes).index_add_(0, labels, logits)
+        self.means_ = sums / counts.clamp(min=1)[:, None]
+        distances = torch.linalg.vector_norm(logits - self.means_[labels], dim=1)
+        tails = _largest_per_class(distances, labels, counts, self.tail)
+        self.start_ = tails.nan_to_num(nan=torch.inf).amin(dim=1)
+        self.shape_, self.log_scale_ = _weibull(tails - self.start_[:, None])
+        self.known_ = counts > 0
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        means = self.learnt("means_").to(x.logits.device)
+        z = x.logits.double()
+        alpha = min(self.alpha, z.shape[1])
+        top, index = z.topk(alpha, dim=1)
+        distance = torch.cdist(z, means).gather(1, index)
+        rank = 1 - torch.arange(alpha, dtype=z.dtype, device=z.device) / alpha
+        removed = top * rank * self._outlying(distance, index)
+        revised = z.scatter(1, index, top - removed)
+        return (removed.sum(dim=1) - torch.logsumexp(revised, dim=1)).float()
+
+    def _outlying(self, distance: Tensor, index: Tensor) -> Tensor:
+        """W_c of the distances (n, α) to the classes `index`."""
+        start, shape, log_scale, known = (
+            getattr(self, name).to(index.device)[index] for name in ("start_", "shape_", "log_scale_", "known_")
+        )
+        log_t = torch.log1p(torch.where(known, (distance - start) / _SHIFT, 0.0))
+        return torch.where(known, -torch.expm1(-torch.exp(shape * (log_t - log_scale))), 0.0)
+
+
+def _largest_per_class(values: Tensor, labels: Tensor, counts: Tensor, size: int) -> Tensor:
+    """The `size` largest values of each class (c, size); NaN where a class has fewer."""
+    order = values.argsort(descending=True)
+    order = order[labels[order].argsort(stable=True)]
+    starts = counts.cumsum(0) - counts
+    rank = torch.arange(len(values), device=values.device) - starts[labels[order]]
+    found = values.new_full((len(counts), size), torch.nan)
+    keep = rank < size
+    found[labels[order][keep], rank[keep]] = values[order][keep]
+    return found
+
+
+def _weibull(excess: Tensor) -> tuple[Tensor, Tensor]:
+    """Maximum-likelihood shape and log scale (c,) of `excess` + shift, row by row; NaN entries are left out.
+
+    The likelihood equation Σ t^k log t / Σ t^k − mean log t = 1/k has one root in k, as its left side grows and its
+    right side falls. A row without spread has none: its distribution is the limit, a step.
+    """
+    present = ~excess.isnan()
+    log_t = torch.log1p(excess.nan_to_num(nan=0.0).clamp(min=0, max=1e300) / _SHIFT)
+    mean = (log_t * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
+    low, high = torch.zeros_like(mean), torch.full_like(mean, torch.log(torch.tensor(_LARGEST_SHAPE)).item())
+    for _ in range(80):
+        middle = (low + high) / 2
+        shape = middle.exp()[:, None]
+        weight = torch.softmax((shape * log_t).masked_fill(~present, -1e300), dim=1)
+        rising = (weight * log_t).sum(dim=1) - mean > 1 / middle.exp()
+        low, high = torch.where(rising, low, middle), torch.where(rising, middle, high)
+    shape = ((low + high) / 2).exp()
+    powers = (shape[:, None] * log_t).masked_fill(~present, -1e300)
+    log_scale = (torch.logsumexp(powers, dim=1) - present.sum(dim=1).clamp(min=1).log()) / shape
+    return shape, log_scale
