@@ -6,7 +6,8 @@ from pathlib import Path
 from openbench import paths
 from openbench.cli.exits import FAILED, OK
 from openbench.errors import RecordError
-from openbench.results.leaderboard import generate, outdated, write
+from openbench.results.leaderboard import FOLDER, generate, outdated, write
+from openbench.results.store import RecordStore
 
 
 def main(argv: list[str]) -> int:
@@ -36,7 +37,26 @@ def main(argv: list[str]) -> int:
         print(f"{'wrote' if path in files else 'removed'} {path}")
     if not changed:
         print("up to date")
+    if arguments.plots:
+        for path in draw(results):
+            print(f"drew {path}")
     return OK
+
+
+def draw(results: Path) -> list[Path]:
+    """Draw near against far AUROC of every benchmark and ID side, beside the tables, and return the files."""
+    from openbench.results.plots import near_far
+    from openbench.results.ranking import boards
+
+    drawn: dict[Path, Path] = {}
+    for board in boards(RecordStore(results)):
+        side = "_full_spectrum" if board.full_spectrum else ""
+        path = results / FOLDER / f"{board.benchmark}{side}.png"
+        if path in drawn:  # another version of the benchmark: its digest tells the pictures apart
+            path = path.with_name(f"{path.stem}_{board.digest}.png")
+        if any("near auroc" in row.values and "far auroc" in row.values for row in (*board.ranked, *board.unranked)):
+            drawn[path] = near_far(board, path)
+    return list(drawn)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,5 +70,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder that holds records/ and reference/ (default: OPENBENCH_RESULTS, else ./results)",
     )
+    parser.add_argument("--plots", action="store_true", help="also draw near against far AUROC of every benchmark")
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if something would change")
     return parser

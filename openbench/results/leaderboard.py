@@ -108,8 +108,10 @@ def _page(name: str, found: list[Board], published: Figures) -> str:
     for board in found:
         ranked, cited = _ranked(board, published)
         tables = [ranked] if board.ranked else []
-        tables += [_unranked(board)] if board.unranked else []
+        unranked, reasons = _unranked(board)
+        tables += [unranked] if board.unranked else []
         parts += [to_markdown(table).rstrip("\n") for table in tables]
+        parts += ["\n".join(f"- [{mark}] {reason}" for reason, mark in reasons.items())] * bool(reasons)
         parts += [f"Published: {'; '.join(f'[{mark}] {SOURCES[source]}' for source, mark in cited.items())}."] * bool(
             cited
         )
@@ -162,10 +164,20 @@ def _quoted(figure: Figure | None, cited: Mapping[str, int]) -> tuple[str | None
     return near, far
 
 
-def _unranked(board: Board) -> Table:
+def _unranked(board: Board) -> tuple[Table, dict[str, str]]:
+    """The rows out of competition, and {reason: mark} of what speaks against them: mostly the same for all."""
+    marks: dict[str, str] = {}
+    for reason in (reason for row in board.unranked for reason in row.reasons):
+        marks.setdefault(reason, _letters(len(marks)))
     columns = (*_WHO, *_MEASURED, Column("not ranked because"))
-    rows = tuple((*_cells(row), "; ".join(row.reasons)) for row in board.unranked)
-    return Table(f"Not ranked · {_heading(board)}", columns, rows)
+    rows = tuple((*_cells(row), " ".join(f"[{marks[reason]}]" for reason in row.reasons)) for row in board.unranked)
+    return Table(f"Not ranked · {_heading(board)}", columns, rows), marks
+
+
+def _letters(index: int) -> str:
+    """a, b, …, z, aa, ab, …: marks that no published figure's number can be taken for."""
+    more, last = divmod(index, 26)
+    return (_letters(more - 1) if more else "") + chr(ord("a") + last)
 
 
 def _raw(found: list[Board]) -> Table:

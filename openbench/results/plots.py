@@ -34,18 +34,23 @@ _BINS = 60
 def near_far(board: Board, path: Path) -> Path:
     """Draw near against far AUROC of every ranked method, with intervals or deviations, and return the file.
 
+    Where nothing is ranked (a benchmark that is incomplete here), the rows out of competition are drawn and the title
+    says so.
+
     Args:
         board: one benchmark on one ID side.
         path: the PNG to write.
 
     Raises:
-        RecordError: no ranked row has both near and far AUROC, or the file cannot be written.
+        RecordError: no row has both near and far AUROC, or the file cannot be written.
     """
     rows = [row for row in board.ranked if _both(row)]
+    note = "" if rows else ", not as defined: not ranked"
+    rows = rows or [row for row in board.unranked if _both(row)]
     if not rows:
         raise RecordError(
-            f"plot of '{board.benchmark}': no ranked method has both near and far AUROC — found {len(board.ranked)} "
-            "ranked rows — run a method on a benchmark with near and far sets"
+            f"plot of '{board.benchmark}': no method has both near and far AUROC — found {len(board.ranked)} ranked "
+            f"and {len(board.unranked)} other rows — run a method on a benchmark with near and far sets"
         )
     with _figure(path, (9.0, 5.5)) as axes:
         styles = cycle((c, m) for m in MARKERS for c in COLOURS)
@@ -67,7 +72,7 @@ def near_far(board: Board, path: Path) -> Path:
                     label=_label(row, rows),
                 )
         side = "full spectrum" if board.full_spectrum else "standard"
-        axes.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)", title=f"{board.benchmark} ({side})")
+        axes.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)", title=f"{board.benchmark} ({side}{note})")
         axes.grid(visible=True, color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)
         # Beside the axes, in the order of the ranking: labels at the points would lie on one another.

@@ -137,8 +137,23 @@ def _title(record: ResultRecord, decimals: int) -> str:
         value = record.metrics.get(f"{side}id", {}).get("accuracy")
         if isinstance(value, float | int):
             accuracy.append(f"{100 * value:.{decimals}f} %{f' ({label})' if label else ''}")
+    accuracy += _with_validation(record, decimals)
     method = f"{record.method.get('name')}{f'({params})' if params else ''}{chosen}"
     return f"{record.benchmark.get('name')} · {backbone} · {method} · ID accuracy {', '.join(accuracy) or 'unknown'}"
+
+
+def _with_validation(record: ResultRecord, decimals: int) -> list[str]:
+    """Accuracy over ID validation and test together: the official test set, where validation was cut out of it."""
+    values = record.metrics.get("id", {})
+    parts = []
+    for role, key in (("id_val", "id_val_accuracy"), ("id_test", "accuracy")):
+        n = sum(count["n"] for name, count in record.counts.items() if name.partition("/")[0] == role)
+        value = values.get(key)
+        if not n or not isinstance(value, float | int):
+            return []
+        parts.append((n, value))
+    total = sum(n for n, _ in parts)
+    return [f"{100 * sum(n * value for n, value in parts) / total:.{decimals}f} % (with validation, n = {total})"]
 
 
 def _notes(record: ResultRecord) -> tuple[str, ...]:

@@ -92,3 +92,10 @@ def test_it_answers_without_torch_and_before_torch_would_be_loaded(results):
     seconds, printed = timed(answer)
     assert printed == "False 0"
     assert seconds < timed("import torch; print()")[0]
+
+
+def test_plots_are_drawn_beside_the_tables(results, capsys):
+    assert main(["--results", str(results), "--plots"]) == 0
+    drawn = sorted(p.name for p in (results / "leaderboard").glob("*.png"))
+    assert drawn
+    assert all((results / "leaderboard" / name).read_bytes().startswith(b"\x89PNG") for name in drawn)

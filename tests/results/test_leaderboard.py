@@ -123,7 +123,8 @@ def test_what_must_not_be_ranked_is_shown_apart_with_the_reason(spoil, reason):
     page = leaderboard([good, bad])["toy.md"]
     assert [row["method"] for row in markdown_table(page, "toy")] == ["good"]
     (shown,) = markdown_table(page, "Not ranked")
-    assert reason in shown["not ranked because"]
+    assert shown["not ranked because"] == "[a]"
+    assert any(line.startswith("- [a] ") and reason in line for line in page.splitlines())
 
 
 def test_one_bad_seed_takes_its_row_out_of_the_ranking():
@@ -255,3 +256,13 @@ def test_every_page_says_that_it_is_generated():
     files = leaderboard(many())
     assert all(text.startswith(MARK) for name, text in files.items() if name.endswith(".md"))
     assert "[toy](toy.md)" in files["README.md"]
+
+
+def test_a_reason_that_many_rows_share_is_written_once():
+    base = make_record()
+    records = [not_pristine(with_method(base, name), "tin: dropped") for name in ("a", "b")]
+    records.append(not_pristine(with_method(base, "c"), "svhn: dropped"))
+    page = leaderboard(records)["toy.md"]
+    marks = {row["method"]: row["not ranked because"] for row in markdown_table(page, "Not ranked")}
+    assert marks["a"] == marks["b"] != marks["c"]
+    assert page.count("tin: dropped") == page.count("svhn: dropped") == 1

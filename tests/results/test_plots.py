@@ -75,7 +75,7 @@ def test_the_same_results_give_the_same_bytes(tmp_path):
 
 def test_a_board_without_far_sets_has_no_such_picture(tmp_path):
     record = make_record(metrics={"near": {"auroc": 0.9}})
-    with pytest.raises(RecordError, match="no ranked method has both near and far AUROC — found 1 ranked"):
+    with pytest.raises(RecordError, match="no method has both near and far AUROC — found 1 ranked"):
         plots.near_far(boards([record])[0], tmp_path / "p.png")
     assert list(tmp_path.iterdir()) == []
 
@@ -128,3 +128,11 @@ def test_an_unwritable_place_is_named(tmp_path):
 def test_the_module_loads_without_matplotlib():
     program = "import sys, openbench.results.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_where_nothing_is_ranked_the_picture_shows_the_rest_and_says_so(tmp_path, drawn):
+    record = make_record()
+    record = replace(record, benchmark={**record.benchmark, "pristine": False, "deviations": ["tin: dropped"]})
+    plots.near_far(boards([record])[0], tmp_path / "p.png")
+    assert len(drawn[0].containers) == 1
+    assert "not ranked" in drawn[0].get_title()
