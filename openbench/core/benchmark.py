@@ -43,6 +43,8 @@ class Split:
         expected: how many images the manifest lists; more than n only if `incomplete=allow` dropped missing ones.
         deviations: how the images found differ from the set as defined (missing files, another
             size); empty = as defined.
+        as_stored: the images are published at the size that networks take: the shorter side becomes the crop's side,
+            whatever `Preprocess.resize` says, so nothing is cut off.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Split:
     digest: str
     expected: int
     deviations: tuple[str, ...] = ()
+    as_stored: bool = False
 
     def __post_init__(self) -> None:
         """Check that the columns belong together and the split is not empty."""
@@ -96,11 +99,13 @@ class Benchmark:
         ood_train: outliers for training methods that use them, or None.
         preprocess: how images reach networks trained on this benchmark.
         disjoint: role pairs beyond ID/OOD whose classes must not meet, e.g. (OOD_VAL, NEAR).
-        known_overlap: class names for which the published lists break `disjoint`; ID and OOD never may.
+        known_overlap: class names for which the published lists break `disjoint`; not for ID against OOD.
+        known_id_overlap: ID class names that the published OOD test lists have too. They make part of the OOD images
+            ID, so a benchmark names them only to stay comparable with published results.
         dropped: names of test sets removed by the user; a benchmark with any is not pristine.
 
     Raises:
-        LeakageError: ID and OOD classes meet, or two roles do that `disjoint` keeps apart.
+        LeakageError: ID and OOD classes meet that are not known to, or two roles do that `disjoint` keeps apart.
         DataError: fewer than two ID classes, no OOD test set, or a label outside the classes.
     """
 
@@ -117,6 +122,7 @@ class Benchmark:
     ood_train: Split | None = None
     disjoint: tuple[tuple[Role, Role], ...] = ()
     known_overlap: tuple[str, ...] = ()
+    known_id_overlap: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -130,7 +136,7 @@ class Benchmark:
         for split in self.splits():
             self._check_labels(split)
             if not split.role.is_id:
-                self._check_disjoint(f"ID {self.id_test.name}", self.classes, split)
+                self._check_disjoint(f"ID {self.id_test.name}", self._held_from(split), split)
         known = {canonical(name) for name in self.known_overlap}
         for first, second in self.disjoint:
             for a in self.of_role(first):
@@ -183,6 +189,11 @@ class Benchmark:
         """Covers every split and every promise; records with equal digests are comparable."""
         parts: dict[str, Any] = {f"{s.role}/{s.name}": (s.digest, len(s)) for s in self.splits()}
         return digest({"classes": self.classes, "splits": parts, "deviations": self.deviations})
+
+    def _held_from(self, ood: Split) -> list[str]:
+        """The ID classes that an OOD split must not have: what is learnt or tuned from never has any."""
+        known = {canonical(name) for name in self.known_id_overlap} if ood.role in (Role.NEAR, Role.FAR) else set()
+        return [name for name in self.classes if canonical(name) not in known]
 
     def _check_labels(self, split: Split) -> None:
         low, high = (0, len(self.classes)) if split.role.is_id else (-1, 0)

@@ -18,7 +18,7 @@ _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
 _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
 _GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
 _REQUIRED = ("name", "classes", "id", "preprocess", "declared")
-_OPTIONAL = ("incomplete", "disjoint", "known_overlap")
+_OPTIONAL = ("incomplete", "disjoint", "known_overlap", "known_id_overlap")
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
     The node holds `name`, `classes` (a class list's name, or the names), `id` (`train`, `val`, `test`), `near`, `far`,
     `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`, `declared` (the paths of all sets that
     make up the benchmark: one that is gone counts as dropped, one that is not listed as added), `disjoint` (pairs of
-    roles), `known_overlap` (class names for which the published lists break that promise) and `incomplete` (`error`
-    or `allow`).
+    roles), `known_overlap` (class names for which the published lists break that promise), `known_id_overlap` (ID
+    classes that the published OOD test lists have too) and `incomplete` (`error` or `allow`).
 
     Raises:
         ConfigError: an unknown or missing key.
@@ -103,6 +103,7 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
         preprocess=build_preprocess(node["preprocess"]),
         disjoint=tuple(_pair(pair) for pair in node.get("disjoint") or ()),
         known_overlap=tuple(node.get("known_overlap") or ()),
+        known_id_overlap=tuple(node.get("known_id_overlap") or ()),
         dropped=tuple(dropped),
     )
 
@@ -122,7 +123,7 @@ def survey(node: Mapping[str, Any]) -> list[SetStatus]:
         except DataError as error:
             result.append(SetStatus(entry.path, config.name, entry.role, 0, 0, (), str(error)))
             continue
-        wanted = len(located.manifest)
+        wanted = located.wanted
         message = missing_message(config, located, where, node["name"]) if located.count < wanted else ""
         result.append(SetStatus(entry.path, config.name, entry.role, located.count, wanted, located.searched, message))
     return result

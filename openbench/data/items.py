@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,31 @@ class ArrayItems:
     def take(self, kept: NDArray[np.int64]) -> "ArrayItems":
         """The images at the positions `kept`."""
         return ArrayItems(self.pixels, self.rows[kept])
+
+
+@dataclass(frozen=True, eq=False)
+class FilesBelow(Sequence[Path]):
+    """Paths below one folder, joined when asked for: a million `Path`s would take half a gigabyte.
+
+    Args:
+        folder: where they lie.
+        relative: slash-separated path of each below it.
+    """
+
+    folder: Path
+    relative: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.relative)
+
+    @overload
+    def __getitem__(self, index: int) -> Path: ...
+    @overload
+    def __getitem__(self, index: slice) -> "FilesBelow": ...
+    def __getitem__(self, index: int | slice) -> "Path | FilesBelow":
+        if isinstance(index, slice):
+            return FilesBelow(self.folder, self.relative[index])
+        return self.folder / self.relative[index]
 
 
 @dataclass(frozen=True, eq=False)

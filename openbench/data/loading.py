@@ -4,7 +4,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
     """
     if batch_size < 1 or workers < 0:
         raise ConfigError(f"batches: batch_size ≥ 1 and workers ≥ 0 expected — found {batch_size}, {workers}")
+    if split.as_stored:
+        preprocess = replace(preprocess, resize=preprocess.crop)
     spans = [(start, min(start + batch_size, len(split))) for start in range(0, len(split), batch_size)]
     if workers == 0:
         for start, stop in spans:

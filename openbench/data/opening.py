@@ -1,8 +1,9 @@
 """From a data set's config node to a Split: find the container, match it with the manifest, fingerprint the pixels."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,6 +14,7 @@ from openbench import paths
 from openbench.build import build
 from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
+from openbench.data.folder_rule import FolderRule, load_rule, rule_path
 from openbench.data.manifest import Manifest, load_manifest
 from openbench.data.sources import Found, Source
 from openbench.digest import array_sha256, digest
@@ -28,13 +30,14 @@ class SetConfig:
 
     Args:
         name: the data set, for messages and as the name of ID splits.
-        manifest: name of its manifest, e.g. `cifar10/test`, or path of a `.txt` file.
+        manifest: name of its manifest, e.g. `cifar10/test`, or of its rule, or path of a `.txt` file.
         sources: containers by name in which it may come, tried in this order; the first complete one is used, else
             the one that has most of it. They are never mixed: they may hold different versions of the same image.
         size: (height, width) of every image as published, or None if it varies.
         min_side: least length of the shorter side as published, or None.
         limit: keep a random subset of that many images, or None for all.
         seed: of that subset.
+        as_stored: whether the images come at the size that networks take, so that they are not cropped; see `Split`.
     """
 
     name: str
@@ -44,6 +47,7 @@ class SetConfig:
     min_side: int | None = None
     limit: int | None = None
     seed: int = 0
+    as_stored: bool = False
 
     @classmethod
     def from_node(cls, node: Mapping[str, Any], where: str) -> "SetConfig":
@@ -76,6 +80,7 @@ class Located:
     Args:
         manifest: what was looked for, after `limit`.
         listed: how many images the manifest lists.
+        wanted: how many of them are to be found, after `limit`.
         found: what the best place has; None if no place has anything.
         source: the source of `found`.
         searched: every place that was looked at.
@@ -83,14 +88,24 @@ class Located:
 
     manifest: Manifest
     listed: int
-    found: Found | None
-    source: Source | None
-    searched: tuple[Path, ...]
+    wanted: int
+    found: Found | None = None
+    source: Source | None = None
+    searched: tuple[Path, ...] = ()
 
     @property
     def count(self) -> int:
         """How many images were found."""
         return 0 if self.found is None else self.found.count
+
+
+def load_listing(name: str) -> Manifest | FolderRule:
+    """Return the manifest or the rule of that name.
+
+    Raises:
+        DataError: no such thing, or one that cannot be read.
+    """
+    return load_rule(name) if rule_path(name).is_file() else load_manifest(name)
 
 
 def locate(config: SetConfig) -> Located:
@@ -99,21 +114,22 @@ def locate(config: SetConfig) -> Located:
     Raises:
         DataError: no such manifest, or a container is there and is not what it should be.
     """
-    whole = load_manifest(config.manifest)
-    manifest = _limited(whole, config)
-    best: tuple[Found, Source] | None = None
+    listing = load_listing(config.manifest)
+    best = _wanted(listing, lambda folder: (), config)
     searched: list[Path] = []
     for source in config.sources.values():
         for place in source.places(paths.data_roots()):
             searched.append(place)
-            has = source.find(place, manifest.keys)
-            if has is not None and (best is None or has.count > best[0].count):
-                best = has, source
-            if best is not None and best[0].count == len(manifest):
-                return Located(manifest, len(whole), best[0], best[1], tuple(searched))
-    if best is None:
-        return Located(manifest, len(whole), None, None, tuple(searched))
-    return Located(manifest, len(whole), best[0], best[1], tuple(searched))
+            # A rule says which images there are only where there are some.
+            looked = (
+                best if isinstance(listing, Manifest) else _wanted(listing, partial(source.names_in, place), config)
+            )
+            has = source.find(place, looked.manifest.keys) if len(looked.manifest) else None
+            if has is not None and has.count > best.count:
+                best = replace(looked, found=has, source=source)
+            if best.count == best.wanted:
+                return replace(best, searched=tuple(searched))
+    return replace(best, searched=tuple(searched))
 
 
 def open_split(
@@ -154,7 +170,7 @@ def check_complete(
     """
     if incomplete not in get_args(Incomplete):
         raise ConfigError(f"benchmark.incomplete — found {incomplete!r} — allowed: {', '.join(get_args(Incomplete))}")
-    if located.count == 0 or (located.count < len(located.manifest) and incomplete == "error"):
+    if located.count == 0 or (located.count < located.wanted and incomplete == "error"):
         raise DataError(missing_message(config, located, where, benchmark))
 
 
@@ -179,9 +195,10 @@ def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[
         labels=_labels(shown, role, classes, where),
         keys=keys,
         # An OOD set shares no class with ID as it is defined, whether or not all of it was found.
-        classes=tuple(classes) if role.is_id else load_manifest(config.manifest).class_names(),
-        digest=digest({"keys": keys, "classes": shown, "pixels": [array_sha256(image) for image in sample]}),
+        classes=tuple(classes) if role.is_id else load_listing(config.manifest).class_names(),
+        digest=digest(_content(config, keys, shown, sample)),
         expected=located.listed,
+        as_stored=config.as_stored,
         deviations=tuple(_deviations(config, located, sample)),
     )
 
@@ -195,7 +212,7 @@ def missing_message(config: SetConfig, located: Located, where: str, benchmark: 
         where: its path in the config.
         benchmark: what users type after `+benchmark=`.
     """
-    total = len(located.manifest)
+    total = located.wanted
     state = (
         f"incomplete — {located.count} of {total} images found" if located.count else f"not found — 0 of {total} images"
     )
@@ -211,6 +228,12 @@ def missing_message(config: SetConfig, located: Located, where: str, benchmark: 
         f"data set '{config.name}' ({part}) is {state} — searched:\n  {places}\n{', or '.join(remedies)}; "
         f"`python -m openbench check +benchmark={benchmark}` shows every set"
     )
+
+
+def _wanted(listing: Manifest | FolderRule, names_in: Callable[[str], Iterable[str]], config: SetConfig) -> Located:
+    """What is to be found of a listing, nothing found yet."""
+    whole, listed = (listing, len(listing)) if isinstance(listing, Manifest) else listing.expand(names_in)
+    return Located(_limited(whole, config), listed, min(listed, config.limit or listed))
 
 
 def _limited(manifest: Manifest, config: SetConfig) -> Manifest:
@@ -230,6 +253,14 @@ def _labels(shown: Sequence[str], role: Role, classes: Sequence[str], where: str
     return np.array([index[name] for name in shown], dtype=np.int64)
 
 
+def _content(
+    config: SetConfig, keys: Sequence[str], shown: Sequence[str], sample: Sequence[NDArray[np.uint8]]
+) -> dict[str, Any]:
+    """All that makes equal what a network is shown; `as_stored` only where it says so, so that digests stay."""
+    content = {"keys": keys, "classes": shown, "pixels": [array_sha256(image) for image in sample]}
+    return {**content, "as_stored": True} if config.as_stored else content
+
+
 def _sample(items: Items) -> list[NDArray[np.uint8]]:
     """Evenly spaced images, first and last among them."""
     positions = np.unique(np.linspace(0, len(items) - 1, min(_FINGERPRINTS, len(items))).round().astype(int))
@@ -240,10 +271,13 @@ def _deviations(config: SetConfig, located: Located, sample: Sequence[NDArray[np
     found = []
     if located.source is not None and located.source.deviation:
         found.append(located.source.deviation)
-    if len(located.manifest) < located.listed:
-        found.append(f"limited to {len(located.manifest)} of {located.listed} images (seed {config.seed})")
-    if located.count < len(located.manifest):
-        found.append(f"{located.count} of {len(located.manifest)} images found")
+    listing = load_listing(config.manifest)
+    if isinstance(listing, FolderRule) and listing.derived:
+        found.append(f"derived: {listing.derived}")
+    if located.wanted < located.listed:
+        found.append(f"limited to {located.wanted} of {located.listed} images (seed {config.seed})")
+    if located.count < located.wanted:
+        found.append(f"{located.count} of {located.wanted} images found")
     sizes = sorted({(image.shape[0], image.shape[1]) for image in sample})
     if config.size is not None and any(size != tuple(config.size) for size in sizes):
         seen = ", ".join(f"{h}×{w}" for h, w in sizes[:3])

@@ -3,14 +3,15 @@
 import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openbench.data.items import ArrayItems, FileItems
+from openbench.core.benchmark import Items
+from openbench.data.items import ArrayItems, FileItems, FilesBelow
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class Found:
         present: (n,) bool, which of the manifest's keys these are.
     """
 
-    items: ArrayItems | FileItems
+    items: Items
     present: NDArray[np.bool_]
 
     @property
@@ -51,6 +52,10 @@ class Source(ABC):
         Raises:
             DataError: a container is there and is not what it should be.
         """
+
+    def names_in(self, place: Path, folder: str) -> Iterable[str]:
+        """The file names in a folder of keys, for sets that are given by a rule; none where there are no folders."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,39 @@ class ImageFolder(Source):
                 present[position] = relative[position].rpartition("/")[2] in names
         if not present.any():
             return None
-        return Found(FileItems([place / relative[i] for i in np.flatnonzero(present)]), present)
+        return Found(FileItems(FilesBelow(place, [relative[i] for i in np.flatnonzero(present)])), present)
+
+    def names_in(self, place: Path, folder: str) -> Iterable[str]:
+        """The file names in a folder of keys; hidden files are none of the set."""
+        below = place if self.flat else place / folder.removeprefix(self.strip)
+        return (name for name in _names(below) if not name.startswith("."))
+
+
+@dataclass(frozen=True)
+class ClassFolders(Source):
+    """Image files in one folder per class, where keys say only the file's name: ImageNet's validation images, sorted.
+
+    Args:
+        at: folders that hold the class folders, relative to each data root.
+        deviation: how these files differ from the set as published.
+    """
+
+    at: Sequence[str]
+    deviation: str = ""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """Each folder below each root."""
+        return [root / folder for root in roots for folder in self.at]
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """The keys whose bare names occur in one of the class folders."""
+        folder_of = {name: folder for folder in sorted(_names(place)) for name in _names(place / folder)}
+        bare = [key.rpartition("/")[2] for key in keys]
+        present = np.array([name in folder_of for name in bare], dtype=bool)
+        if not present.any():
+            return None
+        below = [f"{folder_of[bare[i]]}/{bare[i]}" for i in np.flatnonzero(present)]
+        return Found(FileItems(FilesBelow(place, below)), present)
 
 
 def rows_found(pixels: NDArray[np.uint8], rows: NDArray[np.int64]) -> Found:

@@ -65,6 +65,16 @@ def test_a_known_overlap_of_validation_and_test_is_allowed_by_name_but_never_one
         benchmark(near={"bad": split("bad", Role.NEAR, ("dog",))}, known_overlap=("dog",))
 
 
+def test_id_classes_known_in_a_published_ood_list_are_let_through_by_name_in_tests_only():
+    published = split("scenes", Role.FAR, ("Dog", "road"))
+    assert benchmark(far={"scenes": published}, known_id_overlap=("dog",)).pristine
+    with pytest.raises(LeakageError, match=r"share the classes \['dog'\]"):
+        benchmark(far={"scenes": published}, known_id_overlap=("cat",))
+    for role in (Role.OOD_VAL, Role.OOD_TRAIN):
+        with pytest.raises(LeakageError, match=r"share the classes \['dog'\]"):
+            benchmark(**{str(role): split("bad", role, ("dog",))}, known_id_overlap=("dog",))
+
+
 def test_class_names_are_compared_without_case_and_punctuation():
     assert canonical("Aquarium Fish") == canonical("aquarium-fish") == canonical("aquarium_fish") == "aquarium_fish"
 

@@ -69,8 +69,14 @@ def manifest(tmp_path):
 
 
 @pytest.fixture
-def composed(tmp_path):
-    """Compose a benchmark node; groups that a benchmark does not use need not exist."""
+def composed(composed_whole):
+    """Compose a benchmark node."""
+    return lambda *overrides: composed_whole(*overrides)["benchmark"]
+
+
+@pytest.fixture
+def composed_whole(tmp_path):
+    """Compose a config; groups that a benchmark does not use need not exist."""
     for group, name in (("method", "msp"), ("training", "cross_entropy")):
         (tmp_path / group).mkdir()
         (tmp_path / group / f"{name}.yaml").write_text("name: none\n")
@@ -79,6 +85,6 @@ def composed(tmp_path):
         GlobalHydra.instance().clear()
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
             cfg = compose("run", overrides=[f"hydra.searchpath=[file://{tmp_path}]", *overrides])
-        return OmegaConf.to_container(cfg.benchmark, resolve=True)
+        return OmegaConf.to_container(cfg, resolve=True)
 
     return node

@@ -8,10 +8,14 @@ import sys
 import pytest
 import torch
 
-from openbench.data.build import build_benchmark
+from openbench.core.benchmark import canonical
+from openbench.data.build import build_benchmark, class_names, set_nodes
 from openbench.data.loading import batches
+from openbench.data.opening import load_listing
 from openbench.errors import ConfigError
 from openbench.paths import config_dir
+
+BENCHMARKS = sorted(path.stem for path in config_dir().glob("benchmark/*.yaml"))
 
 
 @pytest.mark.parametrize("path", sorted(config_dir().glob("benchmark/*.yaml")), ids=lambda path: path.stem)
@@ -23,13 +27,43 @@ def test_a_benchmark_yaml_opens_with_its_command_and_leaves_nothing_open(path):
     assert "???" not in text
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in config_dir().glob("benchmark/*.yaml")))
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_declares_exactly_the_sets_that_it_has(name, composed):
     found = composed(f"+benchmark={name}")
     sets = {f"{g}.{s}" for g in ("csid", "near", "far") for s in found.get(g) or {}}
     sets |= {g for g in ("ood_val", "ood_train") if found.get(g)}
     assert set(found["declared"]) == sets
     assert found["name"] == name
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_classes_of_a_benchmark_meet_only_where_it_says_so(name, composed):
+    """Without any data: the lists alone must keep what `build_benchmark` would check."""
+    node = composed(f"+benchmark={name}")
+    names = {s.path: {canonical(c) for c in load_listing(s.node["manifest"]).class_names()} for s in set_nodes(node)}
+    own = {canonical(c) for c in class_names(node)}
+    tested = [path for path in names if path.startswith(("near.", "far."))]
+    assert all(names[path] <= own for path in names if path.startswith(("id.", "csid.")))
+    assert {c for path in tested for c in names[path] & own} == set(node.get("known_id_overlap") or ())
+    assert not names.get("ood_val", set()) & own
+    if ["ood_val", "near"] in node["disjoint"]:
+        near = {c for path in names if path.startswith("near.") for c in names[path]}
+        assert names["ood_val"] & near == set(node["known_overlap"])
+
+
+def test_full_spectrum_adds_csid_sets_to_the_benchmark_and_changes_nothing_else(composed):
+    for name in ("cifar10", "imagenet1k", "imagenet200"):
+        plain, full = composed(f"+benchmark={name}"), composed(f"+benchmark={name}_fs")
+        csid = full.pop("csid")
+        assert full.pop("declared") == [*(f"csid.{s}" for s in csid), *plain.pop("declared")]
+        assert full.pop("name") == f"{plain.pop('name')}_fs"
+        assert full == plain
+
+
+def test_the_networks_of_the_large_benchmarks_are_those_of_the_published_tables(composed_whole):
+    assert composed_whole("+benchmark=imagenet1k_fs")["backbone"]["name"] == "torchvision_resnet50"
+    trained = composed_whole("+benchmark=imagenet200_fs")["backbone"]
+    assert (trained["model"], trained["weights"], trained["preprocess"]) == ("resnet18", None, None)
 
 
 def test_digits_has_every_role_and_needs_no_data(composed, monkeypatch, tmp_path):

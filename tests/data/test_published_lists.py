@@ -8,7 +8,6 @@ import pytest
 
 from openbench.core.benchmark import canonical
 from openbench.data.manifest import load_classes, load_manifest
-from openbench.paths import manifest_dir
 
 LISTS = {
     "cifar10/train": "train_cifar10",
@@ -121,7 +120,3 @@ def test_the_few_leftover_images_that_resemble_id_classes_are_as_documented():
     assert {c: counts[c] for c in ("moving van", "limousine", "Egyptian cat", "tabby")} == {
         "moving van": 3, "limousine": 3, "Egyptian cat": 1, "tabby": 1,
     }  # fmt: skip
-
-
-def test_the_cifar10_manifests_stay_small():
-    assert sum(path.stat().st_size for path in manifest_dir().rglob("*.txt")) < 2_000_000

@@ -1,0 +1,154 @@
+"""Sets given as "every image of these folders"."""
+
+import hashlib
+import shutil
+
+import numpy as np
+import pytest
+
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
+from openbench.data import folder_rule, opening
+from openbench.data.folder_rule import FolderRule, load_rule
+from openbench.data.loading import batches
+from openbench.data.opening import open_split
+from openbench.errors import DataError
+
+from .conftest import noisy, write_image
+
+RULE = FolderRule("zoo/train", "zoo/train/{folder}/{name}", ("n1", "n2"), ("cat", "dog"), ".png", 5)
+
+
+def files(root, counts=(("n1", 3), ("n2", 2))):
+    for folder, count in counts:
+        for i in range(count):
+            write_image(root / f"zoo/train/{folder}/{i}.png", noisy((8, 8, 3), i))
+
+
+@pytest.fixture
+def opened(root, monkeypatch):
+    def split(rule=RULE, **changes):
+        monkeypatch.setattr(opening, "load_listing", lambda name: rule)
+        source = {"_target_": "openbench.data.sources.ImageFolder"}
+        node = {"name": "zoo", "manifest": "zoo/train", "sources": {"folder": source}, **changes}
+        incomplete = node.pop("incomplete", "error")
+        return open_split(node, Role.ID_TRAIN, ("cat", "dog"), incomplete)
+
+    return split
+
+
+def test_every_image_of_the_folders_belongs_to_the_set(root, opened):
+    files(root)
+    write_image(root / "zoo/train/other/0.png", noisy((8, 8, 3)))
+    (root / "zoo/train/n1/notes.txt").write_text("not an image")
+    split = opened()
+    assert list(split.keys) == [f"zoo/train/{f}/{i}.png" for f, n in (("n1", 3), ("n2", 2)) for i in range(n)]
+    assert split.labels.tolist() == [0, 0, 0, 1, 1]
+    np.testing.assert_array_equal(split.items[4], noisy((8, 8, 3), 1))
+    assert split.expected == 5
+    assert split.deviations == ()
+
+
+def test_too_few_images_are_refused_or_recorded(root, opened):
+    files(root, (("n1", 3),))
+    with pytest.raises(DataError, match="incomplete — 3 of 5 images found"):
+        opened()
+    assert opened(incomplete="allow").deviations == ("3 of 5 images found",)
+
+
+def test_too_many_images_are_refused(root, opened):
+    files(root, (("n1", 3), ("n2", 3)))
+    with pytest.raises(DataError, match=r"6 images ending in '.png' in its folders — 5 are published"):
+        opened()
+
+
+def test_nothing_found_names_the_count(root, opened):
+    with pytest.raises(DataError, match="not found — 0 of 5 images"):
+        opened()
+
+
+def test_an_empty_folder_is_noticed_where_no_count_is_known(root, opened):
+    rule = FolderRule("zoo/train", RULE.key, RULE.folders, RULE.classes, ".png")
+    files(root, (("n1", 3),))
+    with pytest.raises(DataError, match="incomplete — 3 of 4 images found"):
+        opened(rule)
+    files(root)
+    assert len(opened(rule)) == 5
+
+
+def test_a_derived_set_is_never_as_defined(root, opened):
+    files(root)
+    rule = FolderRule("zoo/train", RULE.key, RULE.folders, RULE.classes, ".png", 5, derived="a stand-in")
+    assert opened(rule).deviations == ("derived: a stand-in",)
+
+
+def test_a_limit_takes_part_of_what_is_there(root, opened):
+    files(root)
+    split = opened(limit=2)
+    assert len(split) == 2
+    assert split.deviations == ("limited to 2 of 5 images (seed 0)",)
+
+
+def test_the_images_taken_of_a_folder_do_not_depend_on_the_others():
+    rule = FolderRule("zoo/train", RULE.key, ("n1",), ("cat",), ".png", 2, per_class=2)
+    names = [f"{i}.png" for i in range(30)]
+    ranked = sorted(names, key=lambda name: hashlib.sha256(f"zoo/train/n1/{name}".encode()).hexdigest())
+    manifest, expected = rule.expand(lambda folder: names)
+    assert expected == 2
+    assert set(manifest.keys) == {f"zoo/train/n1/{name}" for name in ranked[:2]}
+    fewer, _ = rule.expand(lambda folder: [name for name in names if name not in ranked[2:9]])
+    assert fewer.keys == manifest.keys
+
+
+def test_a_complete_place_is_preferred_to_an_earlier_incomplete_one(root, opened):
+    files(root / "images_classic", (("n1", 1),))
+    files(root)
+    assert len(opened()) == 5
+
+
+def test_an_images_class_folder_may_be_deeper_than_its_key(root):
+    for folder, name in (("n1", "a"), ("n2", "b")):
+        write_image(root / f"val/{folder}/{name}.png", noisy((8, 8, 3), len(folder)))
+    (root / "m.txt").write_text("key: set/{name}.png\ncat: a\ndog: b c\n")
+    source = {"_target_": "openbench.data.sources.ClassFolders", "at": ["val"]}
+    node = {"name": "s", "manifest": str(root / "m.txt"), "sources": {"sorted": source}}
+    split = open_split(node, Role.ID_TEST, ("cat", "dog"), "allow")
+    assert list(split.keys) == ["set/a.png", "set/b.png"]
+    assert split.deviations == ("2 of 3 images found",)
+
+
+def test_images_that_come_at_the_networks_size_are_not_cropped(root, opened):
+    files(root)
+    preprocess = Preprocess(resize=16, crop=8, mean=(0.0,) * 3, std=(1.0,) * 3)
+    cropped = next(batches(opened(), preprocess, 1))
+    split = opened(as_stored=True)
+    whole = next(batches(split, preprocess, 1))
+    expected = noisy((8, 8, 3), 0).transpose(2, 0, 1) / np.float32(255)
+    np.testing.assert_allclose(whole[0].numpy(), expected, atol=1e-7)
+    assert abs(cropped[0].numpy() - expected).max() > 0.1
+    assert split.digest != opened().digest
+    larger = next(batches(split, Preprocess(resize=20, crop=16), 1))
+    assert larger.shape == (1, 3, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("key = [", "cannot be read"),
+        ("kee = 'a'", "no key 'kee'; did you mean 'key'"),
+        ("key = 'a/{folder}/{name}'", "missing folders, classes"),
+        ("key = 'a/{name}'\nfolders = 'f'\nclasses = 'f'", "`…/{folder}/{name}` expected"),
+        ("key = 'a/{folder}/{name}'\nfolders = 'f'\nclasses = 'g'", "2 folders, 2 of them different, 1 classes"),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_refused_by_what_is_wrong(tmp_path, monkeypatch, text, message):
+    load_rule.cache_clear()
+    monkeypatch.setattr(folder_rule.paths, "manifest_dir", lambda: tmp_path)
+    (tmp_path / "r.toml").write_text(text)
+    (tmp_path / "f.txt").write_text("a\nb\n")
+    (tmp_path / "g.txt").write_text("a\n")
+    with pytest.raises(DataError) as raised:
+        load_rule("r")
+    assert message in str(raised.value)
+    load_rule.cache_clear()
+    shutil.rmtree(tmp_path)
