@@ -1,0 +1,118 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from openbench.core.request import Role
+from openbench.data.build import build_benchmark
+from openbench.data.common_corruptions import CommonCorruptions
+from openbench.data.embedded import SklearnDigits
+from openbench.data.imagenet_c import FAMILIES, KINDS
+from openbench.data.sources import ImageFolder
+from openbench.errors import ConfigError
+
+from .conftest import noisy, write_image
+
+KEYS = [f"digits/3/{n:04d}" for n in (3, 13, 23, 45, 59)]
+
+
+def found(source, keys=KEYS):
+    [place] = source.places([])
+    return source.find(place, keys)
+
+
+@pytest.fixture
+def source():
+    return CommonCorruptions({"installed": SklearnDigits()})
+
+
+def test_an_image_does_not_depend_on_which_others_are_asked_for(source):
+    whole, part = found(source), found(source, KEYS[2:4])
+    assert np.array_equal(whole.items[2], part.items[0])
+    assert np.array_equal(whole.items[3], part.items[1])
+
+
+def test_reading_twice_gives_the_same_pixels(source):
+    items = found(source).items
+    assert np.array_equal(items[1], items[1])
+
+
+def test_another_seed_and_another_key_draw_otherwise(source):
+    flat = np.full((16, 16, 3), 100, np.uint8)
+    noise = replace(source, kind="gaussian_noise", severity=3)
+    assert not np.array_equal(noise.apply(flat, "a"), noise.apply(flat, "b"))
+    assert not np.array_equal(noise.apply(flat, "a"), replace(noise, seed=1).apply(flat, "a"))
+
+
+def test_every_kind_and_severity_is_drawn_about_equally_often(source, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "openbench.data.common_corruptions.corrupt", lambda image, kind, severity, rng: drawn.append((kind, severity))
+    )
+    for number in range(3000):
+        source.apply(np.zeros((4, 4), np.uint8), f"key {number}")
+    for kind in KINDS:
+        assert 150 < sum(k == kind for k, _ in drawn) < 250
+    for severity in range(1, 6):
+        assert 500 < sum(s == severity for _, s in drawn) < 700
+    assert len(set(drawn)) == 75
+
+
+def test_fixing_the_severity_keeps_the_kinds_that_are_drawn(source, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "openbench.data.common_corruptions.corrupt", lambda image, kind, severity, rng: drawn.append((kind, severity))
+    )
+    keys = [f"key {n}" for n in range(50)]
+    for key in keys:
+        source.apply(np.zeros((4, 4), np.uint8), key)
+    for key in keys:
+        replace(source, severity=2).apply(np.zeros((4, 4), np.uint8), key)
+    assert [kind for kind, _ in drawn[:50]] == [kind for kind, _ in drawn[50:]]
+    assert {severity for _, severity in drawn[50:]} == {2}
+
+
+def test_a_family_stands_for_its_members(source):
+    assert replace(source, kind="weather").kinds == FAMILIES["weather"]
+    assert replace(source, kind="fog").kinds == ("fog",)
+
+
+def test_the_geometry_comes_before_the_corruption(source):
+    sized = replace(source, kind="contrast", severity=1, resize=20, crop=10)
+    assert sized.apply(np.full((40, 60, 3), 9, np.uint8), "a").shape == (10, 10, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"kind": "fogg"}, "did you mean 'fog'"),
+        ({"severity": 6}, "found 6"),
+        ({"resize": 256}, "give both or neither"),
+    ],
+)
+def test_what_does_not_exist_is_refused(options, text):
+    with pytest.raises(ConfigError, match=text):
+        CommonCorruptions({"installed": SklearnDigits()}, **options)
+
+
+def test_only_what_the_clean_source_has_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
+    write_image(tmp_path / "pets" / "a.png", noisy((32, 32, 3)))
+    source = CommonCorruptions({"first": ImageFolder(at=("nowhere",)), "second": ImageFolder(at=("pets",))})
+    has = [f for place in source.places([tmp_path]) if (f := source.find(place, ["a.png", "b.png"])) is not None]
+    assert len(has) == 1
+    assert has[0].present.tolist() == [True, False]
+    assert len(has[0].items) == 1
+
+
+def test_any_benchmark_gains_a_csid_set_from_the_command_line(composed):
+    node = composed("+benchmark=digits", "+dataset@benchmark.csid.c=id_corrupted")
+    benchmark = build_benchmark(node)
+    clean, corrupted = benchmark.id_test, benchmark.csid["c"]
+    assert corrupted.role == Role.CSID
+    assert corrupted.keys == clean.keys
+    assert np.array_equal(corrupted.labels, clean.labels)
+    assert corrupted.digest != clean.digest
+    changed = [not np.array_equal(corrupted.items[i], clean.items[i]) for i in range(len(clean))]
+    assert np.mean(changed) > 0.95
+    assert not benchmark.pristine
