@@ -115,6 +115,7 @@ def score_floor(name: str, data: Data, size: Sizes) -> float:
         "knn": lambda: gemm(size.m, size.d, size.n),
         "relation": lambda: gemm(size.m, size.d + size.c, size.n),
         "mds": lambda: gemm(size.m, size.d, size.d) + head,
+        "nnguide": lambda: gemm(size.m, size.d, max(size.n // 100, 100)),
         "rmds": lambda: 2 * (gemm(size.m, size.d, size.d) + head),
         "vim": lambda: gemm(size.m, size.d, size.d - 256 if size.d > 256 else size.d // 2),
         "residual": lambda: gemm(size.m, size.d, size.d // 2),

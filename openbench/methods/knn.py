@@ -10,12 +10,12 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import MethodError, NotFittedError
+from openbench.errors import MethodError
 from openbench.methods._stats import row_normalise
 
 Index = Literal["exact", "faiss_flat", "ivf", "hnsw"]
 _BANK_CHUNK = 32768
-_QUERY_CHUNK = 1024
+_QUERY_CHUNK = 512
 
 
 @dataclass
@@ -66,7 +66,8 @@ class KNN(Method):
         """Return the scores (n,) float32; larger = more OOD."""
         self.learnt("bank_")
         queries = row_normalise(x.features)
-        neighbour = torch.cat([self._kth(q) for q in torch.split(queries, _QUERY_CHUNK)])
+        similarity, index = self._search(queries)
+        neighbour = index.gather(1, similarity.min(dim=1, keepdim=True).indices)[:, 0]
         # 2 − 2cos loses digits for close neighbours; the difference itself does not.
         found = self.bank_[neighbour.cpu()].to(queries.device)
         return (queries - row_normalise(found)).square().sum(dim=1)
@@ -74,31 +75,23 @@ class KNN(Method):
     def neighbours(self, x: FeatureSet) -> Tensor:
         """Return the indices (n, k) of the k nearest training samples, in no particular order."""
         self.learnt("bank_")
-        return torch.cat([self._search(q)[1] for q in torch.split(row_normalise(x.features), _QUERY_CHUNK)])
-
-    def _kth(self, queries: Tensor) -> Tensor:
-        similarity, index = self._search(queries)
-        return index.gather(1, similarity.min(dim=1, keepdim=True).indices)[:, 0]
+        return self._search(row_normalise(x.features))[1]
 
     def _search(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and bank indices (n, k) of the k nearest, unordered."""
         if self.faiss_ is not None:
             return self._search_faiss(queries)
-        best: tuple[Tensor, Tensor] | None = None
+        best = queries.new_empty(len(queries), 0)
+        index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
         for start in range(0, len(self.bank_), _BANK_CHUNK):
             stop = start + _BANK_CHUNK
-            block = self.bank_[start:stop].to(queries.device)
-            cosine = (queries @ block.T).mul_(self.scale_[start:stop].to(queries.device))
-            top, index = cosine.topk(min(self.k, cosine.shape[1]), dim=1, sorted=False)
-            index += start
-            if best is not None:
-                both, places = torch.cat([best[0], top], 1), torch.cat([best[1], index], 1)
-                top, chosen = both.topk(min(self.k, both.shape[1]), dim=1, sorted=False)
-                index = places.gather(1, chosen)
-            best = (top, index)
-        if best is None:
-            raise NotFittedError("KNN.score called before fit — call fit(train, head) first")
-        return best
+            scale = self.scale_[start:stop].to(queries.device)
+            top, place = _nearest(queries, self.bank_[start:stop].to(queries.device) * scale[:, None], self.k)
+            best, index = torch.cat([best, top], dim=1), torch.cat([index, place + start], dim=1)
+            if best.shape[1] > self.k:
+                best, chosen = best.topk(self.k, dim=1, sorted=False)
+                index = index.gather(1, chosen)
+        return best, index
 
     def _build_faiss(self, train: FeatureSet) -> Any:
         import faiss
@@ -144,3 +137,15 @@ class KNN(Method):
 
             state = {**state, "faiss_": faiss.deserialize_index(state["faiss_"])}
         self.__dict__.update(state)
+
+
+def _nearest(queries: Tensor, block: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Cosines and rows (n, min(k, rows)) of the unit rows of `block` nearest to the unit `queries`, unordered."""
+    # One buffer for all products: fresh memory would cost as much as the selection does.
+    buffer = queries.new_empty(min(_QUERY_CHUNK, len(queries)) * len(block))
+    found = []
+    for part in torch.split(queries, _QUERY_CHUNK):
+        cosine = buffer[: len(part) * len(block)].view(len(part), len(block))
+        torch.mm(part, block.T, out=cosine)
+        found.append(cosine.topk(min(k, len(block)), dim=1, sorted=False))
+    return torch.cat([values for values, _ in found]), torch.cat([places for _, places in found])

@@ -47,17 +47,17 @@ class SHE(Method):
         """Average the features (n, d) of correctly classified samples per class, from logits (n, c) and labels."""
         train = training(train, "SHE")
         classes, d = train.logits.shape[1], train.features.shape[1]
-        sums = torch.zeros(2, classes, d, dtype=torch.float64, device=train.device)
-        counts = torch.zeros(2, classes, dtype=torch.float64, device=train.device)
+        # Two bins per class, wrong and correct, so that each feature is added once.
+        sums = torch.zeros(2 * classes, d, dtype=torch.float64, device=train.device)
+        counts = torch.zeros(2 * classes, dtype=torch.float64, device=train.device)
         for rows in train.batches(FIT_BATCH):
-            f = rows.features.double()
-            correct = rows.logits.argmax(dim=1) == rows.labels
-            for place, keep in enumerate((correct, torch.ones_like(correct))):
-                sums[place].index_add_(0, rows.labels[keep], f[keep])
-                counts[place] += torch.bincount(rows.labels[keep], minlength=classes)
-        overall = (sums[1].sum(dim=0) / counts[1].sum()).expand(classes, d)
-        of_class = torch.where(counts[1, :, None] > 0, sums[1] / counts[1, :, None], overall)
-        self.patterns_ = torch.where(counts[0, :, None] > 0, sums[0] / counts[0, :, None], of_class).float()
+            bins = rows.labels + classes * (rows.logits.argmax(dim=1) == rows.labels)
+            sums.index_add_(0, bins, rows.features.double())
+            counts += torch.bincount(bins, minlength=2 * classes)
+        correct, of_class = sums[classes:], sums[:classes] + sums[classes:]
+        n_correct, n_class = counts[classes:, None], (counts[:classes] + counts[classes:])[:, None]
+        means = torch.where(n_class > 0, of_class / n_class, of_class.sum(dim=0) / len(train))
+        self.patterns_ = torch.where(n_correct > 0, correct / n_correct, means).float()
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

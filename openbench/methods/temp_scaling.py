@@ -12,6 +12,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError
+from openbench.methods._stats import max_softmax
 
 
 @dataclass
@@ -54,7 +55,7 @@ class TempScaling(Method):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         scaled = x.logits / self.learnt("temperature_").to(x.logits.device)
-        return -torch.softmax(scaled, dim=1).max(dim=1).values
+        return -max_softmax(scaled)
 
 
 def _lbfgs(logits: Tensor, labels: Tensor) -> float:

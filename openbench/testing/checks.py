@@ -248,7 +248,7 @@ def check_metadata_is_complete(make: MethodFactory) -> None:
         missing.append("a `Reference:` section in the docstring")
     if not (isinstance(cls.version, int) and cls.version >= 1):
         missing.append(f"a version ≥ 1 (found {cls.version!r})")
-    names = list(method.params()) if is_dataclass(cls) else []
+    names: list[str] = list(method.params()) if is_dataclass(cls) else []
     missing += [f"a line on '{n}' under Args" for n in names if not re.search(rf"^\s*{n}: ", doc, re.MULTILINE)]
     if missing:
         _fail(make, f"metadata lacks {'; '.join(missing)}")
