@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.data.manifest import Manifest, load_classes
+from openbench.data.manifest import UNNAMED, Manifest, load_classes
 from openbench.errors import DataError, did_you_mean
 
 _NEEDED = ("key", "folders", "classes")
@@ -52,8 +52,8 @@ class FolderRule:
             )
 
     def class_names(self) -> tuple[str, ...]:
-        """The classes, sorted."""
-        return tuple(sorted(set(self.classes)))
+        """The classes, sorted; empty where the source names none."""
+        return tuple(sorted(set(self.classes) - {UNNAMED}))
 
     def expand(self, names_in: Callable[[str], Iterable[str]]) -> tuple[Manifest, int]:
         """Return the manifest that the rule has in one place, and how many images it should have.

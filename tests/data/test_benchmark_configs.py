@@ -23,6 +23,7 @@ def test_a_benchmark_yaml_opens_with_its_command_and_leaves_nothing_open(path):
     text = path.read_text()
     assert text.startswith("# @package _global_\n")
     assert f"# python -m openbench run +benchmark={path.stem} " in text
+    assert "# Expected" in text
     assert "# Time:" in text
     assert "???" not in text
 
@@ -46,9 +47,15 @@ def test_the_classes_of_a_benchmark_meet_only_where_it_says_so(name, composed):
     assert all(names[path] <= own for path in names if path.startswith(("id.", "csid.")))
     assert {c for path in tested for c in names[path] & own} == set(node.get("known_id_overlap") or ())
     assert not names.get("ood_val", set()) & own
-    if ["ood_val", "near"] in node["disjoint"]:
-        near = {c for path in names if path.startswith("near.") for c in names[path]}
-        assert names["ood_val"] & near == set(node["known_overlap"])
+    met = {
+        c
+        for first, second in node["disjoint"]
+        for a in names
+        for b in names
+        if a.startswith(first) and b.startswith(second)
+        for c in names[a] & names[b]
+    }
+    assert met == set(node["known_overlap"])
 
 
 def test_full_spectrum_adds_csid_sets_to_the_benchmark_and_changes_nothing_else(composed):
