@@ -10,11 +10,15 @@ from scipy.stats import rankdata
 
 from openbench._compat import prepare_torchvision
 from openbench.methods.ash import ASH
+from openbench.methods.dice import DICE
 from openbench.methods.energy import Energy
+from openbench.methods.gen import GEN
 from openbench.methods.gradnorm import GradNorm
 from openbench.methods.knn import KNN
 from openbench.methods.mds import MDS
 from openbench.methods.react import ReAct
+from openbench.methods.rmds import RMDS
+from openbench.methods.she import SHE
 from openbench.methods.vim import ViM
 
 
@@ -95,3 +99,35 @@ def test_gradnorm_of_the_weight_equals_peer(peer):
     model = head_of(data).requires_grad_(True)
     theirs = peer.GradNorm(model, param_filter=lambda name: name.endswith("weight"))
     assert_equal(scores(GradNorm(mean=True), data), theirs.predict(data.test.features).detach().numpy(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+def test_rmds_ranks_like_the_peer(peer, kind):
+    data = problem(kind)
+    labels = torch.unique(data.train.labels, return_inverse=True)[1]  # it cannot leave a class out
+    theirs = peer.RMD(None).fit_features(data.train.features, labels)
+    assert same_order(scores(RMDS(), data), theirs.predict_features(data.test.features).numpy())
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+def test_gen_is_the_peers_mean_times_the_number_of_classes(peer, kind):
+    data = problem(kind)
+    theirs = 6 * peer.GEN.score(data.test.logits).numpy()
+    p = torch.softmax(data.test.logits, dim=1).numpy()
+    sane = (p.min(axis=1) > 1e-6) & (p.max(axis=1) < 0.99)  # the peer clamps p to 1e-7 … 1 − 1e-7
+    assert sane.mean() > 0.1
+    assert_equal(scores(GEN(), data)[sane], theirs[sane], rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+def test_dice_equals_peer(peer, kind):
+    data = problem(kind)
+    theirs = peer.DICE(None, data.head.weight, data.head.bias, p=0.9)
+    theirs.fit_features(data.train.features, data.train.labels)
+    assert_equal(scores(DICE(90), data), theirs.predict_features(data.test.features).numpy())
+
+
+def test_she_equals_peer(peer):
+    data = problem("two_classes")  # every class has samples, which it needs
+    theirs = peer.SHE(None, head_of(data)).fit_features(data.train.features, data.train.labels)
+    assert_equal(scores(SHE(), data), theirs.predict_features(data.test.features).numpy())
