@@ -184,7 +184,8 @@ def unknown_keys(node, where):
     parameters = inspect.signature(target_of(node, where)).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return []
-    keys = [key for key in node if not key.startswith("_")] + list(node.get("_space_") or {})
+    # `defaults` is Hydra's own: what the file goes on from.
+    keys = [key for key in node if not key.startswith("_") and key != "defaults"] + list(node.get("_space_") or {})
     return [key for key in keys if key not in parameters]
 
 

@@ -51,7 +51,9 @@ class Anatomy:
         return head
 
     def as_map(self, output: Tensor) -> Tensor:
-        """A stage's output as (n, c, h, w); patch tokens are laid out on their square grid."""
+        """A stage's output as (n, c, h, w); patch tokens are laid out on their square grid, a vector is one pixel."""
+        if output.ndim == 2:
+            return output[:, :, None, None]
         if self.layout == "nchw":
             return output
         if self.layout == "nhwc":

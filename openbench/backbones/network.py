@@ -1,8 +1,10 @@
 """Any classifier that ends in nn.Linear, shown through the one surface: features, head, logits, maps, input steps."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -133,6 +135,24 @@ class NetworkBackbone(Backbone):
         apply_weights(self._module, state, where, self._rename)
         self._install(self._module, trained=True)
         return self
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """Where head and stages are in the network."""
+        return self._anatomy
+
+    def replaced(self, module: nn.Module, anatomy: Anatomy, architecture: str) -> "NetworkBackbone":
+        """Return a backbone of this name, preprocessing and device that evaluates a trained module instead.
+
+        Args:
+            module: images (n, 3, h, w) to logits (n, c); copied.
+            anatomy: where its head and stages are.
+            architecture: the module in one line, without its weights.
+        """
+        made = partial(copy.deepcopy, module)
+        given = {"preprocess": self.preprocess, "precision": self.precision}
+        other = NetworkBackbone(self.name, architecture, made, lambda _: anatomy, **given)  # type: ignore[arg-type]
+        return other.load_state(module.state_dict(), f"of {architecture}").to(self._device)
 
     def module(self) -> nn.Module:
         """The network itself, trainable: images (n, 3, h, w) to logits (n, c)."""

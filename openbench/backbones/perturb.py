@@ -17,7 +17,7 @@ def perturbed(forward: Callable[[Tensor], Tensor], images: Tensor, std: tuple[fl
         images: normalised; not changed.
         std: σ, the per-channel standard deviation by which images were divided.
         step: T > 0, ε in pixel units of [0, 1], and which elements move: all (`sign`) or, in each image, the one with
-            the largest |gradient| (`peak`, the first of equals).
+            the largest |gradient| (`peak`, the first of equals); `logit` moves all towards a larger maximum of z.
 
     Raises:
         MethodError: T ≤ 0 or ε not finite.
@@ -31,7 +31,7 @@ def perturbed(forward: Callable[[Tensor], Tensor], images: Tensor, std: tuple[fl
             f"input-gradient step: temperature {step.temperature}, epsilon {step.epsilon} — "
             "allowed: temperature > 0, finite epsilon"
         )
-    gradient = _gradient(forward, images, step.temperature)
+    gradient = _gradient(forward, images, step)
     direction = torch.where(gradient >= 0, 1.0, -1.0).to(images.dtype)
     if step.kind == "peak":
         flat = gradient.abs().flatten(1)
@@ -41,8 +41,8 @@ def perturbed(forward: Callable[[Tensor], Tensor], images: Tensor, std: tuple[fl
     return (images - step.epsilon * direction / sigma).detach()
 
 
-def _gradient(forward: Callable[[Tensor], Tensor], images: Tensor, temperature: float) -> Tensor:
-    """Return ∇ₓ CE(z/T, ŷ) up to a positive factor per image, which changes neither sign nor peak.
+def _gradient(forward: Callable[[Tensor], Tensor], images: Tensor, step: Perturb) -> Tensor:
+    """Return ∇ₓ CE(z/T, ŷ) up to a positive factor per image, which changes neither sign nor peak; or −∇ₓ max z.
 
     The gradient by z is (p − onehot(ŷ))/T. Divided by (1 − p_ŷ)/T it is −1 at ŷ and, elsewhere, the softmax over the
     other classes: nothing cancels when p_ŷ rounds to 1, nothing gets small when T is large.
@@ -51,7 +51,8 @@ def _gradient(forward: Callable[[Tensor], Tensor], images: Tensor, temperature: 
         x = images.detach().clone().requires_grad_(True)
         logits = forward(x)
         top = logits.detach().argmax(dim=1, keepdim=True)
-        others = (logits.detach() / temperature).scatter(1, top, float("-inf"))
-        cotangent = torch.softmax(others, dim=1).scatter(1, top, -1.0)
+        others = (logits.detach() / step.temperature).scatter(1, top, float("-inf"))
+        others = torch.zeros_like(others) if step.kind == "logit" else torch.softmax(others, dim=1)
+        cotangent = others.scatter(1, top, -1.0)
         (gradient,) = torch.autograd.grad(logits, x, cotangent)
     return gradient

@@ -38,17 +38,19 @@ class Role(StrEnum):
 class Perturb:
     """A declared input-gradient step; the outputs at the moved input are cached per value.
 
-    The step is x̃ = x − ε·sign(∇ₓ CE(z/T, ŷ))/σ with sign(0) = +1 and σ the transform's per-channel std.
+    The step is x̃ = x − ε·sign(∇ₓ CE(z/T, ŷ))/σ with sign(0) = +1 and σ the transform's per-channel std; for kind
+    `logit` it is x̃ = x + ε·sign(∇ₓ max_c z_c)/σ, whatever T.
 
     Args:
         temperature: T > 0 inside the cross-entropy.
         epsilon: step length in pixel units of [0, 1].
-        kind: `sign` moves every input element (ODIN), `peak` only the one with the largest |gradient| (iODIN).
+        kind: `sign` moves every input element (ODIN), `peak` only the one with the largest |gradient| (iODIN), `logit`
+            every one by the gradient of the largest logit alone (generalised ODIN).
     """
 
     temperature: float = 1000.0
     epsilon: float = 0.0014
-    kind: Literal["sign", "peak"] = "sign"
+    kind: Literal["sign", "peak", "logit"] = "sign"
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Request:
         fields: the tensors that `fit` and `score` may touch (labels: in `fit` only).
         fit_on: the split that `fit` sees; None means that there is nothing to fit and no train pass at all.
         head: whether `fit` receives the classifier's weight (c, d) and bias (c,).
-        layers: neutral names `stage1` … `stage4` of the maps wanted; the backbone knows the modules.
+        layers: neutral names `stage1` … `stage4` of the maps wanted, or of outputs that a training added, e.g.
+            `confidence`; the backbone knows the modules.
         pool: how a map (n, c, h, w) is reduced while it is extracted.
         perturb: an input-gradient step before the pass that `score` reads; `fit` always reads unperturbed outputs.
     """

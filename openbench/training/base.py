@@ -1,11 +1,13 @@
 """The contract of training methods: what is added to the network, and the loss of a batch."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from openbench.backbones.anatomy import Anatomy, last_linear, tapping
 from openbench.training.images import ImageSet
@@ -44,6 +46,8 @@ class Batch:
         moment: where in the training this is.
         outliers: (m, channels, h, w) float32, augmented and normalised, for methods with `uses_outliers`.
         outlier_rows: (m,) int64 on the CPU, the outliers' positions in their split.
+        partners: (n,) int64, the labels of the images that were mixed into these; None where nothing is mixed.
+        share: of the images' own labels, in [0, 1]; the rest belongs to the partners'.
     """
 
     images: Tensor
@@ -52,6 +56,15 @@ class Batch:
     moment: Moment
     outliers: Tensor | None = None
     outlier_rows: Tensor | None = None
+    partners: Tensor | None = None
+    share: float = 1.0
+
+    def cross_entropy(self, logits: Tensor) -> Tensor:
+        """Return the mean cross-entropy of logits (n, c): λ·CE(z, y) + (1 − λ)·CE(z, y′) for partners y′, share λ."""
+        own = functional.cross_entropy(logits, self.labels)
+        if self.partners is None:
+            return own
+        return self.share * own + (1 - self.share) * functional.cross_entropy(logits, self.partners)
 
 
 @dataclass(frozen=True)
@@ -60,6 +73,23 @@ class TrainingData:
 
     train: ImageSet
     outliers: ImageSet | None
+
+
+@dataclass(frozen=True)
+class Surface:
+    """What is evaluated instead of the network alone, where a method scores with more, or with another head.
+
+    Args:
+        module: images (n, channels, h, w) to logits (n, c), in eval mode a function of single images.
+        head: the part of `module` whose input are the features and whose output the logits.
+        network: the part of `module` that has the backbone's stages.
+        outputs: name → the part of `module` whose output (n, k) a score may read as the layer of that name.
+    """
+
+    module: nn.Module
+    head: nn.Linear
+    network: nn.Module
+    outputs: Mapping[str, nn.Module] = field(default_factory=dict)
 
 
 class TrainingMethod(ABC):
@@ -77,6 +107,8 @@ class TrainingMethod(ABC):
         uses_outliers: whether `Batch.outliers` is filled from the benchmark's OOD training split.
         selection: which epoch is kept as best: highest ID validation accuracy, or lowest mean training loss for
             methods that train no classifier. Of equals, the latest.
+        views: how often each image comes in a batch, every time augmented anew; 2 for contrastive losses.
+        mixes: whether the loss sees labels through `Batch.cross_entropy` alone, so that mixed images make sense.
     """
 
     recipe: Recipe
@@ -85,6 +117,8 @@ class TrainingMethod(ABC):
     scorer: ClassVar[str] = "msp"
     uses_outliers: ClassVar[bool] = False
     selection: ClassVar[Selection] = "val_accuracy"
+    views: ClassVar[int] = 1
+    mixes: ClassVar[bool] = False
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> nn.Module:
         """Return the module that is trained: the network itself, or one that holds it beside further parts.
@@ -107,6 +141,14 @@ class TrainingMethod(ABC):
             batch: images, labels, where in the training they come.
         """
 
+    def surface(self, model: nn.Module) -> Surface | None:
+        """Return what is evaluated, or None: the backbone's network with its own head, as it is.
+
+        Args:
+            model: what `prepare` returned, with the weights kept, in eval mode; not to be changed.
+        """
+        return None
+
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:  # noqa: B027
         """Do what an epoch begins with; by default nothing.
 
@@ -117,13 +159,27 @@ class TrainingMethod(ABC):
         """
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return the optimiser's groups: `params`, optionally `weight_decay` and `lr_scale` (a factor on the rate)."""
+        """Return the optimiser's groups.
+
+        Each has `params`, and may have `weight_decay`, `lr_scale` (a factor on the rate) and `lr_constant` (whether
+        the rate stays at the recipe's highest).
+        """
         return [{"params": [p for p in model.parameters() if p.requires_grad]}]
+
+    @property
+    def initial(self) -> "TrainingMethod | None":
+        """The training whose weights this one starts from; None: from random ones."""
+        return None
+
+    @property
+    def schedule(self) -> Recipe:
+        """The recipe of the epochs that this method itself takes; differs from `recipe` for a fine-tuning."""
+        return self.recipe
 
     @property
     def outlier_batch_size(self) -> int:
         """Outliers per step, for methods that use them."""
-        return self.recipe.batch_size
+        return self.schedule.batch_size
 
     def identity(self) -> dict[str, Any]:
         """Return what fixes the method: its class, version and hyper-parameters, the recipe among them."""
@@ -144,3 +200,11 @@ def features_and_logits(network: nn.Module, images: Tensor) -> tuple[Tensor, Ten
     if tapped.features is None or tapped.logits is None:
         raise RuntimeError(f"{type(network).__name__}: its last nn.Linear took no part in the forward pass")
     return tapped.features, tapped.logits
+
+
+def head_of(network: nn.Module) -> nn.Linear:
+    """Return the classifier of a network as `prepare` received it: its last nn.Linear."""
+    head = network.get_submodule(last_linear(network))
+    if not isinstance(head, nn.Linear):
+        raise TypeError(f"{type(network).__name__}: its last nn.Linear is a {type(head).__name__}")
+    return head

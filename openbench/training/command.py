@@ -5,11 +5,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from openbench.digest import digest
-from openbench.paths import config_dir
 from openbench.training.job import TrainingJob
+from openbench.training.shipped import shipped
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 
@@ -28,25 +26,19 @@ def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
         ("backbone", job.backbone.name, config.get("backbone") or {}),
         ("training", name, training),
     ):
-        arguments += [f"{group}.{path}={_typed(value)}" for path, value in _changed(node, _shipped(group, chosen))]
+        arguments += [f"{group}.{path}={_typed(value)}" for path, value in _changed(node, shipped(group, chosen))]
     return shlex.join(["python", "-m", "openbench", "train", *arguments])
 
 
-def _shipped(group: str, name: str) -> Mapping[str, Any] | None:
-    """The yaml that a choice stands for, or None if it is not one of ours."""
-    path = config_dir() / group / f"{name}.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def _changed(node: Mapping[str, Any], shipped: Mapping[str, Any] | None, path: str = "") -> Iterator[tuple[str, Any]]:
+def _changed(node: Mapping[str, Any], plain: Mapping[str, Any] | None, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) wherever a node departs from the yaml it came from."""
     for key, value in node.items():
-        if shipped is None or key == "_name_":
+        if plain is None or key == "_name_":
             continue
-        original = shipped.get(key)
+        original = plain.get(key)
         if isinstance(value, Mapping) and isinstance(original, Mapping):
             yield from _changed(value, original, f"{path}{key}.")
-        elif key not in shipped or digest(value) != digest(original):
+        elif key not in plain or digest(value) != digest(original):
             yield f"{path}{key}", value
 
 

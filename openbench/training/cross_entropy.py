@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from openbench.training.base import Batch, TrainingMethod
 from openbench.training.recipe import Recipe
@@ -24,7 +23,8 @@ class CrossEntropy(TrainingMethod):
     reference: ClassVar[str] = "Hendrycks, Gimpel, ICLR 2017, arXiv:1610.02136"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
+    mixes: ClassVar[bool] = True
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of the batch."""
-        return functional.cross_entropy(model(batch.images), batch.labels)
+        return batch.cross_entropy(model(batch.images))

@@ -13,6 +13,7 @@ from openbench.errors import CheckpointError, ConfigError
 from openbench.training.base import TrainingMethod
 from openbench.training.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
 from openbench.training.command import train_command
+from openbench.training.evaluated import evaluated
 from openbench.training.job import TrainingJob
 from openbench.training.loop import TrainingSettings, train
 
@@ -97,8 +98,8 @@ def ensure_trained(
             f"no checkpoint of {job} — searched: '{folder_of(job, runtime.checkpoints)}' — runtime.train=never forbids "
             f"training it now — train it with: {train_command(job, config)}"
         )
-    found = found or _train(job, runtime, say)
-    return Trained(backbone.load(found.weights, found.sha256), found)
+    found = found or _train(job, runtime, say, anew=runtime.train == "force")
+    return Trained(evaluated(job, found), found)
 
 
 def build_training(node: Mapping[str, Any]) -> TrainingMethod:
@@ -113,14 +114,14 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
     return method
 
 
-def _train(job: TrainingJob, runtime: TrainingRuntime, say: Callable[[str], None]) -> Checkpoint:
+def _train(job: TrainingJob, runtime: TrainingRuntime, say: Callable[[str], None], *, anew: bool) -> Checkpoint:
     settings = TrainingSettings(resolve_device(runtime.device), runtime.workers, runtime.progress)
-    anew = runtime.train == "force"
 
     def start(folder: Path) -> None:
+        first = None if job.initial is None else _train(job.initial, runtime, say, anew=False).weights
         why = "training anew" if anew else "no finished checkpoint, training it first"
-        what = f"{job.method.recipe.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
+        what = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
         say(f"{job}: {why} — {what} — {folder}")
-        train(job, folder, settings)
+        train(job, folder, settings, first)
 
     return obtain(job, runtime.checkpoints, start, anew=anew)

@@ -1,6 +1,6 @@
 """What is trained on what: the value whose digest names the checkpoint."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from openbench.backbones.base import Backbone
@@ -42,8 +42,22 @@ class TrainingJob:
                 f"training '{type(self.method).__name__}' learns from outliers — benchmark '{self.benchmark}' has no "
                 "OOD training split — choose another training or a benchmark with ood_train"
             )
-        if self.method.recipe.steps_per_epoch(len(self.id_train)) == 0:
+        if self.method.schedule.steps_per_epoch(len(self.id_train)) == 0:
             raise DataError(f"split '{self.id_train.name}' has {len(self.id_train)} image — two or more are needed")
+
+        if self.method.schedule.mixing is not None and not self.method.mixes:
+            raise ConfigError(
+                f"training '{type(self.method).__name__}' has no loss for mixed labels — found "
+                f"{type(self.method.schedule.mixing).__name__} in training.recipe.augment — leave it out"
+            )
+
+    @property
+    def initial(self) -> "TrainingJob | None":
+        """The job whose weights this one starts from; None: random ones."""
+        first = self.method.initial
+        if first is None:
+            return None
+        return replace(self, method=first, ood_train=self.ood_train if first.uses_outliers else None)
 
     @classmethod
     def of(cls, backbone: Backbone, benchmark: Benchmark, method: TrainingMethod, seed: int) -> "TrainingJob":

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -40,7 +40,7 @@ class TrainingSettings:
     progress: bool = True
 
 
-def train(job: TrainingJob, folder: Path, settings: TrainingSettings) -> TrainingResult:
+def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Path | None = None) -> TrainingResult:
     """Train a job to its end in `folder`, going on from where an interrupted process was.
 
     On one machine's CPU with one number of threads the weights are the same bit for bit, interrupted or not. The
@@ -50,18 +50,20 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings) -> Trainin
         job: what is trained.
         folder: receives state after every epoch, then weights, `curve.csv`, `curve.png`; no other process may use it.
         settings: device and reporting.
+        start: the weights of the method's `initial` training, where it has one.
 
     Raises:
+        MethodError: `start` is missing, or the method breaks its contract.
         TrainingError: a loss that is not finite; the message names the step.
         ConfigError: a precision that the device cannot train at, or more images than can be held.
         CheckpointError: the folder cannot be written.
     """
     write_job(folder, job)
-    recipe, device = job.method.recipe, settings.device
+    recipe, device = job.method.schedule, settings.device
     devices = [device] if device.type == "cuda" else []
     precision: Precision = "tf32" if recipe.precision == "tf32" else "fp32"
     with torch.random.fork_rng(devices=devices), arithmetic(precision, device):
-        session = Session.begin(job, folder, device)
+        session = Session.begin(job, folder, device, start)
         session.resume()
         resumed_after = len(session.curve)
         loop = _Loop(session, settings)
@@ -76,7 +78,7 @@ class _Loop:
 
     def __init__(self, session: Session, settings: TrainingSettings) -> None:
         job = session.job
-        self.session, self.method, self.recipe = session, job.method, job.method.recipe
+        self.session, self.method, self.recipe = session, job.method, job.method.schedule
         preprocess, workers = job.backbone.preprocess, settings.workers
         outliers = None if job.ood_train is None else hold(job.ood_train, preprocess, settings.device, workers)
         self.data = TrainingData(hold(job.id_train, preprocess, settings.device, workers), outliers)
@@ -132,7 +134,8 @@ class _Loop:
         return mean, done
 
     def _batch(self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int) -> Batch:
-        augment, generator, data = self.recipe.augment, self.session.generator, self.data
+        augment, generator, data = self.recipe.augmentations, self.session.generator, self.data
+        rows = rows.repeat(self.method.views)
         images = self._laid_out(data.train.images(rows, augment, generator))
         labels = data.train.labels[rows.to(self.session.device)]
         if data.outliers is None or outlier_order is None:
@@ -144,12 +147,12 @@ class _Loop:
 
     def _step(self, batch: Batch) -> Tensor:
         """Take one step; return the loss, still on the device."""
-        session, optimiser, scaler = self.session, self.session.optimiser, self.session.scaler
+        optimiser, scaler = self.session.optimiser, self.session.scaler
         rate = self.recipe.learning_rate(batch.moment.step, self.per_epoch)
         for group in optimiser.param_groups:
-            group["lr"] = rate * group["lr_scale"]
+            group["lr"] = group["lr_scale"] * (self.recipe.lr if group["lr_constant"] else rate)
         with self._autocast():
-            loss = self.method.loss(session.prepared, batch)
+            loss = self._loss(batch)
         if loss.ndim != 0:
             raise MethodError(
                 f"{type(self.method).__name__}.loss returned a tensor of shape {tuple(loss.shape)} — "
@@ -163,6 +166,16 @@ class _Loop:
         scaler.step(optimiser)
         scaler.update()
         return loss.detach()
+
+    def _loss(self, batch: Batch) -> Tensor:
+        """Return the method's loss of a batch, mixed first if the recipe says so."""
+        model, mixing = self.session.prepared, self.recipe.mixing
+        if mixing is None:
+            return self.method.loss(model, batch)
+        mixed = mixing(batch.images, batch.moment.generator)
+        partners = batch.labels[mixed.partners.to(batch.labels.device)]
+        loss = self.method.loss(model, replace(batch, images=mixed.images, partners=partners, share=mixed.share))
+        return loss if mixing.clean_weight == 0 else loss + mixing.clean_weight * self.method.loss(model, batch)
 
     def _check_finite(self, losses: Tensor, checked: int, last: Moment) -> None:
         bad = ~torch.isfinite(losses)

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from openbench.errors import ConfigError, did_you_mean
 from openbench.training.augment import Augmentation
+from openbench.training.mixing import Mixing
 
 TrainPrecision = Literal["fp32", "tf32", "bf16", "fp16"]
 
@@ -25,7 +26,7 @@ class Recipe:
         warmup_epochs: epochs during which the rate rises linearly from lr / steps to lr; 0.
         final_lr: the rate, absolute, that the cosine would reach one step after the last; 1e-6.
         clip: largest L2 norm of the gradient over all parameters; None = any.
-        augment: applied to every training batch, in this order.
+        augment: applied to every training batch, in this order; a mixing of images, if any, comes last.
         precision: of the forward and backward pass: `fp32`; `tf32` (CUDA may round products to 10 bits); `bf16` or
             `fp16` autocast, weights staying float32.
         channels_last: memory layout of the network; faster convolutions, other rounding.
@@ -43,7 +44,7 @@ class Recipe:
     warmup_epochs: int = 0
     final_lr: float = 1e-6
     clip: float | None = None
-    augment: Sequence[Augmentation] = ()
+    augment: Sequence[Augmentation | Mixing] = ()
     precision: TrainPrecision = "fp32"
     channels_last: bool = True
 
@@ -64,8 +65,20 @@ class Recipe:
         choices = get_args(TrainPrecision)
         hint = did_you_mean(str(self.precision), choices)
         self._require(self.precision in choices, "precision", ", ".join(choices) + hint)
-        wrong = [type(a).__name__ for a in self.augment if not isinstance(a, Augmentation)]
-        self._require(not wrong, "augment", "a list of nodes, each with the `_target_` of an Augmentation")
+        fit = [isinstance(a, Augmentation) for a in self.augment[:-1]]
+        fit += [isinstance(a, Augmentation | Mixing) for a in self.augment[-1:]]
+        allowed = "a list of nodes, each with the `_target_` of an Augmentation, the last perhaps of a Mixing"
+        self._require(all(fit), "augment", allowed)
+
+    @property
+    def augmentations(self) -> tuple[Augmentation, ...]:
+        """What changes single images, in order."""
+        return tuple(a for a in self.augment if isinstance(a, Augmentation))
+
+    @property
+    def mixing(self) -> Mixing | None:
+        """What mixes images and labels after that, if anything."""
+        return next((a for a in self.augment if isinstance(a, Mixing)), None)
 
     def steps_per_epoch(self, images: int) -> int:
         """Return the number of batches in an epoch; a single left-over image makes none: batch norm needs two."""

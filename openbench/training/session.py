@@ -67,12 +67,21 @@ class Session:
     best: Best | None = None
 
     @classmethod
-    def begin(cls, job: TrainingJob, folder: Path, device: torch.device) -> "Session":
-        """Return a session at epoch 0: fresh weights from the seed, global generators seeded for dropout and heads."""
-        recipe, method = job.method.recipe, job.method
+    def begin(cls, job: TrainingJob, folder: Path, device: torch.device, start: Path | None = None) -> "Session":
+        """Return a session at epoch 0, global generators seeded for dropout and heads.
+
+        The network's weights are fresh from the seed, or those in the file `start` for a method with `initial`.
+        """
+        recipe, method = job.method.schedule, job.method
         check_precision(recipe.precision, device)
         torch.manual_seed(_stream(job.seed, _GLOBAL))
-        network = job.backbone.initialise(job.seed).to(device).module()
+        backbone = job.backbone.initialise(job.seed)
+        if (method.initial is None) != (start is None):
+            raise MethodError(
+                f"{type(method).__name__} starts from {'random weights' if start else 'those of another training'} — "
+                f"found {'a file of weights' if start else 'none'} — pass `start` where `initial` is given, only there"
+            )
+        network = (backbone if start is None else backbone.load(start)).to(device).module()
         prepared = method.prepare(network, job.backbone.feature_dim, job.backbone.num_classes).to(device)
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         prepared = prepared.to(memory_format=layout)  # type: ignore[call-overload]
@@ -81,7 +90,7 @@ class Session:
                 f"{type(method).__name__}.prepare returned a module that does not hold the network — its weights "
                 "could not be kept — return the network, or a module with it as a child"
             )
-        groups = [{"lr_scale": 1.0, **group} for group in method.parameter_groups(prepared)]
+        groups = [{"lr_scale": 1.0, "lr_constant": False, **group} for group in method.parameter_groups(prepared)]
         optimiser = torch.optim.SGD(
             groups,
             lr=recipe.lr,

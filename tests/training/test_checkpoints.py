@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from training_toys import (
     CLASSES,
     PREPROCESS,
@@ -29,6 +28,7 @@ from openbench.training.cross_entropy import CrossEntropy
 from openbench.training.ensure import ensure_trained
 from openbench.training.job import TrainingJob
 from openbench.training.loop import train
+from openbench.training.shipped import merged, shipped
 
 SHIPPED = paths.config_dir() / "training"
 NODE = {
@@ -169,7 +169,7 @@ def test_force_trains_anew_what_is_there(tmp_path: Path) -> None:
 
 
 def test_never_prints_the_command_that_trains_it(tmp_path: Path) -> None:
-    config = {"training": yaml.safe_load((SHIPPED / "cross_entropy.yaml").read_text()), "seed": 5}
+    config = {"training": shipped("training", "cross_entropy"), "seed": 5}
     command = "python -m openbench train +benchmark=toys backbone=toy training=cross_entropy seed=5"
     with pytest.raises(CheckpointError) as caught:
         ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
@@ -193,14 +193,23 @@ def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tm
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in SHIPPED.glob("*.yaml")))
-def test_every_shipped_training_builds(name: str) -> None:
-    method = build(yaml.safe_load((SHIPPED / f"{name}.yaml").read_text()), "training")
-    assert method.reference
-    assert method.version >= 1
+def test_a_shipped_node_is_what_hydra_composes(name: str) -> None:
+    composed = plain(compose("train", ["+benchmark=cifar10", f"training={name}"]), "training")
+    assert shipped("training", name) == composed
+
+
+def test_a_node_that_is_not_ours_is_none() -> None:
+    assert shipped("training", "mine") is None
+
+
+def test_merging_goes_key_by_key_and_replaces_lists() -> None:
+    first = {"a": 1, "b": {"c": 2, "d": [1, 2]}}
+    assert merged(first, {"b": {"d": [3], "e": 4}}) == {"a": 1, "b": {"c": 2, "d": [3], "e": 4}}
+    assert first == {"a": 1, "b": {"c": 2, "d": [1, 2]}}
 
 
 def test_the_shipped_recipe_is_that_of_openood() -> None:
-    recipe = build(yaml.safe_load((SHIPPED / "cross_entropy.yaml").read_text()), "training").recipe
+    recipe = build(shipped("training", "cross_entropy"), "training").recipe
     assert (recipe.epochs, recipe.batch_size, recipe.lr, recipe.momentum) == (100, 128, 0.1, 0.9)
     assert (recipe.weight_decay, recipe.nesterov, recipe.final_lr) == (5e-4, True, 1e-6)
     assert recipe.augment == (RandomCrop(4), HorizontalFlip(0.5))

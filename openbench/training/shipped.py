@@ -1,0 +1,32 @@
+"""The group files that openbench ships, as plain values with what their defaults bring in, without Hydra."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from openbench.paths import config_dir
+
+
+def shipped(group: str, name: str) -> dict[str, Any] | None:
+    """Return the node that `group=name` stands for, or None if it is not one of ours.
+
+    A file may begin with `defaults` that name others of its group; later ones and the file itself override them.
+    """
+    path = config_dir() / group / f"{name}.yaml"
+    if not path.is_file():
+        return None
+    own = yaml.safe_load(path.read_text(encoding="utf-8"))
+    result: dict[str, Any] = {}
+    for entry in own.pop("defaults", ["_self_"]):
+        result = merged(result, own if entry == "_self_" else shipped(group, entry) or {})
+    return result
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `first` overridden by `second`: mappings key by key, anything else as a whole."""
+    result = dict(first)
+    for key, value in second.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result
