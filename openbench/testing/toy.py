@@ -88,4 +88,16 @@ def _columns(features: Tensor, labels: Tensor, head: Head, generator: torch.Gene
     columns = {Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels}
     # Positive weights of mean one: pooling a map gives its features back, up to noise.
     texture = 0.5 + torch.rand(*features.shape, _SIDE, _SIDE, generator=generator)
-    return FeatureSet(columns, dict.fromkeys(LAYERS, features[:, :, None, None] * texture))
+    maps = dict.fromkeys(LAYERS, features[:, :, None, None] * texture)
+    return FeatureSet(columns, {**maps, **_outputs_of_trainings(features, head)})
+
+
+def _outputs_of_trainings(features: Tensor, head: Head) -> dict[str, Tensor]:
+    """What trainings add to a network, (n, k, 1, 1): each is right where the head is sure, and unsure elsewhere."""
+    logits = head(features)
+    lead = logits.max(dim=1).values - logits.mean(dim=1)
+    sure = torch.sigmoid(4 * (lead - 2))[:, None]
+    second = sure * logits + (1 - sure) * 5 * logits.roll(1, dims=1)
+    rotations = lead[:, None, None] * torch.eye(4) + 0.1
+    found = {"confidence": lead[:, None], "second_head": second, "rotations": rotations.flatten(1)}
+    return {name: output[:, :, None, None] for name, output in found.items()}

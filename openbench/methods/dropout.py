@@ -1,0 +1,66 @@
+"""Mean probabilities under dropout of the features."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request
+from openbench.errors import MethodError, NotFittedError
+
+
+@dataclass
+class Dropout(Method):
+    """Negative maximum of the softmax probabilities, averaged over classifiers with dropped features.
+
+    score(x) = −max_c (1/K) Σ_k softmax(W(m_k∘f)/(1 − p) + b)_c, m_k ∈ {0, 1}ᵈ with P(0) = p.
+
+    The masks are drawn once, for all samples: scores then depend on neither batch nor order.
+
+    Args:
+        passes: K ≥ 1; 5 in OpenOOD, more lowers the noise of the draw.
+        probability: p in [0, 1); 0.5, that of training.
+        seed: of the masks.
+
+    Raises:
+        MethodError: no pass, or a probability out of range.
+
+    Reference: Gal & Ghahramani, Dropout as a Bayesian Approximation, ICML 2016, arXiv 1506.02142; dropout before the
+    last layer alone, which needs no pass through the network. Meant for a backbone trained with `training=dropout`.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), head=True)
+    reference: ClassVar[str] = "Gal & Ghahramani, ICML 2016, arXiv 1506.02142"
+
+    passes: int = 5
+    probability: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        self.require(self.passes >= 1, "passes", "≥ 1")
+        self.require(0 <= self.probability < 1, "probability", "0 ≤ p < 1")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the head and draw the masks (K, d)."""
+        if head is None:
+            raise MethodError("Dropout.fit: needs the classifier head — found None — pass head=Head(W, b)")
+        generator = torch.Generator().manual_seed(self.seed)
+        drawn = torch.rand(self.passes, head.weight.shape[1], generator=generator)
+        self.masks_ = (drawn >= self.probability).float() / (1 - self.probability)
+        self.head_ = head
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        head: Head | None = getattr(self, "head_", None)
+        if head is None:
+            raise NotFittedError("Dropout.score called before fit — call fit(train, head) first")
+        features = x.features
+        total = torch.zeros(len(features), head.num_classes, device=features.device)
+        for mask in self.masks_.to(features.device):
+            total += torch.softmax(head(features * mask), dim=1)
+        return -(total / self.passes).max(dim=1).values

@@ -1,0 +1,106 @@
+"""A classifier split into class similarities and a learnt temperature: generalised ODIN."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.errors import ConfigError, did_you_mean
+from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
+from openbench.training.recipe import Recipe
+
+Compat = Literal["paper", "openood"]
+
+
+class UnitFeatures(nn.Module):
+    """A network whose features are scaled to unit length before a linear head."""
+
+    def __init__(self, network: nn.Module, weight: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.head = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        self.head.weight = nn.Parameter(weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to logits (n, c)."""
+        features, _ = features_and_logits(self.network, images)
+        logits: Tensor = self.head(functional.normalize(features, dim=1))
+        return logits
+
+
+class Decomposed(nn.Module):
+    """The network, cosine similarities h to class weights, and the temperature g = σ(BN(w·f + b))."""
+
+    def __init__(self, network: nn.Module, feature_dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.network = network
+        self.weight = nn.Parameter(nn.init.kaiming_normal_(torch.empty(num_classes, feature_dim), nonlinearity="relu"))
+        self.g = nn.Sequential(nn.Linear(feature_dim, 1), nn.BatchNorm1d(1), nn.Sigmoid())
+
+    def parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return h (n, c) and g (n, 1)."""
+        features, _ = features_and_logits(self.network, images)
+        similarity = functional.normalize(features, dim=1) @ functional.normalize(self.weight, dim=1).T
+        return similarity, self.g(features)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to h (n, c), by which classes are told apart."""
+        return self.parts(images)[0]
+
+
+@dataclass(frozen=True)
+class GODIN(TrainingMethod):
+    """CE(h/g, y) with h_k the cosine of features and class weights, g in (0, 1) a temperature from the features.
+
+    Evaluated are unit features and h as their linear head without bias, exactly; g takes no part in the score. The
+    class weights get no weight decay.
+
+    Args:
+        compat: `openood` keeps the learning rate of the class weights at its highest throughout, since the scheduler
+            there drives the other optimiser; `paper` decays it with all others.
+
+    Reference:
+        Hsu et al.: Generalized ODIN: detecting out-of-distribution image without learning from out-of-distribution
+        data, CVPR 2020, arXiv:2002.11297; DeConf-C.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    compat: Compat = "paper"
+
+    reference: ClassVar[str] = "Hsu et al., CVPR 2020, arXiv:2002.11297"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "godin"
+    mixes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the choice."""
+        if self.compat not in get_args(Compat):
+            hint = did_you_mean(str(self.compat), get_args(Compat))
+            raise ConfigError(f"training.compat — found {self.compat!r} — allowed: {', '.join(get_args(Compat))}{hint}")
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Decomposed:
+        """Return the network with h and g in place of its own classifier."""
+        return Decomposed(model, feature_dim, num_classes)
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return all parameters but those of the unused classifier; class weights without weight decay."""
+        unused = set(head_of(model.get_submodule("network")).parameters())
+        weight = model.get_parameter("weight")
+        rest = [p for p in model.parameters() if p is not weight and p not in unused]
+        constant = self.compat == "openood"
+        return [{"params": rest}, {"params": [weight], "weight_decay": 0.0, "lr_constant": constant}]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy of h/g."""
+        if not isinstance(model, Decomposed):
+            raise TypeError(f"GODIN.loss: found {type(model).__name__} — pass what prepare returned")
+        similarity, temperature = model.parts(batch.images)
+        return batch.cross_entropy(similarity / temperature)
+
+    def surface(self, model: nn.Module) -> Surface:
+        """Return unit features with the unit class weights as their head."""
+        network = model.get_submodule("network")
+        made = UnitFeatures(network, functional.normalize(model.get_parameter("weight"), dim=1)).eval()
+        return Surface(made, made.head, network)

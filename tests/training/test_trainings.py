@@ -1,0 +1,267 @@
+"""Every training of configs/training, at its defaults and each of its choices, against one contract."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, backbone, job, split
+
+import openbench.training
+from openbench import paths
+from openbench.build import build, target_of
+from openbench.core.request import Field, Request, Role
+from openbench.training import loop
+from openbench.training.augment import HorizontalFlip, RandomCrop
+from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod
+from openbench.training.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
+from openbench.training.evaluated import evaluated
+from openbench.training.images import hold
+from openbench.training.job import TrainingJob
+from openbench.training.loop import train
+from openbench.training.recipe import Recipe
+from openbench.training.shipped import shipped
+
+NAMES = sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml"))
+RECIPE = Recipe(epochs=6, batch_size=16, lr=0.05, augment=(RandomCrop(1), HorizontalFlip()))
+# Sizes that fit 70 images of 8×8; nothing here changes what is computed.
+SMALL = {
+    "vos": {"queue": 8, "start": 0.3},
+    "mcd": {"start": 0.5},
+    "outlier_exposure": {"outliers_per_step": 20},
+    "energy_bounded": {"outliers_per_step": 20, "m_in": -4.0, "m_out": -1.0},
+}
+CPU = torch.device("cpu")
+
+
+def literals(hint: Any) -> list[Any]:
+    return list(get_args(hint)) if get_origin(hint) is Literal else []
+
+
+def variants() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in NAMES:
+        yield name, {}
+        node = shipped("training", name)
+        hints = get_type_hints(target_of(node))
+        for option in (key for key in node if not key.startswith("_")):
+            yield from ((name, {option: value}) for value in literals(hints[option]) if value != node[option])
+
+
+def label(variant: tuple[str, dict[str, Any]]) -> str:
+    return variant[0] + "".join(f"[{key}={value}]" for key, value in variant[1].items())
+
+
+def small(variant: tuple[str, dict[str, Any]], **changes: Any) -> TrainingMethod:
+    name, options = variant
+    method = build({**shipped("training", name), **SMALL.get(name, {}), **options}, "training")
+    made = replace(method, recipe=replace(RECIPE, **changes))
+    return replace(made, tuning=replace(made.tuning, epochs=3)) if hasattr(made, "tuning") else made
+
+
+EVERY = pytest.mark.parametrize("variant", list(variants()), ids=label)
+
+
+def trained(made: TrainingJob, root: Path) -> Checkpoint:
+    """The checkpoint of a job; what it starts from is trained first, as `ensure_trained` does."""
+
+    def start(folder: Path) -> None:
+        first = None if made.initial is None else trained(made.initial, root).weights
+        train(made, folder, QUIET, first)
+
+    return obtain(made, root, start)
+
+
+def state_of(method: TrainingMethod, seed: int = 0) -> tuple[nn.Module, Batch, TrainingData]:
+    """A prepared network, a batch late in the training, and all images; queues and the like are filled."""
+    torch.manual_seed(seed)
+    network = backbone(dropout=0).initialise(seed).module()
+    model = method.prepare(network, FEATURES, CLASSES).train()
+    data = TrainingData(
+        hold(split(Role.ID_TRAIN, 70), PREPROCESS, CPU), hold(split(Role.OOD_TRAIN, 24), PREPROCESS, CPU)
+    )
+    rows = torch.arange(16).repeat(method.views)
+    out = torch.arange(method.outlier_batch_size) % 24
+    epochs = method.schedule.epochs
+    moment = Moment(0, epochs, 0, epochs * 5, torch.Generator().manual_seed(seed))
+    method.on_epoch_start(model, moment, data)
+    model.train()
+    late = replace(moment, epoch=epochs - 1, step=epochs * 5 - 1)
+    batch = Batch(data.train.images(rows), data.train.labels[rows], rows, late)
+    if method.uses_outliers:
+        batch = replace(batch, outliers=data.outliers.images(out), outlier_rows=out)
+    with torch.no_grad():
+        for start in range(0, 64, 16):
+            more = torch.arange(start, start + 16).repeat(method.views)
+            method.loss(
+                model, replace(batch, images=data.train.images(more), labels=data.train.labels[more], rows=more)
+            )
+    return model, batch, data
+
+
+def optimised(method: TrainingMethod, model: nn.Module) -> dict[str, nn.Parameter]:
+    chosen = {id(p) for group in method.parameter_groups(model) for p in group["params"]}
+    return {name: p for name, p in model.named_parameters() if id(p) in chosen}
+
+
+@EVERY
+def test_loss_of_a_batch_falls_under_its_own_gradient(variant) -> None:
+    method = small(variant)
+    model, batch, _ = state_of(method)
+    optimiser = torch.optim.SGD(method.parameter_groups(model), lr=0.02)
+    losses = []
+    for _ in range(25):
+        # The same draws at every step: what falls is the loss, not its noise.
+        moment = replace(batch.moment, generator=torch.Generator().manual_seed(2))
+        loss = method.loss(model, replace(batch, moment=moment))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0] - 0.01
+
+
+@EVERY
+def test_training_tells_the_classes_apart(tmp_path: Path, variant) -> None:
+    assert trained(job(small(variant)), tmp_path).info["best_val_accuracy"] > 0.8
+
+
+@EVERY
+def test_gradients_reach_every_parameter_that_is_optimised_and_the_whole_network(variant) -> None:
+    method = small(variant)
+    model, batch, _ = state_of(method)
+    method.loss(model, batch).backward()
+    for name, parameter in optimised(method, model).items():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+    network = next(m for m in model.modules() if type(m).__name__ == "ToyNet")
+    assert network.conv.weight.grad.abs().sum() > 0
+
+
+@EVERY
+def test_loss_is_a_finite_float32_scalar_that_changes_neither_images_nor_global_randomness(variant) -> None:
+    method = small(variant)
+    model, batch, _ = state_of(method)
+    images, random = batch.images.clone(), torch.get_rng_state()
+    loss = method.loss(model, batch)
+    assert (loss.shape, loss.dtype) == ((), torch.float32)
+    assert torch.isfinite(loss)
+    assert torch.equal(batch.images, images)
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+@EVERY
+def test_same_seed_same_bits(tmp_path: Path, variant) -> None:
+    weights = []
+    for name in "ab":
+        torch.rand(5)  # what happened before must not matter
+        weights.append(trained(job(small(variant, epochs=2)), tmp_path / name).sha256)
+    assert weights[0] == weights[1]
+
+
+class KilledError(Exception):
+    """Stands for a process that ends between two epochs."""
+
+
+@EVERY
+def test_a_killed_training_goes_on_to_the_same_bits(tmp_path: Path, variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = job(small(variant, epochs=4))
+    through = trained(made, tmp_path / "through")
+    first = None if made.initial is None else trained(made.initial, tmp_path / "through").weights
+    folder, write, count = folder_of(made, tmp_path / "cut"), loop.write_atomically, [0]
+
+    def killing(path: Path, content: bytes) -> None:
+        write(path, content)
+        count[0] += path.name == "curve.csv"
+        if count[0] == 2:
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "write_atomically", killing)
+        with pytest.raises(KilledError):
+            train(made, folder, QUIET, first)
+    assert train(made, folder, QUIET, first).resumed_after == 2
+    assert find_checkpoint(made, tmp_path / "cut").info["files"] == through.info["files"]
+
+
+def surfaces(made: TrainingJob, checkpoint: Checkpoint) -> tuple[Any, nn.Module]:
+    """What is evaluated, and the trained module itself, put together from the two files by hand."""
+    found = evaluated(replace(made, backbone=backbone()), checkpoint)
+    network = backbone().load(checkpoint.weights).module()
+    model = made.method.prepare(network, FEATURES, CLASSES)
+    extras = {} if checkpoint.extras is None else load_file(checkpoint.extras)
+    unknown = model.load_state_dict(extras, strict=False).unexpected_keys
+    assert unknown == []
+    return found, model.eval()
+
+
+@EVERY
+def test_evaluated_logits_are_the_head_of_the_features_and_rank_classes_as_validation_did(tmp_path, variant) -> None:
+    made = job(small(variant, epochs=2))
+    found, model = surfaces(made, trained(made, tmp_path))
+    images = torch.randn(9, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    outputs = found.outputs(images, Request(fields=frozenset({Field.LOGITS, Field.FEATURES})))
+    torch.testing.assert_close(found.head(outputs.features), outputs.logits, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        ours = model(images)
+    torch.testing.assert_close(outputs.logits.argmax(1), ours.argmax(1))
+    torch.testing.assert_close(outputs.logits.softmax(1), ours.softmax(1), rtol=1e-4, atol=1e-5)
+
+
+@EVERY
+def test_what_is_evaluated_keeps_its_digest_and_its_stages(tmp_path: Path, variant) -> None:
+    made = job(small(variant, epochs=1))
+    checkpoint = trained(made, tmp_path)
+    first, again = (evaluated(replace(made, backbone=backbone()), checkpoint) for _ in range(2))
+    assert first.digest == again.digest
+    assert set(backbone().layers) <= set(first.layers)
+    assert (first.num_classes, first.feature_dim) == (CLASSES, FEATURES)
+
+
+@EVERY
+def test_mixed_labels_weigh_in_the_share_of_each(variant) -> None:
+    method = small(variant)
+    if not method.mixes:
+        pytest.skip("the method has no loss for mixed labels")
+    model, batch, _ = state_of(method)
+    partners = batch.labels.roll(3)
+
+    def loss(labels: Tensor, **changes: Any) -> Tensor:
+        fresh = replace(batch.moment, generator=torch.Generator().manual_seed(4))
+        return method.loss(copy.deepcopy(model), replace(batch, labels=labels, moment=fresh, **changes))
+
+    own, other = loss(batch.labels), loss(partners)
+    mixed = loss(batch.labels, partners=partners, share=0.3)
+    torch.testing.assert_close(mixed, 0.3 * own + 0.7 * other)
+    assert not torch.allclose(own, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scorer_is_a_method_and_metadata_is_complete(name: str) -> None:
+    method = build(shipped("training", name), "training")
+    assert (paths.config_dir() / "method" / f"{method.scorer}.yaml").is_file()
+    assert any(character.isdigit() for character in method.reference)
+    assert "Reference:" in type(method).__doc__
+    assert method.version >= 1
+    described = [f.name for f in fields(method) if f.name != "recipe" and f"{f.name}:" not in type(method).__doc__]
+    assert described == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_of_yaml_and_class_agree_but_for_the_recipe(name: str) -> None:
+    method = build(shipped("training", name), "training")
+    assert replace(method, recipe=Recipe()) == type(method)(recipe=Recipe())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_training_lives_in_the_file_of_its_name(name: str) -> None:
+    assert shipped("training", name)["_target_"].rsplit(".", 1)[0] == f"openbench.training.{name}"
+
+
+def test_every_training_method_has_a_config() -> None:
+    sources = Path(openbench.training.__file__).parent.glob("*.py")
+    assert {s.stem for s in sources if "(TrainingMethod):" in s.read_text()} == set(NAMES)
