@@ -72,6 +72,19 @@ def most_count(rate: float, total: int) -> int:
     return k
 
 
+def _laid_out(ids: Floats, ood: Floats) -> tuple[Floats, int]:
+    """Return (3, n+m+1) working rows, the first holding −∞, the ID and the OOD scores, and n.
+
+    One block for all rows, which a curve then keeps: the C library hands small blocks back to the system as soon as
+    they are freed, and fetching their pages again for the next pair costs more than all the arithmetic on them.
+    """
+    block = np.empty((3, 1 + ids.size + ood.size))
+    block[0, 0] = -np.inf
+    block[0, 1 : ids.size + 1] = ids
+    block[0, ids.size + 1 :] = ood
+    return block, ids.size
+
+
 @dataclass(frozen=True, eq=False)
 class PooledCurve:
     """How many ID and OOD scores are accepted (s ≤ λ) at every threshold that makes a difference.
@@ -100,35 +113,35 @@ class PooledCurve:
         Raises:
             MetricError: a side is empty, not one-dimensional, or contains NaN.
         """
-        ids = as_scores(id_scores, "ID scores")
-        pooled = np.concatenate([ids, as_scores(ood_scores, "OOD scores")])
-        pooled[: ids.size].sort()
-        pooled[ids.size :].sort()
-        return cls._merged(pooled, ids.size)
+        block, n = _laid_out(as_scores(id_scores, "ID scores"), as_scores(ood_scores, "OOD scores"))
+        block[0, 1 : n + 1].sort()
+        return cls._merged(block, n)
 
     @classmethod
-    def of_sorted(cls, id_sorted: Floats, ood_sorted: Floats) -> Self:
-        """Merge two ascending, checked score vectors."""
-        return cls._merged(np.concatenate([id_sorted, ood_sorted]), id_sorted.size)
+    def of_sorted_id(cls, id_sorted: Floats, ood: Floats) -> Self:
+        """Sort the OOD side and merge it with an ID side that is ascending; both are checked already."""
+        return cls._merged(*_laid_out(id_sorted, ood))
 
     @classmethod
-    def _merged(cls, pooled: Floats, n: int) -> Self:
-        """Merge the ascending runs pooled[:n] (ID) and pooled[n:] (OOD); `pooled` is overwritten."""
+    def _merged(cls, block: Floats, n: int) -> Self:
+        """Sort the OOD run pooled[n+1:] and merge it with pooled[:n+1] (−∞, then ascending ID scores)."""
+        pooled, values, spare = block
+        pooled[n + 1 :].sort()
         order = np.argsort(pooled, kind="stable")  # timsort: two presorted runs merge without a full sort
-        values = np.empty(pooled.size + 1)
-        values[0] = -np.inf
-        np.take(pooled, order, out=values[1:], mode="clip")  # "clip" lets take write to `out` without a copy
-        ood = np.zeros(values.size, dtype=np.int64)
-        np.cumsum(order >= n, out=ood[1:])
+        np.take(pooled, order, out=values, mode="clip")  # "clip" lets take write to `out` without a copy
+        is_ood = order > n
         ends = np.ones(values.size, dtype=bool)  # an entry is the last of its tie, or the leading −∞
         np.not_equal(values[2:], values[1:-1], out=ends[1:-1])
-        accepted = np.arange(values.size) if ends.all() else np.flatnonzero(ends)
-        if accepted.size < values.size:
-            # Written over what is no longer needed: fresh pages cost more than the copy itself.
-            values = np.take(values, accepted, out=pooled[: accepted.size], mode="clip")
-            ood = np.take(ood, accepted, out=order[: accepted.size], mode="clip")
-        accepted -= ood  # how many are accepted in all, less those that are OOD
-        return cls(values, accepted, ood)
+        ood = np.cumsum(is_ood, out=order)
+        if ends.all():
+            accepted = np.cumsum(np.logical_not(is_ood, out=is_ood), out=spare.view(np.int64))
+            accepted -= 1  # the leading −∞ is no score
+            return cls(values, accepted, ood)
+        kept = np.flatnonzero(ends)
+        thresholds = np.take(values, kept, out=pooled[: kept.size], mode="clip")
+        ood = np.take(ood, kept, out=spare.view(np.int64)[: kept.size], mode="clip")
+        kept -= ood  # an entry's place is how many are accepted in all
+        return cls(thresholds, kept, ood)
 
     def blocks(self) -> Iterator[tuple[Counts, Counts]]:
         """Yield (id_accepted, ood_accepted) in stretches that overlap by one entry and fit the processor's cache.

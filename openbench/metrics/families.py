@@ -9,7 +9,7 @@ from openbench.errors import MetricError
 from openbench.metrics import curve_ranking
 from openbench.metrics.conformal import benjamini_hochberg, conformal_auroc, conformal_fpr95, p_values
 from openbench.metrics.curve import Floats, PooledCurve
-from openbench.metrics.intervals import bootstrap, delong
+from openbench.metrics.intervals import bootstrap_keys, delong
 from openbench.metrics.keys import rate_label
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.selective import (
@@ -22,6 +22,7 @@ from openbench.metrics.selective import (
     least_cost,
     least_risk,
     oscr,
+    running_loss,
 )
 from openbench.metrics.threshold import balanced_threshold, choose_scale, error_rates, threshold_areas
 
@@ -41,6 +42,14 @@ class IdSide:
     scores: Floats
     ordered: Floats
     cumulated: Floats | None
+
+    @classmethod
+    def of(cls, scores: Floats, losses: Floats | None) -> "IdSide":
+        """Sort checked scores once, with their losses where these are known."""
+        if losses is None:
+            return cls(scores, np.sort(scores), None)
+        order = np.argsort(scores)
+        return cls(scores, scores[order], running_loss(scores, losses, order))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +85,7 @@ class Pair:
     @classmethod
     def of(cls, id_side: IdSide, ood: Floats) -> "Pair":
         """Sort the OOD side and merge it with the ID side, which is sorted already."""
-        return cls(ood, PooledCurve.of_sorted(id_side.ordered, np.sort(ood)))
+        return cls(ood, PooledCurve.of_sorted_id(id_side.ordered, ood))
 
 
 def finite_or_unable(value: float) -> float | str:
@@ -147,8 +156,7 @@ def interval_family(pair: Pair, setting: Setting) -> Values:
     o = setting.options
     intervals = {"auroc": delong(pair.curve, o.confidence)}
     if o.replicates and o.bootstrap_metrics:
-        metrics = {key: curve_ranking.CURVE_METRICS[key] for key in o.bootstrap_metrics}
-        intervals |= bootstrap(pair.curve, metrics, o.replicates, o.seed, o.confidence)
+        intervals |= bootstrap_keys(pair.curve, o.bootstrap_metrics, o.replicates, o.seed, o.confidence)
     return {f"{key}_{end}": value for key, ci in intervals.items() for end, value in ci._asdict().items()}
 
 

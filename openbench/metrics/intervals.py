@@ -7,8 +7,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from openbench.errors import MetricError
-from openbench.metrics.curve import Counts, Floats, PooledCurve, as_scores, check_rate
-from openbench.metrics.curve_ranking import auroc
+from openbench.metrics.curve import Counts, Floats, PooledCurve, as_scores, check_rate, least_count
+from openbench.metrics.curve_ranking import CURVE_METRICS, auroc
 
 
 class Interval(NamedTuple):
@@ -150,14 +150,83 @@ def bootstrap(
 
     Reference: Efron, Ann. Statist. 7 (1979).
     """
-    tail = (1.0 - check_rate(level, "confidence level", closed=False)) / 2
-    if replicates < 2:
-        raise MetricError(f"the bootstrap needs replicates — found {replicates} — pass at least 2, 1,000 is usual")
+    _check_drawing(replicates, level)
     values = np.empty((replicates, len(metrics)))
     for row, sample in enumerate(_resamples(curve, np.random.default_rng(seed), replicates)):
         values[row] = [metric(sample) for metric in metrics.values()]
-    low, high = np.quantile(values, [tail, 1.0 - tail], axis=0)
-    return {key: Interval(float(low[j]), float(high[j])) for j, key in enumerate(metrics)}
+    return {key: _percentiles(values[:, j], level) for j, key in enumerate(metrics)}
+
+
+def _check_drawing(replicates: int, level: float) -> None:
+    check_rate(level, "confidence level", closed=False)
+    if replicates < 2:
+        raise MetricError(f"the bootstrap needs replicates — found {replicates} — pass at least 2, 1,000 is usual")
+
+
+def _percentiles(values: Floats, level: float) -> Interval:
+    tail = (1.0 - level) / 2
+    low, high = np.quantile(values, [tail, 1.0 - tail])
+    return Interval(float(low), float(high))
+
+
+def _drawn_fpr95(curve: PooledCurve, rng: np.random.Generator, replicates: int) -> Floats:
+    """Return (r,) bootstrap values of FPR@95 (OOD positive), no sample drawn.
+
+    The threshold lies just below the k-th smallest OOD score of the resample, whose place among the original scores
+    is ⌊m·Beta(k, m+1−k)⌋; how many resampled ID scores it accepts is binomial.
+    """
+    n, m = curve.n, curve.m
+    k = m - least_count(0.95, m) + 1
+    place = np.minimum((m * rng.beta(k, m + 1 - k, replicates)).astype(np.int64), m - 1)
+    below = np.searchsorted(curve.ood_accepted, place, side="right") - 1  # the entry before that of the k-th
+    accepted = rng.binomial(n, curve.id_accepted[below] / n)
+    return np.asarray((n - accepted) / n)
+
+
+def _drawn_fpr95_id_positive(curve: PooledCurve, rng: np.random.Generator, replicates: int) -> Floats:
+    """Return (r,) bootstrap values of FPR@95 with ID positive: sides exchanged, threshold included."""
+    n, m = curve.n, curve.m
+    k = least_count(0.95, n)
+    place = np.minimum((n * rng.beta(k, n + 1 - k, replicates)).astype(np.int64), n - 1)
+    at = np.searchsorted(curve.id_accepted, place, side="right")
+    return np.asarray(rng.binomial(m, curve.ood_accepted[at] / m) / m)
+
+
+# Keys whose bootstrap distribution is drawn directly, at a cost that does not depend on the number of scores.
+_DRAWN: dict[str, Callable[[PooledCurve, np.random.Generator, int], Floats]] = {
+    "fpr95": _drawn_fpr95,
+    "fpr95_id_positive": _drawn_fpr95_id_positive,
+}
+
+
+def bootstrap_keys(
+    curve: PooledCurve, keys: Sequence[str], replicates: int = 1000, seed: int = 0, level: float = 0.95
+) -> dict[str, Interval]:
+    """Return stratified percentile intervals of keys of CURVE_METRICS.
+
+    FPR@95 needs no resampling: it depends on an order statistic of one side and a count of the other, both of which
+    have known bootstrap distributions. The other keys share the resamples of `bootstrap`.
+
+    Args:
+        curve: the pair.
+        keys: of CURVE_METRICS.
+        replicates: number of draws, ≥ 2.
+        seed: of the generators; equal seeds give equal intervals, whichever other keys are asked for.
+        level: coverage in (0, 1).
+
+    Raises:
+        MetricError: fewer than 2 replicates, or level out of range.
+
+    Reference: Efron, Ann. Statist. 7 (1979); the order statistic: Efron, The Jackknife, the Bootstrap and Other
+        Resampling Plans (1982), section 10.
+    """
+    _check_drawing(replicates, level)
+    resampled_keys = {key: CURVE_METRICS[key] for key in keys if key not in _DRAWN}
+    found = bootstrap(curve, resampled_keys, replicates, seed, level) if resampled_keys else {}
+    for key in keys:
+        if key in _DRAWN:
+            found[key] = _percentiles(_DRAWN[key](curve, np.random.default_rng(seed), replicates), level)
+    return found
 
 
 def over_seeds(values: Sequence[float]) -> SeedSummary:

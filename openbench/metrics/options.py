@@ -60,7 +60,7 @@ class MetricOptions:
     fdr: float = 0.1
     confidence: float = 0.95
     replicates: int = 1000
-    bootstrap_metrics: Sequence[str] = ("aupr_in", "aupr_out", "fpr95", "fpr95_id_positive")
+    bootstrap_metrics: Sequence[str] = ("fpr95", "fpr95_id_positive")
     seed: int = 0
     set_kinds: Sequence[str] = KINDS
     alphas: Sequence[float] = (0.005, 0.01, 0.05, 0.1)

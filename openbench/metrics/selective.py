@@ -25,12 +25,13 @@ class OperatingPoint(NamedTuple):
     threshold: float
 
 
-def running_loss(id_scores: Floats, losses: ArrayLike) -> Floats:
+def running_loss(id_scores: Floats, losses: ArrayLike, order: Counts | None = None) -> Floats:
     """Return (n+1,) cumulated losses of the ID samples in ascending order of score, starting at 0.
 
     Args:
         id_scores: (n,) checked scores.
         losses: (n,) e_i ≥ 0, usually 1 − correct.
+        order: (n,) argsort of the scores, where it is known.
 
     Raises:
         MetricError: losses of another length, or negative, infinite or NaN ones.
@@ -44,7 +45,7 @@ def running_loss(id_scores: Floats, losses: ArrayLike) -> Floats:
         raise MetricError(f"ID losses must be finite and ≥ 0 — found [{e.min()}, {e.max()}] — pass 1 − correct")
     total = np.zeros(e.size + 1)
     # Within a tie the order is arbitrary, and no curve reads these sums inside one.
-    np.cumsum(e[np.argsort(id_scores)], out=total[1:])
+    np.cumsum(e[np.argsort(id_scores) if order is None else order], out=total[1:])
     return total
 
 

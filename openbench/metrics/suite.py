@@ -22,7 +22,7 @@ from openbench.metrics.prediction_sets import (
     set_report,
     true_class,
 )
-from openbench.metrics.selective import UNABLE, running_loss
+from openbench.metrics.selective import UNABLE
 from openbench.metrics.threshold import balanced_threshold, threshold_stability, tnr_threshold
 
 __all__ = ["FAMILIES", "ROLES", "MetricOptions", "SetScores", "describe", "evaluate", "higher_is_better"]
@@ -133,7 +133,7 @@ def _setting(
 ) -> tuple[Setting, Floats | None]:
     """Return what is common to all pairs of one ID side, and its losses."""
     scores, losses = np.concatenate([_floats(s) for s in side]), _losses(side)
-    id_side = IdSide(scores, np.sort(scores), None if losses is None else running_loss(scores, losses))
+    id_side = IdSide.of(scores, losses)
     id_val, ood_val = ([_floats(s) for s in by_role[role]] for role in ("id_val", "ood_val"))
     thresholds = {"95tnr": tnr_threshold(id_side.ordered)}
     if id_val and ood_val:

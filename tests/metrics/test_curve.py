@@ -35,7 +35,7 @@ def test_counts_at_every_threshold_are_those_of_the_definition(n, m, decimals):
 
 def test_presorted_sides_give_the_same_curve():
     a, b = oracle.random_pair(1, 50, 70, 1)
-    one, two = PooledCurve.of(a, b), PooledCurve.of_sorted(np.sort(a), np.sort(b))
+    one, two = PooledCurve.of(a, b), PooledCurve.of_sorted_id(np.sort(a), np.asarray(b))
     for field in ("thresholds", "id_accepted", "ood_accepted"):
         np.testing.assert_array_equal(getattr(one, field), getattr(two, field))
 
