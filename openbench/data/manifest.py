@@ -27,6 +27,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from openbench import paths
+from openbench.data.own_listing import own_path, read_rows
 from openbench.digest import digest
 from openbench.errors import DataError, did_you_mean
 
@@ -80,20 +81,35 @@ class Entry:
     line: int
 
 
-@lru_cache(maxsize=64)
 def load_manifest(name: str) -> Manifest:
-    """Return the manifest `name`, e.g. `cifar10/test`, or one of the user's own by the path of its `.txt` file.
+    """Return the manifest `name`, e.g. `cifar10/test`, or that of the user's own images.
+
+    Args:
+        name: a file in `data_manifests` without `.txt`; else a path: of a `.txt` file in this format, of a `.csv` with
+            paths and labels, of an `.npz`, or of a folder of images.
 
     Raises:
         DataError: no such manifest, or one that cannot be read.
     """
+    if not name.endswith(".txt") and not (paths.manifest_dir() / f"{name}.txt").is_file():
+        own = own_path(name)
+        if own is not None:
+            # Not kept: images may be added between two calls.
+            rows = read_rows(own)
+            return Manifest(name, tuple(key for key, _ in rows), tuple(label for _, label in rows))
+    return _written(name)
+
+
+@lru_cache(maxsize=64)
+def _written(name: str) -> Manifest:
     folder = paths.manifest_dir()
     path = Path(name).expanduser() if name.endswith(".txt") else folder / f"{name}.txt"
     if not path.is_file():
         known = sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.txt"))
         raise DataError(
             f"manifest '{name}' not found — looked for {path}{did_you_mean(name, known)} — "
-            "write the name of a file in data_manifests without `.txt`, or the path of your own ending in `.txt`"
+            "write the name of a file in data_manifests without `.txt`, or the path of your own: a .txt manifest, a "
+            ".csv, an .npz, or a folder of images"
         )
     return parse(path.read_text(encoding="utf-8"), name)
 

@@ -1,0 +1,50 @@
+"""A user's own images as a source of a data set, whatever they come in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from openbench.data.own_arrays import arrow_items, arrow_labels, is_arrow, npz_labels, npz_pixels
+from openbench.data.own_listing import numbered, own_path
+from openbench.data.sources import Found, ImageFolder, Source, rows_found
+
+
+@dataclass(frozen=True)
+class OwnImages(Source):
+    """The user's own images: a folder of files, a `.csv` that lists files, an `.npz`, or a Hugging Face folder.
+
+    Keys are paths relative to the folder (to the `.csv`'s folder), or `<class>/<number>` for arrays.
+
+    Args:
+        path: absolute, or relative to a data root or the working directory.
+        deviation: how these images differ from the set as published; own sets have no other version.
+    """
+
+    path: str
+    deviation: str = ""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """The path itself, or below each root and the working directory."""
+        given = Path(self.path).expanduser()
+        return [given] if given.is_absolute() else [*(root / given for root in roots), Path.cwd() / given]
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """The keys that are there; files are listed by folder, rows of arrays looked up by number and class."""
+        if own_path(str(place.absolute())) is None:
+            return None
+        if place.is_file() and place.suffix == ".csv":
+            return ImageFolder().find(place.parent, keys)
+        if place.is_file():
+            return rows_found(npz_pixels(place), _rows(npz_labels(place), keys))
+        if is_arrow(place):
+            rows = _rows(arrow_labels(place), keys)
+            present = rows >= 0
+            return Found(arrow_items(place, rows[present]), present) if present.any() else None
+        return ImageFolder().find(place, keys)
+
+
+def _rows(labels: list[str], keys: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    row_of = {key: row for row, (key, _) in enumerate(numbered(labels))}
+    return np.array([row_of.get(key, -1) for key in keys], dtype=np.int64)

@@ -1,0 +1,176 @@
+"""A user's own images in an `.npz` file, or in an Arrow folder as Hugging Face's `save_to_disk` writes it."""
+
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from openbench.core.benchmark import Image
+from openbench.data.items import decode
+from openbench.errors import DataError
+
+_IMAGES = ("images", "X", "x", "data")
+_LABELS = ("labels", "y", "label", "targets")
+_NAMES = ("classes", "names", "label_names")
+
+
+def npz_labels(path: Path) -> list[str]:
+    """Return the class of each image of an `.npz`, as text; `-` if it holds no labels.
+
+    Raises:
+        DataError: the file cannot be read, or its arrays are no images and labels.
+    """
+    return list(_npz(path, path.stat().st_mtime_ns)[1])
+
+
+def npz_pixels(path: Path) -> NDArray[np.uint8]:
+    """Return the images of an `.npz`, (n, h, w) or (n, h, w, 3) uint8."""
+    return _npz(path, path.stat().st_mtime_ns)[0]
+
+
+@lru_cache(maxsize=8)
+def _npz(path: Path, changed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    try:
+        with np.load(path, allow_pickle=False) as pack:
+            held = {name: pack[name] for name in pack.files if name in (*_IMAGES, *_LABELS, *_NAMES)}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"'{path}' cannot be read — {error} — write it with numpy.savez(path, images=..., labels=...)"
+        ) from error
+    pixels = next((held[name] for name in _IMAGES if name in held), None)
+    if pixels is None:
+        raise DataError(f"'{path}' holds no images — expected an array named {' or '.join(_IMAGES)}")
+    pixels = _as_images(pixels, path)
+    labels = next((held[name] for name in _LABELS if name in held), None)
+    if labels is None:
+        return pixels, ("-",) * len(pixels)
+    names = next((held[name] for name in _NAMES if name in held), None)
+    return pixels, tuple(_named(labels, names, len(pixels), path))
+
+
+def _as_images(pixels: NDArray[Any], path: Path) -> NDArray[np.uint8]:
+    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
+        raise DataError(
+            f"'{path}': images are {pixels.dtype} {pixels.shape} — uint8 (n, h, w) or (n, h, w, 3) expected; for "
+            "values in [0, 1] save (255 * x).round().astype('uint8'), and reshape rows to images"
+        )
+    if pixels.ndim == 3:
+        return pixels
+    if pixels.shape[3] not in (1, 3) and pixels.shape[1] in (1, 3):
+        pixels = pixels.transpose(0, 2, 3, 1)
+    if pixels.shape[3] not in (1, 3):
+        raise DataError(f"'{path}': images of shape {pixels.shape[1:]} — 1 or 3 channels expected")
+    return pixels[..., 0] if pixels.shape[3] == 1 else pixels
+
+
+def _named(labels: NDArray[Any], names: NDArray[Any] | None, count: int, path: Path) -> list[str]:
+    if labels.shape not in ((count,), (count, 1)):
+        raise DataError(f"'{path}': {count} images and labels of shape {labels.shape} — one label per image expected")
+    flat = labels.reshape(-1)
+    if flat.dtype.kind not in "iuU":
+        raise DataError(f"'{path}': labels are {flat.dtype} — whole numbers or text expected")
+    if names is None or flat.dtype.kind == "U":
+        return [str(value) for value in flat.tolist()]
+    if len(flat) and (flat.min() < 0 or flat.max() >= len(names)):
+        raise DataError(f"'{path}': labels from {flat.min()} to {flat.max()} — {len(names)} class names are given")
+    return [str(names[value]) for value in flat.tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedItems:
+    """Images as compressed files inside an Arrow table.
+
+    Args:
+        column: chunked array of `{bytes, path}`.
+        rows: (n,) which rows, in manifest order.
+        folder: where the table lies; its paths are relative to this.
+    """
+
+    column: Any
+    rows: NDArray[np.int64]
+    folder: Path
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Image:
+        row = int(self.rows[index])
+        cell = self.column[row].as_py()
+        content = cell.get("bytes") if cell else None
+        if content is None and cell and cell.get("path"):
+            return decode(self.folder / cell["path"])
+        try:
+            with Pillow.open(io.BytesIO(content or b"")) as image:
+                return np.asarray(image if image.mode == "L" else image.convert("RGB"))
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(
+                f"'{self.folder}': image {row} cannot be read — {error} — write the folder again"
+            ) from error
+
+
+def is_arrow(folder: Path) -> bool:
+    """Whether a folder is one that `save_to_disk` writes, of one data set or of several splits."""
+    return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
+
+
+def arrow_labels(folder: Path) -> list[str]:
+    """Return the class of each image of an Arrow folder; `-` if it has no label column.
+
+    Raises:
+        DataError: it holds several splits, no image column, or files that cannot be read.
+    """
+    table, features = _arrow(folder)
+    for name in ("label", "labels", "fine_label"):
+        if name in table.column_names:
+            values, names = table[name].to_pylist(), features.get(name, {}).get("names")
+            try:
+                return [str(names[v]) if names else str(v) for v in values]
+            except (IndexError, TypeError) as error:
+                raise DataError(
+                    f"'{folder}': column '{name}' has labels without a class name — write the folder again"
+                ) from error
+    return ["-"] * len(table)
+
+
+def arrow_items(folder: Path, rows: NDArray[np.int64]) -> EncodedItems:
+    """Return the images at `rows` of an Arrow folder, decoded when read."""
+    table, features = _arrow(folder)
+    images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
+    if len(images) != 1 or images[0] not in table.column_names:
+        found = ", ".join(f"{name} ({feature.get('_type', '?')})" for name, feature in features.items())
+        raise DataError(f"'{folder}': found the columns {found or 'none'} — exactly one of type Image expected")
+    return EncodedItems(table[images[0]].combine_chunks(), rows, folder)
+
+
+def _arrow(folder: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
+    """The memory-mapped table, and the features by column name."""
+    splits = folder / "dataset_dict.json"
+    if splits.is_file():
+        names = json.loads(splits.read_text(encoding="utf-8")).get("splits", [])
+        raise DataError(
+            f"'{folder}' holds the splits {names} — name one of them, e.g. {folder / (names or ['train'])[0]}"
+        )
+    return _table(folder, (folder / "state.json").stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _table(folder: Path, changed: int) -> tuple[Any, dict[str, dict[str, Any]]]:
+    import pyarrow as pa
+
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
+        files = [folder / entry["filename"] for entry in state["_data_files"]]
+        if state.get("_indices_data_files"):
+            raise DataError(f"'{folder}' keeps a selection of rows apart — save it again after flatten_indices()")
+        table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files])
+    except (OSError, KeyError, ValueError, pa.ArrowInvalid) as error:
+        raise DataError(f"'{folder}' cannot be read — {error} — write it again with save_to_disk") from error
+    return table, dict(info.get("features") or {})

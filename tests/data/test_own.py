@@ -1,0 +1,229 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image as Pillow
+
+from openbench.core.request import Role
+from openbench.data.manifest import load_manifest
+from openbench.data.opening import open_split
+from openbench.data.own import OwnImages
+from openbench.errors import DataError
+
+from .conftest import noisy, write_image
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Three pictures of two classes, names with spaces and a deeper folder, beside files that are no pictures."""
+    folder = tmp_path / "my photos"
+    pixels = {}
+    for seed, key in enumerate(("cat/a b.png", "cat/deep/c.png", "dog/1.PNG")):
+        pixels[key] = noisy((9, 7, 3), seed)
+        write_image(folder / key, pixels[key])
+    (folder / "cat" / "notes.txt").write_text("no picture")
+    (folder / ".hidden").mkdir()
+    write_image(folder / ".hidden" / "x.png", noisy((4, 4, 3)))
+    return folder, pixels
+
+
+def opened(path, classes=("cat", "dog"), role=Role.ID_TRAIN, manifest=None):
+    node = {
+        "name": "mine",
+        "manifest": str(manifest or path),
+        "sources": {"own": {"_target_": "openbench.data.own.OwnImages", "path": str(path)}},
+    }
+    return open_split(node, role, classes)
+
+
+def write_arrow(folder, images, labels, names=None, files=1):
+    """The layout of Hugging Face's save_to_disk, written with pyarrow alone."""
+    folder.mkdir(parents=True)
+    cell = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    label = {"_type": "ClassLabel", "names": names} if names else {"_type": "Value", "dtype": "int64"}
+    features = {"image": {"_type": "Image"}, "label": label}
+    data_files = []
+    for part, rows in enumerate(np.array_split(np.arange(len(images)), files)):
+        columns = {"image": pa.array([images[i] for i in rows], cell), "label": pa.array([labels[i] for i in rows])}
+        table = pa.table(columns)
+        name = f"data-{part:05d}-of-{files:05d}.arrow"
+        with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        data_files.append({"filename": name})
+    (folder / "state.json").write_text(json.dumps({"_data_files": data_files, "_fingerprint": "0"}))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
+
+
+def encoded(pixels):
+    import io
+
+    stream = io.BytesIO()
+    Pillow.fromarray(pixels).save(stream, "PNG")
+    return {"bytes": stream.getvalue(), "path": None}
+
+
+def test_a_folder_gives_its_pictures_with_the_first_subfolder_as_class(photos):
+    folder, pixels = photos
+    split = opened(folder)
+    assert list(split.keys) == sorted(pixels)
+    assert split.labels.tolist() == [0, 0, 1]
+    for index, key in enumerate(split.keys):
+        assert np.array_equal(split.items[index], pixels[key])
+
+
+def test_pictures_directly_in_a_folder_have_no_class(tmp_path):
+    write_image(tmp_path / "ood" / "x.png", noisy((5, 5)))
+    split = opened(tmp_path / "ood", role=Role.FAR)
+    assert split.classes == ()
+    assert split.labels.tolist() == [-1]
+
+
+def test_a_csv_names_pictures_relative_to_itself_and_keeps_its_order(photos):
+    folder, pixels = photos
+    write_image(folder / "with, comma.png", noisy((4, 4, 3), 9))
+    absolute = folder / "cat" / "deep" / "c.png"
+    (folder / "list.csv").write_text(
+        f'path,label\ndog/1.PNG,dog\n"with, comma.png",cat\n{absolute.as_posix()},cat\n', encoding="utf-8-sig"
+    )
+    split = opened(folder / "list.csv")
+    assert list(split.keys) == ["dog/1.PNG", "with, comma.png", absolute.as_posix()]
+    assert split.labels.tolist() == [1, 0, 0]
+    assert np.array_equal(split.items[2], pixels["cat/deep/c.png"])
+
+
+def test_a_csv_may_choose_among_the_images_of_another_place(photos, tmp_path):
+    folder, pixels = photos
+    (tmp_path / "some.csv").write_text("path,label\ncat/a b.png,cat\n")
+    split = opened(folder, manifest=tmp_path / "some.csv")
+    assert list(split.keys) == ["cat/a b.png"]
+    assert np.array_equal(split.items[0], pixels["cat/a b.png"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,label\na.png,cat\n", "line 1: found the columns"),
+        ("path,label\na.png,cat\nb.png\n", "line 3: 1 values, the header has 2"),
+        ("path,label\na.png,cat\nx, y.png,cat\n", "line 3: 3 values, the header has 2"),
+        ("path,label\na.png,cat\n,cat\n", "line 3: path ''"),
+        ("path,label\na.png,\n", "line 2: path 'a.png', label ''"),
+        ("path,label\na.png,cat\nb.png,cat\na.png,dog\n", "line 4: 'a.png' is on line 2 already"),
+        ("path,label\n", "none found"),
+    ],
+)
+def test_a_csv_that_is_wrong_names_the_line(tmp_path, text, message):
+    path = tmp_path / "list.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        load_manifest(str(path))
+
+
+def test_a_listed_file_that_is_gone_makes_the_set_incomplete(photos):
+    folder, _ = photos
+    (folder / "list.csv").write_text("path,label\ncat/a b.png,cat\ncat/gone.png,cat\n")
+    with pytest.raises(DataError, match="1 of 2 images found"):
+        opened(folder / "list.csv")
+
+
+@pytest.mark.parametrize("names", [("images", "labels"), ("X", "y")])
+def test_an_npz_gives_its_rows(tmp_path, names):
+    pixels = noisy((5, 6, 7, 3))
+    np.savez(tmp_path / "a.npz", **{names[0]: pixels, names[1]: np.array([1, 0, 1, 1, 0])})
+    split = opened(tmp_path / "a.npz", classes=("0", "1"))
+    assert split.labels.tolist() == [1, 0, 1, 1, 0]
+    assert all(np.array_equal(split.items[i], pixels[i]) for i in range(5))
+
+
+def test_an_npz_may_name_its_classes_or_have_none(tmp_path):
+    np.savez(tmp_path / "a.npz", images=noisy((2, 4, 4)), labels=[1, 0], classes=["cat", "dog"])
+    assert load_manifest(str(tmp_path / "a.npz")).classes == ("dog", "cat")
+    np.savez(tmp_path / "b.npz", images=noisy((2, 4, 4)))
+    assert load_manifest(str(tmp_path / "b.npz")).classes == ("-", "-")
+
+
+def test_channels_may_come_first_and_a_single_one_is_grey(tmp_path):
+    pixels = noisy((3, 8, 9, 3))
+    np.savez(tmp_path / "a.npz", images=pixels.transpose(0, 3, 1, 2), labels=[0, 1, 0])
+    assert np.array_equal(opened(tmp_path / "a.npz", classes=("0", "1")).items[2], pixels[2])
+    np.savez(tmp_path / "b.npz", images=pixels[..., :1], labels=[0, 1, 0])
+    assert opened(tmp_path / "b.npz", classes=("0", "1")).items[0].shape == (8, 9)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": np.zeros((3, 64))}, "float64"),
+        ({"images": np.zeros((3, 64), np.uint8)}, r"uint8 \(3, 64\)"),
+        ({"images": np.zeros((3, 4, 4, 2), np.uint8)}, "1 or 3 channels"),
+        ({"pixels": np.zeros((3, 4, 4), np.uint8)}, "holds no images"),
+        ({"images": np.zeros((3, 4, 4), np.uint8), "labels": [0, 1]}, "one label per image"),
+        ({"images": np.zeros((2, 4, 4), np.uint8), "labels": [0.5, 1]}, "labels are float64"),
+        ({"images": np.zeros((2, 4, 4), np.uint8), "labels": [0, 2], "classes": ["a", "b"]}, "from 0 to 2"),
+    ],
+)
+def test_an_npz_that_is_wrong_says_how(tmp_path, arrays, message):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        load_manifest(str(tmp_path / "a.npz"))
+
+
+def test_a_file_that_is_no_npz_is_refused(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK broken")
+    with pytest.raises(DataError, match="cannot be read"):
+        load_manifest(str(tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_an_arrow_folder_gives_its_rows(tmp_path, files):
+    pixels = noisy((7, 6, 5, 3))
+    labels = [0, 1, 1, 0, 0, 1, 0]
+    write_arrow(tmp_path / "hf", [encoded(p) for p in pixels], labels, ["cat", "dog"], files)
+    split = opened(tmp_path / "hf")
+    assert split.labels.tolist() == labels
+    assert all(np.array_equal(split.items[i], pixels[i]) for i in range(7))
+
+
+def test_an_arrow_folder_written_by_the_library_is_read_alike(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
+    pixels = noisy((6, 5, 4, 3))
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["cat", "dog"]))
+    rows = {"image": [Pillow.fromarray(p) for p in pixels], "label": [0, 1, 0, 1, 1, 0]}
+    whole = datasets.Dataset.from_dict(rows, features=features)
+    whole.shuffle(seed=0).save_to_disk(str(tmp_path / "hf"))
+    order = whole.add_column("row", list(range(6))).shuffle(seed=0)["row"]
+    split = opened(tmp_path / "hf")
+    assert split.labels.tolist() == [rows["label"][i] for i in order]
+    assert all(np.array_equal(split.items[k], pixels[i]) for k, i in enumerate(order))
+
+
+def test_an_arrow_folder_of_several_splits_names_them(tmp_path):
+    write_arrow(tmp_path / "hf" / "train", [encoded(noisy((4, 4)))], [0], ["cat"])
+    (tmp_path / "hf" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(DataError, match=r"holds the splits \['train', 'test'\]"):
+        load_manifest(str(tmp_path / "hf"))
+    assert load_manifest(str(tmp_path / "hf" / "train")).classes == ("cat",)
+
+
+def test_a_broken_image_in_an_arrow_folder_names_its_row(tmp_path):
+    images = [encoded(noisy((4, 4))), {"bytes": b"no image", "path": None}]
+    write_arrow(tmp_path / "hf", images, [0, 1], ["cat", "dog"])
+    with pytest.raises(DataError, match="image 1 cannot be read"):
+        opened(tmp_path / "hf")
+
+
+def test_a_relative_path_is_looked_for_below_the_data_roots(root, photos):
+    folder, _ = photos
+    folder.rename(root / "pets")
+    assert len(load_manifest("pets")) == 3
+    assert OwnImages("pets").find(root / "pets", ["cat/a b.png"]).count == 1
+
+
+def test_a_shipped_manifest_is_not_hidden_by_a_folder_of_its_name(root):
+    write_image(root / "digits" / "test" / "cat" / "x.png", noisy((4, 4)))
+    assert len(load_manifest("digits/test")) == 433
+
+
+def test_a_name_that_is_nothing_says_what_may_be_given(root):
+    with pytest.raises(DataError, match="or a folder of images"):
+        load_manifest("no/such/place")
