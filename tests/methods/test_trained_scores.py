@@ -1,0 +1,126 @@
+"""Scores that read what a training added to the network, against their formulas in NumPy and SciPy."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax, softmax
+from scipy.stats import entropy
+from torch.nn import functional
+
+from openbench.backbones.cifar import resnet
+from openbench.core.features import FeatureSet, Head
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Field, Perturb, Request
+from openbench.errors import ConfigError, MethodError
+from openbench.methods.conf_branch import ConfBranch
+from openbench.methods.dropout import Dropout
+from openbench.methods.godin import GODIN
+from openbench.methods.mcd import MCD
+from openbench.methods.rotpred import RotPred
+
+N, C = 40, 5
+STD = (0.2, 0.3, 0.4)
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return 3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def given(logits: torch.Tensor | None = None, **maps: torch.Tensor) -> FeatureSet:
+    return FeatureSet({} if logits is None else {Field.LOGITS: logits}, maps)
+
+
+def test_confidence_ranks_as_its_sigmoid_does_and_does_not_saturate() -> None:
+    u = torch.cat([random(N, 1), torch.tensor([[60.0], [61.0]])])
+    found = ConfBranch().score(given(confidence=u)).numpy()
+    sigmoid = 1 / (1 + np.exp(-u[:, 0].double().numpy()))
+    order = np.argsort(found, kind="stable")
+    assert (np.diff(sigmoid[order]) <= 0).all()
+    assert found[-1] < found[-2]
+
+
+def test_mcd_is_the_l1_distance_of_probabilities() -> None:
+    first, second = random(N, C), random(N, C, seed=1)
+    expected = np.abs(softmax(first.numpy(), axis=1) - softmax(second.numpy(), axis=1)).sum(axis=1)
+    np.testing.assert_allclose(MCD().score(given(first, second_head=second)), expected, rtol=1e-5, atol=1e-6)
+    assert MCD().score(given(first, second_head=first)).abs().max() == 0
+
+
+def test_rotpred_is_rotation_loss_less_divergence_from_uniform_in_bits() -> None:
+    z, rotations = random(N, C), random(N, 16, seed=1)
+    expected = []
+    for row, turns in zip(z.double().numpy(), rotations.double().numpy().reshape(N, 4, 4), strict=True):
+        divergence = entropy(np.full(C, 1 / C), softmax(row), base=2)
+        loss = np.mean([-log_softmax(turns[r])[r] / np.log(2) for r in range(4)])
+        expected.append(loss - divergence)
+    np.testing.assert_allclose(RotPred().score(given(z, rotations=rotations)), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def network():
+    preprocess = Preprocess(8, 8, std=STD)
+    backbone = resnet("toy", "resnet8", num_classes=4, preprocess=preprocess).initialise(0)
+    return backbone.load_state(backbone.module().state_dict(), "random")
+
+
+@pytest.mark.parametrize("form", ["logit", "softmax"])
+@pytest.mark.parametrize("epsilon", [0.0, 0.0025, 0.02])
+def test_godin_equals_the_recipe_through_a_real_network(network, form: str, epsilon: float) -> None:
+    images = random(12, 3, 8, 8) / 3
+    module = network.module().double().eval()
+    x = images.double().requires_grad_(True)
+    module(x).max(dim=1).values.sum().backward()
+    step = torch.where(x.grad > 0, 1.0, -1.0) / torch.tensor(STD).view(1, 3, 1, 1)
+    with torch.no_grad():
+        moved = module(x + epsilon * step).numpy()
+    module.float()
+    expected = -(moved if form == "logit" else softmax(moved, axis=1)).max(axis=1)
+    method = GODIN(epsilon, form)
+    found = method.score(given(network.outputs(images, method.request).logits))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def test_step_of_godin_raises_the_largest_logit_and_differs_from_odins(network) -> None:
+    images = random(12, 3, 8, 8) / 3
+    steps = (Perturb(1.0, 0.0, "logit"), Perturb(1.0, 0.005, "logit"), Perturb(1.0, 0.005, "sign"))
+    still, moved, odin = (network.outputs(images, Request(perturb=step)).logits for step in steps)
+    assert bool((moved.max(dim=1).values > still.max(dim=1).values).all())
+    assert not torch.allclose(moved, odin, atol=1e-4)
+
+
+def test_dropout_averages_the_probabilities_of_thinned_features() -> None:
+    features, head = random(N, 30).relu(), Head(random(C, 30, seed=1) / 5, random(C, seed=2))
+    method = Dropout(passes=7, probability=0.3).fit(None, head)
+    assert method.masks_.shape == (7, 30)
+    assert {round(v, 5) for v in method.masks_.unique().tolist()} == {0.0, round(1 / 0.7, 5)}
+    weight, bias = head.weight.double().numpy(), head.bias.double().numpy()
+    passes = [softmax((features.numpy() * m) @ weight.T + bias, axis=1) for m in method.masks_.double().numpy()]
+    found = method.score(FeatureSet({Field.FEATURES: features}))
+    np.testing.assert_allclose(found, -np.mean(passes, axis=0).max(axis=1), rtol=1e-5)
+
+
+def test_share_of_dropped_features_is_the_probability() -> None:
+    head = Head(torch.zeros(2, 1000), torch.zeros(2))
+    masks = Dropout(passes=20, probability=0.3).fit(None, head).masks_
+    assert float((masks == 0).float().mean()) == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / 20_000) ** 0.5)
+    assert not torch.equal(masks[0], masks[1])
+
+
+def test_dropout_of_nothing_is_msp() -> None:
+    features, head = random(N, 30), Head(random(C, 30, seed=1), random(C, seed=2))
+    found = Dropout(probability=0.0).fit(None, head).score(FeatureSet({Field.FEATURES: features}))
+    expected = -functional.softmax(head(features), dim=1).max(dim=1).values
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_network_without_the_output_is_named(network) -> None:
+    with pytest.raises(ConfigError, match="has no layer 'confidence'"):
+        network.outputs(torch.zeros(1, 3, 8, 8), ConfBranch().request)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: GODIN(-1.0), lambda: GODIN(form="max"), lambda: Dropout(0), lambda: Dropout(probability=1.0)]
+)
+def test_impossible_hyper_parameters_are_refused(make) -> None:
+    with pytest.raises(MethodError, match="out of range"):
+        make()

@@ -1,0 +1,145 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import beta, kstest
+from training_toys import QUIET, RECIPE, job
+
+from openbench.errors import ConfigError
+from openbench.training.augment import HorizontalFlip
+from openbench.training.base import Batch, TrainingMethod
+from openbench.training.conf_branch import ConfBranch
+from openbench.training.cross_entropy import CrossEntropy
+from openbench.training.loop import train
+from openbench.training.mixing import CutMix, Mixing, Mixup, RegMixup, draw_share
+from openbench.training.recipe import Recipe
+
+KINDS = [Mixup(1.0), RegMixup(2.0), CutMix(1.0)]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    """Image i is i everywhere."""
+    return torch.arange(16.0)[:, None, None, None].expand(16, 3, 9, 7).contiguous()
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 20.0])
+def test_shares_follow_the_beta_distribution(alpha: float) -> None:
+    generator = seeded()
+    assert kstest([draw_share(alpha, generator) for _ in range(1000)], beta(alpha, alpha).cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("kind", [Mixup(1.0), RegMixup(2.0)])
+def test_mixup_is_the_weighted_sum_of_an_image_and_its_partner(images: torch.Tensor, kind: Mixing) -> None:
+    mixed = kind(images, seeded(3))
+    assert sorted(mixed.partners.tolist()) == list(range(16))
+    for i, j in enumerate(mixed.partners.tolist()):
+        np.testing.assert_allclose(mixed.images[i].numpy(), mixed.share * i + (1 - mixed.share) * j, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cutmix_pastes_one_rectangle_of_the_partner_and_counts_its_area(images: torch.Tensor, seed: int) -> None:
+    mixed = CutMix()(images, seeded(seed))
+    places = [(mixed.images[i] == j).numpy() for i, j in enumerate(mixed.partners.tolist()) if i != j]
+    assert all(np.array_equal(places[0], p) for p in places)
+    pasted = places[0][0]
+    assert all(np.array_equal(pasted, channel) for channel in places[0])
+    rows, columns = pasted.any(axis=1).nonzero()[0], pasted.any(axis=0).nonzero()[0]
+    assert pasted.sum() == len(rows) * len(columns), "a rectangle"
+    assert mixed.share == pytest.approx(1 - pasted.mean())
+
+
+def test_rectangles_of_cutmix_have_the_area_asked_for_where_they_fit() -> None:
+    # The centre lies anywhere: of a small rectangle in a large image nearly all fit.
+    shares = []
+    for seed in range(300):
+        mixed = CutMix(alpha=1.0)(torch.zeros(2, 1, 200, 200), seeded(seed))
+        shares.append((draw_share_of(seed), mixed.share))
+    asked, found = np.array(shares).T
+    assert (found >= asked - 0.011).all()  # rounding to pixels and cut-off edges only shrink the rectangle
+    assert np.median(found[asked > 0.95] - asked[asked > 0.95]) < 0.02
+
+
+def draw_share_of(seed: int) -> float:
+    generator = seeded(seed)
+    torch.randperm(2, generator=generator)
+    return draw_share(1.0, generator)
+
+
+def test_cutmix_mixes_as_many_batches_as_its_probability_says(images: torch.Tensor) -> None:
+    generator = seeded()
+    shares = [CutMix(probability=0.3)(images, generator).share for _ in range(400)]
+    mixed = np.mean([s < 1 for s in shares])
+    # Some rectangles are empty: then nothing is mixed either.
+    assert 0.2 < mixed < 0.37
+    assert torch.equal(CutMix(probability=0.0)(images, generator).images, images)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mixing_is_a_function_of_the_generator_and_leaves_all_else_alone(images: torch.Tensor, kind: Mixing) -> None:
+    before, state = images.clone(), torch.get_rng_state()
+    first, second, other = kind(images, seeded(5)), kind(images, seeded(5)), kind(images, seeded(6))
+    assert torch.equal(first.images, second.images)
+    assert not torch.equal(first.images, other.images)
+    assert torch.equal(images, before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+SEEN: list[Batch] = []
+
+
+class Noting(CrossEntropy):
+    """Cross-entropy that notes what it is given."""
+
+    def loss(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        SEEN.append(batch)
+        return super().loss(model, batch)
+
+
+@pytest.mark.parametrize(("kind", "passes"), [(Mixup(1.0), 1), (CutMix(), 1), (RegMixup(2.0), 2)])
+def test_loop_mixes_after_augmentation_and_regmixup_sees_the_clean_images_too(tmp_path, kind, passes: int) -> None:
+    SEEN.clear()
+    result = train(job(Noting(replace(RECIPE, epochs=1, augment=(HorizontalFlip(), kind)))), tmp_path, QUIET)
+    assert len(SEEN) == 5 * passes
+    mixed = SEEN[::passes]
+    assert all(b.partners is not None and 0 <= b.share <= 1 for b in mixed)
+    assert len({b.share for b in mixed}) > 1
+    if passes == 2:
+        clean = SEEN[1]
+        assert clean.partners is None
+        assert torch.equal(clean.labels, mixed[0].labels)
+        partner_rows = [clean.labels[i] for i in range(len(clean.labels))]
+        assert sorted(int(v) for v in mixed[0].partners) == sorted(int(v) for v in partner_rows)
+    assert result.curve[0].loss > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mixed_images_still_teach_the_classes(tmp_path: Path, kind: Mixing) -> None:
+    result = train(job(CrossEntropy(replace(RECIPE, epochs=8, augment=(kind,)))), tmp_path, QUIET)
+    assert max(row.val_accuracy for row in result.curve) > 0.85
+
+
+def test_a_method_without_a_loss_for_mixed_labels_refuses_them() -> None:
+    method: TrainingMethod = ConfBranch(replace(RECIPE, augment=(Mixup(),)))
+    with pytest.raises(ConfigError, match="'ConfBranch' has no loss for mixed labels — found Mixup"):
+        job(method)
+
+
+def test_mixing_comes_last_and_once() -> None:
+    for wrong in ((Mixup(), HorizontalFlip()), (Mixup(), CutMix())):
+        with pytest.raises(ConfigError, match="the last perhaps of a Mixing"):
+            Recipe(augment=wrong)
+    recipe = Recipe(augment=(HorizontalFlip(), Mixup()))
+    assert (recipe.augmentations, recipe.mixing) == ((HorizontalFlip(),), Mixup())
+
+
+@pytest.mark.parametrize("make", [lambda: Mixup(0), lambda: RegMixup(-1), lambda: CutMix(0), lambda: CutMix(1, 1.5)])
+def test_values_out_of_range_are_refused(make) -> None:
+    with pytest.raises(ConfigError, match="found"):
+        make()

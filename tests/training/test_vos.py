@@ -1,0 +1,147 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax, logsumexp
+from scipy.stats import ks_2samp, multivariate_normal
+from torch.nn import functional
+from training_toys import CLASSES, FEATURES, backbone
+
+from openbench.errors import ConfigError
+from openbench.training.base import Batch, Moment, features_and_logits
+from openbench.training.vos import VOS, WithQueues
+
+METHOD = VOS(queue=20, start=0.4, sample_from=50, weight=0.5)
+
+
+def moment(epoch: int = 9, seed: int = 3) -> Moment:
+    return Moment(epoch, 10, epoch * 5, 50, torch.Generator().manual_seed(seed))
+
+
+def batch(epoch: int = 9) -> Batch:
+    images = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    return Batch(images, torch.arange(12) % CLASSES, torch.arange(12), moment(epoch))
+
+
+def filled(method: VOS = METHOD) -> WithQueues:
+    torch.manual_seed(1)
+    model = method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
+    model.queue.copy_(torch.rand(model.queue.shape) + torch.arange(CLASSES)[:, None, None])
+    model.seen.fill_(method.queue)
+    return model
+
+
+def own_gradient(model: WithQueues, method: VOS) -> dict[str, torch.Tensor | None]:
+    """The gradient of the regulariser alone: that of the loss less that of the cross-entropy."""
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    entropy = functional.cross_entropy(features_and_logits(model.network, batch().images)[1], batch().labels)
+    plain = torch.autograd.grad(entropy, parameters, allow_unused=True)
+    whole = torch.autograd.grad(method.loss(model, batch()), parameters, allow_unused=True)
+    return {n: a if b is None or a is None else a - b for n, a, b in zip(names, whole, plain, strict=True)}
+
+
+def test_regulariser_moves_the_whole_network() -> None:
+    model = filled()
+    for name, gradient in own_gradient(model, METHOD).items():
+        if name == "network.conv.bias":  # batch norm takes it off again
+            continue
+        assert gradient is not None, name
+        assert gradient.abs().max() > 1e-6, name
+
+
+def test_regulariser_of_openoods_form_leaves_the_network_alone_and_moves_what_it_decides_with() -> None:
+    method = replace(METHOD, compat="openood")
+    for name, gradient in own_gradient(filled(method), method).items():
+        if name.startswith("network."):
+            assert gradient.abs().max() < 1e-6, name
+        else:
+            assert gradient.abs().max() > 1e-6, name
+
+
+def test_both_forms_have_the_same_value() -> None:
+    losses = [float(m.loss(filled(m), batch()).detach()) for m in (METHOD, replace(METHOD, compat="openood"))]
+    assert losses[0] == losses[1]
+
+
+def test_loss_equals_the_formula() -> None:
+    model = filled()
+    model.energy_weight.data[0] = -1.0  # a negative weight counts as zero
+    z = features_and_logits(model.network, batch().images)[1].detach().double().numpy()
+    drawn = METHOD.virtual(model.queue, moment())
+    z_out = model.network.fc(drawn).detach().double().numpy()
+    weights = np.maximum(model.energy_weight.detach().double().numpy(), 0)
+    energies = np.concatenate([logsumexp(part, b=weights, axis=1) for part in (z, z_out)])
+    a, b = model.decide.weight.detach().double().numpy()[:, 0], model.decide.bias.detach().double().numpy()
+    decisions = log_softmax(energies[:, None] * a + b, axis=1)
+    is_id = np.array([1] * 12 + [0] * CLASSES)
+    y = batch().labels.numpy()
+    expected = -log_softmax(z, axis=1)[np.arange(12), y].mean() - 0.5 * decisions[np.arange(len(is_id)), is_id].mean()
+    assert float(METHOD.loss(model, batch()).detach()) == pytest.approx(expected, rel=2e-5)
+
+
+def least_likely(queue: np.ndarray, rng: np.random.Generator, sample_from: int) -> np.ndarray:
+    """The paper's way: draw all, evaluate the density of each, take the least likely; one per class."""
+    covariance = np.cov(
+        (queue - queue.mean(axis=1, keepdims=True)).reshape(-1, queue.shape[2]), rowvar=False, bias=True
+    )
+    covariance += 1e-4 * np.eye(len(covariance))
+    chosen = []
+    for own in queue:
+        drawn = rng.multivariate_normal(own.mean(axis=0), covariance, sample_from)
+        density = multivariate_normal(own.mean(axis=0), covariance).logpdf(drawn)
+        chosen.append(drawn[density.argmin()])
+    return np.array(chosen)
+
+
+def test_virtual_outliers_have_the_distribution_of_the_least_likely_draws() -> None:
+    rng = np.random.default_rng(0)
+    mix = rng.normal(size=(4, 4))
+    queue = rng.normal(size=(2, 30, 4)) @ mix + np.array([[[0.0]], [[5.0]]])
+    method = replace(METHOD, sample_from=40)
+    drawn = [method.virtual(torch.from_numpy(queue).float(), moment(seed=s)).numpy() for s in range(500)]
+    expected = [least_likely(queue, rng, 40) for _ in range(500)]
+    for k in range(2):
+        for direction in (*np.eye(4), np.ones(4)):
+            ours, theirs = (np.array(x)[:, k] @ direction for x in (drawn, expected))
+            assert ks_2samp(ours, theirs).pvalue > 1e-4
+        ours, theirs = (((np.array(x)[:, k] - queue[k].mean(axis=0)) ** 2).sum(axis=1) for x in (drawn, expected))
+        assert ks_2samp(ours, theirs).pvalue > 1e-4
+
+
+def test_virtual_outliers_come_class_by_class() -> None:
+    queue = torch.rand(3, 20, 5) + 100 * torch.arange(3)[:, None, None]
+    drawn = replace(METHOD, select=4).virtual(queue, moment())
+    assert drawn.shape == (12, 5)
+    assert (drawn.mean(dim=1) / 100).round().tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_queue_keeps_the_last_features_of_each_class() -> None:
+    model = METHOD.prepare(backbone(dropout=0).module(), 2, CLASSES)
+    generator, history = np.random.default_rng(0), {k: [] for k in range(CLASSES)}
+    for step in range(30):
+        labels = generator.integers(0, CLASSES, 9)
+        features = torch.arange(9.0)[:, None] + 100 * step + torch.zeros(9, 2)
+        model.remember(features, torch.from_numpy(labels))
+        for feature, label in zip(features[:, 0].tolist(), labels, strict=True):
+            history[label].append(feature)
+        assert model.full() == all(len(h) >= 20 for h in history.values())
+    for k, seen in history.items():
+        assert sorted(model.queue[k, :, 0].tolist()) == seen[-20:]
+        assert int(model.seen[k]) == len(seen)
+
+
+@pytest.mark.parametrize(("epoch", "seen", "virtual"), [(3, 20, False), (4, 20, True), (9, 19, False)])
+def test_virtual_outliers_begin_after_the_share_of_epochs_and_with_full_queues(epoch, seen, virtual) -> None:
+    model = filled()
+    model.seen.fill_(seen)
+    given = batch(epoch)
+    state = given.moment.generator.get_state()
+    METHOD.loss(model, given)
+    assert torch.equal(given.moment.generator.get_state(), state) == (not virtual)
+
+
+@pytest.mark.parametrize("wrong", [{"queue": 1}, {"select": 60}, {"start": 2.0}, {"compat": "openod"}])
+def test_values_out_of_range_are_refused(wrong) -> None:
+    with pytest.raises(ConfigError, match="training"):
+        replace(METHOD, **wrong)
