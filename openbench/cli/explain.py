@@ -98,7 +98,8 @@ def _unknown_key(match: re.Match[str], typed: Typed) -> ConfigError:
     key = match.group(1)
     base = _without(key, typed)
     parent, leaf, allowed = _first_unknown(base, key)
-    hint = did_you_mean(leaf, allowed) + f" — allowed: {', '.join(allowed) or 'none'}"
+    nested = "" if parent or leaf not in (base.get("runtime") or {}) else f"; did you mean 'runtime.{leaf}'?"
+    hint = (nested or did_you_mean(leaf, allowed)) + f" — allowed: {', '.join(allowed) or 'none'}"
     if parent and any(o.is_sweep_override() and o.key_or_group == parent.split(".")[0] for o in parse(typed.overrides)):
         # Hydra checks keys against the default choice before it sweeps, and that one may not have them.
         hint += f" for the default {parent}; if every {parent} of the sweep takes it, write ++{key}=…"

@@ -176,3 +176,8 @@ def test_an_unknown_flag_is_exit_2(engine, capsys):
         main(["run", "--bogus", "+benchmark=digits"])
     assert stop.value.code == 2
     assert "unrecognized arguments: --bogus" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("typed", ["device=cpu", "train=never"])
+def test_a_runtime_key_typed_without_its_node_is_recognised(engine, capsys, typed):
+    assert f"did you mean 'runtime.{typed.partition('=')[0]}'?" in said(capsys, "run", "+benchmark=digits", typed)
