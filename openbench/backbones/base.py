@@ -43,6 +43,7 @@ class Backbone(ABC):
         weights_sha256: hash of the weights' content, the same whatever file they came from; for records.
         passes: images pushed through the network so far (a perturbed pass counts twice).
         trained: False until weights are loaded, for architectures that wait for training.
+        classifies: whether its logits tell classes apart; False where there is one class and no classifier.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Backbone(ABC):
     weights_sha256: str
     passes: int = 0
     trained: bool = True
+    classifies: bool = True
 
     @property
     @abstractmethod

@@ -13,7 +13,7 @@ from openbench.core.request import Role
 from openbench.digest import digest
 from openbench.errors import DataError, LeakageError
 
-Image = NDArray[np.uint8]  # (h, w, 3) or (h, w) decoded pixels
+Image = NDArray[Any]  # (h, w, 3) or (h, w) uint8, decoded pixels; in a tabular benchmark a row (d,) float32
 
 
 class Items(Protocol):
@@ -24,7 +24,7 @@ class Items(Protocol):
         ...
 
     def __getitem__(self, index: int) -> Image:
-        """Pixels (h, w, 3) or (h, w) uint8 of image `index`."""
+        """Pixels (h, w, 3) or (h, w) uint8 of image `index`, or row `index` (d,) float32 of a table."""
         ...
 
 
@@ -88,7 +88,7 @@ class Benchmark:
 
     Args:
         name: what users type after `+benchmark=`.
-        classes: the ID class names in label order.
+        classes: the ID class names in label order; a single one where there is nothing to classify.
         id_train: training images.
         id_val: held-out ID images for tuning and threshold choice.
         id_test: ID test images.
@@ -106,7 +106,7 @@ class Benchmark:
 
     Raises:
         LeakageError: ID and OOD classes meet that are not known to, or two roles do that `disjoint` keeps apart.
-        DataError: fewer than two ID classes, no OOD test set, or a label outside the classes.
+        DataError: no ID class, no OOD test set, or a label outside the classes.
     """
 
     name: str
@@ -127,10 +127,8 @@ class Benchmark:
 
     def __post_init__(self) -> None:
         """Refuse leakage, empty sides and labels without a class."""
-        if len(self.classes) < 2:
-            raise DataError(
-                f"benchmark '{self.name}': a classifier needs at least two ID classes — found {list(self.classes)}"
-            )
+        if not self.classes:
+            raise DataError(f"benchmark '{self.name}': no ID class — name at least one")
         if not self.near and not self.far:
             raise DataError(f"benchmark '{self.name}': no OOD test set left in near or far — keep at least one")
         for split in self.splits():
@@ -143,6 +141,12 @@ class Benchmark:
                 held = [name for name in a.classes if canonical(name) not in known]
                 for b in self.of_role(second):
                     self._check_disjoint(f"{a.role} {a.name}", held, b)
+
+    @property
+    def columns(self) -> int | None:
+        """The length d of an item where items are vectors; None where they are images."""
+        first = self.id_train.items[0]
+        return len(first) if first.ndim == 1 else None
 
     def splits(self) -> Iterator[Split]:
         """Every split of the benchmark."""

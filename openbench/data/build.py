@@ -18,7 +18,7 @@ _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
 _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
 _GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
 _REQUIRED = ("name", "classes", "id", "preprocess", "declared")
-_OPTIONAL = ("incomplete", "disjoint", "known_overlap", "known_id_overlap")
+_OPTIONAL = ("incomplete", "disjoint", "known_overlap", "known_id_overlap", "table", "draw")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
     `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`, `declared` (the paths of all sets that
     make up the benchmark: one that is gone counts as dropped, one that is not listed as added), `disjoint` (pairs of
     roles), `known_overlap` (class names for which the published lists break that promise), `known_id_overlap` (ID
-    classes that the published OOD test lists have too) and `incomplete` (`error` or `allow`).
+    classes that the published OOD test lists have too), `table` and `draw` (for other keys to refer to) and
+    `incomplete` (`error` or `allow`).
 
     Raises:
         ConfigError: an unknown or missing key.

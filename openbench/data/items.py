@@ -44,6 +44,26 @@ class ArrayItems:
 
 
 @dataclass(frozen=True, eq=False)
+class VectorItems:
+    """Rows of a table.
+
+    Args:
+        values: (N, d) float32, shared among the splits that use it.
+        rows: (n,) which rows, in manifest order.
+    """
+
+    values: NDArray[np.float32]
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        row: NDArray[np.float32] = self.values[self.rows[index]]
+        return row
+
+
+@dataclass(frozen=True, eq=False)
 class FilesBelow(Sequence[Path]):
     """Paths below one folder, joined when asked for: a million `Path`s would take half a gigabyte.
 

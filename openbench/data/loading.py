@@ -5,8 +5,10 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -30,7 +32,7 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
         workers: threads that decode and resize (both release Python's lock) while the caller computes; 0 = none.
 
     Yields:
-        (b, channels, crop, crop) float32.
+        (b, channels, crop, crop) float32; (b, d) where items are vectors.
 
     Raises:
         ConfigError: `batch_size` below 1 or `workers` below 0.
@@ -43,7 +45,7 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
     spans = [(start, min(start + batch_size, len(split))) for start in range(0, len(split), batch_size)]
     if workers == 0:
         for start, stop in spans:
-            yield normalise(_crops(split, preprocess, start, stop), preprocess)
+            yield _as_input(_crops(split, preprocess, start, stop), preprocess)
         return
     with ThreadPoolExecutor(workers, thread_name_prefix="images") as pool:
         waiting: deque[_Pending] = deque()
@@ -60,6 +62,11 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
                 pending.cancel()
 
 
+def _as_input(batch: NDArray[Any], preprocess: Preprocess) -> Tensor:
+    """A batch as the network takes it: images are normalised, rows of a table are as they shall be."""
+    return torch.from_numpy(batch) if batch.ndim == 2 else normalise(batch, preprocess)
+
+
 @dataclass(frozen=True)
 class _Pending:
     """The parts of one batch, each the work of one thread."""
@@ -70,7 +77,7 @@ class _Pending:
         """The batch, once its parts are ready."""
         parts = [part.result() for part in self.parts]
         whole = parts[0] if len(parts) == 1 else _joined(parts)
-        return normalise(whole, preprocess)
+        return _as_input(whole, preprocess)
 
     def cancel(self) -> None:
         """Give up what has not begun."""
@@ -96,18 +103,19 @@ def _joined(parts: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     return np.concatenate([np.repeat(p[..., None], 3, axis=3) if p.ndim == 3 else p for p in parts])
 
 
-def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArray[np.uint8]:
-    """Images [start, stop) in the network's size, uint8."""
+def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArray[Any]:
+    """Images [start, stop) in the network's size, uint8; rows of a table as they are."""
     items = split.items
     if isinstance(items, ArrayItems) and _as_stored(items, preprocess):
         return items.gather(start, stop)
     crops = []
     for index in range(start, stop):
         try:
-            crops.append(cropped(items[index], preprocess))
+            item = items[index]
+            crops.append(item if item.ndim == 1 else cropped(item, preprocess))
         except DataError as error:
             raise DataError(f"split '{split.name}' ({split.role}), image '{split.keys[index]}': {error}") from error
-    return stack(crops)
+    return np.stack(crops) if crops[0].ndim == 1 else stack(crops)
 
 
 def _as_stored(items: ArrayItems, preprocess: Preprocess) -> bool:

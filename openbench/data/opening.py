@@ -17,6 +17,7 @@ from openbench.core.request import Role
 from openbench.data.folder_rule import FolderRule, load_rule, rule_path
 from openbench.data.manifest import Manifest, load_manifest
 from openbench.data.sources import Found, Source
+from openbench.data.tables import is_table_part, table_part
 from openbench.digest import array_sha256, digest
 from openbench.errors import ConfigError, DataError, did_you_mean
 
@@ -105,6 +106,8 @@ def load_listing(name: str) -> Manifest | FolderRule:
     Raises:
         DataError: no such thing, or one that cannot be read.
     """
+    if is_table_part(name):
+        return table_part(name)
     return load_rule(name) if rule_path(name).is_file() else load_manifest(name)
 
 
@@ -278,6 +281,8 @@ def _deviations(config: SetConfig, located: Located, sample: Sequence[NDArray[np
         found.append(f"limited to {located.wanted} of {located.listed} images (seed {config.seed})")
     if located.count < located.wanted:
         found.append(f"{located.count} of {located.wanted} images found")
+    if config.size is None and config.min_side is None:
+        return found
     sizes = sorted({(image.shape[0], image.shape[1]) for image in sample})
     if config.size is not None and any(size != tuple(config.size) for size in sizes):
         seen = ", ".join(f"{h}×{w}" for h, w in sizes[:3])

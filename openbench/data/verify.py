@@ -184,12 +184,14 @@ def _path(status: SetStatus) -> str:
 
 
 def _hashes(split: Split) -> tuple[list[str | None], list[str]]:
-    """A content hash per image, None for those that cannot be read, and what is wrong with these."""
+    """A content hash per image, None for those that cannot be read, and what is wrong with these; None for vectors."""
     hashes: list[str | None] = []
     unreadable = []
     for index in range(len(split)):
         try:
-            hashes.append(array_sha256(_plane(split.items[index])))
+            item = split.items[index]
+            # Equal rows of a table are equal measurements, not the same thing twice.
+            hashes.append(array_sha256(_plane(item)) if item.ndim > 1 else None)
         except DataError as error:
             hashes.append(None)
             unreadable.append(f"'{split.keys[index]}': {error}")
@@ -214,7 +216,7 @@ def _shared(splits: Mapping[str, Split], content: Mapping[str, Sequence[str | No
             if found is not None:
                 keys_of[where].setdefault(found, key)
     for (a, first), (b, second) in combinations(splits.items(), 2):
-        if not _must_differ(first.role, second.role):
+        if not must_differ(first.role, second.role):
             continue
         pairs = tuple(
             (keys_of[a][found], key)
@@ -233,5 +235,6 @@ def _only(meeting: Sequence[Shared], known: bool) -> Iterator[Shared]:
             yield replace(shared, pairs=pairs)
 
 
-def _must_differ(first: Role, second: Role) -> bool:
+def must_differ(first: Role, second: Role) -> bool:
+    """Whether no image may be in splits of both roles."""
     return first.is_id != second.is_id or frozenset((first, second)) in _APART

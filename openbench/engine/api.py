@@ -8,6 +8,7 @@ from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.build import TARGET, build
 from openbench.core.benchmark import Benchmark
+from openbench.core.composite import leaves
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.data.build import build_benchmark
@@ -46,10 +47,11 @@ def run(config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
     method, space = build_method(config["method"])
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
     benchmark = build_benchmark(config["benchmark"])
-    if space and tuning.strategy != "none":
+    if space and tuning.strategy == "validation":
         benchmark.validation()
     RecordStore(setting.records).check_writable()
     backbone, training = ready_backbone(config, benchmark, setting, say)
+    check_one_class(benchmark, backbone, method, name_of(config["method"]))
     spec = RunSpec(
         benchmark=benchmark,
         backbone=backbone,
@@ -135,6 +137,17 @@ def ready_backbone(
     return backbone.to(resolve_device(runtime.device)), training
 
 
+def check_one_class(benchmark: Benchmark, backbone: Backbone, method: Method, name: str) -> None:
+    """Raise ConfigError if a method needs a classifier and the benchmark has a single class, hence none."""
+    request = method.request
+    read = sorted(str(f) for f in request.fields - {Field.FEATURES, Field.LABELS}) + ["the head"] * request.head
+    if not backbone.classifies and read:
+        raise ConfigError(
+            f"method '{name}' reads {', '.join(read)} — benchmark '{benchmark.name}' has one class and no classifier — "
+            "choose a method that reads features only, e.g. method=knn or method=mds"
+        )
+
+
 def name_of(node: Config) -> str:
     """The name that users type for a group node: the config file's, else the target's module."""
     named = node.get("_name_")
@@ -149,9 +162,16 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
         num_classes=len(benchmark.classes),
         preprocess=benchmark.preprocess,
         classes=benchmark.classes,
+        columns=benchmark.columns,
     )
     if not isinstance(backbone, Backbone):
         raise ConfigError(f"backbone: `{TARGET}: {node[TARGET]}` gives no openbench.backbones.base.Backbone")
+    if backbone.classifies == (len(benchmark.classes) == 1):
+        raise ConfigError(
+            f"backbone '{backbone.name}' {'tells classes apart' if backbone.classifies else 'is no classifier'} — "
+            f"benchmark '{benchmark.name}' has {len(benchmark.classes)} class(es) — a single class goes with "
+            "backbone=identity, and only that"
+        )
     return backbone
 
 
@@ -165,10 +185,11 @@ def _options(kind: type[Any], node: Config, where: str) -> Any:
 
 def _requests(method: Method, space: Config, role: Role) -> list[Request]:
     """What a split is read with: clean columns for fitting, every searched perturbation on validation splits."""
-    request = method.request
     if role == Role.ID_TRAIN:
-        return [replace(request, perturb=None)] if request.fit_on == role else []
+        fitted = [leaf.request for leaf in leaves(method)]
+        return [replace(request, perturb=None) for request in fitted if request.fit_on == role]
     if role == Role.OOD_TRAIN:
         return []
     settings = grid(space, list(method.params())) if role in (Role.ID_VAL, Role.OOD_VAL) else [{}]
-    return list(dict.fromkeys(with_params(method, params).request for params in settings))
+    found = (leaf.request for params in settings for leaf in leaves(with_params(method, params)))
+    return list(dict.fromkeys(found))

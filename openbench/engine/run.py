@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -11,19 +12,22 @@ from numpy.typing import NDArray
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Benchmark, Split
+from openbench.core.composite import version_of
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
-from openbench.core.request import Field, Request
+from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SplitScores
 from openbench.digest import digest
 from openbench.engine.clock import Clock
-from openbench.engine.evaluate import FeatureSource, Fitting, fit, score_splits, with_params
+from openbench.engine.evaluate import FeatureSource, Fitting, class_scores, fit, score_splits, with_params
 from openbench.engine.provenance import provenance
 from openbench.engine.runtime import Runtime
-from openbench.engine.tune import TuneContext, Tuned, Tuning, tune
+from openbench.engine.tune import TestSplits, TuneContext, Tuned, Tuning, tune
+from openbench.engine.weigh import weigh
 from openbench.errors import RecordError
 from openbench.features.store import FeatureStore
+from openbench.methods.double_score import DoubleScore
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
 from openbench.results.store import RecordStore, ScoreStore, verify
 
@@ -68,7 +72,7 @@ class RunSpec:
         return digest(
             {
                 "config": {name: node for name, node in self.config.items() if name not in by_content},
-                "method": [self.method_name, type(self.method).version],
+                "method": [self.method_name, version_of(self.method)],
                 "benchmark": self.benchmark.digest,
                 "backbone": self.backbone.digest,
             }
@@ -145,8 +149,9 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, li
     splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None)
     with clock.stage("score"):
         scores = score_splits(method, (*benchmark.test_splits(), *splits), features, (device, runtime.score_batch))
+        by_class = _class_scores(method, spec, features, (device, runtime.score_batch))
     with clock.stage("metrics"):
-        metrics = evaluate(metric_sets(scores, benchmark, features), spec.metrics, runtime.corrections)
+        metrics = evaluate(metric_sets(scores, benchmark, features, by_class), spec.metrics, runtime.corrections)
     record = ResultRecord(
         run_id=spec.run_id,
         config=dict(spec.config),
@@ -159,9 +164,9 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, li
         backbone=describe_backbone(backbone, spec.training),
         method={
             "name": spec.method_name,
-            "version": type(method).version,
+            "version": version_of(method),
             "reference": type(method).reference,
-            "params": method.params(),
+            "params": plain_params(method),
         },
         tuned=tuned.params,
         trials=tuned.trials,
@@ -189,10 +194,15 @@ def _tune(spec: RunSpec, setup: TuneSetup, say: Say) -> Tuned:
 
     def report(done: int, total: int, trial: dict[str, Any]) -> None:
         result = f"AUROC {trial['auroc']:.4f}" if "auroc" in trial else "infeasible"
+        result += f", selective risk {trial['risk']:.4f}" if "risk" in trial else ""
         shown = ", ".join(f"{k}={v}" for k, v in trial["params"].items())
         say(f"tune {spec.method_name}: {done}/{total} {shown}: {result}")
 
-    context = TuneContext(spec.benchmark.validation(), setup.fitting, setup.features, setup.device, setup.batch, report)
+    oracle = spec.tuning.strategy == "oracle"
+    splits = TestSplits.of(spec.benchmark) if oracle else spec.benchmark.validation()
+    context = TuneContext(splits, setup.fitting, setup.features, setup.device, setup.batch, report)
+    if isinstance(spec.method, DoubleScore):
+        return weigh(spec.method, spec.space, context)
     return tune(spec.method, spec.space, context)
 
 
@@ -203,20 +213,53 @@ def feature_store(runtime: Runtime) -> FeatureStore:
     )
 
 
-def metric_sets(scores: list[SplitScores], benchmark: Benchmark, features: FeatureSource) -> list[SetScores]:
-    """Return scores in the form that metrics take; ID val and ID test with the classifier's probabilities beside."""
+def _class_scores(
+    method: Method, spec: RunSpec, features: FeatureSource, runtime: tuple[torch.device, int]
+) -> dict[Role, NDArray[np.float32]]:
+    """The class-conditional scores of ID val and ID test, where the metrics ask for them and the method has them."""
+    options, benchmark = spec.metrics, spec.benchmark
+    if "prediction_sets" not in options.families or "score" not in options.set_kinds or len(benchmark.classes) < 2:
+        return {}
+    splits = (benchmark.id_val, benchmark.id_test)
+    found = {split.role: class_scores(method, split, features, runtime) for split in splits}
+    return {role: scores for role, scores in found.items() if scores is not None}
+
+
+def plain_params(method: Method) -> dict[str, object]:
+    """The hyper-parameters as a record holds them: a method among them as its name with what it was given."""
+    return {name: repr(value) if isinstance(value, Method) else value for name, value in method.params().items()}
+
+
+def metric_sets(
+    scores: list[SplitScores],
+    benchmark: Benchmark,
+    features: FeatureSource,
+    by_class: Mapping[Role, NDArray[np.float32]] = MappingProxyType({}),
+) -> list[SetScores]:
+    """Return scores in the form that metrics take; ID val and ID test with the classifier's probabilities beside.
+
+    Args:
+        scores: of all splits.
+        benchmark: where they come from.
+        features: the source of the logits.
+        by_class: the method's class-conditional scores (n, c) of ID val and ID test, if it has such.
+    """
+    # With a single class nothing is classified, so nothing can be right or wrong.
+    classified = len(benchmark.classes) > 1
     probabilities = {
         split.role: softmax(features(split, Request(fields=frozenset({Field.LOGITS}))))
         for split in (benchmark.id_val, benchmark.id_test)
+        if classified
     }
     return [
         SetScores(
             name=s.name,
             role=s.role.value,
             scores=s.scores,
-            correct=s.correct,
+            correct=s.correct if classified else None,
             labels=s.labels,
             probabilities=probabilities.get(s.role),
+            class_scores=by_class.get(s.role),
         )
         for s in scores
     ]

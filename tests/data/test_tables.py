@@ -1,0 +1,205 @@
+"""Tabular benchmarks: the parting of rows, their standardisation, and the real tables where these are found."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import NearestNeighbors
+
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
+from openbench.data import tables
+from openbench.data.build import build_benchmark
+from openbench.data.loading import batches
+from openbench.data.opening import open_split
+from openbench.data.tables import TableFacts, table_facts, table_part
+from openbench.data.verify import verify_benchmark
+from openbench.engine import api
+from openbench.errors import ConfigError, DataError
+
+# Rows, anomalies, columns as ADBench's paper tabulates them.
+PUBLISHED = {
+    "cardio": (1831, 176, 21),
+    "thyroid": (3772, 93, 6),
+    "shuttle": (49097, 3511, 9),
+    "wine": (129, 10, 13),
+    "donors": (619326, 36710, 10),
+    "Hepatitis": (80, 13, 19),
+}
+
+
+def parts(table, draw=0):
+    return {part: table_part(f"adbench/{table}/{draw}/{part}") for part in tables.PARTS}
+
+
+@pytest.fixture
+def tiny(monkeypatch, root):
+    """A table of 100 rows, 20 of them anomalies, mixed; column 2 is constant."""
+    monkeypatch.setattr(tables, "table_facts", lambda: {"tiny": TableFacts(100, 20, 3)})
+    table_part.cache_clear()
+    tables._standardised.cache_clear()
+    rng = np.random.default_rng(3)
+    y = rng.permutation([1] * 20 + [0] * 80)
+    x = np.stack([rng.normal(5, 2, 100) + 9 * y, rng.normal(size=100), np.full(100, 7.0)], axis=1)
+    folder = root / "adbench/Classical"
+    folder.mkdir(parents=True)
+    np.savez(folder / "5_tiny.npz", X=x, y=y)
+    yield x, y, folder / "5_tiny.npz"
+    table_part.cache_clear()
+    tables._standardised.cache_clear()
+
+
+def node(part):
+    source = {"_target_": "openbench.data.tables.TableFile", "table": "tiny"}
+    return {"name": "tiny", "manifest": f"adbench/tiny/0/{part}", "sources": {"npz": source}}
+
+
+def rows_of(split):
+    return np.stack([split.items[i] for i in range(len(split))])
+
+
+@pytest.mark.parametrize("table", PUBLISHED)
+def test_a_table_has_the_published_counts(table):
+    facts = table_facts()[table]
+    assert (facts.rows, facts.anomalies, facts.columns) == PUBLISHED[table]
+
+
+def test_every_table_found_is_as_counted(real_data):
+    folder = real_data / "adbench/Classical"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is missing")
+    found = {}
+    for file in folder.glob("*.npz"):
+        with np.load(file) as pack:
+            x, y = pack["X"], pack["y"]
+        found[file.stem.partition("_")[2]] = TableFacts(len(x), int(y.sum()), x.shape[1])
+    assert found == {name: table_facts()[name] for name in found}
+    assert len(found) > 40
+
+
+@pytest.mark.parametrize("table", ["cardio", "wine", "Lymphography"])
+def test_the_parts_share_no_row_and_leave_none_out(table):
+    facts = table_facts()[table]
+    keys = [key for part in parts(table).values() for key in part.keys]
+    assert len(keys) == len(set(keys)) == facts.rows
+    assert sum("/anomaly/" in key for key in keys) == facts.anomalies
+
+
+def test_three_tenths_of_each_kind_are_tested_and_the_rest_of_the_anomalies_trains_unlabelled():
+    found = parts("cardio")
+    counts = {name: sum("/anomaly/" in key for key in part.keys) for name, part in found.items()}
+    assert {name: len(part) for name, part in found.items()} == {
+        "train": 1116, "val": 165, "test": 497, "anomalies": 53,
+    }  # fmt: skip
+    assert counts == {"train": 123, "val": 0, "test": 0, "anomalies": 53}
+    assert found["train"].class_names() == ("normal",)
+    assert found["anomalies"].class_names() == ("anomaly",)
+
+
+def test_a_draw_is_repeatable_and_another_one_differs():
+    assert parts("cardio", 1) == parts("cardio", 1)
+    assert set(parts("cardio", 1)["test"].keys) != set(parts("cardio", 0)["test"].keys)
+
+
+def test_a_key_is_the_nth_row_of_its_kind_standardised_with_the_training_rows(tiny):
+    x, y, _ = tiny
+    train = open_split(node("train"), Role.ID_TRAIN, ("normal",))
+    raw = np.stack([x[np.flatnonzero(y == ("/anomaly/" in key))[int(key.rpartition("/")[2])]] for key in train.keys])
+    assert sum("/anomaly/" in key for key in train.keys) == 14
+    varied = raw[:, :2]
+    np.testing.assert_allclose(rows_of(train)[:, :2], (varied - varied.mean(0)) / varied.std(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(rows_of(train)[:, 2], np.zeros(62))
+    test = open_split(node("anomalies"), Role.FAR)
+    expected = [x[np.flatnonzero(y == 1)[int(key.rpartition("/")[2])], 0] for key in test.keys]
+    np.testing.assert_allclose(rows_of(test)[:, 0], (expected - raw[:, 0].mean()) / raw[:, 0].std(), rtol=1e-5)
+
+
+def test_rows_reach_the_network_as_they_are(tiny):
+    split = open_split(node("train"), Role.ID_TRAIN, ("normal",))
+    found = torch.cat(list(batches(split, Preprocess(1, 1, (0.0,), (1.0,)), 13)))
+    assert found.dtype == torch.float32
+    np.testing.assert_array_equal(found.numpy(), rows_of(split))
+
+
+def test_a_table_that_is_not_the_published_one_is_refused(tiny):
+    x, y, file = tiny
+    np.savez(file, X=x[1:], y=y[1:])
+    tables._standardised.cache_clear()
+    with pytest.raises(DataError, match="100 rows of 3 columns with 20 anomalies are published"):
+        open_split(node("train"), Role.ID_TRAIN, ("normal",))
+    x[3, 1] = np.nan
+    np.savez(file, X=x, y=y)
+    with pytest.raises(DataError, match="1 values are NaN or infinite"):
+        open_split(node("train"), Role.ID_TRAIN, ("normal",))
+    file.write_bytes(b"damaged")
+    with pytest.raises(DataError, match="cannot be read"):
+        open_split(node("train"), Role.ID_TRAIN, ("normal",))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("adbench/cardo/0/train", "table 'cardo' not found; did you mean 'cardio'"),
+        ("adbench/cardio/x/train", "is no part of a table"),
+        ("adbench/cardio/0/tset", "with a part of train, val, test, anomalies"),
+    ],
+)
+def test_a_part_that_does_not_exist_is_refused(name, message):
+    with pytest.raises(DataError, match=message):
+        table_part(name)
+
+
+@pytest.fixture
+def cardio(real_data, composed_whole):
+    if not (real_data / "adbench/Classical/6_cardio.npz").is_file():
+        pytest.skip(f"{real_data}/adbench/Classical/6_cardio.npz is missing")
+
+    def config(method, backbone="identity"):
+        whole = composed_whole("+benchmark=adbench", "metrics.replicates=0")
+        methods = {
+            "knn": {"_target_": "openbench.methods.knn.KNN", "k": 5},
+            "mds": {"_target_": "openbench.methods.mds.MDS"},
+            "msp": {"_target_": "openbench.methods.msp.MSP"},
+        }
+        network = {"_target_": "openbench.backbones.cifar.resnet", "name": "r8", "model": "resnet8"}
+        chosen = whole["backbone"] if backbone == "identity" else network
+        return {**whole, "method": methods[method], "backbone": chosen}
+
+    return config
+
+
+@pytest.fixture
+def runtime(composed_whole, monkeypatch, tmp_path):
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
+    return composed_whole("+benchmark=adbench")["runtime"]
+
+
+def test_a_run_gives_the_auroc_of_scikit_learn(cardio, runtime):
+    bench = build_benchmark(cardio("knn")["benchmark"])
+    assert bench.pristine
+    assert verify_benchmark(bench).ok
+    train, inside, outside = (rows_of(s) for s in (bench.id_train, bench.id_test, bench.far["anomalies"]))
+    both, truth = np.concatenate([inside, outside]), [0] * len(inside) + [1] * len(outside)
+    angles = [a / np.linalg.norm(a, axis=1, keepdims=True) for a in (train, both)]
+    nearest = NearestNeighbors(n_neighbors=5).fit(angles[0]).kneighbors(angles[1])[0][:, -1]
+    centred = both - train.mean(0)
+    mahalanobis = np.einsum("ij,jk,ik->i", centred, np.linalg.pinv(np.cov(train.T)), centred)
+    for method, scores in (("knn", nearest), ("mds", mahalanobis)):
+        metrics = api.run(cardio(method), runtime).record.metrics
+        assert metrics["anomalies"]["auroc"] == pytest.approx(roc_auc_score(truth, scores), abs=2e-4)
+        assert metrics["anomalies"]["conformal_auroc"] < metrics["anomalies"]["auroc"]
+        assert "accuracy" not in metrics.get("id", {})
+
+
+def test_what_needs_a_classifier_refuses_a_table(cardio, runtime, composed):
+    with pytest.raises(ConfigError, match=r"method 'msp' reads logits — benchmark 'adbench_cardio' has one class"):
+        api.run(cardio("msp"), runtime)
+    with pytest.raises(ConfigError, match=r"backbone 'r8' tells classes apart .* goes with backbone=identity"):
+        api.run(cardio("knn", "resnet8"), runtime)
+
+
+def test_images_refuse_the_identity_backbone(cardio, runtime, composed):
+    config = {**cardio("knn"), "benchmark": composed("+benchmark=digits")}
+    with pytest.raises(ConfigError, match="the benchmark's items are images"):
+        api.run(config, runtime)
