@@ -1,0 +1,45 @@
+"""Cutout: squares of an image blanked out."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from openbench.errors import ConfigError
+from openbench.training.augment import Augmentation
+
+
+@dataclass(frozen=True)
+class Cutout(Augmentation):
+    """Blanks squares whose centres are uniform in the image; what sticks out is cut off.
+
+    Args:
+        holes: squares per image; 1.
+        side: length in pixels; 16 on CIFAR-10, 8 on CIFAR-100 in the paper.
+        grey: what is put there, in [0, 1]. The paper takes the training images' mean: about ½ for photographs.
+
+    Reference: DeVries & Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017,
+    arXiv 1708.04552.
+    """
+
+    holes: int = 1
+    side: int = 16
+    grey: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.holes < 1 or self.side < 1 or not 0 <= self.grey <= 1:
+            raise ConfigError(f"Cutout — found {self} — allowed: holes ≥ 1, side ≥ 1, grey from 0 to 1")
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the images with holes."""
+        n, h, w, _ = images.shape
+        blank = torch.zeros(n, h, w, dtype=torch.bool)
+        for _ in range(self.holes):
+            inside = []
+            for length in (h, w):
+                start = torch.randint(0, length, (n, 1), generator=generator) - self.side // 2
+                places = torch.arange(length)
+                inside.append((places >= start) & (places < start + self.side))
+            blank |= inside[0][:, :, None] & inside[1][:, None, :]
+        return images.masked_fill(blank.to(images.device)[..., None], round(255 * self.grey))

@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+import torch
+import yaml
+from training_toys import QUIET, RECIPE, job
+
+from openbench import _compat, paths
+from openbench.build import build
+from openbench.cli.config import compose, plain
+from openbench.errors import ConfigError
+from openbench.training.augment import Augmentation
+from openbench.training.cross_entropy import CrossEntropy
+from openbench.training.cutout import Cutout
+from openbench.training.loop import train
+from openbench.training.mixing import Mixing
+from openbench.training.policies import AugMix, RandAugment
+
+v2 = _compat.library("torchvision.transforms.v2")
+KINDS = [Cutout(2, 3), RandAugment(2, 20), AugMix()]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randint(0, 256, (8, 12, 10, 3), generator=seeded(9)).to(torch.uint8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_augmentation_keeps_its_contract(images: torch.Tensor, kind: Augmentation) -> None:
+    before, state = images.clone(), torch.get_rng_state()
+    first, again, other = kind(images, seeded(5)), kind(images, seeded(5)), kind(images, seeded(6))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(images, before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (first.shape, first.dtype) == (images.shape, torch.uint8)
+    assert not torch.equal(first, images)
+
+
+@pytest.mark.parametrize("kind", [RandAugment(1, 30), AugMix()])
+def test_every_image_gets_draws_of_its_own(kind: Augmentation) -> None:
+    one = torch.randint(0, 256, (1, 12, 10, 3), generator=seeded(1)).to(torch.uint8)
+    found = kind(one.repeat(30, 1, 1, 1), seeded(2))
+    assert len({image.numpy().tobytes() for image in found}) > 5
+
+
+@pytest.mark.parametrize(("kind", "name", "arguments"), [(RandAugment(2, 20), "RandAugment", (2, 20))])
+def test_images_are_those_of_torchvision(images: torch.Tensor, kind: Augmentation, name: str, arguments) -> None:
+    found = kind(images, seeded(5))
+    seed = int(torch.randint(0, 2**62, (), generator=seeded(5)))
+    theirs = getattr(v2, name)(*arguments)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        expected = [theirs(image.permute(2, 0, 1)).permute(1, 2, 0) for image in images]
+    assert torch.equal(found, torch.stack(expected))
+
+
+@pytest.mark.parametrize("side", [1, 3, 4, 30])
+def test_cutout_blanks_the_square_around_its_centre(side: int) -> None:
+    white = torch.full((400, 9, 7, 3), 255, dtype=torch.uint8)
+    holes = (Cutout(1, side, grey=0.0)(white, seeded()) == 0).numpy()
+    assert (holes.all(axis=3) == holes.any(axis=3)).all(), "all channels alike"
+    seen = set()
+    for hole in holes[..., 0]:
+        rows, columns = hole.any(axis=1).nonzero()[0], hole.any(axis=0).nonzero()[0]
+        assert hole.sum() == len(rows) * len(columns)
+        assert len(rows) <= min(side, 9)
+        assert len(columns) <= min(side, 7)
+        seen.add((rows[0], rows[-1], columns[0], columns[-1]))
+    # One rectangle per centre, cut off at the edges.
+    spans = [{(max(c - side // 2, 0), min(c - side // 2 + side, n) - 1) for c in range(n)} for n in (9, 7)]
+    assert seen <= {(*rows, *columns) for rows in spans[0] for columns in spans[1]}
+    assert len(seen) >= 0.9 * len(spans[0]) * len(spans[1])
+
+
+def test_several_holes_and_the_grey_they_are_filled_with() -> None:
+    white = torch.full((200, 20, 20, 1), 255, dtype=torch.uint8)
+    one, four = (Cutout(k, 4, grey=0.5)(white, seeded()) for k in (1, 4))
+    assert set(four.unique().tolist()) == {128, 255}
+    assert 2 * np.mean(one.numpy() == 128) < np.mean(four.numpy() == 128) < 4.2 * np.mean(one.numpy() == 128)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_augmented_images_still_teach_the_classes(tmp_path, kind: Augmentation) -> None:
+    recipe = {"epochs": 6, "batch_size": 16, "lr": 0.05, "augment": (kind,)}
+    result = train(job(CrossEntropy(type(RECIPE)(**recipe))), tmp_path, QUIET)
+    assert result.curve[-1].loss < result.curve[0].loss
+
+
+FILES = sorted(file.stem for file in (paths.config_dir() / "augment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("training", ["cross_entropy", "logitnorm", "outlier_exposure"])
+def test_an_augmentation_of_the_group_joins_any_training(name: str, training: str) -> None:
+    typed = ["+benchmark=digits", f"training={training}", f"+augment={name}"]
+    method = build(plain(compose("train", typed), "training"), "training")
+    last = method.recipe.augment[-1]
+    assert isinstance(last, Augmentation | Mixing)
+    assert type(last).__name__.lower() == name
+    assert method.recipe.epochs == 20, "what the benchmark overrides stays"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_defaults_of_yaml_and_class_agree(name: str) -> None:
+    node = yaml.safe_load((paths.config_dir() / "augment" / f"{name}.yaml").read_text())["augment"][-1]
+    made = build(node, name)
+    assert made == type(made)()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Cutout(0), lambda: Cutout(grey=2), lambda: RandAugment(magnitude=31), lambda: AugMix(severity=0)]
+)
+def test_values_out_of_range_are_refused(make) -> None:
+    with pytest.raises(ConfigError, match="allowed"):
+        make()
