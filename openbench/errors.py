@@ -12,6 +12,10 @@ class ConfigError(OpenbenchError):
     """A config names something that does not exist or does not fit."""
 
 
+class NotApplicableError(ConfigError):
+    """A method asks for what this backbone, benchmark or installation does not have; a sweep passes over it."""
+
+
 class DataError(OpenbenchError):
     """A data set is missing, incomplete, unreadable or not what its manifest says."""
 

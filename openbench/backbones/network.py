@@ -21,7 +21,7 @@ from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
 from openbench.digest import array_sha256, digest
-from openbench.errors import CheckpointError, ConfigError, did_you_mean
+from openbench.errors import CheckpointError, ConfigError, NotApplicableError, did_you_mean
 
 # Raised when the definition of an output changes (a reduction, the input step): cached columns are then not reused.
 OUTPUTS_VERSION = 1
@@ -163,11 +163,11 @@ class NetworkBackbone(Backbone):
         """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any.
 
         Raises:
-            ConfigError: a layer that this network does not have.
+            NotApplicableError: a layer that this network does not have.
         """
         for layer in request.layers:
             if layer not in self.layers:
-                raise ConfigError(
+                raise NotApplicableError(
                     f"backbone '{self.name}' has no layer '{layer}'{did_you_mean(layer, self.layers)} — "
                     f"allowed: {', '.join(self.layers) or 'none: its maps cannot be read'}"
                 )

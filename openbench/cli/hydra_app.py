@@ -23,9 +23,10 @@ from openbench import paths
 from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, quoted, runtime, scientific
 from openbench.cli.exits import BAD_INPUT, FAILED, OK
 from openbench.cli.explain import Typed, explain, parse
-from openbench.errors import ConfigError, OpenbenchError
+from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 
 OUTCOME = "outcome.json"
+PASSED_OVER = "passed over"
 Config = Mapping[str, Any]
 
 
@@ -158,6 +159,10 @@ def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], tuple[int,
     try:
         call = Call(scientific(cfg, hydra_cfg.runtime.choices, command), runtime(cfg), sweep)
         code, message = action(call)
+    except NotApplicableError as error:
+        # A sweep over every method should not fail because some are made for other networks.
+        code, message = (OK, f"{PASSED_OVER}: {error}") if sweep else (BAD_INPUT, str(error))
+        print(message if sweep else f"error: {error}", file=sys.stderr, flush=True)
     except OpenbenchError as error:
         code, message = BAD_INPUT, str(error)
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -178,8 +183,12 @@ def read_outcomes(folder: Path) -> list[Outcome]:
 def summary(outcomes: list[Outcome], folder: Path) -> str:
     """Return the closing lines of a sweep: how many jobs ended how, and why those failed that did."""
     failed = [outcome for outcome in outcomes if outcome.code]
-    lines = [f"  #{o.job} exit {o.code}: {o.overrides} — {(o.message.splitlines() or [''])[0]}" for o in failed]
-    head = f"sweep: {len(outcomes)} jobs, {len(outcomes) - len(failed)} done, {len(failed)} failed ({folder})"
+    passed = [outcome for outcome in outcomes if outcome.message.startswith(PASSED_OVER)]
+    lines = [f"  #{o.job} {o.overrides} — {(o.message.splitlines() or [''])[0]}" for o in passed]
+    lines += [f"  #{o.job} exit {o.code}: {o.overrides} — {(o.message.splitlines() or [''])[0]}" for o in failed]
+    counts = f"{len(outcomes) - len(failed) - len(passed)} done, {len(failed)} failed"
+    counts += f", {len(passed)} passed over" * bool(passed)
+    head = f"sweep: {len(outcomes)} jobs, {counts} ({folder})"
     return "\n".join([head, *lines])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from openbench import __version__
 from openbench.__main__ import COMMANDS, main
-from openbench.errors import MethodError
+from openbench.errors import MethodError, NotApplicableError
 
 
 def files_below(folder):
@@ -64,6 +64,15 @@ def test_the_exit_code_of_a_sweep_is_the_worst(engine, data_error):
     engine.broken = {"knn": RuntimeError("boom"), "msp": data_error}
     assert main(["run", "-m", "+benchmark=digits", "method=knn"]) == 1
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
+
+
+def test_a_sweep_passes_over_methods_that_are_made_for_other_networks(engine, capsys):
+    engine.broken["knn"] = NotApplicableError("backbone 'tiny' has no layer 'confidence'")
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 0
+    err = capsys.readouterr().err
+    assert "sweep: 2 jobs, 1 done, 0 failed, 1 passed over" in err
+    assert "#0 +benchmark=digits method=knn — passed over: backbone 'tiny' has no layer 'confidence'" in err
+    assert main(["run", "+benchmark=digits", "method=knn"]) == 2
 
 
 def test_a_sweep_writes_below_the_cache_only(engine, tmp_path):
