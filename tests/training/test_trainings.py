@@ -188,6 +188,19 @@ def test_a_killed_training_goes_on_to_the_same_bits(tmp_path: Path, variant, mon
     assert find_checkpoint(made, tmp_path / "cut").info["files"] == through.info["files"]
 
 
+@EVERY
+def test_a_batch_can_be_computed_in_bf16(variant) -> None:
+    method = small(variant)
+    model, batch, _ = state_of(method)
+    fresh = [replace(batch, moment=replace(batch.moment, generator=torch.Generator().manual_seed(2))) for _ in range(2)]
+    full = method.loss(copy.deepcopy(model), fresh[0])
+    with torch.autocast("cpu", torch.bfloat16):
+        half = method.loss(model, fresh[1])
+    half.backward()
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in optimised(method, model).values())
+    assert float(half.detach()) == pytest.approx(float(full.detach()), rel=0.1, abs=0.05)
+
+
 def surfaces(made: TrainingJob, checkpoint: Checkpoint) -> tuple[Any, nn.Module]:
     """What is evaluated, and the trained module itself, put together from the two files by hand."""
     found = evaluated(replace(made, backbone=backbone()), checkpoint)

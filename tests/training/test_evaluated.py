@@ -1,0 +1,166 @@
+"""From checkpoints to what is evaluated: folded heads, named outputs, fine-tuning from a shared training."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_checkpoints import Setting
+from training_toys import CLASSES, PREPROCESS, QUIET, RECIPE, backbone, benchmark, job
+
+from openbench.core.request import Field, Request
+from openbench.data.loading import batches
+from openbench.errors import CheckpointError, MethodError
+from openbench.training.base import TrainingMethod
+from openbench.training.checkpoints import obtain
+from openbench.training.conf_branch import ConfBranch
+from openbench.training.cross_entropy import CrossEntropy
+from openbench.training.energy_bounded import EnergyBounded
+from openbench.training.ensure import ensure_trained
+from openbench.training.evaluated import evaluated
+from openbench.training.job import TrainingJob
+from openbench.training.loop import train
+from openbench.training.mcd import MCD
+from openbench.training.outliers import FineTuning
+from openbench.training.rotpred import RotPred
+
+EVERYTHING = frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS})
+
+
+def recipe_node(**changes: object) -> dict[str, object]:
+    return {"_target_": "openbench.training.recipe.Recipe", "epochs": 2, "batch_size": 16, **changes}
+
+
+def node(target: str, **changes: object) -> dict[str, object]:
+    return {"_target_": f"openbench.training.{target}", "recipe": recipe_node(), **changes}
+
+
+TUNED = node(
+    "energy_bounded.EnergyBounded",
+    tuning={"_target_": "openbench.training.outliers.FineTuning", "epochs": 3, "lr": 0.01},
+    outliers_per_step=8,
+)
+
+
+def ensured(training: dict[str, object], root: Path, **changes: object):
+    said: list[str] = []
+    config = {"training": training, "seed": 5}
+    found = ensure_trained(backbone(), benchmark(), config, Setting(root, **changes), said.append)
+    return found, said
+
+
+def test_fine_tuning_starts_from_the_very_checkpoint_of_plain_cross_entropy(tmp_path: Path) -> None:
+    plain, _ = ensured(node("cross_entropy.CrossEntropy"), tmp_path)
+    tuned, said = ensured(TUNED, tmp_path)
+    assert len(said) == 1, "cross-entropy is not trained again"
+    assert "3 epochs of 70 images" in said[0]
+    assert tuned.checkpoint.info["epochs"] == 3
+    assert tuned.backbone.digest != plain.backbone.digest
+
+
+def test_fine_tuning_trains_what_it_starts_from_if_it_is_missing(tmp_path: Path) -> None:
+    _, said = ensured(TUNED, tmp_path)
+    assert ["CrossEntropy" in line for line in said] == [True, False]
+    assert len(list(tmp_path.glob("*/finished.json"))) == 2
+
+
+def test_force_trains_the_fine_tuning_anew_and_keeps_what_it_starts_from(tmp_path: Path) -> None:
+    ensured(TUNED, tmp_path)
+    stamps = {f: f.stat().st_mtime_ns for f in tmp_path.glob("*/finished.json")}
+    _, said = ensured(TUNED, tmp_path, train="force")
+    changed = [f for f, stamp in stamps.items() if f.stat().st_mtime_ns > stamp]
+    assert len(said) == len(changed) == 1
+
+
+def test_never_forbids_both(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="train it with"):
+        ensured(TUNED, tmp_path, train="never")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_tiny_rate_leaves_the_network_where_it_started(tmp_path: Path) -> None:
+    method = EnergyBounded(RECIPE, FineTuning(epochs=1, lr=1e-9), outliers_per_step=8)
+    made = job(method, backbone=backbone(dropout=0))
+    first = obtain(made.initial, tmp_path, lambda folder: train(made.initial, folder, QUIET))
+    result = obtain(made, tmp_path, lambda folder: train(made, folder, QUIET, first.weights))
+    before, after = (backbone(dropout=0).load(c.weights).module().state_dict() for c in (first, result))
+    for name in (n for n in before if "running" not in n and "tracked" not in n):
+        torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-5)
+
+
+def test_schedule_of_a_fine_tuning_changes_epochs_rate_and_warm_up_alone() -> None:
+    recipe = replace(RECIPE, epochs=40, lr=0.1, warmup_epochs=5, weight_decay=0.3)
+    method = EnergyBounded(recipe, FineTuning(7, 1e-7))
+    assert method.schedule == replace(recipe, epochs=7, lr=1e-7, final_lr=1e-7, warmup_epochs=0)
+    assert method.initial == CrossEntropy(recipe)
+
+
+@pytest.mark.parametrize(("method", "given"), [(CrossEntropy(RECIPE), True), (EnergyBounded(RECIPE), False)])
+def test_weights_to_start_from_are_given_exactly_where_needed(tmp_path: Path, method, given: bool) -> None:
+    plain = obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
+    with pytest.raises(MethodError, match="pass `start` where `initial` is given, only there"):
+        train(job(method), tmp_path / "other", QUIET, plain.weights if given else None)
+
+
+def trained(method: TrainingMethod, root: Path) -> tuple[TrainingJob, object]:
+    made = job(method)
+    found = evaluated(made, obtain(made, root, lambda folder: train(made, folder, QUIET)))
+    images = torch.cat(list(batches(made.id_val, PREPROCESS, 16)))
+    return made, found, images
+
+
+@pytest.mark.parametrize(
+    ("method", "layer", "width"),
+    [
+        (ConfBranch(RECIPE), "confidence", 1),
+        (MCD(RECIPE), "second_head", CLASSES),
+        (RotPred(RECIPE), "rotations", 16),
+    ],
+)
+def test_outputs_are_read_as_layers_and_independent_of_the_batch(tmp_path, method, layer: str, width: int) -> None:
+    _, found, images = trained(method, tmp_path)
+    request = Request(fields=EVERYTHING, layers=(layer,), pool="mean")
+    whole = found.outputs(images, request)
+    assert whole.maps[layer].shape == (len(images), width)
+    parts = torch.cat([found.outputs(part, request).maps[layer] for part in images.split(7)])
+    torch.testing.assert_close(whole.maps[layer], parts)
+    # Features and logits are those of a pass that does not ask for the output.
+    plain = found.outputs(images, Request(fields=frozenset({Field.LOGITS, Field.FEATURES})))
+    torch.testing.assert_close(whole.logits, plain.logits)
+    torch.testing.assert_close(whole.features, plain.features)
+
+
+def test_rotations_are_those_of_the_turned_images(tmp_path: Path) -> None:
+    made, found, images = trained(RotPred(RECIPE), tmp_path)
+    request = Request(fields=EVERYTHING, layers=("rotations",), pool="mean")
+    head = found.module().rotation
+    rotations = found.outputs(images, request).maps["rotations"].view(-1, 4, 4)
+    for turns in range(4):
+        turned = torch.rot90(images, turns, (2, 3))
+        features = found.outputs(turned, Request(fields=frozenset({Field.FEATURES}))).features
+        torch.testing.assert_close(rotations[:, turns], head(features).detach(), rtol=1e-4, atol=1e-4)
+    assert made.method.scorer == "rotpred"
+
+
+def test_confidence_is_the_branch_on_the_features(tmp_path: Path) -> None:
+    _, found, images = trained(ConfBranch(RECIPE), tmp_path)
+    outputs = found.outputs(images, Request(fields=EVERYTHING, layers=("confidence",), pool="mean"))
+    branch = found.module().branches["confidence"]
+    torch.testing.assert_close(outputs.maps["confidence"], branch(outputs.features).detach())
+
+
+def test_other_extras_give_another_digest(tmp_path: Path) -> None:
+    _, found, _ = trained(ConfBranch(RECIPE), tmp_path)
+    before = found.digest
+    with torch.no_grad():
+        found.module().branches["confidence"].bias += 1
+    assert found.digest != before
+
+
+@pytest.mark.parametrize("method", [CrossEntropy(RECIPE), ConfBranch(RECIPE)])
+def test_making_what_is_evaluated_leaves_the_global_random_state(tmp_path: Path, method: TrainingMethod) -> None:
+    made = job(method)
+    checkpoint = obtain(made, tmp_path, lambda folder: train(made, folder, QUIET))
+    state = torch.get_rng_state()
+    evaluated(made, checkpoint)
+    assert torch.equal(torch.get_rng_state(), state)
