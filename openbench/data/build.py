@@ -12,13 +12,14 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.manifest import load_classes
 from openbench.data.opening import SetConfig, check_complete, locate, missing_message, split_of
+from openbench.data.openset import class_split
 from openbench.errors import ConfigError, DataError, did_you_mean
 
 _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
 _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
 _GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
-_REQUIRED = ("name", "classes", "id", "preprocess", "declared")
-_OPTIONAL = ("incomplete", "disjoint", "known_overlap", "known_id_overlap", "table", "draw")
+_REQUIRED = ("name", "id", "preprocess", "declared")
+_OPTIONAL = ("incomplete", "disjoint", "known_overlap", "known_id_overlap", "table", "draw", "openset")
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ class SetStatus:
 def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
     """Return the benchmark that a plain, resolved `benchmark` node describes.
 
-    The node holds `name`, `classes` (a class list's name, or the names), `id` (`train`, `val`, `test`), `near`, `far`,
-    `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`, `declared` (the paths of all sets that
-    make up the benchmark: one that is gone counts as dropped, one that is not listed as added), `disjoint` (pairs of
-    roles), `known_overlap` (class names for which the published lists break that promise), `known_id_overlap` (ID
-    classes that the published OOD test lists have too), `table` and `draw` (for other keys to refer to) and
-    `incomplete` (`error` or `allow`).
+    The node holds `name`, `classes` (a class list's name, or the names; or `openset`, see data.openset), `id` (`train`,
+    `val`, `test`), `near`, `far`, `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`,
+    `declared` (the paths of all sets that make up the benchmark: one that is gone counts as dropped, one that is not
+    listed as added), `disjoint` (pairs of roles), `known_overlap` (class names for which the published lists break that
+    promise), `known_id_overlap` (ID classes that the published OOD test lists have too), `table` and `draw` (for
+    other keys to refer to) and `incomplete` (`error` or `allow`).
 
     Raises:
         ConfigError: an unknown or missing key.
@@ -138,17 +139,26 @@ def set_nodes(node: Mapping[str, Any]) -> Iterator[SetNode]:
     """
     _check_keys(node)
     for part, role in _ID.items():
-        yield SetNode(f"id.{part}", role, node["id"][part])
+        yield _set_node(f"id.{part}", role, node["id"][part], node)
     for name, role in _SINGLE.items():
         if node.get(name):
-            yield SetNode(name, role, node[name])
+            yield _set_node(name, role, node[name], node)
     for group, role in _GROUPS.items():
         for name, entry in (node.get(group) or {}).items():
-            yield SetNode(f"{group}.{name}", role, entry)
+            yield _set_node(f"{group}.{name}", role, entry, node)
+
+
+def _set_node(path: str, role: Role, entry: Mapping[str, Any], node: Mapping[str, Any]) -> SetNode:
+    """A set, with the classes that `keep` stands for in an open-set benchmark."""
+    if node.get("openset") and isinstance(entry.get("keep"), str):
+        entry = {**entry, "keep": list(class_split(node["openset"]).keep(entry["keep"], f"benchmark.{path}"))}
+    return SetNode(path, role, entry)
 
 
 def class_names(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the ID classes of a benchmark node in label order."""
+    if node.get("openset"):
+        return class_split(node["openset"]).known
     classes = node["classes"]
     return load_classes(classes) if isinstance(classes, str) else tuple(str(name) for name in classes)
 
@@ -184,13 +194,17 @@ def _pair(pair: Sequence[str]) -> tuple[Role, Role]:
 
 
 def _check_keys(node: Mapping[str, Any]) -> None:
-    allowed = (*_REQUIRED, *_SINGLE, *_GROUPS, *_OPTIONAL)
+    allowed = (*_REQUIRED, "classes", *_SINGLE, *_GROUPS, *_OPTIONAL)
     for key in node:
         if key not in allowed:
             raise ConfigError(
                 f"benchmark has no key '{key}'{did_you_mean(key, allowed)} — allowed: {', '.join(allowed)}"
             )
     missing = [key for key in _REQUIRED if node.get(key) is None]
+    if (node.get("classes") is None) == (node.get("openset") is None):
+        raise ConfigError(
+            "benchmark: one of `classes` and `openset` is needed, and only one — both say which the ID classes are"
+        )
     missing += [f"id.{part}" for part in _ID if not (node.get("id") or {}).get(part)]
     if missing:
         raise ConfigError(

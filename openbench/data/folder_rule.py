@@ -3,7 +3,7 @@
 import hashlib
 import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,17 @@ class FolderRule:
                 f"rule '{self.name}': {len(self.folders)} folders, {len(set(self.folders))} of them different, "
                 f"{len(self.classes)} classes — one class per folder expected"
             )
+
+    def only(self, classes: Iterable[str]) -> "FolderRule":
+        """The folders of some classes; the count of a part is not known."""
+        wanted = set(classes)
+        kept = [i for i, name in enumerate(self.classes) if name in wanted]
+        return replace(
+            self,
+            folders=tuple(self.folders[i] for i in kept),
+            classes=tuple(self.classes[i] for i in kept),
+            count=self.per_class and self.per_class * len(kept),
+        )
 
     def class_names(self) -> tuple[str, ...]:
         """The classes, sorted; empty where the source names none."""

@@ -59,6 +59,12 @@ class Manifest:
         """Covers keys, classes and order; not comments, ranges or line breaks."""
         return digest({"keys": self.keys, "classes": self.classes})
 
+    def only(self, classes: Iterable[str]) -> "Manifest":
+        """The images of some classes, in the same order."""
+        wanted = set(classes)
+        kept = [(key, name) for key, name in zip(self.keys, self.classes, strict=True) if name in wanted]
+        return Manifest(self.name, tuple(key for key, _ in kept), tuple(name for _, name in kept))
+
     def class_names(self) -> tuple[str, ...]:
         """The classes that occur, sorted; empty where the source names none."""
         return tuple(sorted(set(self.classes) - {UNNAMED}))

@@ -38,6 +38,7 @@ class SetConfig:
         min_side: least length of the shorter side as published, or None.
         limit: keep a random subset of that many images, or None for all.
         seed: of that subset.
+        keep: only the images of these classes; None for all.
         as_stored: whether the images come at the size that networks take, so that they are not cropped; see `Split`.
     """
 
@@ -48,6 +49,7 @@ class SetConfig:
     min_side: int | None = None
     limit: int | None = None
     seed: int = 0
+    keep: Sequence[str] | None = None
     as_stored: bool = False
 
     @classmethod
@@ -72,6 +74,23 @@ class SetConfig:
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
             raise ConfigError(f"{where}.limit — found {limit!r} — allowed: a whole number ≥ 1, or null for all images")
         return cls(**{**node, "sources": sources})
+
+    def listing(self) -> Manifest | FolderRule:
+        """The manifest or rule of the set, of the classes kept.
+
+        Raises:
+            DataError: no such thing, one that cannot be read, or a class to keep that it does not have.
+        """
+        whole = load_listing(self.manifest)
+        if self.keep is None:
+            return whole
+        lacking = sorted(set(self.keep) - set(whole.class_names()))
+        if lacking:
+            raise DataError(
+                f"data set '{self.name}': manifest '{self.manifest}' has no images of the classes {lacking} — "
+                "leave them out of `keep`"
+            )
+        return whole.only(self.keep)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +136,7 @@ def locate(config: SetConfig) -> Located:
     Raises:
         DataError: no such manifest, or a container is there and is not what it should be.
     """
-    listing = load_listing(config.manifest)
+    listing = config.listing()
     best = _wanted(listing, lambda folder: (), config)
     searched: list[Path] = []
     for source in config.sources.values():
@@ -198,7 +217,7 @@ def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[
         labels=_labels(shown, role, classes, where),
         keys=keys,
         # An OOD set shares no class with ID as it is defined, whether or not all of it was found.
-        classes=tuple(classes) if role.is_id else load_listing(config.manifest).class_names(),
+        classes=tuple(classes) if role.is_id else config.listing().class_names(),
         digest=digest(_content(config, keys, shown, sample)),
         expected=located.listed,
         as_stored=config.as_stored,

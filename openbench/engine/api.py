@@ -139,8 +139,9 @@ def ready_backbone(
 
 def check_one_class(benchmark: Benchmark, backbone: Backbone, method: Method, name: str) -> None:
     """Raise ConfigError if a method needs a classifier and the benchmark has a single class, hence none."""
-    request = method.request
-    read = sorted(str(f) for f in request.fields - {Field.FEATURES, Field.LABELS}) + ["the head"] * request.head
+    requests = [leaf.request for leaf in leaves(method)]
+    read = sorted({str(f) for request in requests for f in request.fields - {Field.FEATURES, Field.LABELS}})
+    read += ["the head"] * any(request.head for request in requests)
     if not backbone.classifies and read:
         raise ConfigError(
             f"method '{name}' reads {', '.join(read)} — benchmark '{benchmark.name}' has one class and no classifier — "

@@ -11,7 +11,7 @@ import torch
 from openbench.core.benchmark import canonical
 from openbench.data.build import build_benchmark, class_names, set_nodes
 from openbench.data.loading import batches
-from openbench.data.opening import load_listing
+from openbench.data.opening import SetConfig
 from openbench.errors import ConfigError
 from openbench.paths import config_dir
 
@@ -34,15 +34,19 @@ def test_a_benchmark_declares_exactly_the_sets_that_it_has(name, composed):
     sets = {f"{g}.{s}" for g in ("csid", "near", "far") for s in found.get(g) or {}}
     sets |= {g for g in ("ood_val", "ood_train") if found.get(g)}
     assert set(found["declared"]) == sets
-    # A family of benchmarks is named by what was chosen of it, too.
-    assert found["name"].partition("_")[0] == name if "table" in found else found["name"] == name
+    # A family of benchmarks is named by what was chosen of it, too: the table, or the drawing.
+    chosen = found.get("table", (found.get("openset") or {}).get("seed"))
+    assert found["name"] == (name if chosen is None else f"{name}_{chosen}")
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_classes_of_a_benchmark_meet_only_where_it_says_so(name, composed):
     """Without any data: the lists alone must keep what `build_benchmark` would check."""
     node = composed(f"+benchmark={name}")
-    names = {s.path: {canonical(c) for c in load_listing(s.node["manifest"]).class_names()} for s in set_nodes(node)}
+    names = {
+        s.path: {canonical(c) for c in SetConfig.from_node(s.node, s.path).listing().class_names()}
+        for s in set_nodes(node)
+    }
     own = {canonical(c) for c in class_names(node)}
     tested = [path for path in names if path.startswith(("near.", "far."))]
     assert all(names[path] <= own for path in names if path.startswith(("id.", "csid.")))

@@ -1,0 +1,113 @@
+"""Open-set benchmarks: which classes are known, and that no image of an unknown one is on the ID side."""
+
+import numpy as np
+import pytest
+
+from openbench.data.build import build_benchmark, class_names
+from openbench.data.folder_rule import load_rule
+from openbench.data.manifest import load_classes, load_manifest
+from openbench.data.opening import SetConfig
+from openbench.data.openset import class_split
+from openbench.errors import ConfigError, DataError
+
+NODE = {"of": "cifar10/classes", "known": 6, "seed": 0}
+
+
+def test_the_first_classes_of_the_seeded_order_are_known():
+    names = load_classes("cifar10/classes")
+    drawn = [names[i] for i in np.random.default_rng(0).permutation(10)]
+    found = class_split(NODE)
+    assert set(found.known) == set(drawn[:6])
+    assert set(found.unknown) == set(drawn[6:])
+    assert list(found.known) == [name for name in names if name in found.known]
+
+
+def test_seeds_draw_different_classes_and_one_seed_always_the_same():
+    drawn = {class_split({**NODE, "seed": seed}).known for seed in range(5)}
+    assert len(drawn) == 5
+    assert class_split(NODE) == class_split(dict(NODE))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"known": 10}, "found 10 — allowed: 2 to 9"),
+        ({"known": 1}, "found 1 — allowed: 2 to 9"),
+        ({"sed": 1}, "no key 'sed'; did you mean 'seed'"),
+    ],
+)
+def test_a_drawing_that_makes_no_benchmark_is_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        class_split({**NODE, **change})
+
+
+def test_a_node_without_the_class_list_is_refused():
+    with pytest.raises(ConfigError, match=r"`of` \(a class list\) and `known` are needed"):
+        class_split({"known": 6})
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_known_and_unknown_images_of_digits_are_all_the_test_images(composed, seed):
+    bench = build_benchmark(composed("+benchmark=openset_digits", f"benchmark.openset.seed={seed}"))
+    assert bench.pristine
+    assert bench.name == f"openset_digits_{seed}"
+    assert len(bench.classes) == 6
+    unknown = bench.near["unknown"]
+    assert not set(bench.classes) & set(unknown.classes)
+    assert {*bench.id_test.keys, *unknown.keys} == set(load_manifest("digits/open_test").keys)
+    assert len(bench.id_test) + len(unknown) == 725
+    for split in (bench.id_train, bench.id_val, bench.id_test):
+        assert [key.split("/")[1] for key in split.keys] == [bench.classes[label] for label in split.labels]
+
+
+def test_the_digits_of_the_three_parts_are_all_images_once():
+    keys = [key for part in ("train", "val", "test") for key in load_manifest(f"digits/open_{part}").keys]
+    from sklearn.datasets import load_digits
+
+    digits = load_digits().target
+    assert sorted(keys) == sorted(f"digits/{digit}/{row:04d}" for row, digit in enumerate(digits))
+
+
+def test_drawings_are_different_benchmarks(composed):
+    digests = {
+        build_benchmark(composed("+benchmark=openset_digits", f"benchmark.openset.seed={s}")).digest for s in (0, 1)
+    }
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "images"),
+    [("cifar10", (6, 4), (30_000, 5_400, 3_600)), ("cifar100", (20, 80), (10_000, 1_800, 7_200))],
+)
+def test_the_sizes_of_the_cifar_open_sets(composed, name, classes, images):
+    node = composed(f"+benchmark=openset_{name}")
+    from openbench.data.build import set_nodes
+
+    sizes = {s.path: SetConfig.from_node(s.node, s.path).listing() for s in set_nodes(node)}
+    assert (len(class_names(node)), len(sizes["near.unknown"].class_names())) == classes
+    assert tuple(len(sizes[path]) for path in ("id.train", "id.test", "near.unknown")) == images
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["benchmark.near.unknown.keep=unknwon"], "found 'unknwon'; did you mean 'unknown'"),
+        (["+benchmark.classes=[a,b]"], "one of `classes` and `openset` is needed, and only one"),
+        (["~benchmark.openset", "benchmark.name=x"], "one of `classes` and `openset` is needed"),
+    ],
+)
+def test_a_wrong_open_set_node_is_refused(composed, change, message):
+    with pytest.raises(ConfigError, match=message):
+        build_benchmark(composed("+benchmark=openset_digits", *change))
+
+
+def test_a_class_to_keep_that_is_not_there_is_refused(composed):
+    with pytest.raises(DataError, match=r"manifest 'digits/open_train' has no images of the classes \['eleven'\]"):
+        build_benchmark(composed("+benchmark=openset_digits", "benchmark.id.train.keep=[eleven]"))
+
+
+def test_a_rule_keeps_the_folders_of_some_classes():
+    rule = load_rule("imagenet1k/train").only(["tench", "goldfish"])
+    assert rule.folders == ("n01440764", "n01443537")
+    assert rule.count is None
+    assert load_rule("imagenet_outliers/train").only(["tench", "hammerhead"]).count == 100
