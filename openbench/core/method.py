@@ -45,6 +45,16 @@ class Method(ABC):
             NotFittedError: before `fit`, where there is something to fit.
         """
 
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return (n, c) float32, how badly each class fits, larger = worse; None if the method has no such form.
+
+        Prediction sets are made of it: the class-conditional form s(x, y) of the score, e.g. 1 − p_y for MSP.
+
+        Raises:
+            NotFittedError: before `fit`, where there is something to fit.
+        """
+        return None
+
     def params(self) -> dict[str, object]:
         """The hyper-parameters by name, as given."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
@@ -81,7 +91,14 @@ class HeadMethod(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the negative log-sum-exp of the reshaped logits, (n,)."""
+        return -torch.logsumexp(self._reshaped_logits(x), dim=1)
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return 1 − softmax of the reshaped logits, (n, c) float32."""
+        return 1 - torch.softmax(self._reshaped_logits(x), dim=1)
+
+    def _reshaped_logits(self, x: FeatureSet) -> Tensor:
         head: Head | None = getattr(self, "head_", None)
         if head is None:
             raise NotFittedError(f"{type(self).__name__}.score called before fit — call fit(train, head) first")
-        return -torch.logsumexp(head(self.reshape(x.features)), dim=1)
+        return head(self.reshape(x.features))

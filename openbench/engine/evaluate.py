@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from openbench.core.benchmark import Benchmark, Split
-from openbench.core.features import FeatureSet, Head
+from openbench.core.composite import Composite
+from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SplitScores
@@ -61,7 +62,15 @@ def with_params(method: Method, params: Mapping[str, Any]) -> Method:
 
 
 def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch.device) -> Method:
-    """Fit a method on the split it declares; a method without `fit_on` gets the head alone and costs no train pass."""
+    """Fit a method on the split it declares; a method without `fit_on` gets the head alone and costs no train pass.
+
+    Each part of a composite is fitted on the split that it declares itself.
+    """
+    if isinstance(method, Composite):
+        return method.fit_parts(
+            lambda part: fit(part, fitting, features, device),
+            lambda part: torch.from_numpy(score_split(part, fitting.id_val, features, (device, DEFAULT_BATCH))),
+        )
     request = method.request
     train = None
     if request.fit_on is not None:
@@ -69,6 +78,54 @@ def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch
         clean = replace(request, perturb=None)
         train = _declared(features(fitting.split(request.fit_on), clean), clean).on(device)
     return method.fit(train, fitting.head.to(device) if request.head else None)
+
+
+def score_split(
+    method: Method, split: Split, features: FeatureSource, runtime: tuple[torch.device, int]
+) -> NDArray[np.float32]:
+    """Return the scores (n,) float32 of a split by a fitted method; a composite's parts read columns of their own.
+
+    Args:
+        method: fitted.
+        split: what to score.
+        features: where columns come from.
+        runtime: the device to score on and the rows per call.
+
+    Raises:
+        MethodError: a score is NaN, or the method returned another shape.
+    """
+    where = f"{split.name} ({split.role})"
+    if isinstance(method, Composite):
+        parts = {name: score_split(part, split, features, runtime) for name, part in method.fitted_parts.items()}
+        combined = method.combine({name: torch.from_numpy(scores) for name, scores in parts.items()})
+        return _checked(method, combined.numpy(), f"combine on {where}")
+    return score(method, features(split, method.request).on(runtime[0]), runtime[1], where)
+
+
+def class_scores(
+    method: Method, split: Split, features: FeatureSource, runtime: tuple[torch.device, int]
+) -> NDArray[np.float32] | None:
+    """Return the class-conditional scores (n, c) float32 of a split, or None if the method has none.
+
+    Args:
+        method: fitted.
+        split: an ID split.
+        features: where columns come from.
+        runtime: the device to score on and the rows per call.
+
+    Raises:
+        MethodError: NaN, or another shape than one row per sample.
+    """
+    if isinstance(method, Composite) or type(method).class_scores is Method.class_scores:
+        return None  # without reading a column
+    where, parts = f"class_scores on {split.name} ({split.role})", []
+    for rows in _declared(features(split, method.request).on(runtime[0]), method.request).batches(runtime[1]):
+        found = method.class_scores(rows.without_labels())
+        if found is None or found.ndim != 2 or len(found) != len(rows):
+            shape = None if found is None else tuple(found.shape)
+            raise MethodError(f"{type(method).__name__}.{where}: shape {shape} — ({len(rows)}, c) expected")
+        parts.append(found.detach().to("cpu", torch.float32))
+    return _checked(method, torch.cat(parts).numpy(), where)
 
 
 def score(method: Method, x: FeatureSet, batch: int, where: str) -> NDArray[np.float32]:
@@ -85,14 +142,18 @@ def score(method: Method, x: FeatureSet, batch: int, where: str) -> NDArray[np.f
                 f"{type(method).__name__}.score on {where}: shape {tuple(scores.shape)} — ({len(rows)},) expected"
             )
         parts.append(scores.detach().to("cpu", torch.float32))
-    joined = torch.cat(parts).numpy()
-    bad = int(np.isnan(joined).sum())
-    if bad:
+    return _checked(method, torch.cat(parts).numpy(), f"score on {where}")
+
+
+def _checked(method: Method, scores: NDArray[np.float32], where: str) -> NDArray[np.float32]:
+    missing = np.isnan(scores)
+    if missing.any():
         raise MethodError(
-            f"{type(method).__name__}.score on {where}: {bad} of {len(joined)} scores are NaN "
-            f"(first at row {int(np.isnan(joined).argmax())}) — parameters {method.params()}; no table is made from NaN"
+            f"{type(method).__name__}.{where}: {int(missing.sum())} of {scores.size} scores are NaN "
+            f"(first at row {int(missing.reshape(len(scores), -1).any(axis=1).argmax())}) — parameters "
+            f"{method.params()}; no table is made from NaN"
         )
-    return joined
+    return scores
 
 
 def score_splits(
@@ -106,20 +167,16 @@ def score_splits(
         features: where columns come from.
         runtime: the device to score on and the rows per call.
     """
-    device, batch = runtime
-    result = []
-    for split in splits:
-        x = features(split, method.request).on(device)
-        result.append(
-            SplitScores(
-                name=split.name,
-                role=split.role,
-                scores=score(method, x, batch, f"{split.name} ({split.role})"),
-                labels=np.asarray(split.labels, dtype=np.int64),
-                predictions=predictions(split, features),
-            )
+    return [
+        SplitScores(
+            name=split.name,
+            role=split.role,
+            scores=score_split(method, split, features, runtime),
+            labels=np.asarray(split.labels, dtype=np.int64),
+            predictions=predictions(split, features),
         )
-    return result
+        for split in splits
+    ]
 
 
 def predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:

@@ -1,19 +1,20 @@
-"""Choosing hyper-parameters by validation AUROC. Test splits cannot be reached from here: it is given a Validation."""
+"""Choosing hyper-parameters by validation AUROC. Given a Validation, no test split can be reached from here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 
-from openbench.core.benchmark import Validation
+from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.method import Method
-from openbench.engine.evaluate import FeatureSource, Fitting, fit, score, with_params
+from openbench.engine.evaluate import FeatureSource, Fitting, fit, score_split, with_params
 from openbench.engine.search import grid
 from openbench.errors import ConfigError, MethodError, did_you_mean
 from openbench.metrics.ranking import auroc
 
-Strategy = Literal["validation", "none"]
+Strategy = Literal["validation", "none", "oracle"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Tuning:
     """How hyper-parameters are chosen.
 
     Args:
-        strategy: `validation` searches the method's space on ID val against OOD val; `none` keeps the defaults.
+        strategy: `validation` searches the method's space on ID val against OOD val; `none` keeps the defaults;
+            `oracle` searches on the test sets themselves: a bound, which no leaderboard ranks.
     """
 
     strategy: Strategy = "validation"
@@ -42,12 +44,27 @@ class Tuned:
     trials: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, eq=False)
+class TestSplits:
+    """What the `oracle` strategy, and nothing else, chooses on: ID test against all OOD test sets together."""
+
+    __test__ = False  # no test class, whatever pytest makes of the name
+
+    id_test: Split
+    ood_test: tuple[Split, ...]
+
+    @classmethod
+    def of(cls, benchmark: Benchmark) -> "TestSplits":
+        """The test splits of a benchmark."""
+        return cls(benchmark.id_test, (*benchmark.near.values(), *benchmark.far.values()))
+
+
 @dataclass(frozen=True)
 class TuneContext:
     """What a search may touch.
 
     Args:
-        validation: ID val and OOD val.
+        validation: ID val and OOD val; TestSplits for the oracle.
         fitting: the ID splits that `fit` may see.
         features: where columns come from.
         device: where scores are computed.
@@ -55,12 +72,18 @@ class TuneContext:
         report: called after each trial with (done, total, trial).
     """
 
-    validation: Validation
+    validation: Validation | TestSplits
     fitting: Fitting
     features: FeatureSource
     device: torch.device
     batch: int
     report: Callable[[int, int, dict[str, Any]], None] = lambda done, total, trial: None
+
+    def sides(self) -> tuple[Split, tuple[Split, ...]]:
+        """The ID split and the OOD splits that settings are compared on."""
+        if isinstance(self.validation, TestSplits):
+            return self.validation.id_test, self.validation.ood_test
+        return self.validation.id_val, (self.validation.ood_val,)
 
 
 def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContext) -> Tuned:
@@ -90,15 +113,11 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContex
 def _trial(method: Method, params: Mapping[str, Any], context: TuneContext) -> dict[str, Any]:
     try:
         candidate = fit(with_params(method, params), context.fitting, context.features, context.device)
-        id_scores, ood_scores = (
-            score(
-                candidate,
-                context.features(split, candidate.request).on(context.device),
-                context.batch,
-                f"{split.name} ({split.role})",
-            )
-            for split in (context.validation.id_val, context.validation.ood_val)
+        id_split, ood_splits = context.sides()
+        id_scores, *ood_scores = (
+            score_split(candidate, split, context.features, (context.device, context.batch))
+            for split in (id_split, *ood_splits)
         )
     except MethodError as error:
         return {"infeasible": str(error)}
-    return {"auroc": auroc(id_scores, ood_scores)}
+    return {"auroc": auroc(id_scores, np.concatenate(ood_scores))}

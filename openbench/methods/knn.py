@@ -36,7 +36,7 @@ class KNN(Method):
     Reference: Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022, arXiv 2204.06507.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Sun et al., ICML 2022, arXiv 2204.06507"
 
     k: int = 50
@@ -56,6 +56,7 @@ class KNN(Method):
         n = len(train)
         self.require(self.k <= n, "k", f"1 to {n}, the number of training samples")
         self.bank_ = train.features
+        self.labels_ = train.labels.cpu() if Field.LABELS in train else None
         tiny = torch.finfo(self.bank_.dtype).tiny
         norms = [rows.features.norm(dim=1).cpu() for rows in train.batches(_BANK_CHUNK)]
         self.scale_ = 1 / torch.cat(norms).clamp(min=tiny)
@@ -71,6 +72,25 @@ class KNN(Method):
         # 2 − 2cos loses digits for close neighbours; the difference itself does not.
         found = self.bank_[neighbour.cpu()].to(queries.device)
         return (queries - row_normalise(found)).square().sum(dim=1)
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return the squared distance to the k-th nearest training feature of each class, (n, c) float32.
+
+        Exact whatever the index. A class with fewer than k samples is judged by its farthest, one with none is +inf.
+        """
+        self.learnt("bank_")
+        if self.labels_ is None:
+            return None
+        queries = row_normalise(x.features)
+        by_class = queries.new_full((len(queries), int(self.labels_.max()) + 1), float("inf"))
+        for y in range(by_class.shape[1]):
+            members = torch.nonzero(self.labels_ == y)[:, 0]
+            if len(members):
+                bank = row_normalise(self.bank_[members].to(queries.device))
+                k = min(self.k, len(members))
+                nearest = [(q @ bank.T).topk(k, dim=1, sorted=False)[0] for q in torch.split(queries, _QUERY_CHUNK)]
+                by_class[:, y] = (2 - 2 * torch.cat(nearest).amin(dim=1)).clamp(min=0)
+        return by_class
 
     def neighbours(self, x: FeatureSet) -> Tensor:
         """Return the indices (n, k) of the k nearest training samples, in no particular order."""

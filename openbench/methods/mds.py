@@ -39,13 +39,25 @@ class MDS(Method):
         self.center_ = center.float()
         self.whiten_ = whiten.float()
         self.means_ = ((m.class_means() - center) @ whiten).float()
+        self.present_ = m.present.cpu()
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
+        white, to_means = self._distances(x)
+        return white + to_means.min(dim=1).values
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return the squared distance to each class mean, (n, c) float32; +inf for classes absent from training."""
+        white, to_means = self._distances(x)
+        by_class = to_means.new_full((len(x), len(self.present_)), float("inf"))
+        by_class[:, self.present_.to(by_class.device)] = white[:, None] + to_means
+        return by_class
+
+    def _distances(self, x: FeatureSet) -> tuple[Tensor, Tensor]:
+        """|w|² (n,) and |m|² − 2 w·m (n, k) for the k classes present: their sum is |w − m|²."""
         f = x.features
         white = (f - self.learnt("center_").to(f.device)) @ self.learnt("whiten_").to(f.device)
         means = self.learnt("means_").to(f.device)
-        # |w − m|² = |w|² − 2 w·m + |m|²: one small product instead of a difference per class.
-        nearest = (means.square().sum(dim=1) - 2 * white @ means.T).min(dim=1).values
-        return white.square().sum(dim=1) + nearest
+        # One small product instead of a difference per class.
+        return white.square().sum(dim=1), means.square().sum(dim=1) - 2 * white @ means.T

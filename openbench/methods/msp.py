@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from openbench.core.features import FeatureSet
@@ -35,3 +36,8 @@ class MSP(Method):
         if self.exact:
             return max_softmax_deficit(x.logits).float()
         return -max_softmax(x.logits)
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return 1 − softmax(z), (n, c) float32."""
+        fit: Tensor = torch.softmax(x.logits, dim=1)
+        return 1 - fit

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from openbench.core.features import FeatureSet
@@ -48,3 +49,8 @@ class ODIN(Method):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         return softmax_shortfall(x.logits, self.temperature)
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return 1/C − softmax(z(x̃)/T), (n, c) float32, computed in float64 like the score."""
+        p = torch.softmax(x.logits.double() / self.temperature, dim=1)
+        return (1 / p.shape[1] - p).float()

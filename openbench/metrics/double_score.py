@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from openbench.errors import MetricError
-from openbench.metrics.curve import Floats, as_scores
-from openbench.metrics.selective import UNABLE, Constraint, SelectiveCurve, Unable, least_risk
+from openbench.metrics.curve import Floats, PooledCurve, as_scores, check_rate
+from openbench.metrics.curve_ranking import auroc, fpr_at_tpr_id_positive
+from openbench.metrics.selective import UNABLE, Constraint, OperatingPoint, SelectiveCurve, TprFpr, Unable, least_risk
 
 DEFAULT_MUS: tuple[float, ...] = (0.0, *(float(mu) for mu in np.logspace(-3, 3, 121)))  # 20 per decade
 
@@ -90,21 +91,74 @@ def combine(pair: ScorePair, standard: Standard, mu: float) -> Floats:
     return s + mu * ((g - standard.separation_mean) / standard.separation_std) if mu > 0 else s
 
 
-def _best(
+class Weighing(NamedTuple):
+    """What one weight μ comes to: the AUROC, and the least risk with its threshold, or `unable`."""
+
+    mu: float
+    auroc: float
+    point: OperatingPoint | Unable
+
+
+def weighings(
     sets: tuple[ScorePair, ScorePair],
     losses: ArrayLike,
     standard: Standard,
     constraint: Constraint,
     mus: Sequence[float],
-) -> tuple[float, float, float] | Unable:
-    """Return (risk, μ, λ) of least risk over all μ and all thresholds; of equal ones the smallest μ."""
-    found: tuple[float, float, float] | None = None
-    for mu in sorted(mus):
+) -> list[Weighing]:
+    """Return the least selective risk over all thresholds for each μ.
+
+    Args:
+        sets: both scores on the ID and on the OOD data that the choice is made on.
+        losses: (n,) e_i of the ID side, usually 1 − correct.
+        standard: the unit of each score.
+        constraint: `TprFpr` or `PrecisionRecall`.
+        mus: the weights, in these units.
+
+    Raises:
+        MetricError: invalid scores or losses, or a weight that is negative or infinite.
+    """
+    found = []
+    for mu in mus:
         id_scores, ood_scores = (combine(pair, standard, mu) for pair in sets)
-        point = least_risk(SelectiveCurve.of(id_scores, losses, ood_scores), constraint)
-        if not isinstance(point, str) and (found is None or point.value < found[0]):
-            found = (point.value, mu, point.threshold)
-    return UNABLE if found is None else found
+        curve = SelectiveCurve.of(id_scores, losses, ood_scores)
+        found.append(Weighing(mu, auroc(curve.pair), least_risk(curve, constraint)))
+    return found
+
+
+def best_weighing(found: Sequence[Weighing]) -> Weighing | Unable:
+    """Return the weighing of least risk, of equal ones that of the largest AUROC, then of the smallest μ.
+
+    An accurate classifier makes no mistake among the most certain inputs: the risk is then 0 for many weights, and
+    says nothing about which of them separates OOD inputs.
+
+    Args:
+        found: from `weighings`; `unable` is returned if none of them is feasible.
+    """
+    feasible = [(w.point.value, -w.auroc, w.mu, w) for w in found if not isinstance(w.point, str)]
+    return min(feasible)[-1] if feasible else UNABLE
+
+
+def _fitted(best: Weighing, standard: Standard, *, in_sample: bool) -> DoubleScore | Unable:
+    point = best.point
+    return point if isinstance(point, str) else DoubleScore(standard, best.mu, point.threshold, point.value, in_sample)
+
+
+def common_constraint(sets: tuple[ScorePair, ScorePair], tpr: float) -> TprFpr:
+    """Return φ ≥ tpr with the largest share of OOD that either score alone accepts there: both can meet it.
+
+    Args:
+        sets: both scores on the ID and on the OOD data that the choice is made on.
+        tpr: φ_min.
+
+    Raises:
+        MetricError: invalid scores, or a rate outside [0, 1].
+
+    Reference: Franc, Prusa, Paplham 2023, Table 2, where the scores are those of all methods compared.
+    """
+    check_rate(tpr, "minimal TPR")
+    curves = [PooledCurve.of(ids, ood) for ids, ood in zip(*sets, strict=True)]
+    return TprFpr(tpr, max(fpr_at_tpr_id_positive(curve, tpr) for curve in curves))
 
 
 def fit_double_score(
@@ -130,8 +184,8 @@ def fit_double_score(
         arXiv 2307.05199. Differs in choosing (μ, λ) on validation data; see `fit_double_score_oracle`.
     """
     standard = Standard.of(id_val)
-    best = _best((id_val, ood_val), losses, standard, constraint, mus)
-    return UNABLE if isinstance(best, str) else DoubleScore(standard, best[1], best[2], best[0], in_sample=False)
+    best = best_weighing(weighings((id_val, ood_val), losses, standard, constraint, mus))
+    return best if isinstance(best, str) else _fitted(best, standard, in_sample=False)
 
 
 def fit_double_score_oracle(
@@ -153,5 +207,5 @@ def fit_double_score_oracle(
     Raises:
         MetricError: invalid scores or losses.
     """
-    best = _best((id_test, ood_test), losses, Standard(), constraint, mus)
-    return UNABLE if isinstance(best, str) else DoubleScore(Standard(), best[1], best[2], best[0], in_sample=True)
+    best = best_weighing(weighings((id_test, ood_test), losses, Standard(), constraint, mus))
+    return best if isinstance(best, str) else _fitted(best, Standard(), in_sample=True)

@@ -13,8 +13,8 @@ _BETTER: tuple[tuple[str, bool], ...] = (
     (r"oscr|ccr@fpr.+", True),
     (r"bh_power@.+", True),
     (r"bh_fdp@.+", False),
-    (r"(lac|aps|raps)_size@.+", False),
-    (r"(lac|aps|raps)_(singletons|worst_class)@.+", True),
+    (r"(lac|aps|raps|score)_size@.+", False),
+    (r"(lac|aps|raps|score)_(singletons|worst_class)@.+", True),
 )
 
 

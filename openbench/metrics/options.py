@@ -7,7 +7,7 @@ from openbench.errors import MetricError, did_you_mean
 from openbench.metrics.corrections import CORRECTIONS
 from openbench.metrics.curve import check_rate
 from openbench.metrics.curve_ranking import CURVE_METRICS
-from openbench.metrics.prediction_sets import KINDS
+from openbench.metrics.prediction_sets import KINDS, OWN
 from openbench.metrics.threshold import SCALINGS
 
 FAMILIES: tuple[str, ...] = ("ranking", "threshold", "selective", "conformal", "intervals", "prediction_sets")
@@ -37,7 +37,7 @@ class MetricOptions:
         replicates: bootstrap resamples per pair; 0 leaves DeLong's intervals only.
         bootstrap_metrics: ranking keys that get a bootstrap interval (AUROC has DeLong's).
         seed: of the bootstrap and of the uniforms in APS and RAPS.
-        set_kinds: prediction sets reported: `lac`, `aps`, `raps`.
+        set_kinds: prediction sets reported: `lac`, `aps`, `raps` of class probabilities, `score` of the method's own.
         alphas: their miscoverage levels.
         raps_penalty: λ of RAPS.
         raps_k_reg: rank from which RAPS penalises.
@@ -62,7 +62,7 @@ class MetricOptions:
     replicates: int = 1000
     bootstrap_metrics: Sequence[str] = ("fpr95", "fpr95_id_positive")
     seed: int = 0
-    set_kinds: Sequence[str] = KINDS
+    set_kinds: Sequence[str] = (*KINDS, OWN)
     alphas: Sequence[float] = (0.005, 0.01, 0.05, 0.1)
     raps_penalty: float = 0.01
     raps_k_reg: int = 1
@@ -74,7 +74,7 @@ class MetricOptions:
             if isinstance(value, list):
                 object.__setattr__(self, field.name, tuple(value))
         _check_names("families", self.families, FAMILIES)
-        _check_names("set_kinds", self.set_kinds, KINDS)
+        _check_names("set_kinds", self.set_kinds, (*KINDS, OWN))
         _check_names("bootstrap_metrics", self.bootstrap_metrics, tuple(CURVE_METRICS))
         _check_names("correction", (self.correction,), CORRECTIONS)
         _check_names("autc_scaling", (self.autc_scaling,), SCALINGS)

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from openbench.errors import MetricError, did_you_mean
 from openbench.metrics.curve import Floats, as_scores, check_rate
 
-KINDS: tuple[str, ...] = ("lac", "aps", "raps")
+KINDS: tuple[str, ...] = ("lac", "aps", "raps")  # made of class probabilities
+OWN = "score"  # the OOD method's own class-conditional score, thresholded as it is
 
 
 class SetReport(NamedTuple):
@@ -83,6 +84,24 @@ def _distributions(probabilities: ArrayLike) -> Floats:
             "rows ≥ 0 that sum to 1 are needed — apply a softmax to logits first"
         )
     return p
+
+
+def class_conditional(scores: ArrayLike) -> Floats:
+    """Return a method's own class-conditional scores, checked.
+
+    Args:
+        scores: (n, c) larger = worse fit; +inf is a class that never fits.
+
+    Raises:
+        MetricError: not two-dimensional, empty, or containing NaN.
+    """
+    s = np.asarray(scores, dtype=np.float64)
+    if s.ndim != 2 or s.size == 0 or np.isnan(s).any():
+        raise MetricError(
+            f"class scores must have shape (n, c) without NaN — found {s.shape}, {int(np.isnan(s).sum())} NaN — pass "
+            "one row per image"
+        )
+    return s
 
 
 def _checked_labels(labels: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:

@@ -16,7 +16,9 @@ from openbench.metrics.intervals import group_delong_variance, normal_interval
 from openbench.metrics.keys import higher_is_better
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
 from openbench.metrics.prediction_sets import (
+    OWN,
     Nonconformity,
+    class_conditional,
     conformal_quantile,
     prediction_sets,
     set_report,
@@ -44,6 +46,7 @@ class SetScores:
         correct: (n,) 0/1, whether the prediction is right; for ID-side sets, None if unknown.
         labels: (n,) integers, the true class; needed on `id_val` and `id_test` for prediction sets.
         probabilities: (n, c) class probabilities; likewise.
+        class_scores: (n, c) the method's own score of each class, larger = worse fit; likewise, for `score` sets.
     """
 
     name: str
@@ -52,6 +55,7 @@ class SetScores:
     correct: np.ndarray | None = None
     labels: np.ndarray | None = None
     probabilities: np.ndarray | None = None
+    class_scores: np.ndarray | None = None
 
 
 def evaluate(
@@ -217,15 +221,20 @@ def _stability(thresholds: list[float], setting: Setting) -> Values:
 
 
 def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, ...], options: MetricOptions) -> Values:
-    """Return set metrics calibrated on ID validation; nothing unless both sides have labels and probabilities."""
-    if not calibration or any(s.labels is None or s.probabilities is None for s in (*calibration, *side)):
-        return {}
-    (cal_p, cal_y), (test_p, test_y) = (_joined(sets) for sets in (calibration, side))
+    """Return set metrics calibrated on ID validation; of each kind those for which both sides have all it needs."""
     values: Values = {}
     for kind in options.set_kinds:
-        fitting = Nonconformity(kind, options.raps_penalty, options.raps_k_reg, options.seed)
-        fitted = true_class(fitting(cal_p), cal_y)
-        tested = replace(fitting, seed=options.seed + 1)(test_p)  # independent of the uniforms of calibration
+        column = "class_scores" if kind == OWN else "probabilities"
+        found = [_joined(sets, column) for sets in (calibration, side)]
+        if found[0] is None or found[1] is None:
+            continue
+        (cal, cal_y), (test, test_y) = found[0], found[1]
+        if kind == OWN:
+            fitted, tested = true_class(class_conditional(cal), cal_y), class_conditional(test)
+        else:
+            fitting = Nonconformity(kind, options.raps_penalty, options.raps_k_reg, options.seed)
+            fitted = true_class(fitting(cal), cal_y)
+            tested = replace(fitting, seed=options.seed + 1)(test)  # independent of the uniforms of calibration
         for alpha in options.alphas:
             report = set_report(prediction_sets(tested, conformal_quantile(fitted, alpha)), test_y)
             values |= {
@@ -237,6 +246,9 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
     return values
 
 
-def _joined(sets: Sequence[SetScores]) -> tuple[np.ndarray, np.ndarray]:
-    probabilities = [np.asarray(s.probabilities, dtype=np.float64) for s in sets]
-    return np.concatenate(probabilities), np.concatenate([np.asarray(s.labels) for s in sets])
+def _joined(sets: Sequence[SetScores], column: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return a column (n, c) and the labels (n,) of the joined sets, or None unless every set has both."""
+    if not sets or any(getattr(s, column) is None or s.labels is None for s in sets):
+        return None
+    rows = [np.asarray(getattr(s, column), dtype=np.float64) for s in sets]
+    return np.concatenate(rows), np.concatenate([np.asarray(s.labels) for s in sets])

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Field
@@ -102,7 +103,10 @@ def check_inputs_stay_untouched(make: MethodFactory) -> None:
     train, head = data.for_fit(request), data.head if request.head else None
     # Clones share no memory with the toy, so a write is seen here and nowhere else.
     x, reference = (_copied(declared(t.id_test, request).without_labels()) for t in (data, pristine))
-    method.fit(train, head)
+    if isinstance(method, Composite):
+        _fit(method, data)
+    else:
+        method.fit(train, head)
     method.score(x)
     changed = [name for name, before in _tensors(reference).items() if not torch.equal(_tensors(x)[name], before)]
     if train is not None:
@@ -298,6 +302,11 @@ def run_checks(make: MethodFactory) -> None:
 
 
 def _fit(method: Method, data: Toy) -> Method:
+    if isinstance(method, Composite):
+        return method.fit_parts(
+            lambda part: _fit(part, data),
+            lambda part: part.score(declared(data.val, part.request).without_labels()),
+        )
     request = method.request
     return method.fit(data.for_fit(request), data.head if request.head else None)
 

@@ -1,0 +1,264 @@
+"""The double score against its formula, the engine's choice of its weight, and that test splits stay out of reach."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_curve
+
+from openbench.core.benchmark import Split, Validation
+from openbench.core.composite import leaves, version_of
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Perturb, Request, Role
+from openbench.engine.evaluate import Fitting, class_scores, fit, score_split, with_params
+from openbench.engine.tune import TestSplits, TuneContext
+from openbench.engine.weigh import weigh
+from openbench.errors import ConfigError, MethodError, NotFittedError
+from openbench.methods.double_score import DoubleScore
+from openbench.methods.knn import KNN
+from openbench.methods.mds import MDS
+from openbench.methods.msp import MSP
+from openbench.methods.odin import ODIN
+
+CPU = torch.device("cpu")
+RUNTIME = (CPU, 7)
+MUS = [0.0, 0.1, 0.3, 1.0, 3.0, 10.0]
+
+
+@dataclass
+class Column(Method):
+    """Reads one logit: a score whose values a test can plant."""
+
+    needs: ClassVar[Request] = Request()
+    reference: ClassVar[str] = "test"
+    index: int = 0
+
+    def score(self, x):
+        return x.logits[:, self.index]
+
+
+def split(name, role, n):
+    labels = np.arange(n) % 3 if role.is_id else np.full(n, -1)
+    items = [np.zeros((4, 4, 3), np.uint8)] * n
+    return Split(name, role, items, labels, [str(i) for i in range(n)], (), f"{role}{name}", n)
+
+
+@dataclass
+class Source:
+    """Logits and features per split, other ones for perturbed inputs, and a log of what was read."""
+
+    asked: list = field(default_factory=list)
+
+    def __call__(self, split, request):
+        self.asked.append((split.role, request.fit_on, request.perturb))
+        g = torch.Generator().manual_seed(sum(map(ord, split.digest)) + 1000 * (request.perturb is not None))
+        shift = 0.0 if split.role.is_id else 1.5
+        z = torch.randn(len(split), 3, generator=g) * torch.tensor([1.0, 5.0, 1.0]) + shift
+        columns = {Field.LOGITS: z, Field.FEATURES: torch.randn(len(split), 4, generator=g) + 3 * shift}
+        wanted = {name: column for name, column in columns.items() if name in request.fields}
+        return FeatureSet({**wanted, Field.LABELS: torch.as_tensor(split.labels)})
+
+
+ID_VAL, OOD_VAL = split("a", Role.ID_VAL, 90), split("b", Role.OOD_VAL, 80)
+FITTING = Fitting(split("a", Role.ID_TRAIN, 60), ID_VAL, Head(torch.eye(3, 4), torch.zeros(3)))
+ID_TEST, NEAR, FAR = split("a", Role.ID_TEST, 70), split("n", Role.NEAR, 50), split("f", Role.FAR, 40)
+
+
+def context(source, on=None):
+    return TuneContext(on or Validation(ID_VAL, OOD_VAL), FITTING, source, CPU, batch=7)
+
+
+def columns(source, of):
+    z = source(of, Request()).logits.double().numpy()
+    return z[:, 0], z[:, 1]
+
+
+def combined(source, of, mu):
+    """The formula in numpy: z-scores on ID validation, then the weighted sum."""
+    (risk, ood), (risk_val, ood_val) = columns(source, of), columns(source, ID_VAL)
+    return (risk - risk_val.mean()) / risk_val.std() + mu * (ood - ood_val.mean()) / ood_val.std()
+
+
+def wrong(source, of):
+    return source(of, Request()).logits.numpy().argmax(1) != of.labels
+
+
+def least_risk(ids, losses, ood, tpr, fpr):
+    """Every threshold in turn: mean loss of what is accepted, where enough of ID and not too much of OOD is."""
+    found = [np.inf]
+    for threshold in np.concatenate([ids, ood]):
+        taken = ids <= threshold
+        if taken.mean() >= tpr and (ood <= threshold).mean() <= fpr:
+            found.append(losses[taken].mean())
+    return min(found)
+
+
+def test_scores_are_the_weighted_sum_of_standard_scores():
+    source = Source()
+    fitted = fit(DoubleScore(Column(0), Column(1), mu=0.4), FITTING, source, CPU)
+    np.testing.assert_allclose(score_split(fitted, NEAR, source, RUNTIME), combined(source, NEAR, 0.4), atol=1e-5)
+
+
+def test_a_feature_set_with_all_columns_can_be_scored_at_once():
+    source = Source()
+    fitted = fit(DoubleScore(MSP(), KNN(k=3), mu=0.4), FITTING, source, CPU)
+    x = source(FAR, Request(fields=frozenset({Field.LOGITS, Field.FEATURES})))
+    np.testing.assert_allclose(fitted.score(x), score_split(fitted, FAR, source, RUNTIME), atol=1e-5)
+
+
+def test_each_part_is_fitted_on_its_own_split_and_reads_its_own_inputs():
+    source = Source()
+    fitted = fit(DoubleScore(ODIN(10.0, 0.1), KNN(k=3)), FITTING, source, CPU)
+    fits = {role for role, fit_on, perturb in source.asked if fit_on == role and perturb is None}
+    assert fits == {Role.ID_TRAIN}
+    source.asked.clear()
+    score_split(fitted, FAR, source, RUNTIME)
+    assert [perturb for _, _, perturb in source.asked] == [Perturb(10.0, 0.1), None]
+    with pytest.raises(MethodError, match="read different inputs or poolings"):
+        fitted.score(source(FAR, Request()))
+
+
+def test_fitting_leaves_the_parts_that_were_given_unfitted():
+    given = DoubleScore(MSP(), KNN(k=3))
+    fitted = fit(with_params(given, {"mu": 2.0}), FITTING, Source(), CPU)
+    with pytest.raises(NotFittedError):
+        given.ood.score(Source()(FAR, Request(fields=frozenset({Field.FEATURES}))))
+    assert fitted.params() == {**given.params(), "mu": 2.0}
+
+
+@pytest.mark.parametrize("fpr", [None, 0.75])
+def test_the_weight_of_least_validation_risk_is_chosen(fpr):
+    source = Source()
+    tuned = weigh(DoubleScore(Column(0), Column(1), fpr=fpr), {"mu": MUS}, context(source))
+    losses, bound = wrong(source, ID_VAL), fpr
+    if fpr is None:  # the larger share of OOD that either part accepts where it accepts 80 % of ID
+        shares = []
+        for a, b in zip(columns(source, ID_VAL), columns(source, OOD_VAL), strict=True):
+            truth, certain = np.repeat([1, 0], [90, 80]), np.r_[-a, -b]
+            accepted_ood, accepted_id, _ = roc_curve(truth, certain, drop_intermediate=False)
+            shares.append(accepted_ood[np.argmax(accepted_id >= 0.8)])
+        bound = max(shares)
+    risks = [
+        least_risk(combined(source, ID_VAL, mu), losses, combined(source, OOD_VAL, mu), 0.8, bound + 1e-12)
+        for mu in MUS
+    ]
+    assert min(risks) < max(risks)
+    assert tuned.params == {"mu": MUS[int(np.argmin(risks))]}
+    assert [t.get("risk", np.inf) for t in tuned.trials] == pytest.approx(risks)
+
+
+def test_of_equal_risks_the_largest_auroc_decides():
+    @dataclass
+    class Right(Source):
+        """A classifier without mistakes; beside its logits a score that says nothing of OOD, and one that does."""
+
+        def __call__(self, split, request):
+            x = super().__call__(split, request)
+            sure = 100.0 * torch.nn.functional.one_hot(x.labels % 3, 3)
+            z = torch.cat([sure, torch.roll(x.logits[:, :1], 1), x.logits[:, 2:]], dim=1)
+            z[:, 3] -= z[:, 3].mean()
+            return FeatureSet({Field.LOGITS: z, Field.LABELS: x.labels})
+
+    tuned = weigh(DoubleScore(Column(3), Column(4)), {"mu": MUS}, context(Right()))
+    assert {t["risk"] for t in tuned.trials} == {0.0}
+    best = max(tuned.trials, key=lambda t: t["auroc"])
+    assert tuned.params == best["params"] != {"mu": 0.0}
+
+
+def test_choosing_the_weight_reads_validation_and_training_splits_only():
+    source = Source()
+    weigh(DoubleScore(MSP(), KNN(k=3)), {"mu": MUS}, context(source))
+    assert {role for role, _, _ in source.asked} == {Role.ID_TRAIN, Role.ID_VAL, Role.OOD_VAL}
+
+
+def test_parts_are_fitted_once_for_all_weights():
+    source = Source()
+    weigh(DoubleScore(MSP(), KNN(k=3)), {"mu": MUS}, context(source))
+    assert sum(role == Role.ID_TRAIN for role, _, _ in source.asked) == 1
+
+
+def test_the_oracle_chooses_on_all_test_sets_but_keeps_the_units_of_validation():
+    source = Source()
+    tuned = weigh(
+        DoubleScore(Column(0), Column(1), fpr=0.9), {"mu": MUS}, context(source, TestSplits(ID_TEST, (NEAR, FAR)))
+    )
+    risks = [
+        least_risk(
+            combined(source, ID_TEST, mu),
+            wrong(source, ID_TEST),
+            np.r_[combined(source, NEAR, mu), combined(source, FAR, mu)],
+            0.8,
+            0.9,
+        )
+        for mu in MUS
+    ]
+    assert [t["risk"] for t in tuned.trials] == pytest.approx(risks)
+    assert risks[MUS.index(tuned.params["mu"])] == min(risks) < max(risks)
+    assert Role.OOD_VAL not in {role for role, _, _ in source.asked}
+
+
+def test_an_infeasible_bound_names_the_bound_and_the_way_out():
+    with pytest.raises(MethodError, match=r"no threshold accepts 1 of ID and at most 0 of OOD — raise method.fpr"):
+        weigh(DoubleScore(Column(0), Column(1), tpr=1.0, fpr=0.0), {"mu": MUS}, context(Source()))
+
+
+def test_the_space_may_name_the_weight_alone():
+    with pytest.raises(ConfigError, match="`_space_` names mu, tpr — allowed: mu"):
+        weigh(DoubleScore(Column(0), Column(1)), {"mu": MUS, "tpr": [0.7, 0.8]}, context(Source()))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"mu": -1.0}, "mu out of range — found -1.0 — allowed: ≥ 0"),
+        ({"mu": float("inf")}, "mu out of range"),
+        ({"tpr": 80}, "tpr out of range — found 80 — allowed: 0 to 1"),
+        ({"fpr": 1.5}, "fpr out of range"),
+        ({"risk": {"k": 3}}, "risk out of range — found {'k': 3} — allowed: a method node"),
+    ],
+)
+def test_bad_hyper_parameters_are_refused(params, message):
+    with pytest.raises(MethodError, match=message):
+        DoubleScore(**{"risk": MSP(), "ood": MSP(), **params})
+
+
+def test_a_constant_part_is_refused():
+    @dataclass
+    class Constant(Column):
+        def score(self, x):
+            return torch.zeros(len(x))
+
+    with pytest.raises(MethodError, match=r"the ood score has mean 0\.0 and standard deviation 0\.0"):
+        fit(DoubleScore(Column(0), Constant()), FITTING, Source(), CPU)
+
+
+def test_a_composite_is_not_fitted_from_one_split():
+    with pytest.raises(MethodError, match="call fit_parts"):
+        DoubleScore(MSP(), MSP()).fit(None, None)
+
+
+def test_a_part_of_a_newer_version_makes_a_newer_composite():
+    @dataclass
+    class Newer(Column):
+        version: ClassVar[int] = 3
+
+    assert version_of(DoubleScore(Column(0), Newer(1))) == version_of(DoubleScore(Column(0), Column(1))) + 2
+
+
+def test_parts_may_be_composites():
+    inner = DoubleScore(Column(0), Column(1), mu=0.0)
+    source = Source()
+    fitted = fit(DoubleScore(inner, Column(2), mu=0.0), FITTING, source, CPU)
+    assert [type(leaf) for leaf in leaves(fitted)] == [Column, Column, Column]
+    np.testing.assert_allclose(score_split(fitted, FAR, source, RUNTIME), combined(source, FAR, 0.0), atol=1e-5)
+
+
+def test_a_composite_has_no_class_conditional_form_and_reads_nothing_for_it():
+    source = Source()
+    fitted = fit(DoubleScore(MSP(), MDS()), FITTING, source, CPU)
+    source.asked.clear()
+    assert class_scores(fitted, ID_TEST, source, RUNTIME) is None
+    assert source.asked == []
