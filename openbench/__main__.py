@@ -36,6 +36,7 @@ COMMANDS = {
     "train": Command("openbench.cli.train:main", "train a backbone; `run` does so by itself when weights are missing"),
     "extract": Command("openbench.cli.extract:main", "fill the feature cache ahead of a sweep"),
     "check": Command("openbench.cli.check:main", "verify data, splits and weights before a run"),
+    "data": Command("openbench.cli.data:main", "get data sets, verify them, look at them, bring your own"),
     "evaluate": Command("openbench.cli.evaluate:main", "every table from a file of scores, whatever made them"),
     "leaderboard": Command("openbench.cli.leaderboard:main", "regenerate the leaderboard from the records"),
     "list": Command("openbench.cli.listing:main", "what can be chosen: methods, benchmarks, backbones, …"),

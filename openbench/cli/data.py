@@ -1,0 +1,282 @@
+"""`data`: what a benchmark needs, getting it, verifying it, looking at it, and bringing one's own."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openbench import paths
+from openbench.cli.exits import FAILED, OK
+from openbench.errors import ConfigError, DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from openbench.data.build import SetStatus
+    from openbench.data.prepare import DataSource
+    from openbench.results.table import Table
+
+_EPILOG = """\
+to begin with:
+  python -m openbench data list                      every data set: licence, size, whether it is there
+  python -m openbench data list cifar10              what a benchmark needs, where it is searched, what is missing
+  python -m openbench data prepare cifar10           download what may be downloaded, say how to get the rest
+  python -m openbench data verify digits             counts, hashes, disjoint classes, images on two sides
+  python -m openbench data stats digits --to sheets  a contact sheet per split, to look at
+  python -m openbench data new pets --id photos/pets --near birds=photos/birds"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line `argv` and return its exit code: 1 if data is missing or does not hold."""
+    arguments = _parser().parse_args(argv)
+    code: int = arguments.action(arguments)
+    return code
+
+
+def benchmark_node(words: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
+    """Return the benchmark node that words on the command line mean.
+
+    Args:
+        words: a benchmark's name, or `+benchmark=NAME`, and overrides such as `benchmark.incomplete=allow`.
+        config_dir: the user's folder of group files.
+
+    Raises:
+        ConfigError: no such benchmark, or an override that Hydra refuses.
+    """
+    from openbench.cli.config import check_no_clash, compose, no_benchmark, options, plain
+    from openbench.cli.explain import Typed, explain
+
+    if config_dir is not None:
+        check_no_clash(config_dir)
+    known = options("benchmark", config_dir)
+    for word in words:
+        if "=" not in word and not word.startswith("~") and word not in known:
+            raise ConfigError(
+                f"benchmark '{word}' not found{did_you_mean(word, known)} — available: {', '.join(known)} "
+                "(python -m openbench list benchmark)"
+            )
+    named = [word for word in words if word in known or word.lstrip("+").startswith("benchmark=")]
+    if len(named) > 1:
+        raise ConfigError(f"found the benchmarks {' and '.join(named)} — give one at a time")
+    overrides = [f"+benchmark={word}" if word in known else word for word in words]
+    try:
+        cfg = compose("check", overrides, config_dir)
+    except Exception as error:
+        explained = explain(error, Typed("check", overrides, config_dir))
+        if explained is None:
+            raise
+        raise explained from error
+    if "benchmark" not in cfg:
+        raise no_benchmark("check", config_dir)
+    node = plain(cfg, "benchmark")
+    if not isinstance(node, dict):
+        raise ConfigError(f"benchmark is not chosen — found {node!r} (python -m openbench list benchmark)")
+    return node
+
+
+def list_data(arguments: argparse.Namespace) -> int:
+    """Print every data set, or what a benchmark needs and how to get what is missing."""
+    from openbench.cli.tables import print_tables
+    from openbench.data.build import survey
+    from openbench.data.prepare import data_sources
+
+    sources = data_sources()
+    if not arguments.words:
+        print_tables([_all_table(sources)])
+        return OK
+    if len(arguments.words) == 1 and arguments.words[0] in sources and not _is_benchmark(arguments):
+        print(_how(sources[arguments.words[0]]))
+        return OK
+    node = benchmark_node(arguments.words, arguments.config_dir)
+    statuses = survey(node)
+    print_tables([_benchmark_table(node["name"], statuses, sources)])
+    _print_missing(statuses, sources, node["name"])
+    return FAILED if any(status.message for status in statuses) else OK
+
+
+def prepare(arguments: argparse.Namespace) -> int:
+    """Download what is missing and may be downloaded; print how to get the rest."""
+    from openbench.cli.tables import print_tables
+    from openbench.data.build import survey
+    from openbench.data.prepare import data_sources
+
+    sources, root = data_sources(), _root(arguments.root)
+    if len(arguments.words) == 1 and arguments.words[0] in sources and not _is_benchmark(arguments):
+        source = sources[arguments.words[0]]
+        _fetch_all([source], root)
+        print(_how(source) if not source.files else f"{source.title}: ready below {root}")
+        return OK if source.files else FAILED
+    node = benchmark_node(arguments.words, arguments.config_dir)
+    wanted = [status.name for status in survey(node) if status.message]
+    failed = _fetch_all([sources[name] for name in dict.fromkeys(wanted) if name in sources], root)
+    statuses = survey(node)
+    print_tables([_benchmark_table(node["name"], statuses, sources)])
+    _print_missing(statuses, sources, node["name"])
+    return FAILED if failed or any(status.message for status in statuses) else OK
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Print what `check` finds, then images that look alike across splits that must be apart."""
+    from openbench.data.build import build_benchmark
+    from openbench.data.lookalikes import lookalikes
+    from openbench.data.verify import verify_node
+
+    node = benchmark_node(arguments.words, arguments.config_dir)
+    report = verify_node(node, _say)
+    print(report)
+    if report.missing or arguments.fast:
+        return OK if report.ok else FAILED
+    found = lookalikes(build_benchmark(node), _say)
+    # Identical images are in the report already.
+    print(f"  {len(found)} pairs look alike across splits that must be apart" + (":" if found else ""))
+    for pair in found[: arguments.show]:
+        print(f"    {pair}")
+    if len(found) > arguments.show:
+        print(f"    and {len(found) - arguments.show} more (--show {len(found)})")
+    return OK if report.ok else FAILED
+
+
+def stats(arguments: argparse.Namespace) -> int:
+    """Print the numbers of each split and write a contact sheet for each."""
+    from openbench.data.build import build_benchmark
+    from openbench.data.contact_sheet import draw, stats_of
+
+    node = benchmark_node(arguments.words, arguments.config_dir)
+    benchmark = build_benchmark(node)
+    folder = arguments.to / benchmark.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in benchmark.splits():
+        numbers = stats_of(split, benchmark.classes)
+        sheet = folder / f"{split.role}-{split.name}.png"
+        draw(split, benchmark.classes, numbers, sheet)
+        print(f"{numbers}\n  {sheet}", flush=True)
+    return OK
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _is_benchmark(arguments: argparse.Namespace) -> bool:
+    from openbench.cli.config import options
+
+    return arguments.words[0] in options("benchmark", arguments.config_dir)
+
+
+def _root(asked: Path | None) -> Path:
+    """Where downloads go: what was asked for, else the first data root that exists, else the first."""
+    if asked is not None:
+        return asked.expanduser()
+    roots = paths.data_roots()
+    return next((root for root in roots if root.is_dir()), roots[0])
+
+
+def _fetch_all(sources: Sequence["DataSource"], root: Path) -> bool:
+    """Fetch every file of the sources; one that fails does not keep the others from being fetched."""
+    from openbench.data.prepare import prepare_file
+
+    failed = False
+    for source in sources:
+        for file in source.files:
+            try:
+                _say(prepare_file(file, root, _say))
+            except DataError as error:
+                failed = True
+                _say(f"error: {error}")
+    return failed
+
+
+def _all_table(sources: Mapping[str, "DataSource"]) -> "Table":
+    from openbench.results.table import Column, Table
+
+    roots = paths.data_roots()
+    rows = []
+    for source in sources.values():
+        missing = source.missing(roots)
+        state = "by hand" if not source.files else "there" if not missing else "not downloaded"
+        rows.append((source.name, source.title, _megabytes(source), state, source.licence))
+    columns = tuple(Column(title) for title in ("data set", "title", "download", "state", "licence"))
+    notes = (
+        "state: of the download that openbench knows; `data list BENCHMARK` finds other layouts too",
+        "searched: " + ", ".join(str(root.absolute()) for root in roots),
+    )
+    return Table("Data sets", columns, tuple(rows), notes=notes)
+
+
+def _benchmark_table(name: str, statuses: Sequence["SetStatus"], sources: Mapping[str, "DataSource"]) -> "Table":
+    from openbench.results.table import Column, Table
+
+    rows = []
+    for status in statuses:
+        source = sources.get(status.name)
+        licence = source.licence if source else "comes with openbench, or your own"
+        state = "missing" if status.message and not status.found else "incomplete" if status.message else "complete"
+        download = _megabytes(source) if source else "–"
+        rows.append((status.path, status.name, status.found, status.expected, state, download, licence))
+    kinds = ("text", "text", "count", "count", "text", "text", "text")
+    titles = ("set", "data set", "found", "listed", "state", "download", "licence")
+    columns = tuple(Column(title, kind) for title, kind in zip(titles, kinds, strict=True))  # type: ignore[arg-type]
+    return Table(f"Data of benchmark {name}", columns, tuple(rows))
+
+
+def _print_missing(statuses: Sequence["SetStatus"], sources: Mapping[str, "DataSource"], name: str) -> None:
+    """What is missing, where it was searched, and how to get it; each data set's instructions once."""
+    told: set[str] = set()
+    for status in statuses:
+        if not status.message:
+            continue
+        print(f"\n{status.path}: {status.message}")
+        if status.name in sources and status.name not in told:
+            told.add(status.name)
+            print(_how(sources[status.name], name))
+
+
+def _how(source: "DataSource", benchmark: str | None = None) -> str:
+    lines = [f"{source.title} · licence: {source.licence} · {source.page}"]
+    if source.files:
+        lines.append(f"download: python -m openbench data prepare {benchmark or source.name}")
+        lines += [f"  {file.expected.urls[0]} → {file.gives}" for file in source.files]
+    if source.by_hand:
+        lines.append(f"by hand: {source.by_hand} (below the folder that OPENBENCH_DATA names, or ./data)")
+    if source.note:
+        lines.append(source.note)
+    return "\n".join(lines)
+
+
+def _megabytes(source: "DataSource") -> str:
+    if not source.files:
+        return "by hand"
+    return "size unknown" if source.size is None else f"{source.size / 1e6:.0f} MB"
+
+
+def _parser() -> argparse.ArgumentParser:
+    from openbench.cli.data_new import add_arguments, new
+
+    parser = argparse.ArgumentParser(
+        prog="python -m openbench data",
+        description="Data sets: what is needed, getting it, verifying it, looking at it, bringing one's own.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="list|prepare|verify|stats|new")
+    several = {
+        "list": (list_data, "what a benchmark needs, where it is searched, what is missing", "*"),
+        "prepare": (prepare, "download what may be downloaded, say how to get the rest", "+"),
+        "verify": (verify, "counts, hashes, disjoint classes, the same or a similar image on two sides", "+"),
+        "stats": (stats, "numbers and a contact sheet per split", "+"),
+    }
+    for name, (action, summary, count) in several.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.set_defaults(action=action)
+        command.add_argument("words", nargs=count, metavar="BENCHMARK", help="a benchmark, and KEY=VALUE overrides")
+        command.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own group files")
+        if name == "prepare":
+            command.add_argument("--root", type=Path, metavar="DIR", help="where to (OPENBENCH_DATA, else ./data)")
+        if name == "verify":
+            command.add_argument("--fast", action="store_true", help="leave out the search for similar images")
+            command.add_argument("--show", type=int, default=20, metavar="N", help="similar pairs printed (20)")
+        if name == "stats":
+            command.add_argument("--to", type=Path, default=Path("sheets"), metavar="DIR", help="folder (./sheets)")
+    command = commands.add_parser("new", help="a benchmark of your own images")
+    add_arguments(command)
+    command.set_defaults(action=new)
+    return parser

@@ -1,0 +1,197 @@
+"""The `data` command as a user meets it; nothing leaves this machine."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from sklearn.datasets import load_digits
+
+from openbench.__main__ import main
+from openbench.data import prepare
+from openbench.data.fetch import Expected
+from openbench.data.prepare import DataSource, RemoteFile
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory with its own data, cache and results."""
+    for name in ("DATA", "CACHE", "RESULTS"):
+        monkeypatch.setenv(f"OPENBENCH_{name}", str(tmp_path / name.lower()))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def photos(here):
+    """Digits as a user's photographs: six ID classes, eights as near, nines as far, sixes and sevens for tuning."""
+    digits = load_digits()
+    images = np.rint(digits.images / 16 * 255).astype(np.uint8)
+    elsewhere = {6: "tuning/six", 7: "tuning/seven", 8: "eights", 9: "nines"}
+    for row, (image, digit) in enumerate(zip(images[:600], digits.target[:600], strict=True)):
+        folder = here / "photos" / elsewhere.get(int(digit), f"digits/class {digit}")
+        folder.mkdir(parents=True, exist_ok=True)
+        Pillow.fromarray(image).save(folder / f"img {row}.png")
+    return here / "photos"
+
+
+def new(*extra: str) -> int:
+    sets = ["--id", "photos/digits", "--near", "photos/eights", "--far", "nines=photos/nines"]
+    return main(["data", "new", "mine", *sets, "--backbone", "resnet8_digits", "--side", "16", *extra])
+
+
+def test_every_data_set_is_listed_with_licence_size_and_state(here, capsys):
+    assert main(["data", "list"]) == 0
+    text = capsys.readouterr().out
+    assert "cifar10" in text
+    assert "170 MB" in text
+    assert "by hand" in text
+    assert "not downloaded" in text
+    assert str(here / "data") in text
+
+
+def test_a_complete_benchmark_lists_as_complete(here, capsys):
+    assert main(["data", "list", "digits"]) == 0
+    text = capsys.readouterr().out
+    assert "complete" in text
+    assert "missing" not in text
+
+
+def test_a_missing_benchmark_says_where_it_was_searched_and_how_to_get_it(here, capsys):
+    assert main(["data", "list", "cifar10"]) == 1
+    text = capsys.readouterr().out
+    assert str(here / "data" / "cifar-10-batches-py") in text
+    assert "python -m openbench data prepare cifar10" in text
+    assert "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz → cifar-10-batches-py" in text
+
+
+def test_what_may_not_be_downloaded_comes_with_instructions(here, capsys):
+    assert main(["data", "prepare", "imagenet1k_train"]) == 1
+    assert "Register on the page" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["digitz"], ["digits", "cifar10"], []])
+def test_a_wrong_benchmark_is_one_message(here, capsys, words):
+    try:
+        code = main(["data", "stats", *words])
+    except SystemExit as stop:
+        code = stop.code
+    error = capsys.readouterr().err
+    assert code == 2
+    assert "Traceback" not in error
+    assert ("did you mean 'digits'" in error) or ("one at a time" in error) or ("BENCHMARK" in error)
+
+
+def test_prepare_fetches_what_a_benchmark_lacks_and_looks_again(here, photos, capsys, monkeypatch):
+    """A source that names a set of the benchmark is fetched; the set is complete afterwards."""
+    assert new() == 0
+    gone = photos / "nines"
+    kept = {path.name: path.read_bytes() for path in gone.iterdir()}
+    for path in gone.iterdir():
+        path.unlink()
+    asked = []
+
+    def fetched(file, root, say):
+        asked.append(file.gives)
+        for name, content in kept.items():
+            (gone / name).write_bytes(content)
+        return "done"
+
+    source = DataSource("nines", "Nines", "mine", "http://x", (RemoteFile(Expected(("http://x/n.tar",)), "nines"),))
+    monkeypatch.setattr(prepare, "data_sources", lambda: {"nines": source})
+    monkeypatch.setattr(prepare, "prepare_file", fetched)
+    assert main(["data", "list", "mine", "--config-dir", "mine"]) == 1
+    assert main(["data", "prepare", "mine", "--config-dir", "mine"]) == 0
+    assert asked == ["nines"]
+    assert main(["data", "prepare", "mine", "--config-dir", "mine"]) == 0
+    assert asked == ["nines"]
+
+
+def test_a_new_benchmark_passes_its_check(here, photos, capsys):
+    assert new("--ood-val", "photos/tuning", "--corruptions") == 0
+    said = capsys.readouterr().out
+    assert "python -m openbench run --config-dir mine +benchmark=mine" in said
+    assert "tune=none" not in said
+    assert main(["check", "--config-dir", "mine", "+benchmark=mine"]) == 0
+    report = capsys.readouterr().out
+    assert "csid/corrupted" in report
+    assert "near/eights" in report
+    assert "deviates" not in report
+
+
+def test_images_added_later_change_no_split(here, photos, capsys):
+    assert new() == 0
+    assert main(["data", "list", "mine", "--config-dir", "mine"]) == 0
+    before = capsys.readouterr().out.splitlines()[-8:]
+    Pillow.fromarray(np.zeros((8, 8), np.uint8)).save(photos / "digits" / "class 0" / "new.png")
+    assert main(["data", "list", "mine", "--config-dir", "mine"]) == 0
+    assert capsys.readouterr().out.splitlines()[-8:] == before
+
+
+@pytest.mark.parametrize(
+    ("extra", "text"),
+    [
+        (["--near", "near=photos/eights"], "a set cannot be called 'near'"),
+        (["--near", "photos/eights"], "two sets are called 'eights'"),
+        (["--train", "photos/digits"], "give either --id, or all three others"),
+        (["--far", "photos/nowhere"], "'photos/nowhere' not found"),
+        (["--far", "x=photos/digits"], "share the classes"),
+        (["--side", "1"], "--side — found 1"),
+        (["--backbone", "resnet9_digits"], "did you mean"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_message_and_write_nothing(here, photos, capsys, extra, text):
+    assert new(*extra) == 2
+    assert text in capsys.readouterr().err
+    assert not (here / "mine").exists()
+
+
+def test_verify_finds_the_same_picture_saved_anew(here, photos, capsys):
+    assert new() == 0
+    listed = (here / "mine" / "lists" / "mine" / "id.train.csv").read_text().splitlines()[1].partition(",")[0]
+    with Pillow.open(photos / "digits" / listed) as picture:
+        lighter = np.clip(np.asarray(picture).astype(int) + 3, 0, 255).astype(np.uint8)
+    eight = sorted((photos / "eights").iterdir())[0]
+    Pillow.fromarray(lighter).save(eight)
+    assert main(["data", "verify", "mine", "--config-dir", "mine"]) == 0
+    text = capsys.readouterr().out
+    assert f"id_train/mine '{listed}' ~ near/eights '{eight.name}'" in text
+    assert main(["data", "verify", "mine", "--config-dir", "mine", "--fast"]) == 0
+    assert "look alike" not in capsys.readouterr().out
+
+
+def test_verify_fails_on_an_image_that_is_on_two_sides(here, photos, capsys):
+    assert new() == 0
+    listed = (here / "mine" / "lists" / "mine" / "id.test.csv").read_text().splitlines()[1].partition(",")[0]
+    eight = sorted((photos / "eights").iterdir())[0]
+    eight.write_bytes((photos / "digits" / listed).read_bytes())
+    assert main(["data", "verify", "mine", "--config-dir", "mine"]) == 1
+    assert "share 1 identical images" in capsys.readouterr().out
+
+
+def test_stats_writes_a_sheet_per_split(here, photos, capsys):
+    assert new() == 0
+    assert main(["data", "stats", "mine", "--config-dir", "mine", "--to", "sheets"]) == 0
+    names = {path.name for path in (here / "sheets" / "mine").iterdir()}
+    assert names == {"id_train-mine.png", "id_val-mine.png", "id_test-mine.png", "near-eights.png", "far-nines.png"}
+    text = capsys.readouterr().out
+    assert "100% grey" in text
+    assert "6 classes" in text
+
+
+@pytest.mark.slow
+def test_a_new_benchmark_runs_from_the_printed_command(here, photos, capsys):
+    assert new("--epochs", "2") == 0
+    [command] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("run:")]
+    words = command.removeprefix("run:").split()[1:]
+    root = str(Path(prepare.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *words, "method=knn"], cwd=here, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "eights" in done.stdout
+    assert len(list((here / "results").rglob("*.json"))) == 1

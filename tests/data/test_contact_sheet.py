@@ -1,0 +1,64 @@
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+from openbench.core.request import Role
+from openbench.data.contact_sheet import classes_shown, draw, stats_of
+from openbench.data.items import ArrayItems
+
+from .conftest import noisy
+from .made import CLASSES, split_of
+
+
+@pytest.fixture
+def split():
+    return split_of(noisy((80, 6, 9, 3)))
+
+
+def test_numbers_are_those_of_the_pixels(split):
+    found = stats_of(split, CLASSES)
+    pixels = split.items.pixels.reshape(-1, 3) / 255
+    assert found.mean == pytest.approx(pixels.mean(axis=0))
+    assert found.std == pytest.approx(pixels.std(axis=0))
+    assert found.sizes == (((6, 9), len(split)),)
+    assert found.shown == Counter(f"class {label}" for label in split.labels)
+    assert found.grey == 0.0
+
+
+def test_grey_is_noticed_however_it_is_stored(split):
+    planes = noisy((len(split), 5, 5))
+    stored = replace(split, items=ArrayItems(np.repeat(planes[..., None], 3, axis=3), np.arange(len(split))))
+    single = replace(split, items=ArrayItems(planes, np.arange(len(split))))
+    assert stats_of(stored, CLASSES).grey == stats_of(single, CLASSES).grey == 1.0
+    assert stats_of(stored, CLASSES).mean == pytest.approx(stats_of(single, CLASSES).mean)
+
+
+def test_an_ood_image_is_called_after_its_folder_unless_all_share_it(split):
+    ood = replace(split, role=Role.FAR, labels=np.full(len(split), -1))
+    by_class = replace(ood, keys=[f"set/{'ab'[i % 2]}/{i}.png" for i in range(len(ood))])
+    assert set(classes_shown(by_class, ())) == {"a", "b"}
+    together = replace(ood, keys=[f"set/test/{i}.png" for i in range(len(ood))])
+    assert set(classes_shown(together, ())) == {"-"}
+    assert "classes not named" in str(stats_of(together, ()))
+
+
+def test_a_sheet_shows_the_images_it_was_given(split, tmp_path):
+    red = np.zeros((len(split), 8, 8, 3), np.uint8)
+    red[..., 0] = 255
+    coloured = replace(split, items=ArrayItems(red, np.arange(len(split))))
+    draw(coloured, CLASSES, stats_of(coloured, CLASSES), tmp_path / "red.png")
+    draw(split, CLASSES, stats_of(split, CLASSES), tmp_path / "noise.png")
+    with Pillow.open(tmp_path / "red.png") as red_sheet, Pillow.open(tmp_path / "noise.png") as noise_sheet:
+        share = [(np.asarray(s.convert("RGB")) == (255, 0, 0)).all(axis=2).mean() for s in (red_sheet, noise_sheet)]
+        assert red_sheet.size == (1500, 1050)
+    assert share[0] > 0.1 > 0.01 > share[1]
+
+
+def test_many_classes_fit_on_a_sheet(split, tmp_path):
+    many = replace(split, role=Role.FAR, labels=np.full(len(split), -1))
+    many = replace(many, keys=[f"set/a_very_long_name_of_class_{i}/x.png" for i in range(len(many))])
+    draw(many, (), stats_of(many, ()), tmp_path / "many.png")
+    assert (tmp_path / "many.png").stat().st_size > 10_000

@@ -1,0 +1,210 @@
+import hashlib
+import io
+import subprocess
+import sys
+import tarfile
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from openbench import _compat, paths
+from openbench.data import prepare
+from openbench.data.fetch import Expected, Patience
+from openbench.data.prepare import RemoteFile, data_sources, parse_source, prepare_file
+from openbench.errors import DataError
+
+from .file_server import FileServer
+
+FILES = {"set/one.bin": b"1" * 5000, "set/deep/two.bin": b"2" * 3000, "readme": b"r"}
+
+
+def tar_of(files, mode="w:gz"):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as pack:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            pack.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def zip_of(files):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as pack:
+        for name, content in files.items():
+            pack.writestr(name, content)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def server():
+    running = FileServer()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def offered(server):
+    def offer(body, unpack="tar", name="/pack.tar.gz", **changes):
+        server.files[name] = body
+        expected = Expected((server.url(name),), len(body), hashlib.md5(body).hexdigest())
+        return replace(RemoteFile(expected, "my/set", unpack, "set" if unpack else "."), **changes)
+
+    return offer
+
+
+def run(file, root):
+    return prepare_file(file, root, lambda text: None, Patience(attempts=2, timeout=5.0, sleep=lambda s: None))
+
+
+def visible(root):
+    return sorted(
+        p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and prepare.DOWNLOADS not in p.parts
+    )
+
+
+@pytest.mark.parametrize(("make", "unpack"), [(tar_of, "tar"), (zip_of, "zip")])
+def test_an_archive_becomes_its_folder_and_nothing_else(offered, tmp_path, make, unpack):
+    run(offered(make(FILES), unpack), tmp_path)
+    assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
+    assert (tmp_path / "my/set/one.bin").read_bytes() == FILES["set/one.bin"]
+    assert [p.name for p in (tmp_path / prepare.DOWNLOADS).iterdir()] == ["pack.tar.gz.lock"]
+
+
+def test_a_single_file_is_put_where_it_belongs(offered, tmp_path):
+    run(offered(b"content", None, gives="raw/images.gz"), tmp_path)
+    assert (tmp_path / "raw/images.gz").read_bytes() == b"content"
+
+
+def test_what_is_there_is_not_fetched_again(offered, server, tmp_path):
+    file = offered(tar_of(FILES))
+    run(file, tmp_path)
+    assert "is there" in run(file, tmp_path)
+    assert len(server.asked) == 1
+
+
+def test_a_folder_that_somebody_left_half_filled_is_neither_trusted_nor_touched(offered, server, tmp_path):
+    digests = {"one.bin": hashlib.md5(FILES["set/one.bin"]).hexdigest()}
+    file = offered(tar_of(FILES), holds=digests)
+    for content, problem in ((None, "'one.bin' is missing"), (b"half", "'one.bin' is not the published file")):
+        folder = tmp_path / str(problem) / "my" / "set"
+        folder.mkdir(parents=True)
+        (folder / "other").write_bytes(b"mine")
+        if content:
+            (folder / "one.bin").write_bytes(content)
+        with pytest.raises(DataError, match=problem):
+            run(file, tmp_path / str(problem))
+        assert (folder / "other").read_bytes() == b"mine"
+    assert server.asked == []
+
+
+def test_an_empty_folder_is_no_data_set(offered, tmp_path):
+    (tmp_path / "my" / "set").mkdir(parents=True)
+    with pytest.raises(DataError, match="it is empty"):
+        run(offered(tar_of(FILES)), tmp_path)
+
+
+def test_a_file_of_that_name_with_other_content_is_refused(offered, tmp_path):
+    (tmp_path / "a.gz").write_bytes(b"half")
+    with pytest.raises(DataError, match=r"4 bytes, 7 published"):
+        run(offered(b"content", None, gives="a.gz"), tmp_path)
+
+
+def test_an_archive_without_the_folder_leaves_nothing(offered, tmp_path):
+    with pytest.raises(DataError, match="'set' expected"):
+        run(offered(tar_of({"elsewhere/x": b"x"})), tmp_path)
+    assert visible(tmp_path) == []
+
+
+def test_an_archive_with_other_files_inside_leaves_nothing(offered, tmp_path):
+    with pytest.raises(DataError, match="not the published files"):
+        run(offered(tar_of(FILES), holds={"one.bin": "0" * 32}), tmp_path)
+    assert visible(tmp_path) == []
+
+
+def test_a_broken_archive_leaves_nothing(offered, tmp_path):
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        run(offered(tar_of(FILES, "w")[:4000]), tmp_path)
+    assert visible(tmp_path) == []
+
+
+def test_an_archive_cannot_write_outside(offered, tmp_path):
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        run(offered(tar_of({"set/x": b"x", "../../evil": b"x"})), tmp_path / "root")
+    assert not (tmp_path / "evil").exists()
+    assert visible(tmp_path / "root") == []
+
+
+def test_too_little_room_is_said_before_anything_is_fetched(offered, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100})())
+    with pytest.raises(DataError, match="are free at"):
+        run(offered(tar_of(FILES)), tmp_path)
+    assert server.asked == []
+
+
+def test_a_process_killed_while_unpacking_leaves_no_half_folder_and_no_second_download(offered, server, tmp_path):
+    file = offered(tar_of(FILES))
+    killed = (
+        "import os, sys, tarfile\n"
+        "from pathlib import Path\n"
+        "from openbench.data.fetch import Expected\n"
+        "from openbench.data.prepare import RemoteFile, prepare_file\n"
+        "one = tarfile.TarFile.extract\n"
+        "def extractall(pack, path, **rest):\n"
+        "    one(pack, 'set/one.bin', path, filter='data')\n"
+        "    os._exit(9)\n"
+        "tarfile.TarFile.extractall = extractall\n"
+        "file = RemoteFile(Expected((sys.argv[1],), int(sys.argv[2]), sys.argv[3]), 'my/set', 'tar', 'set')\n"
+        "prepare_file(file, Path(sys.argv[4]), print)\n"
+    )
+    facts = [file.expected.urls[0], str(file.expected.size), file.expected.md5, str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", killed, *facts], capture_output=True, text=True)
+    assert done.returncode == 9, done.stderr
+    assert visible(tmp_path) == []
+    assert not (tmp_path / "my").exists() or not (tmp_path / "my" / "set").exists()
+    run(file, tmp_path)
+    assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
+    assert len(server.asked) == 1
+
+
+def test_the_sources_file_can_be_read_and_every_entry_has_a_data_set():
+    sources = data_sources()
+    configs = {path.stem for path in (paths.config_dir() / "dataset").glob("*.yaml")}
+    assert set(sources) <= configs
+    for source in sources.values():
+        assert source.licence
+        assert source.page.startswith("http")
+        for file in source.files:
+            assert all(url.startswith(("http://", "https://")) for url in file.expected.urls)
+            assert not file.gives.startswith(("/", ".."))
+
+
+def test_hashes_agree_with_those_in_torchvision():
+    published_by = _compat.library("torchvision").datasets
+    CIFAR10, CIFAR100, MNIST = published_by.CIFAR10, published_by.CIFAR100, published_by.MNIST
+    by_name = {file.name: file for source in data_sources().values() for file in source.files}
+    assert by_name["cifar-10-python.tar.gz"].expected.md5 == CIFAR10.tgz_md5
+    assert by_name["cifar-100-python.tar.gz"].expected.md5 == CIFAR100.tgz_md5
+    for cls, file in ((CIFAR10, "cifar-10-python.tar.gz"), (CIFAR100, "cifar-100-python.tar.gz")):
+        published = dict([*cls.train_list, *cls.test_list, (cls.meta["filename"], cls.meta["md5"])])
+        assert by_name[file].holds == published
+    for name, md5 in MNIST.resources:
+        assert by_name[name].expected.md5 == md5
+    assert by_name["test_32x32.mat"].expected.md5 == published_by.SVHN.split_list["test"][2]
+    assert by_name["dtd-r1.0.1.tar.gz"].expected.md5 == published_by.DTD._MD5
+    assert by_name["val_256.tar"].expected.md5 == published_by.Places365._IMAGES_META["val", True][1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ({"title": "t", "licence": "l", "page": "p"}, "neither files nor by_hand"),
+        ({"title": "t", "licence": "l", "by_hand": "b"}, "page"),
+        ({"title": "t", "licence": "l", "page": "p", "by_hand": "b", "sise": 3}, "sise"),
+        ({"title": "t", "licence": "l", "page": "p", "files": [{"url": "u", "gives": "g", "unpack": "rar"}]}, "rar"),
+    ],
+)
+def test_an_entry_that_is_wrong_says_how(entry, text):
+    with pytest.raises(DataError, match=text):
+        parse_source("x", entry)
