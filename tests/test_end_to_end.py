@@ -1,0 +1,164 @@
+"""The main job as a user runs it: real engine, real network, embedded images."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from openbench.__main__ import main
+from openbench.results.store import RecordStore, ScoreStore
+
+SHORT = ["+benchmark=digits", "training.recipe.epochs=2", "metrics.replicates=0", "runtime.progress=false"]
+METHODS = ("msp", "odin", "energy", "mds", "knn", "vim", "react", "ash", "gradnorm", "mls", "temp_scaling")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A cache and a results folder in which a sweep over the first methods was run."""
+    folder = tmp_path_factory.mktemp("place")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENBENCH_CACHE", str(folder / "cache"))
+        patch.setenv("OPENBENCH_RESULTS", str(folder / "results"))
+        assert main(["run", "-m", *SHORT, f"method={','.join(METHODS)}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(place, monkeypatch):
+    monkeypatch.setenv("OPENBENCH_CACHE", str(place / "cache"))
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(place / "results"))
+    return place
+
+
+@pytest.fixture
+def records(here):
+    return {record.method["name"]: record for record in RecordStore(here / "results")}
+
+
+def test_every_method_of_the_sweep_left_a_record(records):
+    assert set(records) == set(METHODS)
+
+
+def test_one_forward_pass_serves_all_methods(records):
+    counts = {name: count["n"] for name, count in records["msp"].counts.items()}
+    scored = sum(n for name, n in counts.items() if not name.startswith(("id_train", "ood_train")))
+    passes = {name: record.provenance["passes"] for name, record in records.items()}
+    assert passes.pop("msp") == scored  # the first of the sweep: every image that is scored, once
+    assert passes.pop("mds") == counts["id_train/digits"]  # the first that reads the training images
+    # ODIN declares passes of its own: a step and a forward pass per image and setting.
+    validation = counts["id_val/digits"] + counts["ood_val/digits"]
+    assert passes.pop("odin") == 2 * (8 * validation + scored - validation)
+    assert set(passes.values()) == {0}
+
+
+def test_every_method_sees_the_same_classifier(records):
+    accuracies = {record.metrics["id"]["accuracy"] for record in records.values()}
+    assert len(accuracies) == 1
+    assert {record.backbone["weights_sha256"] for record in records.values()} == {
+        records["msp"].backbone["weights_sha256"]
+    }
+
+
+def test_the_record_holds_what_the_kept_scores_give(here, records):
+    for name in ("knn", "energy"):
+        record = records[name]
+        scores = {(s.role.value, s.name): s for s in ScoreStore(here / "cache" / "scores").read(record.run_id)}
+        id_test = scores["id_test", "digits"].scores
+        for role in ("near", "far"):
+            found = []
+            for (split_role, split), ood in scores.items():
+                if split_role == role:
+                    truth = np.r_[np.zeros(len(id_test)), np.ones(len(ood.scores))]
+                    found.append(roc_auc_score(truth, np.r_[id_test, ood.scores]))
+                    assert record.metrics[split]["auroc"] == pytest.approx(found[-1], abs=1e-9)
+            assert record.metrics[role]["auroc"] == pytest.approx(np.mean(found), abs=1e-9)
+
+
+def test_tuning_chose_the_best_trial_and_kept_all(records):
+    trials = records["knn"].trials
+    assert [trial["params"]["k"] for trial in trials] == [50, 100, 200, 500, 1000]
+    feasible = [trial for trial in trials if "auroc" in trial]
+    assert records["knn"].tuned == max(feasible, key=lambda trial: trial["auroc"])["params"]
+    assert "number of training samples" in trials[-1]["infeasible"]
+
+
+def test_every_role_is_exercised(records):
+    roles = {name.partition("/")[0] for name in records["msp"].counts}
+    assert roles == {"id_train", "id_val", "id_test", "csid", "ood_train", "ood_val", "near", "far"}
+    assert records["msp"].benchmark["pristine"]
+    assert "full_spectrum/near" in records["msp"].metrics
+
+
+def test_running_again_changes_nothing_and_verify_reproduces(here, capsys):
+    before = {path: path.read_bytes() for path in (here / "results").rglob("*.json")}
+    assert main(["run", *SHORT, "method=knn"]) == 0
+    assert "skipped" in capsys.readouterr().out
+    assert main(["run", *SHORT, "method=knn", "runtime.on_existing=verify"]) == 0
+    assert "verified" in capsys.readouterr().out
+    assert main(["run", *SHORT, "method=knn", "runtime.on_existing=error"]) == 2
+    assert "written once" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (here / "results").rglob("*.json")} == before
+
+
+def test_a_record_that_does_not_reproduce_is_reported(here, records, capsys):
+    path = next((here / "results").rglob(f"{records['ash'].run_id}.json"))
+    text = path.read_text()
+    data = json.loads(text)
+    data["metrics"]["near"]["auroc"] += 0.01
+    path.write_text(json.dumps(data))
+    try:
+        assert main(["run", *SHORT, "method=ash", "runtime.on_existing=verify"]) == 2
+        assert "does not reproduce: 1 values differ" in capsys.readouterr().err
+    finally:
+        path.write_text(text)
+
+
+def test_other_science_is_another_record_and_other_runtime_is_not(here, records, capsys):
+    assert main(["run", *SHORT, "method=msp", "runtime.batch_size=64", "runtime.score_batch=100"]) == 0
+    assert f"skipped {next((here / 'results').rglob(records['msp'].run_id + '.json'))}" in capsys.readouterr().out
+    assert main(["run", *SHORT, "method=energy", "method.temperature=2.0"]) == 0
+    assert "written" in capsys.readouterr().out
+
+
+def test_without_ood_validation_a_search_is_refused_before_anything_is_computed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    assert main(["run", *SHORT, "~benchmark.ood_val", "method=knn"]) == 2
+    assert "nothing can be tuned — run with tune=none" in capsys.readouterr().err
+    assert not (tmp_path / "cache" / "checkpoints").exists()
+
+
+def test_the_leaderboard_ranks_the_sweep(here, capsys):
+    assert main(["leaderboard"]) == 0
+    assert main(["leaderboard", "--check"]) == 0
+    page = (here / "results" / "leaderboard" / "digits.md").read_text()
+    assert all(f"| {name} |" in page for name in METHODS)
+
+
+KILLED = """
+import os, signal, sys
+real = os.link
+def link(source, target, **options):
+    if "probe" not in str(source):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(source, target, **options)
+os.link = link
+from openbench.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_job_killed_while_it_writes_its_record_leaves_none_and_can_be_repeated(here, capsys):
+    command = ["run", *SHORT, "method=mls", "seed=0", "metrics.delta=0.1"]
+    before = len(RecordStore(here / "results"))
+    environment = {**os.environ, "OPENBENCH_CACHE": str(here / "cache"), "OPENBENCH_RESULTS": str(here / "results")}
+    done = subprocess.run([sys.executable, "-c", KILLED, *command], env=environment, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(RecordStore(here / "results")) == before
+    assert main(command) == 0
+    assert "written" in capsys.readouterr().out
+    assert len(RecordStore(here / "results")) == before + 1
