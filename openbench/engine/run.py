@@ -222,7 +222,13 @@ def _class_scores(
         return {}
     splits = (benchmark.id_val, benchmark.id_test)
     found = {split.role: class_scores(method, split, features, runtime) for split in splits}
-    return {role: scores for role, scores in found.items() if scores is not None}
+    # A method that learns classes from labels does not know of those that come after the last it has seen.
+    c = len(benchmark.classes)
+    return {
+        role: np.pad(scores, ((0, 0), (0, c - scores.shape[1])), constant_values=np.inf)
+        for role, scores in found.items()
+        if scores is not None
+    }
 
 
 def plain_params(method: Method) -> dict[str, object]:

@@ -57,6 +57,11 @@ class TempScaling(Method):
         scaled = x.logits / self.learnt("temperature_").to(x.logits.device)
         return -max_softmax(scaled)
 
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return 1 − softmax(z/T), (n, c) float32."""
+        fit: Tensor = torch.softmax(x.logits / self.learnt("temperature_").to(x.logits.device), dim=1)
+        return 1 - fit
+
 
 def _lbfgs(logits: Tensor, labels: Tensor) -> float:
     with torch.enable_grad():

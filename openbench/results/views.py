@@ -130,7 +130,9 @@ def _role(record: ResultRecord, name: str) -> str:
 
 def _title(record: ResultRecord, decimals: int) -> str:
     params = hyper_parameters(record.method.get("params", {}))
-    chosen = f"; tuned on validation: {hyper_parameters(record.tuned)}" if record.tuned else ""
+    tune = record.config.get("tune")
+    where = "test data (oracle)" if isinstance(tune, Mapping) and tune.get("strategy") == "oracle" else "validation"
+    chosen = f"; tuned on {where}: {hyper_parameters(record.tuned)}" if record.tuned else ""
     backbone = f"{record.backbone.get('name')} ({training_of(record)})"
     accuracy = []
     for side, label in SIDES.items():

@@ -165,3 +165,12 @@ def test_accuracy_over_validation_and_test_is_that_of_the_pooled_images():
     values = {**record.metrics["id"], "accuracy": 8261 / 9000, "id_val_accuracy": 912 / 1000}
     record = replace(record, counts=counts, metrics={**record.metrics, "id": values})
     assert "91.73 % (with validation, n = 10000)" in run_table(record).title
+
+
+def test_the_title_says_what_hyper_parameters_were_chosen_on():
+    for strategy, expected in (
+        ("validation", "tuned on validation: k=5"),
+        ("oracle", "tuned on test data (oracle): k=5"),
+    ):
+        record = make_record(tuned={"k": 5}, config={"seed": 0, "tune": {"strategy": strategy}})
+        assert expected in run_table(record).title

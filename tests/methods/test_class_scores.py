@@ -1,0 +1,186 @@
+"""Class-conditional scores against independent references, and prediction sets made of them."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from problems import problem, y
+from scipy.spatial.distance import mahalanobis
+from scipy.special import softmax
+from scipy.stats import spearmanr
+from sklearn.covariance import EmpiricalCovariance
+from sklearn.neighbors import NearestNeighbors
+
+from openbench.core.features import FeatureSet
+from openbench.core.method import Method
+from openbench.core.request import Field, Request
+from openbench.engine.evaluate import class_scores
+from openbench.errors import MethodError
+from openbench.methods.energy import Energy
+from openbench.methods.knn import KNN
+from openbench.methods.mds import MDS
+from openbench.methods.msp import MSP
+from openbench.methods.odin import ODIN
+from openbench.methods.react import ReAct
+from openbench.methods.temp_scaling import TempScaling
+from openbench.metrics import MetricOptions, SetScores, evaluate
+
+P = problem("rectified")
+PRESENT = [0, 1, 2, 4, 5]  # class 3 has no samples
+FEATURES, LOGITS = P.test.features.double().numpy(), P.test.logits.double().numpy()
+
+
+def test_softmax_methods_give_what_a_class_lacks_to_certainty():
+    np.testing.assert_allclose(MSP().class_scores(P.test), 1 - softmax(LOGITS, axis=1), atol=1e-6)
+    scaled = TempScaling("converged").fit(P.val, None)
+    t = float(scaled.temperature_)
+    assert t != pytest.approx(1.0, abs=0.01)
+    np.testing.assert_allclose(scaled.class_scores(P.test), 1 - softmax(LOGITS / t, axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1000.0])
+def test_odin_ranks_inputs_and_classes_as_their_probabilities_do(temperature):
+    found = ODIN(temperature=temperature).class_scores(P.test).double().numpy()
+    p = softmax(LOGITS / temperature, axis=1)
+    assert spearmanr(found.ravel(), -p.ravel()).statistic > 1 - 1e-6
+    assert len(np.unique(found)) > 0.99 * found.size
+
+
+def test_head_methods_use_the_probabilities_of_reshaped_features():
+    fitted = ReAct(80.0).fit(P.val, P.head)
+    clipped = FEATURES.clip(max=np.percentile(P.val.features.numpy(), 80.0))
+    expected = 1 - softmax(clipped @ P.weight.T + P.bias, axis=1)
+    np.testing.assert_allclose(fitted.class_scores(P.test), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 5, 10_000])
+def test_knn_measures_the_distance_to_neighbours_of_the_class(k):
+    fitted = KNN(k=min(k, len(P.train))).fit(P.train, None)
+    found = fitted.class_scores(P.test).numpy()
+    bank = P.train.features.double().numpy()
+    bank /= np.linalg.norm(bank, axis=1, keepdims=True)
+    queries = FEATURES / np.linalg.norm(FEATURES, axis=1, keepdims=True)
+    for c in PRESENT:
+        members = bank[y(P.train) == c]
+        farthest = NearestNeighbors(n_neighbors=min(k, len(members)), algorithm="brute").fit(members)
+        np.testing.assert_allclose(found[:, c], farthest.kneighbors(queries)[0][:, -1] ** 2, atol=1e-5)
+
+
+def test_mds_measures_the_distance_to_each_class_mean():
+    found = MDS().fit(P.train, None).class_scores(P.test).numpy()
+    train, labels = P.train.features.double().numpy(), y(P.train)
+    means = np.stack([train[labels == c].mean(axis=0) if c in PRESENT else np.zeros(24) for c in range(6)])
+    precision = EmpiricalCovariance(assume_centered=True).fit(train - means[labels]).precision_
+    expected = [[mahalanobis(x, mean, precision) ** 2 for mean in means[PRESENT]] for x in FEATURES[:40]]
+    np.testing.assert_allclose(found[:40, PRESENT], expected, rtol=2e-3)
+
+
+@pytest.mark.parametrize("method", [KNN(k=3), MDS()])
+def test_a_class_without_training_samples_never_fits(method):
+    found = method.fit(P.train, None).class_scores(P.test)
+    assert torch.isinf(found[:, 3]).all()
+    assert torch.isfinite(found[:, PRESENT]).all()
+
+
+def test_mds_scores_by_its_best_class():
+    fitted = MDS().fit(P.train, None)
+    np.testing.assert_allclose(fitted.class_scores(P.test).amin(dim=1), fitted.score(P.test), rtol=1e-4)
+
+
+def test_knn_fitted_without_labels_has_no_class_scores():
+    bare = replace(P.train, columns={Field.FEATURES: P.train.features})
+    assert KNN(k=3).fit(bare, None).class_scores(P.test) is None
+
+
+@dataclass
+class Wide(Method):
+    needs: ClassVar[Request] = Request()
+    reference: ClassVar[str] = "test"
+    bad: str = "nan"
+
+    def score(self, x):
+        return x.logits[:, 0]
+
+    def class_scores(self, x):
+        return x.logits * float("nan") if self.bad == "nan" else x.logits[:, 0]
+
+
+@dataclass
+class Images:
+    """As much of a split as scoring reads."""
+
+    name: str = "a"
+    role: str = "id_test"
+
+
+def source(split, request):
+    return FeatureSet({name: P.test.columns[name] for name in {*request.fields, Field.LABELS}})
+
+
+RUNTIME = (torch.device("cpu"), 7)
+
+
+def test_the_engine_scores_classes_in_batches_without_labels():
+    found = class_scores(MSP(), Images(), source, RUNTIME)
+    np.testing.assert_allclose(found, MSP().class_scores(P.test), atol=1e-7)
+    assert found.dtype == np.float32
+
+
+def test_a_method_without_a_class_conditional_form_reads_nothing():
+    assert class_scores(Energy(), Images(), None, RUNTIME) is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"), [("nan", r"class_scores on a \(id_test\): .* are NaN"), ("flat", r"\(7, c\) exp")]
+)
+def test_bad_class_scores_are_an_error_that_names_method_and_split(bad, message):
+    with pytest.raises(MethodError, match=f"Wide.*{message}"):
+        class_scores(Wide(bad), Images(), source, RUNTIME)
+
+
+def ids(role, rows, by_class):
+    x = P.val if role == "id_val" else P.test
+    return SetScores("c", role, np.arange(len(x.labels), dtype=float), labels=y(x), **{rows: by_class})
+
+
+OPTIONS = MetricOptions(families=("ranking", "prediction_sets"), alphas=(0.1,))
+OOD = SetScores("n", "near", np.array([1.0, 2.0]))
+
+
+def test_sets_of_msp_scores_are_those_of_lac():
+    own = evaluate(
+        [
+            *(
+                ids(r, "class_scores", MSP().class_scores(x).double().numpy())
+                for r, x in (("id_val", P.val), ("id_test", P.test))
+            ),
+            OOD,
+        ],
+        OPTIONS,
+    )["id"]
+    lac = evaluate(
+        [
+            *(
+                ids(r, "probabilities", softmax(x.logits.double().numpy(), axis=1))
+                for r, x in (("id_val", P.val), ("id_test", P.test))
+            ),
+            OOD,
+        ],
+        OPTIONS,
+    )["id"]
+    assert own.keys().isdisjoint({"lac_size@0.1"})
+    for quantity in ("coverage", "size", "singletons", "worst_class"):
+        assert own[f"score_{quantity}@0.1"] == pytest.approx(lac[f"lac_{quantity}@0.1"], abs=0.02)
+
+
+def test_sets_of_knn_scores_cover_as_promised_by_hand():
+    fitted = KNN(k=3).fit(P.train, None)
+    val, test = (fitted.class_scores(x).double().numpy() for x in (P.val, P.test))
+    found = evaluate([ids("id_val", "class_scores", val), ids("id_test", "class_scores", test), OOD], OPTIONS)["id"]
+    own = np.sort(val[np.arange(len(val)), y(P.val)])
+    sets = test <= own[int(np.ceil((len(own) + 1) * 0.9)) - 1]
+    assert found["score_coverage@0.1"] == pytest.approx(sets[np.arange(len(test)), y(P.test)].mean())
+    assert found["score_size@0.1"] == pytest.approx(sets.sum(axis=1).mean())
+    assert found["score_singletons@0.1"] == pytest.approx((sets.sum(axis=1) == 1).mean())
