@@ -17,6 +17,7 @@ from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field, Request
+from openbench.data.packed import packed
 from openbench.errors import CacheError
 from openbench.features.arrays import ColumnFile, ColumnWriter, Flushed, load_progress, save_progress, writing
 from openbench.features.columns import Column, extracted_with, read_by
@@ -141,7 +142,9 @@ class _Pass:
         unsafe, last = 0, time.monotonic()
         if start == len(self.split):
             return
-        rest = rest_of(self.split, start)
+        # Small files are decoded once for all backbones; the array lies beside the features.
+        images = packed(self.split, self.store.root.parent / "images", self.store.workers)
+        rest = rest_of(images, start)
         for rows in extract(self.backbone, rest, self.columns, self.store.batch_size, self.store.workers):
             with writing(self.folder):
                 for column, array in rows.items():

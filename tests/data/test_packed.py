@@ -1,0 +1,86 @@
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from openbench.core.preprocess import Preprocess
+from openbench.data.items import ArrayItems, FileItems
+from openbench.data.loading import batches
+from openbench.data.packed import packed
+from openbench.errors import DataError
+
+from .conftest import noisy, write_image
+from .made import split_of
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write images and return the split of their files."""
+
+    def make(images):
+        paths = []
+        for i, image in enumerate(images):
+            path = tmp_path / "images" / f"{i}.png"
+            write_image(path, image)
+            paths.append(path)
+        return replace(split_of(np.zeros((len(images), 1, 1), np.uint8)), items=FileItems(paths))
+
+    return make
+
+
+@pytest.mark.parametrize("shape", [(12, 10, 3), (12, 10)])
+@pytest.mark.parametrize("workers", [0, 3])
+def test_batches_are_the_same_bit_for_bit(files, tmp_path, shape, workers):
+    split = files(noisy((40, *shape)))
+    quick = packed(split, tmp_path / "cache", workers)
+    assert isinstance(quick.items, ArrayItems)
+    for preprocess in (Preprocess(resize=8, crop=8), Preprocess(resize=16, crop=14)):
+        slow = torch.cat(list(batches(split, preprocess, 7)))
+        assert torch.equal(torch.cat(list(batches(quick, preprocess, 16))), slow)
+
+
+def test_files_are_decoded_once(files, tmp_path):
+    split = files(noisy((20, 8, 8, 3)))
+    expected = [split.items[i] for i in range(20)]
+    packed(split, tmp_path / "cache")
+    # The same size and time, no image any more; only the first is still looked at, for its shape.
+    for path in split.items.files[1:]:
+        stat = path.stat()
+        path.write_bytes(b"\0" * stat.st_size)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    again = packed(split, tmp_path / "cache")
+    assert all(np.array_equal(again.items[i], expected[i]) for i in range(20))
+
+
+def test_a_file_that_was_replaced_is_decoded_again(files, tmp_path):
+    split = files(noisy((20, 8, 8, 3)))
+    packed(split, tmp_path / "cache")
+    other = noisy((8, 8, 3), 99)
+    write_image(split.items.files[11], other)
+    os.utime(split.items.files[11], (1, 1))
+    assert np.array_equal(packed(split, tmp_path / "cache").items[11], other)
+
+
+def test_images_of_several_shapes_stay_files(files, tmp_path):
+    split = files([noisy((8, 8, 3)), noisy((8, 9, 3))])
+    assert packed(split, tmp_path / "cache") is split
+    assert [p.suffix for p in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_large_images_and_arrays_stay_as_they_are(files, tmp_path):
+    large = files([noisy((97, 20, 3))])
+    assert packed(large, tmp_path / "cache") is large
+    arrays = split_of(noisy((4, 8, 8, 3)))
+    assert packed(arrays, tmp_path / "cache") is arrays
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_unreadable_image_leaves_no_array(files, tmp_path):
+    split = files(noisy((5, 8, 8, 3)))
+    split.items.files[3].write_bytes(b"no image")
+    with pytest.raises(DataError, match="cannot be read"):
+        packed(split, tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.npy"))
+    assert not [p for p in (tmp_path / "cache").iterdir() if p.name.startswith(".packing")]
