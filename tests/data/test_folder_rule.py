@@ -106,6 +106,12 @@ def test_a_complete_place_is_preferred_to_an_earlier_incomplete_one(root, opened
     assert len(opened()) == 5
 
 
+def test_of_incomplete_places_the_one_with_most_is_used_wherever_it_comes(root, opened):
+    files(root / "images_classic", (("n1", 3),))
+    files(root, (("n2", 1),))
+    assert len(opened(incomplete="allow")) == 3
+
+
 def test_an_images_class_folder_may_be_deeper_than_its_key(root):
     for folder, name in (("n1", "a"), ("n2", "b")):
         write_image(root / f"val/{folder}/{name}.png", noisy((8, 8, 3), len(folder)))
