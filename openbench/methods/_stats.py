@@ -1,5 +1,6 @@
 """Maths that several methods share: streamed moments, whitening with a relative cut-off, stable softmax forms."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -48,9 +49,19 @@ class Moments:
         return self.sums.sum(dim=0) / self.n + self.shift
 
     def within_covariance(self) -> Tensor:
-        """Biased covariance (d, d) around the class means: Σ (x − μ_y)(x − μ_y)ᵀ / n."""
+        """Biased covariance (d, d) around the class means: Σ (x − μ_y)(x − μ_y)ᵀ / n.
+
+        Raises:
+            MethodError: every sample lies on its class mean.
+        """
         means = self.sums[self.present] / self.counts[self.present, None]
-        return _symmetric((self.scatter - (means.T * self.counts[self.present]) @ means) / self.n)
+        within = _symmetric((self.scatter - (means.T * self.counts[self.present]) @ means) / self.n)
+        if float(within.trace()) <= 1e-12 * float(self.scatter.trace()) / self.n:
+            raise MethodError(
+                f"training features do not vary within classes — {int(self.n)} samples of {len(means)} classes — "
+                "distances to class means need classes of several different samples"
+            )
+        return within
 
     def total_covariance(self) -> Tensor:
         """Biased covariance (d, d) around the overall mean."""
@@ -74,11 +85,16 @@ def moments(
         train: with features, and labels if `by_class`.
         vectors: what is taken from each batch, (n, d); features by default.
         by_class: whether sums are kept per label; otherwise all vectors form one class.
+
+    Raises:
+        MethodError: the split is empty, a vector holds NaN or inf, a label is negative, or nothing varies.
     """
     counts = sums = scatter = shift = None
     for rows in train.batches(FIT_BATCH):
         x = vectors(rows).to(torch.float64)
         labels = rows.labels if by_class else torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        if bool((labels < 0).any()):
+            raise MethodError(f"class means: a training label is {int(labels.min())} — 0 to C − 1 — fit on an ID split")
         if shift is None or counts is None or sums is None or scatter is None:
             shift = x.mean(dim=0)
             counts, sums = x.new_zeros(1), x.new_zeros(1, x.shape[1])
@@ -91,7 +107,13 @@ def moments(
         scatter.addmm_(x.T, x)
     if shift is None or counts is None or sums is None or scatter is None:
         raise MethodError("nothing to fit on: the split is empty")
-    return Moments(counts, sums, scatter, shift)
+    if not bool(sums.isfinite().all()):
+        raise MethodError("training features hold NaN or inf — finite ones needed — look at the checkpoint's outputs")
+    found = Moments(counts, sums, scatter, shift)
+    # What float32 can tell apart differs by 6e-8 of its size; the rest is the rounding of sums.
+    if bool((found.total_covariance().diagonal() <= (1e-12 * found.mean()).square()).all()):
+        raise MethodError(f"all {len(train)} training features are equal — no covariance — look at the checkpoint")
+    return found
 
 
 def whitening(covariance: Tensor) -> Tensor:
@@ -113,13 +135,34 @@ def row_normalise(x: Tensor) -> Tensor:
     return x / norms.clamp(min=torch.finfo(x.dtype).tiny)
 
 
-def max_softmax_deficit(logits: Tensor) -> Tensor:
-    """Return 1 − max softmax(z) (n,) float64, exact also where the float32 maximum rounds to 1."""
-    z = logits.to(torch.float64)
+def log_odds_against_top(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return log Σ_{c≠ŷ} exp((z_c − z_ŷ)/T) − log(C − 1) (n,) float32, computed in float64.
+
+    This is log((1 − p)/p) of p = max softmax(z/T), less what p = 1/C gives. It falls strictly with p, so it ranks as p
+    does, and it resolves both ends: near p = 1, where p rounds to 1, and near p = 1/C, where high temperatures put all
+    p.
+
+    Raises:
+        MethodError: fewer than two classes.
+    """
+    z = _two_classes(logits).to(torch.float64) / temperature
     top, index = z.max(dim=1, keepdim=True)
-    weights = (z - top).exp()
-    total: Tensor = weights.sum(dim=1)
-    return weights.scatter(1, index, 0.0).sum(dim=1) / total
+    others = (z - top).scatter(1, index, -torch.inf)
+    return (torch.logsumexp(others, dim=1) - math.log(z.shape[1] - 1)).float()
+
+
+def log_odds_by_class(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return log Σ_{k≠c} exp((z_k − z_c)/T) − log(C − 1) (n, c) float32: its row minima are `log_odds_against_top`.
+
+    Raises:
+        MethodError: fewer than two classes.
+    """
+    z = _two_classes(logits).to(torch.float64) / temperature
+    log_p = torch.log_softmax(z, dim=1)
+    odds = torch.log1p(-log_p.exp()) - log_p - math.log(z.shape[1] - 1)
+    # Where the largest p rounds to 1, 1 − p has no digits left; all other classes have p ≤ 1/2.
+    top = z.argmax(dim=1, keepdim=True)
+    return odds.float().scatter(1, top, log_odds_against_top(logits, temperature)[:, None])
 
 
 def max_softmax(logits: Tensor) -> Tensor:
@@ -153,6 +196,12 @@ def percentile_of_all(values: Tensor, percentile: float) -> float:
 def largest_kept(dim: int, percentile: float) -> int:
     """Return how many of `dim` entries stay when a percentile is removed: d − round(d·p/100), halves to even."""
     return dim - round(dim * percentile / 100)
+
+
+def _two_classes(logits: Tensor) -> Tensor:
+    if logits.shape[1] < 2:
+        raise MethodError("odds between classes: the classifier has 1 class — at least 2 needed — use another score")
+    return logits
 
 
 def _symmetric(matrix: Tensor) -> Tensor:

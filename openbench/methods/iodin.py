@@ -1,29 +1,34 @@
 """ODIN with a step of one input element."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Perturb, Request
-from openbench.methods._stats import softmax_shortfall
+from openbench.methods._stats import log_odds_against_top, softmax_shortfall
+
+Scale = Literal["log_odds", "probability"]
 
 
 @dataclass
 class IODIN(Method):
-    """Negative maximum softmax probability at high temperature after moving the most sensitive input element.
+    """Odds against the top class at high temperature after moving the most sensitive input element.
 
-    score(x) = 1/C − max_c softmax(z(x̃)/T)_c; x̃ differs from x in the one element with the largest |gradient|, by
-    −ε sign(∇ₓ CE(z/T, ŷ))/σ.
+    score(x) = log Σ_{c≠ŷ} exp((z_c − z_ŷ)/T) − log(C − 1) with z = z(x̃); x̃ differs from x in the one element with the
+    largest |gradient|, by −ε sign(∇ₓ CE(z/T, ŷ))/σ. It is log((1 − p)/p), p = max softmax(z(x̃)/T), up to a constant.
 
     Args:
         temperature: T > 0; 1000 by default.
         epsilon: ε ≥ 0 in pixel units of [0, 1]; .0014 by default.
+        scale: `log_odds` keeps every digit, at p ≈ 1 (T = 1) as at p ≈ 1/C (T = 1000), and ranks as the probability
+            does, so AUROC, AUPR and FPR are those of exact probabilities; `probability` is 1/C − max p, the published
+            scale up to a constant, for metrics along a threshold axis (AUTC), and ties where p rounds to 1.
 
     Raises:
-        MethodError: a temperature that is not positive or a negative step.
+        MethodError: a temperature that is not positive, a negative step, an unknown scale; one class only.
 
     Reference: as in OpenOOD, where it came with ASCOOD (2025); temperature and step as ODIN: Liang et al.,
     ICLR 2018, arXiv 1706.02690.
@@ -32,13 +37,17 @@ class IODIN(Method):
     needs: ClassVar[Request] = Request(perturb=Perturb(kind="peak"))
     reference: ClassVar[str] = "i-ODIN of ASCOOD (2025), after Liang et al., ICLR 2018, arXiv 1706.02690"
 
+    version: ClassVar[int] = 2  # log odds instead of probabilities
+
     temperature: float = 1000.0
     epsilon: float = 0.0014
+    scale: Scale = "log_odds"
 
     def __post_init__(self) -> None:
         """Check temperature and step."""
         self.require(self.temperature > 0, "temperature", "> 0")
         self.require(self.epsilon >= 0, "epsilon", "≥ 0")
+        self.require(self.scale in get_args(Scale), "scale", ", ".join(get_args(Scale)))
 
     @property
     def request(self) -> Request:
@@ -47,4 +56,6 @@ class IODIN(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        return softmax_shortfall(x.logits, self.temperature)
+        if self.scale == "probability":
+            return softmax_shortfall(x.logits, self.temperature)
+        return log_odds_against_top(x.logits, self.temperature)

@@ -27,7 +27,8 @@ class KNN(Method):
     Args:
         k: which neighbour; 50 by default, the paper uses 50 (CIFAR-10), 200 (CIFAR-100), 1000 (ImageNet).
         index: `exact` searches by blocked matrix products; `faiss_flat` is faiss' exact index; `ivf` (√n lists, of
-            which `probes` are searched) and `hnsw` (32 links) are approximate.
+            which `probes` are searched) and `hnsw` (32 links) are approximate. A query for which they find fewer than
+            k neighbours is searched exactly.
         probes: lists searched by `ivf`.
 
     Raises:
@@ -38,6 +39,8 @@ class KNN(Method):
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Sun et al., ICML 2022, arXiv 2204.06507"
+
+    version: ClassVar[int] = 2  # ivf: exact where the probed lists hold fewer than k
 
     k: int = 50
     index: Index = "exact"
@@ -99,8 +102,16 @@ class KNN(Method):
 
     def _search(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and bank indices (n, k) of the k nearest, unordered."""
-        if self.faiss_ is not None:
-            return self._search_faiss(queries)
+        if self.faiss_ is None:
+            return self._search_exactly(queries)
+        similarity, index = self._search_faiss(queries)
+        # An approximate index may find fewer than k, −1 then stands for "none": these few are searched exactly.
+        short = (index < 0).any(dim=1)
+        if bool(short.any()):
+            similarity[short], index[short] = self._search_exactly(queries[short])
+        return similarity, index
+
+    def _search_exactly(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         best = queries.new_empty(len(queries), 0)
         index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
         for start in range(0, len(self.bank_), _BANK_CHUNK):
@@ -134,12 +145,7 @@ class KNN(Method):
 
     def _search_faiss(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         distance, index = self.faiss_.search(queries.cpu().contiguous().numpy(), self.k)
-        # An approximate index may find fewer than k: −1 then stands for "none", and the farthest found is used.
-        found = torch.from_numpy(index)
-        first = found[:, :1].clamp(min=0)
-        missing = found < 0
-        similarity = (1 - torch.from_numpy(distance) / 2).masked_fill(missing, 2.0)
-        return similarity.to(queries.device), torch.where(missing, first, found).to(queries.device)
+        return (1 - torch.from_numpy(distance) / 2).to(queries.device), torch.from_numpy(index).to(queries.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle faiss' index as bytes."""

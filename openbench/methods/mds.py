@@ -8,7 +8,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import MethodError
+from openbench.methods._inputs import training
 from openbench.methods._stats import moments, whitening
 
 
@@ -19,7 +19,7 @@ class MDS(Method):
     score(x) = min_c (f − μ_c)ᵀ Σ⁺ (f − μ_c), Σ the biased covariance of training features around their class means.
 
     Raises:
-        MethodError: no training split is given.
+        MethodError: no training split; NaN, negative labels, or features that do not vary within classes.
 
     Reference: Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks,
     NeurIPS 2018, arXiv 1807.03888. Penultimate features only and no input step, as in OpenOOD's `mds`; Σ⁺ is a
@@ -31,9 +31,7 @@ class MDS(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn class means and the shared covariance from training features (n, d) and labels (n,)."""
-        if train is None:
-            raise MethodError("MDS.fit: needs training features and labels — found None")
-        m = moments(train)
+        m = moments(training(train, "MDS"))
         whiten = whitening(m.within_covariance())
         center = m.mean()
         self.center_ = center.float()

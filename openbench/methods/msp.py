@@ -9,7 +9,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Request
-from openbench.methods._stats import max_softmax, max_softmax_deficit
+from openbench.methods._stats import log_odds_against_top, log_odds_by_class, max_softmax
 
 
 @dataclass
@@ -20,7 +20,12 @@ class MSP(Method):
 
     Args:
         exact: False computes in float32 as published numbers were, where leads of more than about 16 logits all
-            round to p = 1 and tie; True returns 1 − max p (the same up to a constant) without that saturation.
+            round to p = 1 and tie; True returns log((1 − p)/p) − log(C − 1) of p = max_c softmax(z)_c in float64, which
+            never saturates and ranks as exact probabilities do. Metrics along a threshold axis (AUTC) depend on the
+            scale: compare them with published ones only under False.
+
+    Raises:
+        MethodError: `exact` with one class only.
 
     Reference: Hendrycks & Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution Examples, ICLR 2017,
     arXiv 1610.02136.
@@ -29,15 +34,19 @@ class MSP(Method):
     needs: ClassVar[Request] = Request()
     reference: ClassVar[str] = "Hendrycks & Gimpel, ICLR 2017, arXiv 1610.02136"
 
+    version: ClassVar[int] = 2  # exact: log odds
+
     exact: bool = False
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         if self.exact:
-            return max_softmax_deficit(x.logits).float()
+            return log_odds_against_top(x.logits)
         return -max_softmax(x.logits)
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return 1 − softmax(z), (n, c) float32."""
+        """Return 1 − softmax(z), or the odds against each class where `exact`, (n, c) float32."""
+        if self.exact:
+            return log_odds_by_class(x.logits)
         fit: Tensor = torch.softmax(x.logits, dim=1)
         return 1 - fit

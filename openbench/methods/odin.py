@@ -1,7 +1,7 @@
 """Temperature and an input step towards confidence."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -9,22 +9,27 @@ from torch import Tensor
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Perturb, Request
-from openbench.methods._stats import softmax_shortfall
+from openbench.methods._stats import log_odds_against_top, log_odds_by_class, softmax_shortfall
+
+Scale = Literal["log_odds", "probability"]
 
 
 @dataclass
 class ODIN(Method):
-    """Negative maximum softmax probability at high temperature after a gradient step on the input.
+    """Odds against the top class at high temperature after a gradient step on the input.
 
-    score(x) = 1/C − max_c softmax(z(x̃)/T)_c with x̃ = x − ε sign(∇ₓ CE(z/T, ŷ))/σ. The constant 1/C moves scores to
-    where float32 resolves them: at T = 1000 the probabilities themselves differ in their last digits only.
+    score(x) = log Σ_{c≠ŷ} exp((z_c − z_ŷ)/T) − log(C − 1) with z = z(x̃), x̃ = x − ε sign(∇ₓ CE(z/T, ŷ))/σ. It is
+    log((1 − p)/p), p = max softmax(z(x̃)/T), up to a constant.
 
     Args:
         temperature: T > 0; the paper's default is 1000.
         epsilon: ε ≥ 0 in pixel units of [0, 1]; the paper's default is .0014.
+        scale: `log_odds` keeps every digit, at p ≈ 1 (T = 1) as at p ≈ 1/C (T = 1000), and ranks as the probability
+            does, so AUROC, AUPR and FPR are those of exact probabilities; `probability` is 1/C − max p, the published
+            scale up to a constant, for metrics along a threshold axis (AUTC), and ties where p rounds to 1.
 
     Raises:
-        MethodError: a temperature that is not positive or a negative step.
+        MethodError: a temperature that is not positive, a negative step, an unknown scale; one class only.
 
     Reference: Liang et al., Enhancing The Reliability of Out-of-distribution Image Detection in Neural Networks,
     ICLR 2018, arXiv 1706.02690.
@@ -33,13 +38,17 @@ class ODIN(Method):
     needs: ClassVar[Request] = Request(perturb=Perturb())
     reference: ClassVar[str] = "Liang et al., ICLR 2018, arXiv 1706.02690"
 
+    version: ClassVar[int] = 2  # log odds instead of probabilities
+
     temperature: float = 1000.0
     epsilon: float = 0.0014
+    scale: Scale = "log_odds"
 
     def __post_init__(self) -> None:
         """Check temperature and step."""
         self.require(self.temperature > 0, "temperature", "> 0")
         self.require(self.epsilon >= 0, "epsilon", "≥ 0")
+        self.require(self.scale in get_args(Scale), "scale", ", ".join(get_args(Scale)))
 
     @property
     def request(self) -> Request:
@@ -48,9 +57,13 @@ class ODIN(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        return softmax_shortfall(x.logits, self.temperature)
+        if self.scale == "probability":
+            return softmax_shortfall(x.logits, self.temperature)
+        return log_odds_against_top(x.logits, self.temperature)
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return 1/C − softmax(z(x̃)/T), (n, c) float32, computed in float64 like the score."""
+        """Return the odds against each class, or 1/C − softmax(z(x̃)/T), (n, c) float32, on the scale of the score."""
+        if self.scale == "log_odds":
+            return log_odds_by_class(x.logits, self.temperature)
         p = torch.softmax(x.logits.double() / self.temperature, dim=1)
         return (1 / p.shape[1] - p).float()

@@ -25,7 +25,7 @@ class Residual(Method):
             smaller ones, where 512 would leave nothing.
 
     Raises:
-        MethodError: `dim` outside 1 to d − 1: no direction would be left.
+        MethodError: `dim` outside 1 to d − 1: no direction would be left; features that are all equal or not finite.
 
     Reference: Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, CVPR 2022, arXiv 2203.10807. Fitted on
     ID validation as in OpenOOD; the paper uses training features.

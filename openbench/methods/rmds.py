@@ -20,7 +20,7 @@ class RMDS(Method):
     one around the overall mean μ.
 
     Raises:
-        MethodError: no training split is given.
+        MethodError: no training split; NaN, negative labels, or features that do not vary within classes.
 
     Reference: Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, ICML workshop 2021,
     arXiv 2106.09022. Pseudo-inverses, so that constant or duplicated features do no harm.

@@ -25,7 +25,7 @@ class ViM(Method):
             d/2 for networks with d ≤ 256. (The paper: 1000 for d = 2048, 512 for smaller networks.)
 
     Raises:
-        MethodError: `dim` outside 1 to d − 1: no direction would be left.
+        MethodError: `dim` outside 1 to d − 1, or features of rank `dim` or less: no residual would be left.
 
     Reference: Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, CVPR 2022, arXiv 2203.10807. W⁺ has a
     relative cut-off of 1e-5; OpenOOD's 1e-15 inverts noise where the rows of W sum to zero.
@@ -66,12 +66,15 @@ class ViM(Method):
         return norm
 
     def _alpha(self, train: FeatureSet) -> float:
-        top = residual = 0.0
+        top = residual = whole = 0.0
         for rows in train.batches():
             top += float(rows.logits.max(dim=1).values.double().sum())
             residual += float(self._residual(rows.features).double().sum())
-        if residual <= 0:
+            whole += float(torch.linalg.vector_norm(rows.features - self.origin_, dim=1).double().sum())
+        # Float32 products leave about 1e-7 of the feature in directions that it does not use: α would be their inverse.
+        if residual <= 1e-5 * whole:
             raise MethodError(
-                "ViM: training features lie in the principal subspace, so the residual is zero — lower dim"
+                f"ViM: the residual of {len(train)} training samples is rounding noise — they span a subspace of "
+                f"{self.origin_.shape[0] - self.residual_.shape[1]} dimensions or fewer — lower dim"
             )
         return top / residual

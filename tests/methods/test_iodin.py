@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from scipy.special import softmax
+from scipy.special import logit, softmax
 from torch.nn import functional
 
 from openbench.backbones.cifar import resnet
@@ -22,7 +22,10 @@ def test_equals_the_recipe_through_a_real_network(temperature, epsilon):
     network.load_state(network.module().state_dict(), "random")
     images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     method = IODIN(temperature, epsilon)
-    found = method.score(FeatureSet({Field.LOGITS: network.outputs(images, method.request).logits}))
+    found, published = (
+        m.score(FeatureSet({Field.LOGITS: network.outputs(images, m.request).logits}))
+        for m in (method, IODIN(temperature, epsilon, scale="probability"))
+    )
     module = network.module().double().eval()
     expected = []
     for image in images.double():
@@ -34,8 +37,10 @@ def test_equals_the_recipe_through_a_real_network(temperature, epsilon):
         sign = 1.0 if float(x.grad[0, channel, row, column]) >= 0 else -1.0
         moved[0, channel, row, column] -= epsilon * sign / STD[channel]
         with torch.no_grad():
-            expected.append(1 / 4 - softmax(module(moved).numpy() / temperature, axis=1).max())
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+            expected.append(softmax(module(moved).numpy() / temperature, axis=1).max())
+    odds, shortfall = -logit(expected) - np.log(3), 1 / 4 - np.array(expected)
+    np.testing.assert_allclose(found, odds, rtol=1e-3, atol=1e-4 * np.abs(odds).max())
+    np.testing.assert_allclose(published, shortfall, rtol=1e-3, atol=1e-4 * np.abs(shortfall).max())
 
 
 def test_request_names_the_step_of_this_instance():
@@ -43,7 +48,7 @@ def test_request_names_the_step_of_this_instance():
     assert IODIN().request == IODIN.needs
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"epsilon": -0.1}])
+@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"epsilon": -0.1}, {"scale": "odds"}])
 def test_impossible_hyper_parameters_are_refused(wrong):
     with pytest.raises(MethodError, match=next(iter(wrong))):
         IODIN(**wrong)

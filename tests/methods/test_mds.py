@@ -78,5 +78,5 @@ def test_more_dimensions_than_samples():
 
 
 def test_without_a_training_split_there_is_an_error():
-    with pytest.raises(MethodError, match="training features"):
+    with pytest.raises(MethodError, match="found None"):
         MDS().fit(None, None)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, problem, scores
-from scipy.special import softmax
+from problems import assert_equal, problem, scores, z
+from scipy.special import logit, logsumexp, softmax
 from torch.nn import functional
 
 from openbench.backbones.cifar import resnet
@@ -41,11 +41,13 @@ def by_hand(network, images: torch.Tensor, temperature: float, epsilon: float) -
 @pytest.mark.parametrize("temperature", [1.0, 10.0, 1000.0])
 def test_equals_the_recipe_through_a_real_network(network, images, temperature, epsilon):
     method = ODIN(temperature, epsilon)
-    expected = 1 / 4 - by_hand(network, images, temperature, epsilon)
+    p = by_hand(network, images, temperature, epsilon)
     outputs = network.outputs(images, method.request)
-    found = method.score(FeatureSet({Field.LOGITS: outputs.logits}))
+    moved = FeatureSet({Field.LOGITS: outputs.logits})
+    published = ODIN(temperature, epsilon, scale="probability")
     # One float32 pass decides about 1e-4 of the spread of logits, and the sign of gradients near zero.
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+    for found, expected in ((method.score(moved), -logit(p) - np.log(3)), (published.score(moved), 1 / 4 - p)):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
 def test_the_step_moves_scores(network, images):
@@ -59,8 +61,34 @@ def test_the_step_moves_scores(network, images):
 @pytest.mark.parametrize("temperature", [1.0, 1000.0])
 def test_score_is_the_softmax_of_the_logits_it_is_given(temperature):
     data = problem()
-    expected = 1 / 6 - softmax(data.test.logits.double().numpy() / temperature, axis=1).max(axis=1)
-    assert_equal(scores(ODIN(temperature), data), expected)
+    p = softmax(z(data.test) / temperature, axis=1).max(axis=1)
+    assert_equal(scores(ODIN(temperature, scale="probability"), data), 1 / 6 - p)
+    assert_equal(scores(ODIN(temperature), data), -logit(p) - np.log(5))
+
+
+def test_scores_differ_where_probabilities_round_to_one():
+    """Two classes apart by a lead of 20 to 700: log((1 − p)/p) is minus the lead."""
+    lead = torch.linspace(20, 700, 500)
+    x = FeatureSet({Field.LOGITS: torch.stack([torch.zeros(500), lead], dim=1)})
+    torch.testing.assert_close(ODIN(1.0).score(x), -lead)
+    assert len(ODIN(1.0, scale="probability").score(x).unique()) < 250
+
+
+@pytest.mark.parametrize("kind", ["rectified", "hot", "two_classes", "many_classes"])
+def test_class_scores_are_the_odds_against_each_class(kind):
+    data = problem(kind, n=100)
+    found = ODIN(10.0).class_scores(data.test).double().numpy()
+    expected = np.empty_like(found)
+    for c in range(found.shape[1]):
+        rest = np.delete(z(data.test), c, axis=1)
+        expected[:, c] = logsumexp(rest / 10, axis=1) - z(data.test)[:, c] / 10 - np.log(found.shape[1] - 1)
+    assert_equal(found, expected)
+    assert_equal(found.min(axis=1), scores(ODIN(10.0), data))
+
+
+def test_one_class_has_no_odds():
+    with pytest.raises(MethodError, match="1 class"):
+        ODIN().score(FeatureSet({Field.LOGITS: torch.randn(3, 1)}))
 
 
 def test_scores_differ_where_float32_probabilities_tie_at_high_temperature():
@@ -71,6 +99,11 @@ def test_scores_differ_where_float32_probabilities_tie_at_high_temperature():
     assert len(found.unique()) > 0.99 * len(logits)
     exact = -softmax(logits.double().numpy() / 1000, axis=1).max(axis=1)
     assert np.diff(exact[np.argsort(found.numpy(), kind="stable")]).min() > -1e-9
+    # At T → ∞ the score is the mean gap to the top logit over T: the digits are those of the logits.
+    gaps = (logits.double().sum(dim=1) - 10 * logits.double().max(dim=1).values) / 9
+    torch.testing.assert_close(
+        1e6 * ODIN(1e6).score(FeatureSet({Field.LOGITS: logits})), gaps.float(), rtol=1e-4, atol=0
+    )
 
 
 def test_request_names_the_step_of_this_instance():
@@ -80,7 +113,7 @@ def test_request_names_the_step_of_this_instance():
     assert ODIN.needs.fit_on is None
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"epsilon": -0.1}])
+@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"epsilon": -0.1}, {"scale": "odds"}])
 def test_impossible_hyper_parameters_are_refused(wrong):
     with pytest.raises(MethodError, match=next(iter(wrong))):
         ODIN(**wrong)

@@ -71,6 +71,19 @@ def test_a_subspace_as_large_as_the_feature_space_is_an_error(dim):
         ViM(dim).fit(data.train, data.head)
 
 
+def test_features_of_lower_rank_than_the_subspace_are_an_error():
+    """What is left is the rounding of float32: a score of noise."""
+    data = problem()
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(600, 5, generator=generator) @ torch.randn(5, 24, generator=generator)
+    head = Head(data.head.weight, torch.zeros(6))  # without a bias the origin lies in the subspace
+    flat = replace(data.train, columns={Field.FEATURES: features, Field.LOGITS: head(features)})
+    assert bool(ViM(4).fit(flat, head).score(flat).isfinite().all())
+    for dim in (5, 12):
+        with pytest.raises(MethodError, match="lower dim"):
+            ViM(dim).fit(flat, head)
+
+
 @pytest.mark.parametrize("dim", [0, -3, 2.5, "all"])
 def test_impossible_dimensions_are_refused(dim):
     with pytest.raises(MethodError, match="dim out of range"):

@@ -1,0 +1,77 @@
+"""Training data on which distances to means are undefined is refused by every method that takes such distances."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from problems import assert_equal, f, problem, y
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods._stats import moments
+from openbench.methods.mds import MDS
+from openbench.methods.residual import Residual
+from openbench.methods.rmds import RMDS
+from openbench.methods.vim import ViM
+
+METHODS = [MDS, RMDS, ViM, Residual]
+
+
+def changed(x: FeatureSet, **columns: torch.Tensor) -> FeatureSet:
+    return replace(x, columns={**x.columns, **{Field(name): column for name, column in columns.items()}})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("cls", METHODS)
+def test_one_feature_that_is_not_finite_is_an_error(cls, value):
+    data = problem()
+    features = data.train.features.clone()
+    features[417, 5] = value
+    with pytest.raises(MethodError, match="NaN or inf"):
+        cls().fit(changed(data.train, features=features), data.head)
+
+
+@pytest.mark.parametrize("cls", [MDS, RMDS])
+def test_a_negative_label_is_an_error(cls):
+    data = problem()
+    labels = data.train.labels.clone()
+    labels[3] = -1
+    with pytest.raises(MethodError, match="label is -1"):
+        cls().fit(changed(data.train, labels=labels), data.head)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1234.567])
+@pytest.mark.parametrize("cls", METHODS)
+def test_constant_features_are_an_error(cls, value):
+    data = problem()
+    with pytest.raises(MethodError, match="features are equal"):
+        cls().fit(changed(data.train, features=torch.full((600, 24), value)), data.head)
+
+
+@pytest.mark.parametrize("cls", [MDS, RMDS])
+def test_samples_that_all_lie_on_their_class_means_are_an_error(cls):
+    data = problem()
+    means = torch.randn(6, 24, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(MethodError, match="do not vary within classes"):
+        cls().fit(changed(data.train, features=means[data.train.labels]), data.head)
+
+
+def test_the_smallest_differences_that_float32_can_write_are_enough():
+    data = problem()
+    features = torch.full((600, 24), 1000.0)
+    features[::2, 0] = float(np.nextafter(np.float32(1000), np.float32(2000)))
+    found = moments(changed(data.train, features=features), by_class=False).total_covariance()
+    assert_equal(found.numpy(), np.cov(features.double().numpy().T, bias=True), rtol=1e-3)
+
+
+def test_tight_clusters_still_have_a_covariance():
+    """Neural collapse: features a thousandth of the distance between means from their mean."""
+    data = problem()
+    means = torch.tensor(
+        np.stack([f(data.train)[y(data.train) == c].mean(axis=0) if c != 3 else np.zeros(24) for c in range(6)])
+    )
+    features = (means[data.train.labels] + 1e-3 * (data.train.features - means[data.train.labels])).float()
+    tight = moments(changed(data.train, features=features)).within_covariance()
+    assert_equal(tight.numpy(), 1e-6 * moments(data.train).within_covariance().numpy(), rtol=1e-2)
