@@ -75,7 +75,7 @@ def test_full_spectrum_adds_csid_sets_to_the_benchmark_and_changes_nothing_else(
 def test_the_networks_of_the_large_benchmarks_are_those_of_the_published_tables(composed_whole):
     assert composed_whole("+benchmark=imagenet1k_fs")["backbone"]["name"] == "torchvision_resnet50"
     trained = composed_whole("+benchmark=imagenet200_fs")["backbone"]
-    assert (trained["model"], trained["weights"], trained["preprocess"]) == ("resnet18", None, None)
+    assert (trained["name"], trained["weights"], trained["preprocess"]) == ("torchvision_resnet18", None, None)
 
 
 def test_digits_has_every_role_and_needs_no_data(composed, monkeypatch, tmp_path):
