@@ -129,6 +129,11 @@ def whitening(covariance: Tensor) -> Tensor:
     return whitened
 
 
+def unit_features(rows: FeatureSet) -> Tensor:
+    """Return features (n, d) scaled to unit length, float64."""
+    return row_normalise(rows.features.to(torch.float64))
+
+
 def row_normalise(x: Tensor) -> Tensor:
     """Return rows scaled to unit length; a zero row stays zero."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)

@@ -30,12 +30,14 @@ class IODIN(Method):
     Raises:
         MethodError: a temperature that is not positive, a negative step, an unknown scale; one class only.
 
-    Reference: as in OpenOOD, where it came with ASCOOD (2025); temperature and step as ODIN: Liang et al.,
-    ICLR 2018, arXiv 1706.02690.
+    Reference: Regmi, Image-based Outlier Synthesis With Training Data (ASCOOD), arXiv 2411.10794, whose code brought it
+    to OpenOOD; temperature and step as ODIN: Liang et al., ICLR 2018, arXiv 1706.02690.
     """
 
     needs: ClassVar[Request] = Request(perturb=Perturb(kind="peak"))
-    reference: ClassVar[str] = "i-ODIN of ASCOOD (2025), after Liang et al., ICLR 2018, arXiv 1706.02690"
+    reference: ClassVar[str] = (
+        "i-ODIN of ASCOOD, 2024, arXiv 2411.10794, after Liang et al., ICLR 2018, arXiv 1706.02690"
+    )
 
     version: ClassVar[int] = 2  # log odds instead of probabilities
 

@@ -9,7 +9,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.methods._inputs import training
-from openbench.methods._stats import moments, whitening
+from openbench.methods._stats import Moments, moments, row_normalise, unit_features, whitening
 
 
 @dataclass
@@ -19,19 +19,26 @@ class RMDS(Method):
     score(x) = min_c (f − μ_c)ᵀ Σ⁺ (f − μ_c) − (f − μ)ᵀ Σ₀⁺ (f − μ), Σ the biased covariance around class means, Σ₀ the
     one around the overall mean μ.
 
+    Args:
+        normalise: whether features are scaled to unit length first, in training and in testing; False is RMDS, True is
+            RMDS++ of Müller & Hein.
+
     Raises:
         MethodError: no training split; NaN, negative labels, or features that do not vary within classes.
 
     Reference: Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, ICML workshop 2021,
-    arXiv 2106.09022. Pseudo-inverses, so that constant or duplicated features do no harm.
+    arXiv 2106.09022. Pseudo-inverses, so that constant or duplicated features do no harm. `normalise`: Müller & Hein,
+    Mahalanobis++: Improving OOD Detection via Feature Normalization, ICML 2025, arXiv 2505.18032.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
-    reference: ClassVar[str] = "Ren et al., ICML workshop 2021, arXiv 2106.09022"
+    reference: ClassVar[str] = "Ren et al., ICML workshop 2021, arXiv 2106.09022; ++: Müller & Hein, ICML 2025, arXiv 2505.18032"
+
+    normalise: bool = False
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn class means and both covariances from training features (n, d) and labels (n,), in one pass."""
-        m = moments(training(train, "RMDS"))
+        m = self._moments(training(train, "RMDS"))
         within, total, center = whitening(m.within_covariance()), whitening(m.total_covariance()), m.mean()
         self.center_ = center.float()
         self.within_ = within.float()
@@ -41,8 +48,14 @@ class RMDS(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        f = x.features - self.learnt("center_").to(x.features.device)
+        f = self._features(x) - self.learnt("center_").to(x.features.device)
         white, means = f @ self.learnt("within_").to(f.device), self.learnt("means_").to(f.device)
         nearest = (means.square().sum(dim=1) - 2 * white @ means.T).min(dim=1).values
         background = (f @ self.learnt("total_").to(f.device)).square().sum(dim=1)
         return white.square().sum(dim=1) + nearest - background
+
+    def _moments(self, train: FeatureSet) -> Moments:
+        return moments(train, unit_features) if self.normalise else moments(train)
+
+    def _features(self, x: FeatureSet) -> Tensor:
+        return row_normalise(x.features) if self.normalise else x.features

@@ -30,6 +30,25 @@ def test_equals_distances_taken_class_by_class(kind):
     assert_equal(scores(MDS(), data), np.min(distances, axis=0))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_normalised_equals_distances_of_unit_vectors(kind):
+    data = problem(kind)
+    unit = replace(data, train=on_sphere(data.train), test=on_sphere(data.test))
+    assert_equal(scores(MDS(normalise=True), data), scores(MDS(), unit), rtol=1e-4)
+
+
+def test_normalised_scores_do_not_depend_on_length():
+    data = problem()
+    method = MDS(normalise=True).fit(data.train, None)
+    longer = replace(data.test, columns={**data.test.columns, Field.FEATURES: 7 * data.test.features})
+    torch.testing.assert_close(method.score(longer), method.score(data.test), rtol=1e-4, atol=1e-4)
+
+
+def on_sphere(x):
+    unit = f(x) / np.linalg.norm(f(x), axis=1, keepdims=True)
+    return replace(x, columns={**x.columns, Field.FEATURES: torch.tensor(unit, dtype=torch.float32)})
+
+
 def test_dead_and_duplicated_features_change_nothing():
     data = problem("dead")
     keep = torch.tensor([d for d in range(24) if d >= 4 and d not in (20, 21, 22)])

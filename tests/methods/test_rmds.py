@@ -30,6 +30,19 @@ def test_equals_distances_taken_class_by_class(kind):
     np.testing.assert_allclose(scores(RMDS(), data), nearest - background, rtol=1e-5, atol=1e-5 * nearest.max())
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "many_classes"])
+def test_normalised_equals_distances_of_unit_vectors(kind):
+    data = problem(kind)
+
+    def on_sphere(x):
+        unit = f(x) / np.linalg.norm(f(x), axis=1, keepdims=True)
+        return replace(x, columns={**x.columns, Field.FEATURES: torch.tensor(unit, dtype=torch.float32)})
+
+    found = scores(RMDS(normalise=True), data)
+    expected = scores(RMDS(), replace(data, train=on_sphere(data.train), test=on_sphere(data.test)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3 * np.abs(expected).max())
+
+
 def test_dead_and_duplicated_features_change_nothing():
     data = problem("dead")
     keep = torch.tensor([d for d in range(24) if d >= 4 and d not in (20, 21, 22)])
