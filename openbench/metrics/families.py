@@ -109,7 +109,7 @@ def threshold_family(pair: Pair, setting: Setting) -> Values:
         areas = threshold_areas(setting.id_side.scores, pair.ood, scale, o.autc_weight)
         values.update(areas._asdict())
     except MetricError:
-        # Constant or infinite scores, or no validation split to scale by: AUTC has no value, the rest still has.
+        # Constant or infinite scores: AUTC has no value, the rest still has.
         values.update(dict.fromkeys(("autc", "aufpr", "aufnr"), UNABLE))
     for name, threshold in {"test": balanced_threshold(pair.curve), **setting.thresholds}.items():
         rates = error_rates(pair.curve, threshold)

@@ -85,6 +85,10 @@ class MetricOptions:
         for name in ("ccr_fprs", "alphas"):
             for value in getattr(self, name):
                 check_rate(value, f"metrics.{name}", closed=False)
+        for name in ("cost_reject_id", "cost_accept_ood", "cost_reject_ood", "raps_penalty", "raps_k_reg"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise MetricError(f"metrics.{name} is out of range — found {value!r} — allowed: finite and ≥ 0")
         if self.replicates < 0 or self.replicates == 1:
             raise MetricError(f"metrics.replicates must be 0 or at least 2 — found {self.replicates} — 1,000 is usual")
 

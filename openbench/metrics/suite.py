@@ -25,7 +25,7 @@ from openbench.metrics.prediction_sets import (
     true_class,
 )
 from openbench.metrics.selective import UNABLE
-from openbench.metrics.threshold import balanced_threshold, threshold_stability, tnr_threshold
+from openbench.metrics.threshold import balanced_threshold, choose_scale, threshold_stability, tnr_threshold
 
 __all__ = ["FAMILIES", "ROLES", "MetricOptions", "SetScores", "describe", "evaluate", "higher_is_better"]
 
@@ -78,6 +78,9 @@ def evaluate(
     """
     options = options or MetricOptions()
     by_role = _checked(sets)
+    scaled = "threshold" in options.families and options.autc_scaling == "validation"
+    if scaled and not (by_role["id_val"] or by_role["ood_val"]):
+        choose_scale("validation", (), (), ())  # raises: a fact about the sets, so said once and before any work
     results = _evaluate_side(by_role, (*by_role["id_test"],), options, cache_dir)
     if by_role["csid"]:
         side = (*by_role["id_test"], *by_role["csid"])

@@ -1,0 +1,134 @@
+"""What `evaluate` makes of the files that runs keep, and of scores and options for which a number is undefined."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from openbench.__main__ import main
+from openbench.core.request import Role
+from openbench.core.scores import SplitScores
+from openbench.metrics import MetricOptions, SetScores, evaluate
+from openbench.results.store import ScoreStore
+
+QUICK = ["--replicates", "0", "--correction", "simes"]
+
+
+def run_scores():
+    """Scores of a run with every role, float32 and with ties, as the engine hands them to the score store."""
+    rng = np.random.default_rng(0)
+
+    def split(name, role, n, shift):
+        labels = rng.integers(0, 4, n) if role.is_id else np.full(n, -1)
+        predictions = np.where(rng.random(n) < 0.2, rng.integers(0, 4, n), labels)
+        scores = rng.normal(shift, 1, n).round(2).astype(np.float32)
+        return SplitScores(name, role, scores, labels.astype(np.int64), predictions.astype(np.int64))
+
+    return [
+        split("c", Role.ID_TEST, 80, 0.0),
+        split("noisy", Role.CSID, 60, 0.4),
+        split("a", Role.NEAR, 50, 0.8),
+        split("b", Role.FAR, 40, 2.0),
+        split("c", Role.ID_VAL, 70, 0.0),
+        split("v", Role.OOD_VAL, 30, 1.0),
+    ]
+
+
+def test_the_scores_that_a_run_keeps_give_the_numbers_of_its_record(tmp_path):
+    kept = run_scores()
+    file = ScoreStore(tmp_path).write("0123456789abcdef", kept)
+    out = tmp_path / "metrics.json"
+    assert main(["evaluate", str(file), "--json", str(out)]) == 0
+    sets = [SetScores(s.name, s.role.value, s.scores, s.correct, s.labels) for s in kept]
+    record = evaluate(sets, MetricOptions())
+    assert json.loads(out.read_text()) == record
+    assert {"fpr@val", "oscr", "conformal_auroc", "fpr95_low", "bh_power@1e-1"} <= record["full_spectrum/a"].keys()
+
+
+def saved(tmp_path, ids, ood, **more):
+    table = pd.DataFrame({"score": [*ids, *ood], "set": ["c"] * len(ids) + ["o"] * len(ood)})
+    table["role"] = ["id_test"] * len(ids) + ["near"] * len(ood)
+    for name, values in more.items():
+        table[name] = values
+    file = tmp_path / "scores.csv"
+    table.to_csv(file, index=False)
+    return file
+
+
+def numbers(file, *options):
+    out = file.with_suffix(".json")
+    assert main(["evaluate", str(file), "--json", str(out), *QUICK, *options]) == 0
+    text = out.read_text()
+    assert not re.search(r"\b(NaN|Infinity)\b", text)
+    return json.loads(text)
+
+
+def test_a_constant_side_still_has_ranks(tmp_path):
+    found = numbers(saved(tmp_path, [0.0] * 20, [0.0, 1.0, 2.0, 3.0]))
+    assert found["o"]["auroc"] == pytest.approx((3 + 0.5) / 4)
+    assert found["id"]["f1_threshold_std"] == "unable"
+    found = numbers(saved(tmp_path, [0.0, 1.0, 2.0, 3.0], [2.0] * 20))
+    assert found["o"]["auroc"] == pytest.approx((2 + 0.5) / 4)
+
+
+def test_all_scores_equal_leave_areas_along_the_threshold_undefined(tmp_path):
+    found = numbers(saved(tmp_path, [5.0] * 20, [5.0] * 10))["o"]
+    assert found["auroc"] == 0.5
+    assert (found["autc"], found["aufpr"], found["aufnr"]) == ("unable",) * 3
+
+
+def test_an_infeasible_operating_point_is_unable_in_file_and_table(tmp_path, capsys):
+    file = saved(tmp_path, [1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.5], correct=[1, 0, 1, 1, "", "", ""])
+    assert numbers(file, "--tpr", "0.5", "--fpr", "0.5")["o"]["risk@tpr0.5,fpr0.5"] == "unable"
+    capsys.readouterr()
+    assert main(["evaluate", str(file), *QUICK, "--view", "selective"]) == 0
+    assert "unable" in capsys.readouterr().out
+
+
+def test_too_few_scores_for_the_asymptotic_constant_name_the_corrections_that_work(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    small, enough = rng.normal(size=15), rng.normal(size=16)
+    assert main(["evaluate", str(saved(tmp_path, small, [2.0])), "--correction", "asymptotic"]) == 2
+    err = capsys.readouterr().err
+    assert "correction 'asymptotic' is undefined for n = 15" in err
+    assert "use 'monte_carlo' or 'equal_local_level'" in err
+    assert main(["evaluate", str(saved(tmp_path, enough, [2.0])), "--correction", "asymptotic"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--delta", "0"], "metrics.delta is out of range — found 0.0 — allowed is (0, 1)"),
+        (["--delta", "1"], "metrics.delta is out of range — found 1.0"),
+        (["--delta", "-0.1"], "metrics.delta is out of range"),
+        (["--delta", "nan"], "metrics.delta is out of range — found nan"),
+        (
+            ["--confidence", "95"],
+            "metrics.confidence is out of range — found 95.0 — allowed is (0, 1) — pass a fraction",
+        ),
+        (["--prior", "1.2"], "metrics.prior is out of range"),
+        (["--alphas", "0.1,1.5"], "metrics.alphas is out of range — found 1.5"),
+        (["--replicates", "1"], "metrics.replicates must be 0 or at least 2"),
+        (["--cost-reject-id", "-1"], "metrics.cost_reject_id"),
+        (["--raps-penalty", "-1"], "metrics.raps_penalty"),
+        (["--families", "rankin"], "metrics.families: 'rankin' not found; did you mean 'ranking'?"),
+        (["--autc-scaling", "validation"], "AUTC scaling 'validation' has no scores"),
+    ],
+)
+def test_options_that_fit_nothing_are_one_message_before_anything_is_computed(tmp_path, capsys, options, message):
+    file = saved(tmp_path, [0.0, 1.0, 2.0], [1.0, 3.0])
+    assert main(["evaluate", str(file), *options]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("ids", "ood", "message"), [([0.0], [], "at least one near or far set"), ([], [1.0], "exactly one id_test")]
+)
+def test_a_missing_side_is_named(tmp_path, capsys, ids, ood, message):
+    assert main(["evaluate", str(saved(tmp_path, ids, ood)), *QUICK]) == 2
+    assert message in capsys.readouterr().err
