@@ -63,6 +63,7 @@ def small(variant: tuple[str, dict[str, Any]], **changes: Any) -> TrainingMethod
     return replace(made, tuning=replace(made.tuning, epochs=3)) if hasattr(made, "tuning") else made
 
 
+MIXING = pytest.mark.parametrize("variant", [v for v in variants() if small(v).mixes], ids=label)
 EVERY = pytest.mark.parametrize("variant", list(variants()), ids=label)
 
 
@@ -235,11 +236,9 @@ def test_what_is_evaluated_keeps_its_digest_and_its_stages(tmp_path: Path, varia
     assert (first.num_classes, first.feature_dim) == (CLASSES, FEATURES)
 
 
-@EVERY
+@MIXING
 def test_mixed_labels_weigh_in_the_share_of_each(variant) -> None:
     method = small(variant)
-    if not method.mixes:
-        pytest.skip("the method has no loss for mixed labels")
     model, batch, _ = state_of(method)
     partners = batch.labels.roll(3)
 
