@@ -102,9 +102,11 @@ def prepare(arguments: argparse.Namespace) -> int:
     sources, root = data_sources(), _root(arguments.root)
     if len(arguments.words) == 1 and arguments.words[0] in sources and not _is_benchmark(arguments):
         source = sources[arguments.words[0]]
-        _fetch_all([source], root)
-        print(_how(source) if not source.files else f"{source.title}: ready below {root}")
-        return OK if source.files else FAILED
+        if not source.files or _fetch_all([source], root):
+            print(_how(source))
+            return FAILED
+        print(f"{source.title}: ready below {root}")
+        return OK
     node = benchmark_node(arguments.words, arguments.config_dir)
     wanted = [status.name for status in survey(node) if status.message]
     failed = _fetch_all([sources[name] for name in dict.fromkeys(wanted) if name in sources], root)

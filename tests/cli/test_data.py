@@ -14,6 +14,7 @@ from openbench.__main__ import main
 from openbench.data import prepare
 from openbench.data.fetch import Expected
 from openbench.data.prepare import DataSource, RemoteFile
+from openbench.errors import DataError
 
 
 @pytest.fixture
@@ -71,6 +72,20 @@ def test_a_missing_benchmark_says_where_it_was_searched_and_how_to_get_it(here, 
 def test_what_may_not_be_downloaded_comes_with_instructions(here, capsys):
     assert main(["data", "prepare", "imagenet1k_train"]) == 1
     assert "Register on the page" in capsys.readouterr().out
+
+
+def test_a_download_that_fails_is_said_and_does_not_end_in_success(here, capsys, monkeypatch):
+    def refused(file, root, say):
+        raise DataError("the server is gone")
+
+    monkeypatch.setattr(prepare, "prepare_file", refused)
+    assert main(["data", "prepare", "svhn"]) == 1
+    said = capsys.readouterr()
+    assert "the server is gone" in said.err
+    assert "ready" not in said.out
+    monkeypatch.setattr(prepare, "prepare_file", lambda file, root, say: "done")
+    assert main(["data", "prepare", "svhn"]) == 0
+    assert "ready" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["digitz"], ["digits", "cifar10"], []])
