@@ -120,7 +120,8 @@ def describe(options: MetricOptions) -> str:
     if "conformal" in o.families:
         parts.append(f"conformal: {o.correction}, δ = {o.delta:g}, n = n_id scores of the ID side")
     if "intervals" in o.families:
-        drawn = f", stratified bootstrap × {o.replicates}, seed {o.seed} (others)" if o.replicates else ""
+        keys = ", ".join(o.bootstrap_metrics) if o.replicates else ""
+        drawn = f", stratified bootstrap × {o.replicates}, seed {o.seed} ({keys})" if keys else ""
         parts.append(f"{100 * o.confidence:g} % intervals: DeLong (AUROC){drawn}")
     if "prediction_sets" in o.families:
         parts.append(f"prediction sets: {', '.join(o.set_kinds)} at α = {', '.join(f'{a:g}' for a in o.alphas)}")
