@@ -33,7 +33,9 @@ class MDS(Method):
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
-    reference: ClassVar[str] = "Lee et al., NeurIPS 2018, arXiv 1807.03888; ++: Müller & Hein, ICML 2025, arXiv 2505.18032"
+    reference: ClassVar[str] = (
+        "Lee et al., NeurIPS 2018, arXiv 1807.03888; ++: Müller & Hein, ICML 2025, arXiv 2505.18032"
+    )
 
     normalise: bool = False
 

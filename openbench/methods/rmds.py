@@ -32,7 +32,9 @@ class RMDS(Method):
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
-    reference: ClassVar[str] = "Ren et al., ICML workshop 2021, arXiv 2106.09022; ++: Müller & Hein, ICML 2025, arXiv 2505.18032"
+    reference: ClassVar[str] = (
+        "Ren et al., ICML workshop 2021, arXiv 2106.09022; ++: Müller & Hein, ICML 2025, arXiv 2505.18032"
+    )
 
     normalise: bool = False
 

@@ -1,0 +1,102 @@
+"""Task-agnostic outlier detectors of the PyOD library, fitted on training features."""
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.errors import MethodError, NotApplicableError
+from openbench.methods._inputs import training
+
+Detector = Literal["IForest", "OCSVM", "CBLOF", "HBOS", "KNN", "LOF", "PCA", "DeepSVDD"]
+_MODULES = {"DeepSVDD": "deep_svdd"}  # others: the name in lower case
+_SEEDED = ("IForest", "CBLOF", "PCA", "DeepSVDD")
+
+
+@dataclass
+class PyOD(Method):
+    """Score of a PyOD detector at that library's defaults, which ADBench's tables use.
+
+    score(x) = detector.decision_function(f), the detector fitted on training features without labels.
+
+    Args:
+        detector: PyOD's class: IForest, OCSVM, CBLOF, HBOS, KNN, LOF, PCA or DeepSVDD.
+        seed: of the detectors that draw: IForest, CBLOF, PCA, DeepSVDD.
+
+    Raises:
+        NotApplicableError: PyOD is not installed.
+        MethodError: an unknown detector, features that are not finite, or a detector that refuses the features.
+
+    Reference: Zhao, Nasrullah & Li, PyOD: A Python Toolbox for Scalable Outlier Detection, JMLR 20, 2019,
+    arXiv 1901.01588; Han et al., ADBench, NeurIPS 2022, arXiv 2206.09426. COF, SOD, ECOD and COPOD are left out: PyOD
+    scores a sample of theirs by the other samples that are scored with it. DAGMM left PyOD with version 2.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "Zhao et al., JMLR 2019, arXiv 1901.01588"
+
+    detector: Detector = "IForest"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the detector's name and that PyOD is there, without importing it."""
+        self.require(self.detector in get_args(Detector), "detector", ", ".join(get_args(Detector)))
+        if importlib.util.find_spec("pyod") is None:
+            raise NotApplicableError(
+                f"PyOD({self.detector!r}): the package pyod is not installed — pip install 'openbench[pyod]'"
+            )
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Fit the detector on training features (n, d)."""
+        features = _array(training(train, "PyOD"))
+        if not np.isfinite(features).all():
+            raise MethodError("PyOD.fit: training features hold NaN or inf — finite ones needed")
+        with _seeded(self.seed):
+            detector = self._new(features.shape[1])
+            try:
+                detector.fit(features)
+            except ValueError as error:
+                raise MethodError(f"PyOD.fit: {self.detector} refuses {features.shape} features — {error}") from error
+        self.detector_ = detector
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        detector: Any = self.learnt("detector_")
+        scores = np.asarray(detector.decision_function(_array(x)), dtype=np.float64)
+        return torch.from_numpy(scores).to(x.features.device, torch.float32)
+
+    def _new(self, dim: int) -> Any:
+        module = importlib.import_module(f"pyod.models.{_MODULES.get(self.detector, self.detector.lower())}")
+        options: dict[str, Any] = {"random_state": self.seed} if self.detector in _SEEDED else {}
+        if self.detector == "DeepSVDD":
+            options |= {"n_features": dim, "verbose": 0}
+        return getattr(module, self.detector)(**options)
+
+
+def _array(x: FeatureSet) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = x.features.cpu().double().numpy()
+    return found
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators, which some detectors draw from, and put them back."""
+    state = np.random.get_state()  # noqa: NPY002 - what PyOD draws from
+    with torch.random.fork_rng(devices=[]):
+        try:
+            np.random.seed(seed)  # noqa: NPY002
+            torch.manual_seed(seed)
+            yield
+        finally:
+            np.random.set_state(state)  # noqa: NPY002
