@@ -1,0 +1,46 @@
+"""Empirical tail probabilities, feature by feature."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.errors import NotFittedError
+from openbench.methods._inputs import training
+from openbench.methods._tails import Tails
+
+
+@dataclass
+class ECOD(Method):
+    """Sum over features of the surprise at lying so far out in the tail.
+
+    score(x) = Σ_j max(l, r, s), with l = −log P(X_j ≤ f_j), r = −log P(X_j ≥ f_j) over training
+    samples and x itself, and s the one on the side to which feature j is skewed, or l + r where it is symmetric.
+
+    Raises:
+        MethodError: no training split, or features that are not finite.
+
+    Reference: Li et al., ECOD: Unsupervised Outlier Detection Using Empirical Cumulative Distribution Functions,
+    TKDE 2022, arXiv 2201.00382.
+    Skewness is that of training features alone. PyOD takes tails and skewness over all samples scored together, so that
+    its scores depend on the batch; for a batch of one they are these.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "Li et al., TKDE 2022, arXiv 2201.00382"
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the training values of each feature in order, (d, n)."""
+        self.tails_ = Tails.of(training(train, "ECOD").features)
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        tails: Tails | None = getattr(self, "tails_", None)
+        if tails is None:
+            raise NotFittedError("ECOD.score called before fit — call fit(train, head) first")
+        left, right, skewed = tails.surprise(x.features)
+        return left.maximum(right).maximum(skewed).sum(dim=1)

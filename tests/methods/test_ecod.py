@@ -1,0 +1,68 @@
+"""ECOD and COPOD against PyOD, one sample at a time, and against tails counted by hand."""
+
+import numpy as np
+import pytest
+import torch
+from problems import assert_equal, f, problem, scores
+from scipy.stats import skew
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods.copod import COPOD
+from openbench.methods.ecod import ECOD
+
+METHODS = [ECOD, COPOD]
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+@pytest.mark.parametrize("cls", METHODS)
+def test_equals_pyod_for_a_batch_of_one(cls, kind):
+    models = pytest.importorskip("pyod.models." + cls.__name__.lower(), reason="needs the package pyod")
+    data = problem(kind)
+    peer = getattr(models, cls.__name__)().fit(f(data.train))
+    expected = [float(peer.decision_function(row[None])[0]) for row in f(data.test)[:60]]
+    assert_equal(scores(cls(), data)[:60], expected)
+
+
+def counted(train: np.ndarray, row: np.ndarray, ecod: bool) -> float:
+    """Sum over features, tails counted one by one."""
+    total = 0.0
+    for column, value in zip(train.T, row, strict=True):
+        left = -np.log((sum(column <= value) + 1) / (len(column) + 1))
+        right = -np.log((sum(column >= value) + 1) / (len(column) + 1))
+        skewness = 0.0 if np.ptp(column) == 0 else skew(column)
+        skewed = left + right if skewness == 0 else (left if skewness < 0 else right)
+        total += max(left, right, skewed) if ecod else max((left + right) / 2, skewed)
+    return total
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed", "dead"])
+@pytest.mark.parametrize("cls", METHODS)
+def test_equals_tails_counted_one_by_one(cls, kind):
+    data = problem(kind, n=80)
+    expected = [counted(f(data.train), row, cls is ECOD) for row in f(data.test)]
+    assert_equal(scores(cls(), data), expected)
+
+
+@pytest.mark.parametrize(("cls", "expected"), [(ECOD, np.log(5) + np.log(5 / 5)), (COPOD, np.log(5))])
+def test_a_symmetric_feature_counts_both_tails(cls, expected):
+    """Training −2, −1, 1, 2; the sample 3 has P(X ≥ 3) = 1/5 and P(X ≤ 3) = 1."""
+    train = FeatureSet({Field.FEATURES: torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])})
+    x = FeatureSet({Field.FEATURES: torch.tensor([[3.0]])})
+    assert float(cls().fit(train, None).score(x)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("cls", METHODS)
+def test_units_of_features_do_not_matter(cls):
+    data = problem("rectified")
+    # Powers of two, so that rounding makes no ties.
+    units = 2.0 ** (torch.arange(24) - 12)
+    stretched, moved = (FeatureSet({Field.FEATURES: x.features * units}) for x in (data.train, data.test))
+    assert_equal(cls().fit(stretched, None).score(moved), scores(cls(), data))
+
+
+@pytest.mark.parametrize("cls", METHODS)
+def test_features_that_are_not_finite_are_an_error(cls):
+    with pytest.raises(MethodError, match="NaN or inf"):
+        cls().fit(FeatureSet({Field.FEATURES: torch.tensor([[1.0], [torch.nan]])}), None)
