@@ -38,8 +38,8 @@ class PyOD(Method):
         MethodError: an unknown detector, features that are not finite, or a detector that refuses the features.
 
     Reference: Zhao, Nasrullah & Li, PyOD: A Python Toolbox for Scalable Outlier Detection, JMLR 20, 2019,
-    arXiv 1901.01588; Han et al., ADBench, NeurIPS 2022, arXiv 2206.09426. COF and SOD are left out: PyOD scores a sample
-    of theirs by the other samples that are scored with it; so it does for ECOD and COPOD, which are methods of their
+    arXiv 1901.01588; Han et al., ADBench, NeurIPS 2022, arXiv 2206.09426. COF and SOD are left out: PyOD scores their
+    samples by the others scored with them; so it does with ECOD and COPOD, which are methods of their
     own here.
     """
 
