@@ -97,3 +97,18 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 def test_an_unknown_detector_is_refused():
     with pytest.raises(MethodError, match="detector out of range — found 'SOD' — allowed: IForest"):
         PyOD("SOD")
+
+
+@installed
+def test_a_detector_is_fitted_on_a_seeded_subset_where_there_are_more_samples():
+    fitted = PyOD("KNN", max_train=50).fit(DATA.train, None)
+    chosen = np.sort(np.random.default_rng(0).choice(len(TRAIN), 50, replace=False))
+    expected = NearestNeighbors(n_neighbors=5).fit(TRAIN[chosen]).kneighbors(TEST)[0][:, -1]
+    assert_equal(fitted.score(DATA.test), expected)
+    other = PyOD("KNN", seed=1, max_train=50).fit(DATA.train, None)
+    assert not torch.equal(fitted.score(DATA.test), other.score(DATA.test))
+
+
+def test_a_subset_of_one_sample_is_refused():
+    with pytest.raises(MethodError, match="max_train out of range — found 1"):
+        PyOD("KNN", max_train=1)
