@@ -145,7 +145,7 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, li
         tuned = _tune(spec, TuneSetup(features, fitting, device, runtime.score_batch), say)
     method = with_params(spec.method, tuned.params)
     with clock.stage("fit"):
-        fit(method, fitting, features, device)
+        method = fit(method, fitting, features, device)
     splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None)
     with clock.stage("score"):
         scores = score_splits(method, (*benchmark.test_splits(), *splits), features, (device, runtime.score_batch))
