@@ -12,7 +12,7 @@ from openbench.errors import MetricError
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-_BLOCK = 8192  # curve entries worked on at a time: 64 KiB an array
+BLOCK = 8192  # curve entries worked on at a time: 64 KiB an array
 
 
 def as_scores(values: ArrayLike, name: str) -> Floats:
@@ -130,16 +130,17 @@ class PooledCurve:
         order = np.argsort(pooled, kind="stable")  # timsort: two presorted runs merge without a full sort
         np.take(pooled, order, out=values, mode="clip")  # "clip" lets take write to `out` without a copy
         is_ood = order > n
+        del order  # as large as the curve, and the rows hold all that follows
         ends = np.ones(values.size, dtype=bool)  # an entry is the last of its tie, or the leading −∞
         np.not_equal(values[2:], values[1:-1], out=ends[1:-1])
-        ood = np.cumsum(is_ood, out=order)
+        ood = np.cumsum(is_ood, out=spare.view(np.int64))
         if ends.all():
-            accepted = np.cumsum(np.logical_not(is_ood, out=is_ood), out=spare.view(np.int64))
+            accepted = np.cumsum(np.logical_not(is_ood, out=is_ood), out=pooled.view(np.int64))
             accepted -= 1  # the leading −∞ is no score
             return cls(values, accepted, ood)
         kept = np.flatnonzero(ends)
         thresholds = np.take(values, kept, out=pooled[: kept.size], mode="clip")
-        ood = np.take(ood, kept, out=spare.view(np.int64)[: kept.size], mode="clip")
+        ood = np.take(ood, kept, out=values.view(np.int64)[: kept.size], mode="clip")
         kept -= ood  # an entry's place is how many are accepted in all
         return cls(thresholds, kept, ood)
 
@@ -149,8 +150,8 @@ class PooledCurve:
         Sums and extrema over the curve run several times faster on them than on whole arrays, whose temporaries have
         to be fetched from the system page by page.
         """
-        for start in range(0, self.thresholds.size - 1, _BLOCK):
-            yield self.id_accepted[start : start + _BLOCK + 1], self.ood_accepted[start : start + _BLOCK + 1]
+        for start in range(0, self.thresholds.size - 1, BLOCK):
+            yield self.id_accepted[start : start + BLOCK + 1], self.ood_accepted[start : start + BLOCK + 1]
 
     @property
     def n(self) -> int:

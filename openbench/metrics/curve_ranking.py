@@ -38,7 +38,10 @@ def auroc(curve: PooledCurve) -> float:
 
 def _precision(hits: Counts, selected: Counts) -> Floats:
     """Return hits / selected; an empty selection has precision 1, as the curve starts at (recall 0, precision 1)."""
-    return np.divide(hits, selected, out=np.ones(hits.size), where=selected > 0)
+    precision = np.asarray(hits / np.maximum(selected, 1))
+    if not (selected[0] and selected[-1]):  # the counts are monotone: an empty selection is at an end
+        precision[selected == 0] = 1.0
+    return precision
 
 
 def aupr_out(curve: PooledCurve) -> PrecisionRecallAreas:

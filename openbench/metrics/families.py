@@ -121,7 +121,7 @@ def selective_family(pair: Pair, setting: Setting) -> Values:
     """Return the reject-option metrics of a pair; nothing if ID correctness is unknown."""
     if setting.id_side.cumulated is None:
         return {}
-    o, curve = setting.options, SelectiveCurve.of_pair(pair.curve, setting.id_side.cumulated)
+    o, curve = setting.options, SelectiveCurve(pair.curve, setting.id_side.cumulated)
     bounded = least_risk(curve, TprFpr(o.tpr, o.fpr))
     precise = least_risk(curve, PrecisionRecall(o.precision, o.recall, o.prior))
     costs = Costs(o.cost_reject_id, o.cost_accept_ood, o.cost_reject_ood, o.prior)

@@ -31,13 +31,21 @@ def _placements(n: int, m: int, a: Counts, b: Counts) -> tuple[Floats, Floats]:
     return 1.0 - (b[1:] + b[:-1]) / (2.0 * m), (a[1:] + a[:-1]) / (2.0 * n)
 
 
-def _placement_variances(curve: PooledCurve) -> tuple[float, float]:
-    """Return the unbiased variances of the ID and the OOD placements; 0 for a side of one sample."""
-    mean, squares = auroc(curve), np.zeros(2)  # both sides' placements average to the AUROC
+def _placement_variances(curve: PooledCurve, area: float) -> tuple[float, float]:
+    """Return the unbiased variances of the ID and the OOD placements, whose mean is `area`; 0 for a side of one."""
+    n, m, on_id, on_ood = curve.n, curve.m, 0.0, 0.0
     for a, b in curve.blocks():
-        for side, (values, counts) in enumerate(zip(_placements(curve.n, curve.m, a, b), (a, b), strict=True)):
-            squares[side] += np.dot((values - mean) ** 2, counts[1:] - counts[:-1])
-    return float(squares[0]) / max(1, curve.n - 1), float(squares[1]) / max(1, curve.m - 1)
+        # Twice the counts of `_placements`, centred: the divisions by 2m and 2n are left to the end.
+        below_id = (b[1:] + b[:-1]) - 2.0 * m * (1.0 - area)
+        below_ood = (a[1:] + a[:-1]) - 2.0 * n * area
+        on_id += float(np.dot(np.square(below_id, out=below_id), a[1:] - a[:-1]))
+        on_ood += float(np.dot(np.square(below_ood, out=below_ood), b[1:] - b[:-1]))
+    return on_id / (2.0 * m) ** 2 / max(1, n - 1), on_ood / (2.0 * n) ** 2 / max(1, m - 1)
+
+
+def _delong_variance(curve: PooledCurve, area: float) -> float:
+    of_id, of_ood = _placement_variances(curve, area)
+    return of_id / curve.n + of_ood / curve.m
 
 
 def delong_variance(curve: PooledCurve) -> float:
@@ -49,8 +57,7 @@ def delong_variance(curve: PooledCurve) -> float:
     Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988); Sun and Xu, IEEE Signal Processing Letters 21
         (2014), for the O(n log n) form.
     """
-    of_id, of_ood = _placement_variances(curve)
-    return of_id / curve.n + of_ood / curve.m
+    return _delong_variance(curve, auroc(curve))
 
 
 def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
@@ -73,7 +80,7 @@ def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
     for curve in curves:
         of_id, _ = _placements(n, curve.m, curve.id_accepted, curve.ood_accepted)
         on_id += np.repeat(of_id, np.diff(curve.id_accepted)) / len(curves)
-        from_ood += _placement_variances(curve)[1] / curve.m
+        from_ood += _placement_variances(curve, auroc(curve))[1] / curve.m
     return float(np.var(on_id)) / max(1, n - 1) + from_ood / len(curves) ** 2
 
 
@@ -99,7 +106,8 @@ def delong(curve: PooledCurve, level: float = 0.95) -> Interval:
         curve: the pair.
         level: coverage in (0, 1).
     """
-    return normal_interval(auroc(curve), delong_variance(curve), level)
+    area = auroc(curve)
+    return normal_interval(area, _delong_variance(curve, area), level)
 
 
 def resampled(curve: PooledCurve, rng: np.random.Generator) -> PooledCurve:

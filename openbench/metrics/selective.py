@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from openbench.errors import MetricError
-from openbench.metrics.curve import Counts, Floats, PooledCurve, as_scores, check_rate, least_count, most_count
+from openbench.metrics.curve import BLOCK, Counts, Floats, PooledCurve, as_scores, check_rate, least_count, most_count
 
 UNABLE: Final = "unable"  # no threshold satisfies the constraints: not a number, and never to be averaged as one
 Unable = Literal["unable"]
@@ -55,11 +55,12 @@ class SelectiveCurve:
 
     Args:
         pair: the pooled scores of the pair.
-        loss_accepted: (t+1,) Σ e_i over the ID samples accepted at each threshold.
+        cumulated: (n+1,) Σ e_i over the k ID samples of lowest score, from `running_loss`; looked up stretch by
+            stretch, so that no array of the curve's length is made.
     """
 
     pair: PooledCurve
-    loss_accepted: Floats
+    cumulated: Floats
 
     @classmethod
     def of(cls, id_scores: ArrayLike, losses: ArrayLike, ood_scores: ArrayLike) -> "SelectiveCurve":
@@ -69,25 +70,19 @@ class SelectiveCurve:
             MetricError: invalid scores or losses.
         """
         scores = as_scores(id_scores, "ID scores")
-        return cls.of_pair(PooledCurve.of(scores, ood_scores), running_loss(scores, losses))
-
-    @classmethod
-    def of_pair(cls, pair: PooledCurve, cumulated: Floats) -> "SelectiveCurve":
-        """Attach losses (from `running_loss`) to an existing curve; the ID side is sorted once for all pairs."""
-        return cls(pair, cumulated[pair.id_accepted])
+        return cls(PooledCurve.of(scores, ood_scores), running_loss(scores, losses))
 
     def risk(self, where: slice | Counts) -> Floats:
         """Return R = Σ e_i c_i / Σ c_i at some entries, +inf where nothing of ID is accepted."""
         accepted = self.pair.id_accepted[where]
-        some = accepted > 0
-        return np.asarray(np.divide(self.loss_accepted[where], accepted, out=np.full(some.size, np.inf), where=some))
+        risk = np.asarray(self.cumulated[accepted] / np.maximum(accepted, 1))
+        risk[accepted == 0] = np.inf
+        return risk
 
     def blocks(self) -> Iterator[tuple[Counts, Counts, Floats]]:
         """Yield (id_accepted, ood_accepted, loss_accepted) in the overlapping stretches of `PooledCurve.blocks`."""
-        start = 0
         for a, b in self.pair.blocks():
-            yield a, b, self.loss_accepted[start : start + a.size]
-            start += a.size - 1
+            yield a, b, self.cumulated[a]
 
 
 class Constraint(Protocol):
@@ -135,9 +130,12 @@ class PrecisionRecall:
         """Return indices: recall leaves an end of the curve, but precision is not monotone in the threshold."""
         kappa, pi = check_rate(self.precision, "minimal precision"), check_rate(self.prior, "OOD prior")
         first = np.searchsorted(pair.id_accepted, least_count(check_rate(self.recall, "minimal recall"), pair.n))
-        kept = (1.0 - pi) / pair.n * pair.id_accepted[first:]
-        wrong = pi / pair.m * pair.ood_accepted[first:]
-        return first + np.flatnonzero((kept >= kappa * (kept + wrong)) & (kept > 0))
+        found = []
+        for start in range(int(first), pair.thresholds.size, BLOCK):
+            kept = (1.0 - pi) / pair.n * pair.id_accepted[start : start + BLOCK]
+            wrong = pi / pair.m * pair.ood_accepted[start : start + BLOCK]
+            found.append(start + np.flatnonzero((kept >= kappa * (kept + wrong)) & (kept > 0)))
+        return np.concatenate(found)
 
 
 @dataclass(frozen=True)
@@ -167,12 +165,21 @@ def least_risk(curve: SelectiveCurve, constraint: Constraint) -> OperatingPoint 
     Reference: Franc, Prusa, Paplham, "Reject option models comprising out-of-distribution detection", 2023,
         arXiv 2307.05199.
     """
-    where = constraint.feasible(curve.pair)
-    risk, thresholds = curve.risk(where), curve.pair.thresholds[where]
-    if risk.size == 0 or not np.isfinite(risk).any():
-        return UNABLE
-    best = int(np.argmin(risk))
-    return OperatingPoint(float(risk[best]), float(thresholds[best]))
+    best: OperatingPoint | Unable = UNABLE
+    for where in _stretches(constraint.feasible(curve.pair)):
+        risk = curve.risk(where)
+        at = int(np.argmin(risk))
+        if risk[at] < (np.inf if best == UNABLE else best.value):
+            best = OperatingPoint(float(risk[at]), float(curve.pair.thresholds[where][at]))
+    return best
+
+
+def _stretches(where: slice | Counts) -> Iterator[slice | Counts]:
+    """Cut admissible entries into non-empty stretches that fit the processor's cache."""
+    if isinstance(where, slice):
+        yield from (slice(i, min(i + BLOCK, where.stop)) for i in range(where.start, where.stop, BLOCK))
+    else:
+        yield from (where[i : i + BLOCK] for i in range(0, where.size, BLOCK))
 
 
 def least_cost(curve: SelectiveCurve, costs: Costs) -> OperatingPoint:
@@ -189,17 +196,20 @@ def least_cost(curve: SelectiveCurve, costs: Costs) -> OperatingPoint:
     if not all(np.isfinite(price) and price >= 0 for price in prices):
         raise MetricError(f"costs must be finite and ≥ 0 — found {prices} — a wrong class costs 1 — rescale them")
     pi, pair = check_rate(costs.prior, "OOD prior"), curve.pair
+    # The cost is linear in what is accepted: a constant, and one price for each loss, ID input and OOD input.
+    fixed = (1.0 - pi) * costs.reject_id + pi * costs.reject_ood
+    per_loss, per_id = (1.0 - pi) / pair.n, -(1.0 - pi) * costs.reject_id / pair.n
+    per_ood = pi * (costs.accept_ood - costs.reject_ood) / pair.m
     best, at, start = np.inf, 0, 0
     for a, b, loss in curve.blocks():
-        phi, rho = a / pair.n, b / pair.m
-        on_id = loss / pair.n + costs.reject_id * (1.0 - phi)
-        on_ood = costs.accept_ood * rho + costs.reject_ood * (1.0 - rho)
-        expected = (1.0 - pi) * on_id + pi * on_ood
+        expected = per_loss * loss
+        expected += per_id * a
+        expected += per_ood * b
         lowest = int(np.argmin(expected))
         if expected[lowest] < best:
             best, at = float(expected[lowest]), start + lowest
         start += a.size - 1
-    return OperatingPoint(best, float(pair.thresholds[at]))
+    return OperatingPoint(fixed + best, float(pair.thresholds[at]))
 
 
 def risk_coverage(curve: SelectiveCurve, max_fpr: float = 1.0) -> tuple[Floats, Floats]:
@@ -240,4 +250,4 @@ def ccr_at_fpr(curve: SelectiveCurve, fpr: float) -> float:
     """
     last = TprFpr(0.0, fpr).feasible(curve.pair).stop - 1
     accepted = int(curve.pair.id_accepted[last])
-    return (accepted - float(curve.loss_accepted[last])) / curve.pair.n
+    return (accepted - float(curve.cumulated[accepted])) / curve.pair.n
