@@ -131,3 +131,31 @@ def benjamini_hochberg(p: ArrayLike, level: float) -> NDArray[np.bool_]:
     ordered = np.sort(values)
     passing = np.flatnonzero(ordered <= level * np.arange(1, values.size + 1) / values.size)
     return values <= (ordered[passing[-1]] if passing.size else -1.0)
+
+
+def discoveries(curve: PooledCurve, calibration: ArrayLike, level: float) -> tuple[int, int]:
+    """Return how many ID and OOD scores of a pair Benjamini–Hochberg flags, all of them tested together.
+
+    The same selection as `benjamini_hochberg(p_values(calibration, scores), level)`, from the sorted curve: marginal
+    p-values take one of n+1 values, so the curve is read at n thresholds and nothing of its length is made.
+
+    Args:
+        curve: the pair.
+        calibration: (n,) ID scores in neither side of the pair.
+        level: q in (0, 1).
+
+    Raises:
+        MetricError: invalid calibration scores, or a level out of range.
+    """
+    check_rate(level, "false discovery rate", closed=False)
+    falling = np.sort(as_scores(calibration, "calibration scores"))[::-1]
+    # A score has K ≤ k iff it exceeds the k-th largest calibration score; p = 1, at K = n+1, is never selected.
+    entries = np.searchsorted(curve.thresholds, falling, side="right") - 1
+    tested = curve.n + curve.m
+    rejected = tested - (curve.id_accepted[entries] + curve.ood_accepted[entries])
+    p = np.arange(1, falling.size + 1) / (falling.size + 1)
+    passing = np.flatnonzero((p <= level * rejected / tested) & (rejected > 0))
+    if not passing.size:
+        return 0, 0
+    last = entries[passing[-1]]
+    return curve.n - int(curve.id_accepted[last]), curve.m - int(curve.ood_accepted[last])

@@ -7,7 +7,7 @@ import numpy as np
 
 from openbench.errors import MetricError
 from openbench.metrics import curve_ranking
-from openbench.metrics.conformal import benjamini_hochberg, conformal_auroc, conformal_fpr95, p_values
+from openbench.metrics.conformal import conformal_auroc, conformal_fpr95, discoveries
 from openbench.metrics.curve import Floats, PooledCurve
 from openbench.metrics.intervals import bootstrap_keys, delong
 from openbench.metrics.keys import rate_label
@@ -143,11 +143,10 @@ def conformal_family(pair: Pair, setting: Setting) -> Values:
         "conformal_fpr95": conformal_fpr95(pair.curve, setting.table),
     }
     if setting.id_val is not None:
-        tested = np.concatenate([setting.id_side.scores, pair.ood])
-        flagged = benjamini_hochberg(p_values(setting.id_val, tested), setting.options.fdr)
-        n, label = setting.id_side.scores.size, rate_label(setting.options.fdr)
-        values[f"bh_power@{label}"] = float(flagged[n:].mean())
-        values[f"bh_fdp@{label}"] = float(flagged[:n].sum()) / max(1, int(flagged.sum()))
+        alarms, found = discoveries(pair.curve, setting.id_val, setting.options.fdr)
+        label = rate_label(setting.options.fdr)
+        values[f"bh_power@{label}"] = found / pair.curve.m
+        values[f"bh_fdp@{label}"] = alarms / max(1, alarms + found)
     return values
 
 

@@ -12,6 +12,7 @@ from openbench.metrics.conformal import (
     conformal_fpr,
     conformal_fpr95,
     conformal_ranks,
+    discoveries,
     p_values,
 )
 from openbench.metrics.corrections import correction_table
@@ -120,6 +121,25 @@ def test_benjamini_hochberg_controls_the_false_discovery_rate_of_conformal_p_val
         proportions.append(flagged[:80].sum() / max(1, flagged.sum()))
     assert np.mean(proportions) <= 0.2 + 4 * np.std(proportions) / np.sqrt(600)
     assert np.mean(proportions) > 0.1  # π₀·q = 0.16: the procedure is not idle
+
+
+@given(INTEGERS, INTEGERS, INTEGERS, st.sampled_from([0.05, 0.2, 0.5, 0.9]))
+@settings(deadline=None, max_examples=200)
+def test_discoveries_are_those_of_scipy_on_p_values_counted_one_by_one(calibration, ids, ood, level):
+    pooled = np.concatenate([ids, ood + 1.5])
+    p = (1 + (calibration[None, :] >= pooled[:, None]).sum(axis=1)) / (calibration.size + 1)
+    flagged = false_discovery_control(p) <= level + 1e-12
+    got = discoveries(PooledCurve.of(ids, ood + 1.5), calibration, level)
+    assert got == (flagged[: ids.size].sum(), flagged[ids.size :].sum())
+
+
+def test_discoveries_find_most_of_a_distant_set():
+    rng = np.random.default_rng(5)
+    calibration, ids, ood = rng.normal(size=2000), rng.normal(size=900), rng.normal(6, 1, 300)
+    alarms, found = discoveries(PooledCurve.of(ids, ood), calibration, 0.1)
+    flagged = benjamini_hochberg(p_values(calibration, np.concatenate([ids, ood])), 0.1)
+    assert (alarms, found) == (flagged[:900].sum(), flagged[900:].sum())
+    assert found > 290
 
 
 def test_benjamini_hochberg_flags_nothing_when_nothing_is_small():
