@@ -18,7 +18,7 @@ class MetricOptions:
     """Families and operating points; rates are fractions. Lists (from yaml) become tuples.
 
     Args:
-        families: any of FAMILIES.
+        families: any of `ranking`, `threshold`, `selective`, `conformal`, `intervals`, `prediction_sets`.
         autc_scaling: which scores fix the map to [0, 1] for AUTC: `benchmark`, `pair`, `validation`, `none`.
         autc_weight: w of w·AUFPR + (1−w)·AUFNR.
         tpr: φ_min of `risk@tpr,fpr`, the least share of ID accepted.
@@ -31,7 +31,8 @@ class MetricOptions:
         cost_reject_ood: ε3.
         ccr_fprs: shares of OOD accepted at which the correct classification rate is read.
         delta: δ, the probability that the conformal guarantee may fail.
-        correction: one of CORRECTIONS.
+        correction: `none`, `simes`, `dkwm`, `asymptotic`, `monte_carlo`, `monte_carlo_published` or
+            `equal_local_level`.
         fdr: q of the Benjamini–Hochberg selection.
         confidence: level of the intervals.
         replicates: bootstrap resamples per pair; 0 leaves DeLong's intervals only.
