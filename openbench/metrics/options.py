@@ -31,8 +31,7 @@ class MetricOptions:
         cost_reject_ood: ε3.
         ccr_fprs: shares of OOD accepted at which the correct classification rate is read.
         delta: δ, the probability that the conformal guarantee may fail.
-        correction: `none`, `simes`, `dkwm`, `asymptotic`, `monte_carlo`, `monte_carlo_published` or
-            `equal_local_level`.
+        correction: none, simes, dkwm, asymptotic, monte_carlo, monte_carlo_published, equal_local_level.
         fdr: q of the Benjamini–Hochberg selection.
         confidence: level of the intervals.
         replicates: bootstrap resamples per pair; 0 leaves DeLong's intervals only.
