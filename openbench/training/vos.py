@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.errors import ConfigError, did_you_mean
+from openbench.training import queues
 from openbench.training.base import Batch, Moment, TrainingMethod, features_and_logits, head_of
 from openbench.training.recipe import Recipe
 
@@ -43,16 +44,11 @@ class WithQueues(nn.Module):
 
     def full(self) -> bool:
         """Whether every class has all its features."""
-        return bool((self.seen >= self.queue.shape[1]).all())
+        return queues.full(self.queue, self.seen)
 
     def remember(self, features: Tensor, labels: Tensor) -> None:
         """Put features (n, d) into their classes' queues, in place of the oldest."""
-        length = self.queue.shape[1]
-        for k in sorted(set(labels.tolist())):
-            own = features[labels == k][-length:]
-            places = (self.seen[k] + torch.arange(len(own), device=own.device)) % length
-            self.queue[k, places] = own.to(self.queue.dtype)
-            self.seen[k] += len(own)
+        queues.remember(self.queue, self.seen, features, labels)
 
     def energy(self, logits: Tensor) -> Tensor:
         """Return log Σ_k max(w_k, 0) exp(z_k), (n,): minus the weighted free energy."""

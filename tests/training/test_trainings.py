@@ -33,6 +33,7 @@ RECIPE = Recipe(epochs=6, batch_size=16, lr=0.05, augment=(RandomCrop(1), Horizo
 SMALL = {
     "vos": {"queue": 8, "start": 0.3},
     "mcd": {"start": 0.5},
+    "npos": {"queue": 12, "k": 4, "select": 6, "sample_from": 10, "keep_farthest": 4, "start": 0.3},
     "outlier_exposure": {"outliers_per_step": 20},
     "energy_bounded": {"outliers_per_step": 20, "m_in": -4.0, "m_out": -1.0},
 }

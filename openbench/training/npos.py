@@ -1,0 +1,208 @@
+"""Outliers without a density model: noise around the ID features with the farthest neighbours, told by a small MLP."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.errors import ConfigError, did_you_mean
+from openbench.training import queues
+from openbench.training.base import (
+    Batch,
+    Moment,
+    Selection,
+    Surface,
+    TrainingData,
+    TrainingMethod,
+    features_and_logits,
+)
+from openbench.training.cider import CIDER, OnSphere, dispersion, moved
+from openbench.training.recipe import Recipe
+
+Compat = Literal["paper", "openood"]
+# CIDER's, which the compactness loss is scaled by τ over.
+_BASE_TEMPERATURE = 0.07
+
+
+class WithBoundary(OnSphere):
+    """CIDER's network and prototypes, the last features of every class, and an MLP that tells ID from outliers.
+
+    Args:
+        network: the backbone's network.
+        feature_dim: d.
+        num_classes: c.
+        width: dimensions of the projection, and of the MLP's hidden layer.
+        length: features kept per class.
+    """
+
+    def __init__(self, network: nn.Module, feature_dim: int, num_classes: int, width: int, *, length: int) -> None:
+        super().__init__(network, feature_dim, num_classes, width)
+        self.decide = nn.Sequential(nn.Linear(feature_dim, width), nn.ReLU(inplace=True), nn.Linear(width, 1))
+        self.queue: Tensor
+        self.seen: Tensor
+        self.register_buffer("queue", torch.zeros(num_classes, length, feature_dim))
+        self.register_buffer("seen", torch.zeros(num_classes, dtype=torch.int64))
+
+    def full(self) -> bool:
+        """Whether every class has had as many features as its queue holds."""
+        return queues.full(self.queue, self.seen)
+
+    def remember(self, features: Tensor, labels: Tensor) -> None:
+        """Put features (n, d) into their classes' queues, in place of the oldest."""
+        queues.remember(self.queue, self.seen, features, labels)
+
+
+def remoteness(queries: Tensor, bank: Tensor, k: int) -> Tensor:
+    """Return 1 − cosine of each query (m, d) and its k-th nearest row of `bank` (n, d), (m,).
+
+    On the unit sphere this orders as the distance ‖q̂ − b̂‖² = 2(1 − cosine) does. A zero vector has no direction: as a
+    row it is nobody's neighbour, as a query it is infinitely far from all.
+    """
+    cosine = functional.normalize(queries, dim=1) @ functional.normalize(bank, dim=1).T
+    undirected = ~queries.any(dim=1)[:, None] | ~bank.any(dim=1)[None, :]
+    return (1 - cosine).masked_fill(undirected, float("inf")).kthvalue(k, dim=1).values
+
+
+@dataclass(frozen=True)
+class NPOS(TrainingMethod):
+    """w_c·comp + w_d·disp + λ·BCE(φ(f), is-ID), φ an MLP on features f of the batch and on synthesised outliers.
+
+    comp and disp are CIDER's. For each class, `pick` features are drawn from the `select` of its queue that have the
+    largest distance, on the unit sphere, to their `k`-th nearest in it (themselves counted); around each, `sample_from`
+    points f + σε are drawn with ε ~ N(0, I), the same ε for all, and the `keep_farthest` points whose `k`-th nearest in
+    the queue is farthest are the outliers. Neighbours are exact. Outliers begin when the queues of all classes are full
+    and the share `start` of the epochs is over. The epoch of lowest loss is kept; the evaluated head is CIDER's.
+
+    Args:
+        compactness: w_c ≥ 0; 1.
+        dispersion: w_d ≥ 0; 0.5.
+        weight: λ ≥ 0; 0.1.
+        temperature: τ > 0 of comp and disp; 0.1.
+        keep: α in [0, 1) of the moving prototypes; 0.95.
+        width: dimensions of the projection; 128.
+        start: share of the epochs without outliers; 0.4 (epoch 40 of 100).
+        queue: features kept per class; 1000.
+        k: which neighbour; 300 for CIFAR, 400 for ImageNet-200.
+        select: candidates for the boundary per class; 200.
+        pick: boundary features per class and step; 2.
+        sample_from: points drawn around each; 600, for ImageNet-200 1000.
+        keep_farthest: outliers among them; 200, for ImageNet-200 300.
+        sigma: σ > 0; 0.1.
+        compat: `openood` does what the authors' code and OpenOOD's do instead: every epoch empties the queues to
+            zeros, though they count as full, so that boundary features are zeros until a class has been seen `queue`
+            times; and the table of distances is read with rows and columns exchanged, so that the points kept are not
+            the farthest but unrelated to their distance.
+
+    Reference:
+        Tao, Du, Zhu, Li: Non-parametric outlier synthesis, ICLR 2023, arXiv:2303.02966. Hyper-parameters are those of
+        OpenOOD's CIFAR-10 script. There a rate of its own is announced for φ and overwritten by the schedule; here φ
+        has the rate of all.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    compactness: float = 1.0
+    dispersion: float = 0.5
+    weight: float = 0.1
+    temperature: float = 0.1
+    keep: float = 0.95
+    width: int = 128
+    start: float = 0.4
+    queue: int = 1000
+    k: int = 300
+    select: int = 200
+    pick: int = 2
+    sample_from: int = 600
+    keep_farthest: int = 200
+    sigma: float = 0.1
+    compat: Compat = "paper"
+
+    reference: ClassVar[str] = "Tao, Du, Zhu, Li, ICLR 2023, arXiv:2303.02966"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "knn"
+    selection: ClassVar[Selection] = "train_loss"
+    views: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        """Check the choice and the ranges."""
+        if self.compat not in get_args(Compat):
+            hint = did_you_mean(str(self.compat), get_args(Compat))
+            raise ConfigError(f"training.compat — found {self.compat!r} — allowed: {', '.join(get_args(Compat))}{hint}")
+        weights = min(self.compactness, self.dispersion, self.weight) >= 0
+        rates = 0 <= self.keep < 1 and 0 <= self.start <= 1 and self.temperature > 0 and self.sigma > 0
+        counts = self.width >= 1 and 1 <= self.k <= self.queue and 1 <= self.pick <= self.select <= self.queue
+        if not (weights and rates and counts and 1 <= self.keep_farthest <= self.sample_from):
+            allowed = (
+                "compactness, dispersion, weight ≥ 0, temperature, sigma > 0, 0 ≤ keep < 1, 0 ≤ start ≤ 1, width ≥ 1, "
+                "1 ≤ k ≤ queue, 1 ≤ pick ≤ select ≤ queue, 1 ≤ keep_farthest ≤ sample_from"
+            )
+            raise ConfigError(f"training — found {self} — allowed: {allowed}")
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> WithBoundary:
+        """Return the network with projection, prototypes, queues and the MLP."""
+        return WithBoundary(model, feature_dim, num_classes, self.width, length=self.queue)
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return all parameters but those of the unused classifier."""
+        return self._cider.parameter_groups(model)
+
+    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
+        """Before the first step, put prototypes and directions at the class means of all training images."""
+        self._cider.on_epoch_start(model, moment, data)
+        if self.compat == "openood" and isinstance(model, WithBoundary):
+            model.queue.zero_()
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of a batch; moves prototypes and directions by it, and puts its features into the queues."""
+        if not isinstance(model, WithBoundary):
+            raise TypeError(f"NPOS.loss: found {type(model).__name__} — pass what prepare returned")
+        features, _ = features_and_logits(model.network, batch.images)
+        embedded = functional.normalize(model.project(features).float(), dim=1)
+        prototypes = moved(model.prototypes, embedded, batch.labels, self.keep)
+        model.prototypes = prototypes.detach()
+        directions = functional.normalize(features.detach().float(), dim=1)
+        model.directions = moved(model.directions, directions, batch.labels, self.keep)
+        entropy = functional.cross_entropy(embedded @ model.prototypes.T / self.temperature, batch.labels)
+        compact = self.temperature / _BASE_TEMPERATURE * entropy
+        loss = self.compactness * compact + self.dispersion * dispersion(prototypes, self.temperature)
+        model.remember(features.detach(), batch.labels)
+        if model.full() and batch.moment.epoch >= self.start * batch.moment.epochs:
+            outliers = self.outliers(model.queue, batch.moment.generator)
+            loss = loss + self.weight * self.uncertainty(model, features, outliers)
+        return loss
+
+    def uncertainty(self, model: WithBoundary, features: Tensor, outliers: Tensor) -> Tensor:
+        """Return the binary cross-entropy of telling features (n, d) from outliers (m, d), over all n + m of them."""
+        told = model.decide(torch.cat([features.float(), outliers]))[:, 0].float()
+        is_id = torch.zeros_like(told)
+        is_id[: len(features)] = 1
+        return functional.binary_cross_entropy_with_logits(told, is_id)
+
+    @torch.no_grad()
+    def outliers(self, queue: Tensor, generator: torch.Generator) -> Tensor:
+        """Return outliers (c·pick·keep_farthest, d) of queues (c, length, d), class by class, without gradient."""
+        noise = torch.randn(self.sample_from, queue.shape[2], generator=generator).to(queue.device)
+        with torch.autocast(queue.device.type, enabled=False):
+            return torch.cat([self._around_boundary(own, noise, generator) for own in queue])
+
+    def _around_boundary(self, own: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
+        boundary = remoteness(own, own, self.k).topk(self.select).indices
+        picked = own[boundary[torch.randperm(self.select, generator=generator)[: self.pick].to(own.device)]]
+        points = (picked[:, None] + self.sigma * noise).flatten(0, 1)
+        distance = remoteness(points, own, self.k)
+        if self.compat == "openood":
+            farthest = distance.view(self.sample_from, self.pick).topk(self.keep_farthest, dim=0).indices.T
+        else:
+            farthest = distance.view(self.pick, self.sample_from).topk(self.keep_farthest, dim=1).indices
+        first = self.sample_from * torch.arange(self.pick, device=own.device)
+        return points[(first[:, None] + farthest).flatten()]
+
+    def surface(self, model: nn.Module) -> Surface:
+        """Return the network with class mean directions as its head."""
+        return self._cider.surface(model)
+
+    @property
+    def _cider(self) -> CIDER:
+        """The part of this training that is CIDER's."""
+        return CIDER(self.recipe, temperature=self.temperature, keep=self.keep, width=self.width)
