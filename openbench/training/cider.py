@@ -1,6 +1,5 @@
 """Compact classes and far-apart prototypes on the sphere: CIDER."""
 
-import copy
 import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -10,67 +9,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.errors import ConfigError
-from openbench.training.base import (
-    Batch,
-    Moment,
-    Selection,
-    Surface,
-    TrainingData,
-    TrainingMethod,
-    features_and_logits,
-    head_of,
-)
+from openbench.training.base import Batch, Moment, Selection, Surface, TrainingData, TrainingMethod
+from openbench.training.projected import Projected, moved, projected
 from openbench.training.recipe import Recipe
 
 # The official code scales the compactness loss by τ over this.
 _BASE_TEMPERATURE = 0.07
 
 
-class OnSphere(nn.Module):
+class OnSphere(Projected):
     """The network, a projection to the sphere, class prototypes there, and class mean directions of the features."""
 
     def __init__(self, network: nn.Module, feature_dim: int, num_classes: int, width: int) -> None:
-        super().__init__()
-        self.network = network
-        self.project = nn.Sequential(
-            nn.Linear(feature_dim, feature_dim), nn.ReLU(inplace=True), nn.Linear(feature_dim, width)
-        )
+        super().__init__(network, feature_dim, num_classes, width)
         self.prototypes: Tensor
-        self.directions: Tensor
         self.register_buffer("prototypes", torch.zeros(num_classes, width))
-        self.register_buffer("directions", torch.zeros(num_classes, feature_dim))
-
-    def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return unit features (n, d) and unit projections (n, width)."""
-        features, _ = features_and_logits(self.network, images)
-        return functional.normalize(features, dim=1), functional.normalize(self.project(features), dim=1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images (n, channels, h, w) to products of features with class mean directions (n, c)."""
-        features, _ = features_and_logits(self.network, images)
-        return features @ functional.normalize(self.directions, dim=1).T
-
-
-def moved(prototypes: Tensor, embedded: Tensor, labels: Tensor, keep: float) -> Tensor:
-    """Return prototypes (c, d) after P_y ← normalise(α P_y + (1 − α) h) for every sample in turn, with gradients to h.
-
-    Classes do not influence one another, so the i-th samples of all classes are taken at once.
-
-    Args:
-        prototypes: (c, d) of unit length.
-        embedded: h (n, d).
-        labels: (n,).
-        keep: α in [0, 1].
-    """
-    order = torch.argsort(labels, stable=True)
-    counts = torch.bincount(labels, minlength=len(prototypes))
-    first = counts.cumsum(0) - counts
-    for i in range(int(counts.max())):
-        present = counts > i
-        samples = embedded[order[first[present] + i]]
-        step = functional.normalize(keep * prototypes[present] + (1 - keep) * samples, dim=1)
-        prototypes = prototypes.index_put((present.nonzero()[:, 0],), step)
-    return prototypes
 
 
 def dispersion(prototypes: Tensor, temperature: float) -> Tensor:
@@ -125,8 +78,7 @@ class CIDER(TrainingMethod):
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return all parameters but those of the unused classifier."""
-        unused = set(head_of(model.get_submodule("network")).parameters())
-        return [{"params": [p for p in model.parameters() if p not in unused]}]
+        return projected(model, "CIDER.parameter_groups").learning()
 
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
         """Before the first step, put prototypes and directions at the class means of all training images."""
@@ -149,15 +101,11 @@ class CIDER(TrainingMethod):
         embedded = embedded.float()
         prototypes = moved(model.prototypes, embedded, batch.labels, self.keep)
         model.prototypes = prototypes.detach()
-        model.directions = moved(model.directions, features.detach().float(), batch.labels, self.keep)
+        model.follow(features, batch.labels, self.keep)
         logits = embedded @ model.prototypes.T / self.temperature
         compactness = self.temperature / _BASE_TEMPERATURE * functional.cross_entropy(logits, batch.labels)
         return self.weight * compactness + dispersion(prototypes, self.temperature)
 
     def surface(self, model: nn.Module) -> Surface:
         """Return the network with class mean directions as its head."""
-        network = copy.deepcopy(model.get_submodule("network"))
-        head = head_of(network)
-        head.weight.copy_(functional.normalize(model.get_buffer("directions"), dim=1))
-        head.bias = nn.Parameter(torch.zeros_like(head.weight[:, 0]))
-        return Surface(network, head, network)
+        return projected(model, "CIDER.surface").surface()
