@@ -18,7 +18,8 @@ from openbench.training.base import (
     TrainingMethod,
     features_and_logits,
 )
-from openbench.training.cider import CIDER, OnSphere, dispersion, moved
+from openbench.training.cider import CIDER, OnSphere, dispersion
+from openbench.training.projected import moved, projected
 from openbench.training.recipe import Recipe
 
 Compat = Literal["paper", "openood"]
@@ -145,11 +146,11 @@ class NPOS(TrainingMethod):
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return all parameters but those of the unused classifier."""
-        return self._cider.parameter_groups(model)
+        return projected(model, "NPOS.parameter_groups").learning()
 
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
         """Before the first step, put prototypes and directions at the class means of all training images."""
-        self._cider.on_epoch_start(model, moment, data)
+        CIDER(self.recipe).on_epoch_start(model, moment, data)
         if self.compat == "openood" and isinstance(model, WithBoundary):
             model.queue.zero_()
 
@@ -161,8 +162,7 @@ class NPOS(TrainingMethod):
         embedded = functional.normalize(model.project(features).float(), dim=1)
         prototypes = moved(model.prototypes, embedded, batch.labels, self.keep)
         model.prototypes = prototypes.detach()
-        directions = functional.normalize(features.detach().float(), dim=1)
-        model.directions = moved(model.directions, directions, batch.labels, self.keep)
+        model.follow(functional.normalize(features, dim=1), batch.labels, self.keep)
         entropy = functional.cross_entropy(embedded @ model.prototypes.T / self.temperature, batch.labels)
         compact = self.temperature / _BASE_TEMPERATURE * entropy
         loss = self.compactness * compact + self.dispersion * dispersion(prototypes, self.temperature)
@@ -200,9 +200,4 @@ class NPOS(TrainingMethod):
 
     def surface(self, model: nn.Module) -> Surface:
         """Return the network with class mean directions as its head."""
-        return self._cider.surface(model)
-
-    @property
-    def _cider(self) -> CIDER:
-        """The part of this training that is CIDER's."""
-        return CIDER(self.recipe, temperature=self.temperature, keep=self.keep, width=self.width)
+        return projected(model, "NPOS.surface").surface()
