@@ -1,0 +1,156 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from torch.nn import functional
+from training_toys import CLASSES, FEATURES, backbone
+
+from openbench.errors import ConfigError
+from openbench.training.base import Batch, Moment, features_and_logits
+from openbench.training.palm import PALM, Mixture, assignment, contrast
+
+Array = NDArray[np.float64]
+METHOD = PALM(weight=0.7, temperature=0.2, keep=0.6, prototypes=4, top=3, epsilon=0.3, width=6)
+
+
+def batch() -> Batch:
+    images = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 0, 0, 0, 1, 2, 0, 1, 0, 0, 2, 1])
+    return Batch(images, labels, torch.arange(12), Moment(3, 10, 9, 50, torch.Generator().manual_seed(3)))
+
+
+def model_of(method: PALM = METHOD) -> Mixture:
+    torch.manual_seed(1)
+    model = method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
+    model.prototypes.copy_(functional.normalize(torch.randn(model.prototypes.shape), dim=2))
+    return model
+
+
+def embedded(model: Mixture, given: Batch) -> Array:
+    f = features_and_logits(model.network, given.images)[0].detach().double().numpy()
+    first, _, second = model.project
+    w1, b1, w2, b2 = (t.detach().double().numpy() for t in (first.weight, first.bias, second.weight, second.bias))
+    h = np.maximum(f @ w1.T + b1, 0) @ w2.T + b2
+    return h / np.linalg.norm(h, axis=1, keepdims=True)
+
+
+def transported(h: Array, p: Array, epsilon: float, rounds: int = 3) -> Array:
+    """Sinkhorn on the matrix itself, prototypes as rows: each to 1/K, then each sample to 1/B; times B at the end."""
+    q = np.exp(p @ h.T / epsilon)
+    q /= q.sum()
+    for _ in range(rounds):
+        for row in q:
+            row /= row.sum() * len(q)
+        for column in q.T:
+            column /= column.sum() * q.shape[1]
+    return q.T * q.shape[1]
+
+
+def kept(weights: Array, top: int) -> Array:
+    """The `top` largest weights of a sample, scaled to sum 1; zero elsewhere."""
+    chosen = np.zeros_like(weights)
+    best = np.argsort(-weights)[:top]
+    chosen[best] = weights[best] / weights[best].sum()
+    return chosen
+
+
+def published(method: PALM, p: Array, h: Array, y: NDArray[np.int64]) -> tuple[float, Array]:
+    """The loss and the moved prototypes (c·count, width), sample by sample and prototype by prototype."""
+    c, count = CLASSES, method.prototypes
+    own = [np.arange(c * count) // count == yi for yi in y]
+    q = transported(h, p, method.epsilon)
+    first = np.array([kept(np.where(mask, row, 0.0), method.top) for row, mask in zip(q, own, strict=True)])
+    new = p.copy()
+    for k in range(len(p)):
+        if first[:, k].sum() > 0:
+            mean = sum(w * hi for w, hi in zip(first[:, k] / first[:, k].sum(), h, strict=True))
+            new[k] = method.keep * p[k] + (1 - method.keep) * mean
+            new[k] /= np.linalg.norm(new[k])
+    q = transported(h, new, method.epsilon)
+    total = 0.0
+    for hi, row, chosen in zip(h, q, first > 0, strict=True):
+        weights = np.where(chosen, row, 0.0) / row[chosen].sum()
+        logits = new @ hi / method.temperature
+        total -= (weights * logits).sum() - logsumexp(logits)
+    apart = 0.0
+    for i in range(len(new)):
+        s = [new[i] @ new[j] / 0.5 for j in range(len(new)) if j != i]
+        friends = [new[i] @ new[j] / 0.5 for j in range(len(new)) if j != i and j // count == i // count]
+        apart -= np.mean(friends) - np.log(np.sum(np.exp(s)))
+    return total / len(h) + method.weight * apart / len(new), new
+
+
+@pytest.mark.parametrize("change", [{}, {"top": 4}, {"top": 1, "keep": 0.0}, {"epsilon": 0.05, "iterations": 3}])
+def test_loss_and_moved_prototypes_equal_the_formula(change) -> None:
+    method = replace(METHOD, **change)
+    model, given = model_of(method), batch()
+    h, y = embedded(model, given), given.labels.numpy()
+    expected, moved = published(method, model.prototypes.double().flatten(0, 1).numpy(), h, y)
+    assert float(method.loss(model, given).detach()) == pytest.approx(expected, rel=3e-5)
+    np.testing.assert_allclose(model.prototypes.flatten(0, 1).numpy(), moved, atol=2e-5)
+    assert not model.prototypes.requires_grad
+
+
+def test_assignment_gives_samples_weight_one_and_in_the_end_prototypes_equal_weight() -> None:
+    cosines = 2 * torch.rand(30, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1
+    for rounds in (1, 3):
+        q = assignment(cosines, 0.1, rounds).exp()
+        np.testing.assert_allclose(q.sum(dim=1), np.ones(30), rtol=1e-9)
+    np.testing.assert_allclose(assignment(cosines, 0.1, 500).exp().sum(dim=0), np.full(6, 5.0), rtol=1e-6)
+
+
+def test_assignment_stays_finite_where_exponentials_would_not() -> None:
+    cosines = torch.tensor([[1.0, -1.0], [-1.0, 1.0], [0.9, -0.9]])
+    log_q = assignment(cosines, 1e-3, 3)
+    assert torch.isfinite(log_q).all()
+    assert log_q.argmax(dim=1).tolist() == [0, 1, 0]
+
+
+def test_contrast_has_its_closed_form_for_coinciding_and_orthogonal_prototypes() -> None:
+    # c orthogonal directions, each held by `count` prototypes: products are 1 within a class and 0 between classes.
+    c, count = 4, 3
+    prototypes = torch.eye(c, 5)[:, None].expand(c, count, 5)
+    expected = np.log((count - 1) * np.exp(2.0) + (c - 1) * count) - 2.0
+    assert float(contrast(prototypes)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_lone_prototype_per_class_is_pushed_from_the_others_alone() -> None:
+    prototypes = torch.eye(3, 4)[:, None]
+    assert float(contrast(prototypes)) == pytest.approx(np.log(2.0), rel=1e-6)
+
+
+def test_prototypes_of_classes_that_are_not_in_the_batch_stay() -> None:
+    model = model_of()
+    before = model.prototypes.clone()
+    given = batch()
+    METHOD.loss(model, replace(given, labels=torch.zeros(12, dtype=torch.int64)))
+    torch.testing.assert_close(model.prototypes[1:], before[1:])
+    assert not torch.allclose(model.prototypes[0], before[0])
+
+
+def test_contrast_pulls_on_the_features_through_the_moving_prototypes() -> None:
+    model, given = model_of(), batch()
+    gradients = []
+    for weight in (0.0, 5.0):
+        method, fresh = replace(METHOD, weight=weight), model_of()
+        method.loss(fresh, given).backward()
+        gradients.append(fresh.network.conv.weight.grad)
+    assert (gradients[0] - gradients[1]).abs().max() > 1e-5
+    assert model.network.conv.weight.grad is None
+
+
+def test_prototypes_begin_as_unit_directions_without_negative_coordinates() -> None:
+    torch.manual_seed(0)
+    model = METHOD.prepare(backbone().module(), FEATURES, CLASSES)
+    assert model.prototypes.shape == (CLASSES, 4, 6)
+    assert (model.prototypes >= 0).all()
+    torch.testing.assert_close(model.prototypes.norm(dim=2), torch.ones(CLASSES, 4))
+
+
+@pytest.mark.parametrize("wrong", [{"top": 5}, {"top": 0}, {"epsilon": 0.0}, {"keep": 1.0}, {"iterations": 0}])
+def test_values_out_of_range_are_refused(wrong) -> None:
+    with pytest.raises(ConfigError, match="1 ≤ top ≤ prototypes"):
+        replace(METHOD, **wrong)
