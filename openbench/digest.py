@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 _CHUNK = 1 << 20
+# In the metadata of a dataclass's field: it came after values had been named by their digests, and is left out while
+# it has its default, so that they keep their names.
+LATER = "openbench.later"
 
 
 def digest(value: Any, length: int = 16) -> str:
@@ -58,7 +61,7 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return {"__array__": array_sha256(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if not _still_as_before(value, f)}
         return {"__type__": type(value).__qualname__, **_canonical(fields)}
     if isinstance(value, Mapping):
         return {str(_canonical(k)): _canonical(v) for k, v in value.items()}
@@ -67,3 +70,7 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_canonical(v) for v in value]
     raise TypeError(f"digest: a {type(value).__name__} has no canonical form")
+
+
+def _still_as_before(value: Any, field: dataclasses.Field[Any]) -> bool:
+    return bool(field.metadata.get(LATER)) and getattr(value, field.name) == field.default

@@ -19,9 +19,11 @@ def job(cfg: DictConfig) -> int:
 def act(call: Call) -> tuple[int, str]:
     """Train and say where the checkpoint is."""
     from openbench.engine import api
+    from openbench.training.team import team
 
     trained = api.train(call.config, call.runtime, call.say)
     weights = trained.checkpoint.weights if trained.checkpoint else "comes with weights"
     line = f"{trained.backbone.name}: {weights}"
-    print(line)
+    if team(call.runtime.get("device", "auto")).leads:
+        print(line)
     return OK, line

@@ -23,6 +23,7 @@ from openbench.errors import ConfigError
 from openbench.metrics.suite import MetricOptions
 from openbench.results.store import RecordStore
 from openbench.training.ensure import Trained, ensure_trained
+from openbench.training.team import require_one_process
 
 Config = Mapping[str, Any]
 Say = Callable[[str], None]
@@ -125,6 +126,7 @@ def ready_backbone(
 
     A backbone without weights is trained now if the policy allows.
     """
+    require_one_process("run")
     resolve_device(runtime.device)
     backbone, training = _backbone(config, benchmark, runtime), None
     if not backbone.trained:

@@ -26,6 +26,8 @@ class Runtime:
         on_existing: what to do when the record is already there: skip, verify (recompute and compare) or error.
         train: whether a missing backbone is trained first (auto), is an error (never), or is trained anew (force).
         progress: whether long stages report how far they are.
+        compile: whether training compiles the network's stages first.
+        tensorboard: whether training writes events for TensorBoard beside its curve.
     """
 
     device: str = "auto"
@@ -37,6 +39,8 @@ class Runtime:
     on_existing: OnExisting = "skip"
     train: TrainPolicy = "auto"
     progress: bool = True
+    compile: bool = False
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges and choices; resolve the folders."""

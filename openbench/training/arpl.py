@@ -56,6 +56,7 @@ class ARPL(TrainingMethod):
     reference: ClassVar[str] = "Chen et al., TPAMI 2021, arXiv:2103.00953"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
+    separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the weight."""

@@ -109,6 +109,8 @@ class TrainingMethod(ABC):
             methods that train no classifier. Of equals, the latest.
         views: how often each image comes in a batch, every time augmented anew; 2 for contrastive losses.
         mixes: whether the loss sees labels through `Batch.cross_entropy` alone, so that mixed images make sense.
+        separable: whether the loss of a batch is the mean of losses of single images (batch norm aside) and changes no
+            buffer, so that several processes may each take a share of the batch.
     """
 
     recipe: Recipe
@@ -119,6 +121,7 @@ class TrainingMethod(ABC):
     selection: ClassVar[Selection] = "val_accuracy"
     views: ClassVar[int] = 1
     mixes: ClassVar[bool] = False
+    separable: ClassVar[bool] = False
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> nn.Module:
         """Return the module that is trained: the network itself, or one that holds it beside further parts.

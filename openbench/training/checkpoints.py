@@ -15,6 +15,7 @@ from openbench.errors import CheckpointError
 from openbench.training.finished import read_finished
 from openbench.training.job import TrainingJob
 from openbench.training.session import EXTRAS, SUFFIX
+from openbench.training.team import ALONE, Team
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ def find_checkpoint(job: TrainingJob, root: Path) -> Checkpoint | None:
     return Checkpoint(folder / name, info["files"][name], extras if extras.name in info["files"] else None, info)
 
 
-def obtain(job: TrainingJob, root: Path, train: Callable[[Path], object], *, anew: bool = False) -> Checkpoint:
+def obtain(
+    job: TrainingJob, root: Path, train: Callable[[Path], object], *, anew: bool = False, team: Team = ALONE
+) -> Checkpoint:
     """Return a job's checkpoint, after training it if it is missing; of several processes one trains, the others wait.
 
     Args:
@@ -68,21 +71,35 @@ def obtain(job: TrainingJob, root: Path, train: Callable[[Path], object], *, ane
         root: the folder of all checkpoints.
         train: trains the job in the folder given.
         anew: whether a finished or unfinished training is thrown away first.
+        team: the processes that train together; the first one looks, locks and writes for all.
 
     Raises:
         CheckpointError: the folder cannot be written, or a finished checkpoint was altered.
     """
+    if not team.leads:
+        return _followed(job, root, train, team)
     with _only_trainer(job, root):
         if anew:
             shutil.rmtree(folder_of(job, root), ignore_errors=True)
         found = find_checkpoint(job, root)
-        if found is not None:
-            return found
+        if team.told(found) is not None:
+            return found  # type: ignore[return-value]
         train(folder_of(job, root))
-        trained = find_checkpoint(job, root)
+        trained = team.told(find_checkpoint(job, root))
     if trained is None:
         raise CheckpointError(f"training {job} left no finished checkpoint in '{folder_of(job, root)}'")
     return trained
+
+
+def _followed(job: TrainingJob, root: Path, train: Callable[[Path], object], team: Team) -> Checkpoint:
+    """What `obtain` is for a process that does not lead: it trains if the first one says so."""
+    found: Checkpoint | None = team.told(None)
+    if found is None:
+        train(folder_of(job, root))
+        found = team.told(None)
+    if found is None:
+        raise CheckpointError(f"training {job} left no finished checkpoint in '{folder_of(job, root)}'")
+    return found
 
 
 @contextmanager

@@ -24,6 +24,7 @@ class CrossEntropy(TrainingMethod):
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
     mixes: ClassVar[bool] = True
+    separable: ClassVar[bool] = True
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of the batch."""

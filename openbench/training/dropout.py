@@ -32,6 +32,7 @@ class Dropout(TrainingMethod):
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "dropout"
     mixes: ClassVar[bool] = True
+    separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the probability."""

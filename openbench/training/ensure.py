@@ -15,7 +15,8 @@ from openbench.training.checkpoints import Checkpoint, find_checkpoint, folder_o
 from openbench.training.command import train_command
 from openbench.training.evaluated import evaluated
 from openbench.training.job import TrainingJob
-from openbench.training.loop import TrainingSettings, train
+from openbench.training.loop import TrainingSettings, check_shared_out, train
+from openbench.training.team import team, under_torchrun
 
 
 class TrainingRuntime(Protocol):
@@ -36,6 +37,14 @@ class TrainingRuntime(Protocol):
     @property
     def train(self) -> str:
         """`auto` trains what is missing, `never` makes it an error, `force` trains anew."""
+
+    @property
+    def compile(self) -> bool:
+        """Whether `torch.compile` works on the network's stages."""
+
+    @property
+    def tensorboard(self) -> bool:
+        """Whether TensorBoard events are written."""
 
     @property
     def checkpoints(self) -> Path:
@@ -92,14 +101,17 @@ def ensure_trained(
     if backbone.trained:
         return Trained(backbone, None)
     job = TrainingJob.of(backbone, benchmark, build_training(config["training"]), config["seed"])
-    found = None if runtime.train == "force" else find_checkpoint(job, runtime.checkpoints)
+    # Under torchrun the first process looks, in `obtain`, for all.
+    look = runtime.train != "force" and not under_torchrun()
+    found = find_checkpoint(job, runtime.checkpoints) if look else None
     if found is None and runtime.train == "never":
         raise CheckpointError(
             f"no checkpoint of {job} — searched: '{folder_of(job, runtime.checkpoints)}' — runtime.train=never forbids "
             f"training it now — train it with: {train_command(job, config)}"
         )
     found = found or _train(job, runtime, say, anew=runtime.train == "force")
-    return Trained(evaluated(job, found), found)
+    # Under torchrun the files lie where the first process runs, and only that one goes on.
+    return Trained(evaluated(job, found) if team(runtime.device).leads else backbone, found)
 
 
 def build_training(node: Mapping[str, Any]) -> TrainingMethod:
@@ -115,13 +127,23 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
 
 
 def _train(job: TrainingJob, runtime: TrainingRuntime, say: Callable[[str], None], *, anew: bool) -> Checkpoint:
-    settings = TrainingSettings(resolve_device(runtime.device), runtime.workers, runtime.progress)
+    together = team(runtime.device)
+    check_shared_out(job, together)
+    settings = TrainingSettings(
+        resolve_device(runtime.device),
+        runtime.workers,
+        runtime.progress,
+        runtime.compile,
+        runtime.tensorboard,
+        together,
+    )
 
     def start(folder: Path) -> None:
         first = None if job.initial is None else _train(job.initial, runtime, say, anew=False).weights
         why = "training anew" if anew else "no finished checkpoint, training it first"
         what = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
-        say(f"{job}: {why} — {what} — {folder}")
+        if together.leads:
+            say(f"{job}: {why} — {what} — {folder}")
         train(job, folder, settings, first)
 
-    return obtain(job, runtime.checkpoints, start, anew=anew)
+    return obtain(job, runtime.checkpoints, start, anew=anew, team=together)

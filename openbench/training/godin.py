@@ -73,6 +73,7 @@ class GODIN(TrainingMethod):
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "godin"
     mixes: ClassVar[bool] = True
+    separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the choice."""

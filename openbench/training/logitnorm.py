@@ -31,6 +31,7 @@ class LogitNorm(TrainingMethod):
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
     mixes: ClassVar[bool] = True
+    separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the temperature."""

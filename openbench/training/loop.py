@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,15 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from openbench.backbones.device import Precision, arithmetic
-from openbench.errors import MethodError, TrainingError
+from openbench.errors import ConfigError, TrainingError
 from openbench.training.base import Batch, Moment, TrainingData
+from openbench.training.batch_norm import whole_batch_statistics
+from openbench.training.board import board
+from openbench.training.compiled import compiled
 from openbench.training.curve import EpochRow, as_csv, as_png
 from openbench.training.files import write_atomically
 from openbench.training.finished import TrainingResult, write_finished, write_job
 from openbench.training.images import ImageSet, hold
 from openbench.training.job import TrainingJob
+from openbench.training.objective import Objective, Part, parts_of
 from openbench.training.progress import Reporter, reporter
-from openbench.training.session import STATE, Session
+from openbench.training.session import STATE, Session, global_stream
+from openbench.training.team import ALONE, Team
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Reading a loss waits for the device; doing so now and then is soon enough to stop a training that has diverged.
@@ -33,11 +38,17 @@ class TrainingSettings:
         device: where it runs; another device rounds differently.
         workers: threads that decode images before the first step.
         progress: whether it is reported on stderr.
+        compile: whether `torch.compile` works on the network's stages; rounds differently.
+        tensorboard: whether events are written beside the curve.
+        team: the processes that train together; gradients are then summed in another order.
     """
 
     device: torch.device
     workers: int = 0
     progress: bool = True
+    compile: bool = False
+    tensorboard: bool = False
+    team: Team = ALONE
 
 
 def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Path | None = None) -> TrainingResult:
@@ -45,6 +56,10 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
 
     On one machine's CPU with one number of threads the weights are the same bit for bit, interrupted or not. The
     global random state is left as it was. The backbone's own weights are those of the last step afterwards.
+
+    Several processes divide every batch: order, augmentation and mixing are drawn alike in each, batch norm sees the
+    whole batch, gradients are averaged. What comes out differs from one process's by the rounding of sums, unless the
+    network or the method draws in its forward pass (dropout), which each process does for its own images.
 
     Args:
         job: what is trained.
@@ -55,22 +70,32 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
     Raises:
         MethodError: `start` is missing, or the method breaks its contract.
         TrainingError: a loss that is not finite; the message names the step.
-        ConfigError: a precision that the device cannot train at, or more images than can be held.
+        ConfigError: a precision that the device cannot train at, more images than can be held, or a method whose
+            loss cannot be shared out among several processes.
         CheckpointError: the folder cannot be written.
     """
-    write_job(folder, job)
-    recipe, device = job.method.schedule, settings.device
+    recipe, team = job.method.schedule, settings.team
+    device = team.device(settings.device)
+    check_shared_out(job, team)
+    if team.leads:
+        write_job(folder, job)
     devices = [device] if device.type == "cuda" else []
     precision: Precision = "tf32" if recipe.precision == "tf32" else "fp32"
-    with torch.random.fork_rng(devices=devices), arithmetic(precision, device):
-        session = Session.begin(job, folder, device, start)
+    with torch.random.fork_rng(devices=devices), arithmetic(precision, device), ExitStack() as stack:
+        session = Session.begin(job, folder, device, start, team)
         session.resume()
         resumed_after = len(session.curve)
         loop = _Loop(session, settings)
-        with reporter(f"train {job}", loop.step_at(resumed_after), loop.step_at(recipe.epochs), settings.progress) as r:
-            for epoch in range(resumed_after, recipe.epochs):
-                loop.epoch(epoch, r)
-        return _finish(session, resumed_after)
+        stack.enter_context(whole_batch_statistics(session.prepared, team))
+        if settings.compile:
+            stack.enter_context(compiled(session.network))
+        done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
+        report = stack.enter_context(reporter(f"train {job}", done, total, settings.progress and team.leads))
+        if settings.tensorboard and team.leads:
+            report = stack.enter_context(board(folder, session.curve, report))
+        for epoch in range(resumed_after, recipe.epochs):
+            loop.epoch(epoch, report)
+    return team.told(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]
 
 
 class _Loop:
@@ -84,6 +109,7 @@ class _Loop:
         self.data = TrainingData(hold(job.id_train, preprocess, settings.device, workers), outliers)
         self.validation = hold(job.id_val, preprocess, settings.device, workers)
         self.per_epoch = self.recipe.steps_per_epoch(len(self.data.train))
+        self.objective = session.team.wrap(Objective(self.method, session.prepared))
         self.parameters = [p for group in session.optimiser.param_groups for p in group["params"]]
 
     def step_at(self, epoch: int) -> int:
@@ -93,10 +119,14 @@ class _Loop:
     def epoch(self, epoch: int, report: Reporter) -> None:
         """Take the steps of an epoch, validate, keep the weights if they are best, save the state."""
         session, start = self.session, time.perf_counter()
+        if session.team.size > 1:
+            # One process's state is saved: the others' dropout follows from epoch and rank.
+            torch.manual_seed(global_stream(session.job.seed, epoch, session.team.rank))
         self.method.on_epoch_start(session.prepared, self._moment(epoch, 0), self.data)
         loss, images = self._steps(epoch, report)
         spent = time.perf_counter() - start
-        accuracy = accuracy_of(session.prepared, self.validation, self._autocast)
+        with session.weights():
+            accuracy = accuracy_of(session.prepared, self.validation, self._autocast, session.team)
         row = EpochRow(
             epoch=epoch + 1,
             step=self.step_at(epoch + 1),
@@ -109,7 +139,8 @@ class _Loop:
         session.curve.append(row)
         session.keep_if_best(accuracy if self.method.selection == "val_accuracy" else -loss)
         session.save()
-        write_atomically(session.folder / "curve.csv", as_csv(session.curve))
+        if session.team.leads:
+            write_atomically(session.folder / "curve.csv", as_csv(session.curve))
         report.epoch(row)
 
     def _steps(self, epoch: int, report: Reporter) -> tuple[float, int]:
@@ -125,8 +156,11 @@ class _Loop:
         for i in range(self.per_epoch):
             moment = self._moment(epoch, i)
             batch = self._batch(order[i * size : (i + 1) * size], outlier_order, moment, i)
-            losses[i] = self._step(batch)
+            losses[i] = self._step(self._parts(batch), moment)
+            if session.average is not None:
+                session.average.update()
             if (i + 1) % _CHECK_EVERY == 0 or i + 1 == self.per_epoch:
+                losses[checked : i + 1] = session.team.total(losses[checked : i + 1]) / session.team.size
                 self._check_finite(losses[: i + 1], checked, moment)
                 checked, done = i + 1, int(counts[: i + 1].sum())
                 mean = float((losses[:checked].cpu() * counts[:checked]).sum()) / done
@@ -145,19 +179,25 @@ class _Loop:
         outliers = self._laid_out(data.outliers.images(outlier_rows, augment, generator))
         return Batch(images, labels, rows, moment, outliers, outlier_rows)
 
-    def _step(self, batch: Batch) -> Tensor:
+    def _parts(self, batch: Batch) -> list[Part]:
+        """What this process takes the loss of: the whole batch, or its share with a generator of its own."""
+        parts, team = parts_of(batch, self.recipe.mixing), self.session.team
+        if team.size == 1:
+            return parts
+        # What a loss draws may depend on how many images it sees; the common generator must stay in step.
+        seed = int(torch.randint(0, 2**62, (), generator=batch.moment.generator)) + team.rank
+        moment = replace(batch.moment, generator=torch.Generator().manual_seed(seed))
+        own = team.share(len(batch.rows))
+        return [replace(p, batch=replace(p.batch, moment=moment)) for p in (q.share(own, team.size) for q in parts)]
+
+    def _step(self, parts: list[Part], moment: Moment) -> Tensor:
         """Take one step; return the loss, still on the device."""
         optimiser, scaler = self.session.optimiser, self.session.scaler
-        rate = self.recipe.learning_rate(batch.moment.step, self.per_epoch)
+        rate = self.recipe.learning_rate(moment.step, self.per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = group["lr_scale"] * (self.recipe.lr if group["lr_constant"] else rate)
         with self._autocast():
-            loss = self._loss(batch)
-        if loss.ndim != 0:
-            raise MethodError(
-                f"{type(self.method).__name__}.loss returned a tensor of shape {tuple(loss.shape)} — "
-                "a scalar is expected, the mean over the batch"
-            )
+            loss: Tensor = self.objective(parts)
         optimiser.zero_grad(set_to_none=True)
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         if self.recipe.clip is not None:
@@ -166,16 +206,6 @@ class _Loop:
         scaler.step(optimiser)
         scaler.update()
         return loss.detach()
-
-    def _loss(self, batch: Batch) -> Tensor:
-        """Return the method's loss of a batch, mixed first if the recipe says so."""
-        model, mixing = self.session.prepared, self.recipe.mixing
-        if mixing is None:
-            return self.method.loss(model, batch)
-        mixed = mixing(batch.images, batch.moment.generator)
-        partners = batch.labels[mixed.partners.to(batch.labels.device)]
-        loss = self.method.loss(model, replace(batch, images=mixed.images, partners=partners, share=mixed.share))
-        return loss if mixing.clean_weight == 0 else loss + mixing.clean_weight * self.method.loss(model, batch)
 
     def _check_finite(self, losses: Tensor, checked: int, last: Moment) -> None:
         bad = ~torch.isfinite(losses)
@@ -210,14 +240,37 @@ class _Loop:
         return torch.autocast(self.session.device.type, dtype, enabled=dtype is not None)
 
 
-def accuracy_of(model: nn.Module, images: ImageSet, autocast: Callable[[], AbstractContextManager[object]]) -> float:
+def accuracy_of(
+    model: nn.Module,
+    images: ImageSet,
+    autocast: Callable[[], AbstractContextManager[object]],
+    team: Team = ALONE,
+) -> float:
     """Return the share of images whose largest logit is that of their label, in eval mode, without augmentation."""
     model.eval()
     right = torch.zeros((), dtype=torch.int64, device=images.labels.device)
     with torch.no_grad(), autocast():
-        for batch, labels, _ in images.clean():
-            right += (model(batch).argmax(dim=1) == labels).sum()
-    return int(right) / len(images)
+        for number, (batch, labels, _) in enumerate(images.clean()):
+            if number % team.size == team.rank:
+                right += (model(batch).argmax(dim=1) == labels).sum()
+    return int(team.total(right)) / len(images)
+
+
+def check_shared_out(job: TrainingJob, team: Team) -> None:
+    """Raise ConfigError unless a team's processes can each take a share of every batch."""
+    method, size = job.method, job.method.schedule.batch_size
+    if team.size > 1 and not method.separable:
+        raise ConfigError(
+            f"training '{type(method).__name__}' takes its loss over the whole batch, or counts as it goes — found "
+            f"{team.size} processes — allowed: one — start without torchrun"
+        )
+    last = len(job.id_train) % size
+    least = size if last < 2 else min(size, last)
+    if team.size > least:
+        raise ConfigError(
+            f"training {job}: {team.size} processes share batches of {size} images, the last of an epoch of {least} — "
+            "each process needs one — choose another training.recipe.batch_size or fewer processes"
+        )
 
 
 def _finish(session: Session, resumed_after: int) -> TrainingResult:

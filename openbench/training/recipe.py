@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from openbench.digest import LATER
 from openbench.errors import ConfigError, did_you_mean
 from openbench.training.augment import Augmentation
 from openbench.training.mixing import Mixing
@@ -30,6 +31,8 @@ class Recipe:
         precision: of the forward and backward pass: `fp32`; `tf32` (CUDA may round products to 10 bits); `bf16` or
             `fp16` autocast, weights staying float32.
         channels_last: memory layout of the network; faster convolutions, other rounding.
+        ema: decay d in (0, 1) of a running average of the weights over the steps, e.g. 0.999, which is then what is
+            validated, kept and evaluated; None = the weights themselves.
 
     Raises:
         ConfigError: a value out of range.
@@ -47,6 +50,7 @@ class Recipe:
     augment: Sequence[Augmentation | Mixing] = ()
     precision: TrainPrecision = "fp32"
     channels_last: bool = True
+    ema: float | None = field(default=None, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         """Check ranges and choices; a list from yaml becomes a tuple."""
@@ -62,6 +66,7 @@ class Recipe:
         self._require(self.warmup_epochs < self.epochs, "warmup_epochs", f"less than epochs ({self.epochs})")
         self._require(0 <= self.final_lr <= self.lr, "final_lr", f"0 to lr ({self.lr})")
         self._require(self.clip is None or self.clip > 0, "clip", "null or a number > 0")
+        self._require(self.ema is None or 0 < self.ema < 1, "ema", "null or 0 < ema < 1")
         choices = get_args(TrainPrecision)
         hint = did_you_mean(str(self.precision), choices)
         self._require(self.precision in choices, "precision", ", ".join(choices) + hint)

@@ -65,6 +65,7 @@ class RotPred(TrainingMethod):
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "rotpred"
     mixes: ClassVar[bool] = True
+    separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the weight."""

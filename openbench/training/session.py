@@ -4,6 +4,7 @@ import io
 import pickle
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, MethodError
+from openbench.training.average import Average
 from openbench.training.curve import EpochRow
 from openbench.training.files import write_atomically, write_weights
 from openbench.training.job import TrainingJob
+from openbench.training.team import ALONE, Team
 
 STATE = "state.pt"
 SUFFIX, EXTRAS = ".safetensors", ".extras.safetensors"
@@ -51,6 +54,8 @@ class Session:
         optimiser: over the method's parameter groups.
         scaler: gradient scaling, active for fp16 alone.
         generator: order, augmentation, the method's draws; on the CPU.
+        average: of the weights, if the recipe wants one; what is validated and kept.
+        team: the processes that train together; the first one writes.
         curve: the epochs that are over.
         best: the epoch kept so far.
     """
@@ -63,11 +68,15 @@ class Session:
     optimiser: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     generator: torch.Generator
+    average: Average | None = None
+    team: Team = ALONE
     curve: list[EpochRow] = field(default_factory=list)
     best: Best | None = None
 
     @classmethod
-    def begin(cls, job: TrainingJob, folder: Path, device: torch.device, start: Path | None = None) -> "Session":
+    def begin(
+        cls, job: TrainingJob, folder: Path, device: torch.device, start: Path | None = None, team: Team = ALONE
+    ) -> "Session":
         """Return a session at epoch 0, global generators seeded for dropout and heads.
 
         The network's weights are fresh from the seed, or those in the file `start` for a method with `initial`.
@@ -100,11 +109,16 @@ class Session:
         )
         scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         generator = torch.Generator().manual_seed(_stream(job.seed, _ORDER))
-        return cls(job, folder, device, network, prepared, optimiser, scaler, generator)
+        average = None if recipe.ema is None else Average(prepared, recipe.ema)
+        return cls(job, folder, device, network, prepared, optimiser, scaler, generator, average, team)
+
+    def weights(self) -> AbstractContextManager[None]:
+        """Return a context in which the network has the weights to be kept: the average, if there is one."""
+        return nullcontext() if self.average is None else self.average.in_place()
 
     def keep_if_best(self, value: float) -> None:
         """Save the weights if the epoch that has just ended is no worse than any before; `value`: larger is better."""
-        if self.best is not None and value < self.best.value:
+        if not self.team.leads or (self.best is not None and value < self.best.value):
             return
         epoch = len(self.curve)
         # A name of its own: until `save` has named it, an interrupted training goes on from the epoch kept before.
@@ -116,15 +130,19 @@ class Session:
         within = f"{prefix}." if prefix else ""
         extras = {k: v for k, v in self.prepared.state_dict().items() if not k.startswith(within)}
         parts = {f"{stem}{SUFFIX}": self.network.state_dict()} | ({f"{stem}{EXTRAS}": extras} if extras else {})
-        return {name: write_weights(self.folder / name, state) for name, state in parts.items()}
+        with self.weights():  # state_dict holds the tensors themselves, not copies
+            return {name: write_weights(self.folder / name, state) for name, state in parts.items()}
 
     def save(self) -> None:
         """Put everything that a resumed training needs into one file, then drop weights that are no longer best."""
+        if not self.team.leads:
+            return
         state = {
             "digest": self.job.digest,
             "prepared": self.prepared.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "scaler": self.scaler.state_dict(),
+            "average": None if self.average is None else self.average.state(),
             "generator": self.generator.get_state(),
             "global": _global_states(self.device),
             "curve": [asdict(row) for row in self.curve],
@@ -144,22 +162,30 @@ class Session:
         A state that cannot be used is reported and ignored: the training then begins anew, which costs time but
         no correctness.
         """
-        path = self.folder / STATE
-        if not path.exists():
-            return False
-        state = _read(path)
-        fault = _fault(state, self.job.digest, self.folder)
-        if state is None or fault:
-            print(f"training {self.job}: '{path}' {fault} — training anew", file=sys.stderr, flush=True)
+        state = self.team.told(self._usable_state() if self.team.leads else None)
+        if state is None:
             return False
         self.prepared.load_state_dict(state["prepared"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])
+        if self.average is not None:
+            self.average.restore(state["average"])
         self.generator.set_state(state["generator"])
         _set_global_states(state["global"], self.device)
         self.curve = [EpochRow(**row) for row in state["curve"]]
         self.best = Best(**state["best"])
         return True
+
+    def _usable_state(self) -> dict[str, Any] | None:
+        path = self.folder / STATE
+        if not path.exists():
+            return None
+        state = _read(path)
+        fault = _fault(state, self.job.digest, self.folder)
+        if fault:
+            print(f"training {self.job}: '{path}' {fault} — training anew", file=sys.stderr, flush=True)
+            return None
+        return state
 
 
 def check_precision(precision: str, device: torch.device) -> None:
@@ -173,9 +199,14 @@ def check_precision(precision: str, device: torch.device) -> None:
         )
 
 
-def _stream(seed: int, purpose: int) -> int:
+def global_stream(seed: int, epoch: int, rank: int) -> int:
+    """Return the seed of the global generators for an epoch of one of several processes."""
+    return _stream(seed, _GLOBAL, epoch, rank)
+
+
+def _stream(seed: int, *purpose: int) -> int:
     # Neighbouring seeds and the streams of one seed are unrelated; torch's own seeding is linear in the seed.
-    return int(np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return int(np.random.SeedSequence([seed, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def _global_states(device: torch.device) -> dict[str, Tensor]:

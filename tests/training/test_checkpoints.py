@@ -48,6 +48,8 @@ class Setting:
     device: str = "cpu"
     workers: int = 0
     progress: bool = False
+    compile: bool = False
+    tensorboard: bool = False
 
 
 def test_equal_jobs_have_equal_digests_whatever_weights_the_network_holds() -> None:

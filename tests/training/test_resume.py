@@ -14,7 +14,7 @@ from openbench.training import loop
 from openbench.training.base import TrainingMethod
 from openbench.training.checkpoints import find_checkpoint, obtain
 from openbench.training.job import TrainingJob
-from openbench.training.loop import train
+from openbench.training.loop import TrainingSettings, train
 
 HERE = Path(__file__).parent
 
@@ -50,7 +50,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def train_until_killed(made: TrainingJob, folder: Path, epochs: int) -> None:
+def train_until_killed(made: TrainingJob, folder: Path, epochs: int, settings: TrainingSettings = QUIET) -> None:
     """Train until some epochs are on disk, then end as a kill would: nothing is cleaned up."""
     write, count = loop.write_atomically, [0]
 
@@ -63,7 +63,7 @@ def train_until_killed(made: TrainingJob, folder: Path, epochs: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "write_atomically", counted)
         with pytest.raises(KilledError):
-            train(made, folder, QUIET)
+            train(made, folder, settings)
 
 
 @pytest.mark.slow

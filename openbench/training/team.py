@@ -1,0 +1,134 @@
+"""The processes that train one network together: one alone, or those that `torchrun` started."""
+
+import os
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from openbench.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Team:
+    """One process alone; every question has the answer that costs nothing.
+
+    Attributes:
+        rank: which process this is, from 0; the first one writes files and speaks.
+        size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that writes files and speaks."""
+        return self.rank == 0
+
+    def device(self, asked: torch.device) -> torch.device:
+        """Return where this process computes, if `asked` was asked for."""
+        return asked
+
+    def share(self, count: int) -> slice:
+        """Return which of `count` things, in order, are this process's; shares differ by one at most."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Return a module whose backward pass leaves the mean of all processes' gradients."""
+        return module
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum over the processes, elementwise."""
+        return values
+
+    def told(self, value: T) -> T:
+        """Return what the first process passed; the others may pass anything."""
+        return value
+
+
+class Torchrun(Team):
+    """The processes of `torchrun`, joined by accelerate: NCCL between GPUs, gloo between CPUs.
+
+    Args:
+        cpu: whether to compute on the CPU although there are GPUs.
+    """
+
+    def __init__(self, cpu: bool) -> None:
+        # Half a second to import, and only here needed.
+        from accelerate import Accelerator
+        from accelerate.utils import DistributedDataParallelKwargs
+
+        # A method may leave parameters unused in some steps. Buffers need no sending: every process computes the same.
+        options = DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)
+        self._accelerator = Accelerator(cpu=cpu, kwargs_handlers=[options])
+        self.rank, self.size = self._accelerator.process_index, self._accelerator.num_processes
+
+    def device(self, asked: torch.device) -> torch.device:
+        """Return this process's own GPU, or the CPU."""
+        own: torch.device = self._accelerator.device
+        return own
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Return the module in DistributedDataParallel."""
+        wrapped: nn.Module = self._accelerator.prepare_model(module)
+        return wrapped
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum over the processes."""
+        summed: Tensor = self._accelerator.reduce(values, reduction="sum")
+        return summed
+
+    def told(self, value: T) -> T:
+        """Return the first process's value, pickled on the way."""
+        from accelerate.utils import broadcast_object_list
+
+        box: list[Any] = [value]
+        broadcast_object_list(box, from_process=0)
+        told: T = box[0]
+        return told
+
+
+ALONE = Team()
+
+
+def under_torchrun() -> bool:
+    """Return whether `torchrun` started this process as one of several."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@cache
+def team(device: str) -> Team:
+    """Return the processes that this one belongs to; they meet at the first call.
+
+    Args:
+        device: the runtime's `device`; `cpu` computes there although there are GPUs.
+
+    Raises:
+        ConfigError: accelerate is not installed, or a single device is asked for by number.
+    """
+    if not under_torchrun():
+        return ALONE
+    if ":" in device:
+        raise ConfigError(
+            f"runtime.device={device} — torchrun gives each process a device of its own — allowed: auto, cuda, cpu — "
+            "leave the number out, and choose GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    try:
+        return Torchrun(cpu=device == "cpu")
+    except ImportError as error:
+        raise ConfigError(
+            "training in several processes needs accelerate — it cannot be imported: "
+            f"{error} — pip install 'openbench[distributed]', or start without torchrun"
+        ) from error
+
+
+def require_one_process(command: str) -> None:
+    """Raise ConfigError under torchrun: only training is shared out, the rest would be done once per process."""
+    if under_torchrun():
+        raise ConfigError(
+            f"`{command}` takes one process — found {os.environ['WORLD_SIZE']}, started by torchrun — first "
+            "torchrun … -m openbench train with the same arguments, then this without torchrun"
+        )

@@ -1,0 +1,62 @@
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, backbone, job
+
+from openbench.training.compiled import compiled
+from openbench.training.loop import train
+
+needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="a C++ compiler")
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Stands in for the compiler; notes whose forward it was handed, and hands it back."""
+    seen: list[object] = []
+
+    def compile_nothing(forward, **options):
+        seen.append(forward.__self__)
+        return lambda *arguments: forward(*arguments)
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    return seen
+
+
+def test_all_parts_with_weights_but_the_classifier_are_compiled(eager: list[object]) -> None:
+    model = ToyNet()
+    with compiled(model):
+        assert eager == [model.conv, model.bn]
+        assert "forward" in vars(model.conv)
+    assert not any("forward" in vars(part) for part in model.modules())
+
+
+def test_methods_that_read_features_by_hooks_train_as_before(tmp_path: Path, eager: list[object]) -> None:
+    plain = train(job(ToyPrototypes()), tmp_path / "plain", QUIET)
+    assert not eager
+    again = train(job(ToyPrototypes()), tmp_path / "again", replace(QUIET, compile=True))
+    assert eager
+    assert again.files == plain.files
+
+
+def test_the_backbone_is_left_uncompiled(tmp_path: Path, eager: list[object]) -> None:
+    own = backbone()
+    train(job(backbone=own), tmp_path, replace(QUIET, compile=True))
+    assert eager
+    assert not any("forward" in vars(part) for part in own.module().modules())
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_training_gives_the_weights_of_the_uncompiled_up_to_rounding(tmp_path: Path) -> None:
+    made = job(ToyEntropy(replace(RECIPE, epochs=2)))
+    plain = train(made, tmp_path / "plain", QUIET)
+    fast = train(made, tmp_path / "fast", replace(QUIET, compile=True))
+    assert [row.loss for row in fast.curve] == pytest.approx([row.loss for row in plain.curve], rel=1e-4)
+    theirs = load_file(tmp_path / "plain" / "last.safetensors")
+    for name, value in load_file(tmp_path / "fast" / "last.safetensors").items():
+        torch.testing.assert_close(value, theirs[name], rtol=1e-3, atol=1e-4)
