@@ -98,7 +98,7 @@ def fit_floor(name: str, data: Data, size: Sizes) -> float | None:
     request = build(NODES[name], name).request
     if request.fit_on is None:
         return None
-    if name in ("mds", "rmds", "vim", "residual"):
+    if name in ("mds", "mds_pp", "rmds", "rmds_pp", "vim", "residual"):
         residual = gemm(size.n, size.d, size.d - 256 if size.d > 256 else size.d // 2) if name == "vim" else 0
         return gemm(size.n, size.d, size.d) + residual
     if name in ("react", "vra"):
@@ -115,8 +115,11 @@ def score_floor(name: str, data: Data, size: Sizes) -> float:
         "knn": lambda: gemm(size.m, size.d, size.n),
         "relation": lambda: gemm(size.m, size.d + size.c, size.n),
         "mds": lambda: gemm(size.m, size.d, size.d) + head,
+        "mds_pp": lambda: gemm(size.m, size.d, size.d) + head,
         "nnguide": lambda: gemm(size.m, size.d, max(size.n // 100, 100)),
         "rmds": lambda: 2 * (gemm(size.m, size.d, size.d) + head),
+        "rmds_pp": lambda: 2 * (gemm(size.m, size.d, size.d) + head),
+        "klm": lambda: one_pass(data.test, [Field.LOGITS]) + 2 * gemm(size.m, size.c, size.c),
         "vim": lambda: gemm(size.m, size.d, size.d - 256 if size.d > 256 else size.d // 2),
         "residual": lambda: gemm(size.m, size.d, size.d // 2),
         "ash": lambda: seconds(lambda: data.test.features.topk(size.d // 10, dim=1, sorted=False), 3),

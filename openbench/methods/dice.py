@@ -10,7 +10,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import HeadMethod
 from openbench.core.request import Field, Request, Role
 from openbench.methods._inputs import classifier, training
-from openbench.methods._stats import mean_feature, percentile_of_all
+from openbench.methods._stats import mean_feature, percentiles_of_all
 
 
 @dataclass
@@ -42,7 +42,7 @@ class DICE(HeadMethod):
         """Find the weights that stay, from training features (n, d) and the head."""
         train, head = training(train, "DICE"), classifier(head, "DICE")
         contribution = head.weight * mean_feature(train).to(head.weight)
-        keep = contribution > percentile_of_all(contribution, self.percentile)
+        keep = contribution > percentiles_of_all(contribution, (self.percentile,))[0]
         self.head_ = Head(torch.where(keep, head.weight, 0.0), head.bias)
         return self
 

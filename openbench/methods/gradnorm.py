@@ -44,5 +44,6 @@ class GradNorm(Method):
         classes = x.logits.shape[1]
         p = torch.softmax(x.logits / self.temperature, dim=1)
         residual = p.mul(classes).sub_(1).abs_().sum(dim=1) / self.temperature
-        norm: Tensor = torch.linalg.vector_norm(x.features, ord=1, dim=1) * residual
+        # |f| summed: torch's vector norm of order 1 takes three times as long on a CPU.
+        norm = x.features.abs().sum(dim=1) * residual
         return -(norm / classes if self.mean else norm)

@@ -1,5 +1,6 @@
 """OpenMax: the probability of an unknown class."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -51,17 +52,19 @@ class OpenMax(Method):
         """Learn mean logits and the tails of distances from training logits (n, c) and labels (n,)."""
         train = training(train, "OpenMax")
         classes = train.logits.shape[1]
-        kept = [rows[rows.logits.argmax(dim=1) == rows.labels] for rows in train.batches()]
-        logits, labels = torch.cat([r.logits for r in kept]).double(), torch.cat([r.labels for r in kept])
-        if not len(labels):
+        sums = torch.zeros(classes, classes, dtype=torch.float64, device=train.device)
+        counts = torch.zeros(classes, dtype=torch.int64, device=train.device)
+        for logits, labels in _correct(train):
+            sums.index_add_(0, labels, logits)
+            counts += torch.bincount(labels, minlength=classes)
+        if not bool(counts.any()):
             raise MethodError(
                 f"OpenMax.fit: no training sample is classified correctly — found 0 of {len(train)} — "
                 "at least one is needed; check that logits and labels belong to the same classes"
             )
-        counts = torch.bincount(labels, minlength=classes)
-        sums = logits.new_zeros(classes, classes).index_add_(0, labels, logits)
         self.means_ = sums / counts.clamp(min=1)[:, None]
-        distances = torch.linalg.vector_norm(logits - self.means_[labels], dim=1)
+        far = [(torch.linalg.vector_norm(z - self.means_[y], dim=1), y) for z, y in _correct(train)]
+        distances, labels = torch.cat([d for d, _ in far]), torch.cat([y for _, y in far])
         tails = _largest_per_class(distances, labels, counts, self.tail)
         self.start_ = tails.nan_to_num(nan=torch.inf).amin(dim=1)
         self.shape_, self.log_scale_ = _weibull(tails - self.start_[:, None])
@@ -87,6 +90,13 @@ class OpenMax(Method):
         )
         log_t = torch.log1p(torch.where(known, (distance - start) / _SHIFT, 0.0))
         return torch.where(known, -torch.expm1(-torch.exp(shape * (log_t - log_scale))), 0.0)
+
+
+def _correct(train: FeatureSet) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield logits (n, c) float64 and labels (n,) of correctly classified samples, batch by batch."""
+    for rows in train.batches():
+        right = rows.logits.argmax(dim=1) == rows.labels
+        yield rows.logits[right].double(), rows.labels[right]
 
 
 def _largest_per_class(values: Tensor, labels: Tensor, counts: Tensor, size: int) -> Tensor:

@@ -10,7 +10,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import HeadMethod
 from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._stats import percentile_of_all
+from openbench.methods._stats import percentiles_of_all
 
 
 @dataclass
@@ -42,9 +42,9 @@ class ReAct(HeadMethod):
         """Find the threshold on ID validation features (n, d)."""
         if train is None:
             raise MethodError("ReAct.fit: needs ID validation features — found None")
-        self.threshold_ = torch.tensor(percentile_of_all(train.features, self.percentile))
+        self.threshold_ = torch.tensor(percentiles_of_all(train.features, (self.percentile,))[0])
         return super().fit(None, head)
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return min(f, t), (n, d)."""
-        return features.clamp(max=self.learnt("threshold_").to(features.device))
+        return features.clamp(max=float(self.learnt("threshold_")))

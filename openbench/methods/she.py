@@ -10,7 +10,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.methods._inputs import training
-from openbench.methods._stats import FIT_BATCH, row_normalise
+from openbench.methods._stats import row_normalise
 
 Metric = Literal["inner_product", "euclidean", "cosine"]
 
@@ -50,7 +50,7 @@ class SHE(Method):
         # Two bins per class, wrong and correct, so that each feature is added once.
         sums = torch.zeros(2 * classes, d, dtype=torch.float64, device=train.device)
         counts = torch.zeros(2 * classes, dtype=torch.float64, device=train.device)
-        for rows in train.batches(FIT_BATCH):
+        for rows in train.batches():
             bins = rows.labels + classes * (rows.logits.argmax(dim=1) == rows.labels)
             sums.index_add_(0, bins, rows.features.double())
             counts += torch.bincount(bins, minlength=2 * classes)
@@ -68,4 +68,5 @@ class SHE(Method):
             return distance
         if self.metric == "cosine":
             return -(row_normalise(x.features) * row_normalise(pattern)).sum(dim=1)
-        return -(x.features * pattern).sum(dim=1)
+        similarity: Tensor = torch.linalg.vecdot(x.features, pattern)
+        return -similarity

@@ -10,7 +10,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import HeadMethod
 from openbench.core.request import Field, Request, Role
 from openbench.methods._inputs import training
-from openbench.methods._stats import percentile_of_all
+from openbench.methods._stats import percentiles_of_all
 
 
 @dataclass
@@ -48,13 +48,12 @@ class VRA(HeadMethod):
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Find both thresholds on ID validation features (n, d)."""
         values = training(train, "VRA").features
-        self.high_ = torch.tensor(percentile_of_all(values, self.high))
-        self.low_ = torch.tensor(percentile_of_all(values, self.low))
+        self.low_, self.high_ = torch.tensor(percentiles_of_all(values, (self.low, self.high)))
         return super().fit(None, head)
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return the clipped features (n, d)."""
-        high, low = (self.learnt(name).to(features.device) for name in ("high_", "low_"))
+        high, low = (float(self.learnt(name)) for name in ("high_", "low_"))
         if self.below == "zero":
             return torch.where(features < low, 0.0, features.clamp(max=high))
         return features.clamp(min=low, max=high)
