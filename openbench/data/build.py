@@ -10,6 +10,8 @@ from openbench.build import check_keys
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.data.collection import arranged
+from openbench.data.joined import join, joined_classes
 from openbench.data.manifest import load_classes
 from openbench.data.opening import SetConfig, check_complete, locate, missing_message, split_of
 from openbench.data.openset import class_split
@@ -19,7 +21,7 @@ _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
 _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
 _GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
 _REQUIRED = ("name", "id", "preprocess", "declared")
-_OPTIONAL = ("incomplete", "disjoint", "known_overlap", "known_id_overlap", "table", "draw", "openset")
+_OPTIONAL = ("incomplete", "disjoint", "known_overlap", "known_id_overlap", "table", "protocol", "draw", "openset")
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ class SetNode:
         path: where it stands below `benchmark`, e.g. `far.svhn`.
         role: what it is for.
         node: its config.
+        member: its name among the ID sets that are joined; empty where one set is all of a part.
     """
 
     path: str
     role: Role
     node: Mapping[str, Any]
+    member: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,23 +68,27 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
     """Return the benchmark that a plain, resolved `benchmark` node describes.
 
     The node holds `name`, `classes` (a class list's name, or the names; or `openset`, see data.openset), `id` (`train`,
-    `val`, `test`), `near`, `far`, `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`,
+    `val`, `test`; each a set, or several by name below `joined`, whose class lists are then in `classes` under the same
+    names; or `collection` and `group` for these and for `far`, see data.collection), `near`, `far`, `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`,
     `declared` (the paths of all sets that make up the benchmark: one that is gone counts as dropped, one that is not
     listed as added), `disjoint` (pairs of roles), `known_overlap` (class names for which the published lists break that
-    promise), `known_id_overlap` (ID classes that the published OOD test lists have too), `table` and `draw` (for
-    other keys to refer to) and `incomplete` (`error` or `allow`).
+    promise), `known_id_overlap` (ID classes that the published OOD test lists have too), `table`, `protocol` and
+    `draw` (for other keys to refer to) and `incomplete` (`error` or `allow`).
 
     Raises:
         ConfigError: an unknown or missing key.
         DataError: a set is missing, incomplete or unreadable.
         LeakageError: classes meet that must not.
     """
+    node = arranged(node)
     sets = list(set_nodes(node))
+    own = _classes_by_member(node)
     classes = class_names(node)
     incomplete = node.get("incomplete", "error")
     defined = {*node["declared"], *(f"id.{part}" for part in _ID)}
     dropped = [path for path in node["declared"] if path not in {s.path for s in sets}]
     opened: dict[str, Split] = {}
+    members: dict[str, dict[str, Split]] = {}
     for entry in sets:
         where = f"benchmark.{entry.path}"
         config = SetConfig.from_node(entry.node, where)
@@ -89,8 +97,12 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
             dropped.append(entry.path)
             continue
         check_complete(config, located, incomplete, where, node["name"])
-        split = split_of(config, located, entry.role, classes, where)
-        opened[entry.path] = split if entry.path in defined else _added(split)
+        split = split_of(config, located, entry.role, own.get(entry.member, classes), where)
+        if entry.member:
+            members.setdefault(entry.path.removesuffix(f".{entry.member}"), {})[entry.member] = split
+        else:
+            opened[entry.path] = split if entry.path in defined else _added(split)
+    opened |= {path: join(parts, joined_classes(own)) for path, parts in members.items()}
     return Benchmark(
         name=node["name"],
         classes=classes,
@@ -116,6 +128,7 @@ def survey(node: Mapping[str, Any]) -> list[SetStatus]:
     Raises:
         ConfigError: an unknown or missing key.
     """
+    node = arranged(node)
     result = []
     for entry in set_nodes(node):
         where = f"benchmark.{entry.path}"
@@ -137,9 +150,14 @@ def set_nodes(node: Mapping[str, Any]) -> Iterator[SetNode]:
     Raises:
         ConfigError: an unknown or missing key.
     """
+    node = arranged(node)
     _check_keys(node)
     for part, role in _ID.items():
-        yield _set_node(f"id.{part}", role, node["id"][part], node)
+        joined = node["id"][part].get("joined")
+        if joined is None:
+            yield _set_node(f"id.{part}", role, node["id"][part], node)
+        for name, entry in (joined or {}).items():
+            yield replace(_set_node(f"id.{part}.{name}", role, entry, node), member=name)
     for name, role in _SINGLE.items():
         if node.get(name):
             yield _set_node(name, role, node[name], node)
@@ -157,9 +175,21 @@ def _set_node(path: str, role: Role, entry: Mapping[str, Any], node: Mapping[str
 
 def class_names(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the ID classes of a benchmark node in label order."""
+    node = arranged(node)
     if node.get("openset"):
         return class_split(node["openset"]).known
-    classes = node["classes"]
+    if isinstance(node["classes"], Mapping):
+        return tuple(name for names in joined_classes(_classes_by_member(node)).values() for name in names)
+    return _listed(node["classes"])
+
+
+def _classes_by_member(node: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The classes of each of the ID sets that are joined, as their manifests name them."""
+    classes = node.get("classes")
+    return {name: _listed(of) for name, of in classes.items()} if isinstance(classes, Mapping) else {}
+
+
+def _listed(classes: str | Sequence[object]) -> tuple[str, ...]:
     return load_classes(classes) if isinstance(classes, str) else tuple(str(name) for name in classes)
 
 

@@ -1,7 +1,7 @@
-"""Tabular sets: rows of an `.npz` with `X` and `y`, parted by a seeded rule that needs the counts alone.
+"""Tabular sets: rows of an `.npz` with `X` and `y`, parted by a seeded rule that needs no more than their counts.
 
-A part is named `adbench/<table>/<draw>/<part>`, e.g. `adbench/cardio/0/train`. A row's key says whether it is an
-anomaly and its number among its kind in file order: `cardio/anomaly/17`.
+A part is named `adbench/<table>/<protocol>/<draw>/<part>`, e.g. `adbench/cardio/adbench/1/train`. A row's key says
+whether it is an anomaly and its number among its kind in file order: `cardio/anomaly/17`.
 """
 
 import re
@@ -19,13 +19,10 @@ from openbench import paths
 from openbench.data.items import VectorItems
 from openbench.data.manifest import Manifest
 from openbench.data.sources import Found, Source
-from openbench.errors import DataError, did_you_mean
+from openbench.data.table_parts import ANOMALY, NORMAL, PARTS, PROTOCOLS
+from openbench.errors import ConfigError, DataError, did_you_mean
 
 FOLDER = "adbench"
-NORMAL, ANOMALY = "normal", "anomaly"
-PARTS = ("train", "val", "test", "anomalies")
-# Of the normal rows: training, validation, test. Anomalies have no validation part: it goes to training.
-SHARES = (0.6, 0.1, 0.3)
 
 
 @dataclass(frozen=True)
@@ -36,53 +33,59 @@ class TableFacts:
         rows: all rows.
         anomalies: how many of them are anomalies.
         columns: numbers in a row.
+        places: which rows are anomalies, as numbers and ascending ranges; empty where it is not written down, and
+            then anomalies are taken to stand behind the normal rows, which changes the draw and not its law.
     """
 
     rows: int
     anomalies: int
     columns: int
+    places: str = ""
+
+    def anomalous(self) -> NDArray[np.bool_]:
+        """Whether a row is an anomaly, (rows,)."""
+        marked = np.zeros(self.rows, dtype=bool)
+        for token in self.places.split() or [f"{self.rows - self.anomalies}-{self.rows - 1}"]:
+            first, _, last = token.partition("-")
+            marked[int(first) : int(last or first) + 1] = True
+        return marked
 
 
 @lru_cache(maxsize=1)
 def table_facts() -> dict[str, TableFacts]:
     """Return the facts of every table by name."""
-    text = (paths.manifest_dir() / FOLDER / "tables.toml").read_text(encoding="utf-8")
-    return {name: TableFacts(**facts) for name, facts in tomllib.loads(text).items()}
+    counts, places = (
+        tomllib.loads((paths.manifest_dir() / FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+        for name in ("tables", "places")
+    )
+    return {name: TableFacts(**facts, places=places.get(name, "")) for name, facts in counts.items()}
 
 
 def is_table_part(name: str) -> bool:
     """Whether a manifest's name is that of a part of a table."""
-    return name.startswith(f"{FOLDER}/") and name.count("/") == 3
+    return name.startswith(f"{FOLDER}/") and name.count("/") == 4
 
 
 @lru_cache(maxsize=16)
 def table_part(name: str) -> Manifest:
-    """Return the manifest of a part, e.g. `adbench/cardio/0/train`.
+    """Return the manifest of a part, e.g. `adbench/cardio/adbench/1/train`; see table_parts for the protocols.
 
-    Normal rows are put into a random order that the draw seeds; the first 60 % are for training, the next 10 % for
-    validation, the rest for the test. Of the anomalies the first 70 % join the training rows, unlabelled: a detector is
-    not told that they are there. The rest are the OOD test set.
+    The anomalies among the training rows are not labelled: a detector is not told that they are there.
 
     Raises:
-        DataError: no such table or part, or a draw that is no number.
+        DataError: no such table, protocol or part, or a draw that is no number.
     """
-    _, table, draw, part = name.split("/")
-    if not draw.isdigit() or part not in PARTS:
+    _, table, protocol, draw, part = name.split("/")
+    if not draw.isdigit() or part not in PARTS or protocol not in PROTOCOLS:
         raise DataError(
-            f"'{name}' is no part of a table — `{FOLDER}/<table>/<draw>/<part>` with a part of {', '.join(PARTS)}"
+            f"'{name}' is no part of a table — `{FOLDER}/<table>/<protocol>/<draw>/<part>` with a protocol of "
+            f"{', '.join(PROTOCOLS)} and a part of {', '.join(PARTS)}"
         )
-    facts = facts_of(table)
-    rng = np.random.default_rng(int(draw))
-    normal, anomalies = rng.permutation(facts.rows - facts.anomalies), rng.permutation(facts.anomalies)
-    first, second = round(SHARES[0] * len(normal)), round((SHARES[0] + SHARES[1]) * len(normal))
-    seen = round((SHARES[0] + SHARES[1]) * len(anomalies))
-    rows = {
-        "train": {NORMAL: normal[:first], ANOMALY: anomalies[:seen]},
-        "val": {NORMAL: normal[first:second]},
-        "test": {NORMAL: normal[second:]},
-        "anomalies": {ANOMALY: anomalies[seen:]},
-    }[part]
-    keys = tuple(f"{table}/{kind}/{number}" for kind, numbers in rows.items() for number in np.sort(numbers).tolist())
+    anomalous = facts_of(table).anomalous()
+    numbers = np.where(anomalous, np.cumsum(anomalous), np.cumsum(~anomalous)) - 1
+    rows = PROTOCOLS[protocol].part(anomalous, int(draw))[part]
+    kinds = np.where(anomalous[rows], ANOMALY, NORMAL)
+    keys = tuple(f"{table}/{kind}/{number}" for kind, number in zip(kinds, numbers[rows].tolist(), strict=True))
     return Manifest(name, keys, (ANOMALY if part == "anomalies" else NORMAL,) * len(keys))
 
 
@@ -100,21 +103,32 @@ def facts_of(table: str) -> TableFacts:
 
 @dataclass(frozen=True)
 class TableFile(Source):
-    """ADBench's `<number>_<table>.npz` with `X` (n, d) and `y` (n,), 1 = anomaly. Columns are standardised.
+    """ADBench's `<number>_<table>.npz` with `X` (n, d) and `y` (n,), 1 = anomaly. Columns are scaled.
 
-    Mean and standard deviation are those of the draw's training rows; a column that is constant there is only centred.
+    The scale is that of the draw's training rows: [0, 1] under `adbench`, mean 0 and deviation 1 under `held_out`. A
+    column that is constant there is only shifted.
 
     Args:
         table: e.g. `cardio`.
+        protocol: `adbench` or `held_out`; see table_parts.
         draw: the seed of the parting into training and test rows.
         at: folders below each root.
         deviation: how these rows differ from the set as published.
     """
 
     table: str
-    draw: int = 0
+    protocol: str = "adbench"
+    draw: int = 1
     at: Sequence[str] = ("adbench/Classical", "ADBench/adbench/datasets/Classical", "Classical")
     deviation: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the protocol's name."""
+        if self.protocol not in PROTOCOLS:
+            raise ConfigError(
+                f"benchmark.protocol '{self.protocol}' not found{did_you_mean(self.protocol, PROTOCOLS)} — choose from "
+                f"{', '.join(PROTOCOLS)}"
+            )
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
         """Each folder below each root."""
@@ -126,24 +140,23 @@ class TableFile(Source):
         file = next((f for f in sorted(place.glob("*.npz")) if wanted.fullmatch(f.name)), None)
         if file is None:
             return None
-        values, row_of = _standardised(file, self.table, int(self.draw))
+        values, row_of = _scaled(file, self.table, self.protocol, int(self.draw))
         rows = np.array([row_of.get(key, -1) for key in keys], dtype=np.int64)
         present = rows >= 0
         return Found(VectorItems(values, rows[present]), present)
 
 
 @lru_cache(maxsize=2)
-def _standardised(file: Path, table: str, draw: int) -> tuple[NDArray[np.float32], dict[str, int]]:
-    """The table's rows after standardisation, and the row of each key."""
+def _scaled(file: Path, table: str, protocol: str, draw: int) -> tuple[NDArray[np.float32], dict[str, int]]:
+    """The table's rows after scaling, and the row of each key."""
     raw, anomalous = _table(file, table)
     row_of = {
         f"{table}/{kind}/{number}": row
         for kind, mask in ((NORMAL, ~anomalous), (ANOMALY, anomalous))
         for number, row in enumerate(np.flatnonzero(mask).tolist())
     }
-    train = raw[[row_of[key] for key in table_part(f"{FOLDER}/{table}/{draw}/train").keys]]
-    spread = train.std(axis=0)
-    return ((raw - train.mean(axis=0)) / np.where(spread > 0, spread, 1.0)).astype(np.float32), row_of
+    train = raw[[row_of[key] for key in table_part(f"{FOLDER}/{table}/{protocol}/{draw}/train").keys]]
+    return PROTOCOLS[protocol].scale(train)(raw).astype(np.float32), row_of
 
 
 def _table(file: Path, table: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -159,6 +172,8 @@ def _table(file: Path, table: str) -> tuple[NDArray[np.float64], NDArray[np.bool
             f"'{file}': found {found} — {facts.rows} rows of {facts.columns} columns with {facts.anomalies} anomalies "
             "are published — get the file again"
         )
+    if facts.places and not np.array_equal(facts.anomalous(), y == 1):
+        raise DataError(f"'{file}': other rows are anomalies than those published — get the file again")
     if not np.isfinite(raw).all():
         raise DataError(f"'{file}': {int((~np.isfinite(raw)).sum())} values are NaN or infinite — get the file again")
     return raw, y == 1

@@ -142,7 +142,7 @@ def conformal_family(pair: Pair, setting: Setting) -> Values:
         "conformal_auroc": conformal_auroc(pair.curve, setting.table),
         "conformal_fpr95": conformal_fpr95(pair.curve, setting.table),
     }
-    if setting.id_val is not None:
+    if setting.id_val is not None and setting.options.fdr is not None:
         alarms, found = discoveries(pair.curve, setting.id_val, setting.options.fdr)
         label = rate_label(setting.options.fdr)
         values[f"bh_power@{label}"] = found / pair.curve.m

@@ -32,7 +32,7 @@ class MetricOptions:
         ccr_fprs: shares of OOD accepted at which the correct classification rate is read.
         delta: δ, the probability that the conformal guarantee may fail.
         correction: none, simes, dkwm, asymptotic, monte_carlo, monte_carlo_published, equal_local_level.
-        fdr: q of the Benjamini–Hochberg selection.
+        fdr: q of the Benjamini–Hochberg selection; None leaves it out, where ID validation is no fresh sample.
         confidence: level of the intervals.
         replicates: bootstrap resamples per pair; 0 leaves DeLong's intervals only.
         bootstrap_metrics: ranking keys that get a bootstrap interval (AUROC has DeLong's).
@@ -57,7 +57,7 @@ class MetricOptions:
     ccr_fprs: Sequence[float] = (1e-4, 1e-3, 1e-2, 1e-1)
     delta: float = 0.05
     correction: str = "monte_carlo"
-    fdr: float = 0.1
+    fdr: float | None = 0.1
     confidence: float = 0.95
     replicates: int = 1000
     bootstrap_metrics: Sequence[str] = ("fpr95", "fpr95_id_positive")
@@ -81,7 +81,8 @@ class MetricOptions:
         for name in ("autc_weight", "tpr", "fpr", "precision", "recall", "prior"):
             check_rate(getattr(self, name), f"metrics.{name}")
         for name in ("delta", "fdr", "confidence"):
-            check_rate(getattr(self, name), f"metrics.{name}", closed=False)
+            if name != "fdr" or self.fdr is not None:
+                check_rate(getattr(self, name), f"metrics.{name}", closed=False)
         for name in ("ccr_fprs", "alphas"):
             for value in getattr(self, name):
                 check_rate(value, f"metrics.{name}", closed=False)

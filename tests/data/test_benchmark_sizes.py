@@ -43,7 +43,7 @@ SIZES = {
         "id.train": 55_000, "id.val": 5_000, "id.test": 10_000,
         "ood_val": 1_000, "near.mnist": 10_000, "near.notmnist": 10_000, "far.cifar10": 10_000,
     },
-    "adbench": {"id.train": 1_116, "id.val": 165, "id.test": 497, "far.anomalies": 53},
+    "adbench": {"id.train": 1_281, "id.val": 1_158, "id.test": 497, "far.anomalies": 53},
 }  # fmt: skip
 
 

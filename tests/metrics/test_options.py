@@ -1,6 +1,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -8,6 +9,7 @@ import openbench.metrics
 from openbench.errors import MetricError
 from openbench.metrics.keys import rate_label
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
+from openbench.metrics.suite import SetScores, evaluate
 
 DEFAULT = Path(openbench.metrics.__file__).parents[2] / "configs" / "metrics" / "default.yaml"
 
@@ -63,3 +65,17 @@ def test_the_header_names_only_what_was_computed(family, part):
 @pytest.mark.parametrize(("rate", "label"), [(1e-4, "1e-4"), (0.1, "1e-1"), (0.05, "0.05"), (0.25, "0.25"), (1.0, "1")])
 def test_rates_are_written_in_keys_as_tables_write_them(rate, label):
     assert rate_label(rate) == label
+
+
+def test_without_a_false_discovery_rate_nothing_is_selected():
+    """Where ID validation was seen in training, a selection calibrated on it would promise what it cannot hold."""
+    rng = np.random.default_rng(0)
+    sets = [
+        SetScores("a", "id_test", rng.normal(size=50)),
+        SetScores("b", "id_val", rng.normal(size=50)),
+        SetScores("c", "far", rng.normal(2, size=50)),
+    ]
+    for fdr, expected in ((0.1, {"bh_power@1e-1", "bh_fdp@1e-1"}), (None, set())):
+        values = evaluate(sets, MetricOptions(families=("conformal",), fdr=fdr))["c"]
+        assert {key for key in values if key.startswith("bh_")} == expected
+        assert "conformal_auroc" in values
