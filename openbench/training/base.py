@@ -161,6 +161,14 @@ class TrainingMethod(ABC):
             data: every image, for methods that cluster or mine them.
         """
 
+    def on_step_end(self, model: nn.Module, moment: Moment) -> None:  # noqa: B027
+        """Do what an optimiser's step ends with, such as holding a constraint on the weights; by default nothing.
+
+        Args:
+            model: what `prepare` returned.
+            moment: the step.
+        """
+
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return the optimiser's groups.
 

@@ -205,6 +205,7 @@ class _Loop:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
         scaler.step(optimiser)
         scaler.update()
+        self.method.on_step_end(self.session.prepared, moment)
         return loss.detach()
 
     def _check_finite(self, losses: Tensor, checked: int, last: Moment) -> None:
