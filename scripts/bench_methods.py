@@ -2,16 +2,20 @@
 
     OMP_NUM_THREADS=2 python scripts/bench_methods.py                          # every method, 50,000 × 512, C = 10
     OMP_NUM_THREADS=2 python scripts/bench_methods.py --methods knn,mds,vim --train 10000 --test 5000
+    OMP_NUM_THREADS=2 python scripts/bench_methods.py --streamed FOLDER --train 1281167 --dim 2048 --classes 1000
 
 The floor of a step is the work that cannot be avoided: float32 matrix products of the same size (KNN: queries × bank;
 MDS: features × d × d; …), a selection of the largest entries (ASH) or of a percentile (ReAct), or one pass over the
 columns that the step needs, with the head's product where there is one. `peer` is pytorch-ood on the same arrays, where
-it is installed and takes them.
+it is installed and takes them. `--streamed` maps the training columns from files (16 GB in the example) and runs each
+step once. Methods that read more than features and logits are passed over, saying so.
 """
 
 import argparse
+import math
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -30,9 +34,10 @@ from openbench.build import build
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field
-from openbench.errors import MethodError
+from openbench.errors import FieldError, MethodError
 
 BATCH = 4096
+_DRAWN = 16384  # samples drawn at a time
 NODES = {f.stem: yaml.safe_load(f.read_text()) for f in sorted((paths.config_dir() / "method").glob("*.yaml"))}
 
 
@@ -55,17 +60,40 @@ class Data:
     head: Head
 
 
-def make_data(size: Sizes) -> Data:
+def make_data(size: Sizes, folder: Path | None = None) -> Data:
+    """Draw both splits; with a folder the training columns are files there, memory-mapped as the feature cache is."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(size.c, size.d, generator=generator)
     head = Head(0.1 * centres, torch.zeros(size.c))
 
-    def split(count: int) -> FeatureSet:
-        labels = torch.randint(size.c, (count,), generator=generator)
-        features = (centres[labels] + torch.randn(count, size.d, generator=generator)).relu_()
-        return FeatureSet({Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels})
+    def fill(columns: dict[Field, Tensor]) -> FeatureSet:
+        labels = columns[Field.LABELS]
+        for start in range(0, len(labels), _DRAWN):
+            part = slice(start, start + _DRAWN)
+            labels[part].random_(size.c, generator=generator)
+            noise = torch.randn(len(labels[part]), size.d, generator=generator)
+            features = (centres[labels[part]] + noise).relu_()
+            columns[Field.FEATURES][part], columns[Field.LOGITS][part] = features, head(features)
+        return FeatureSet(columns)
 
-    return Data(split(size.n), split(size.m), head)
+    def in_memory(count: int) -> dict[Field, Tensor]:
+        return {key: torch.empty(count, *shape, dtype=dtype) for key, (shape, dtype) in layout.items()}
+
+    def in_files(count: int, place: Path) -> dict[Field, Tensor]:
+        place.mkdir(parents=True, exist_ok=True)
+        sizes = {key: (place / f"{key}.bin", (count, *shape), dtype) for key, (shape, dtype) in layout.items()}
+        return {
+            key: torch.from_file(str(file), shared=True, size=math.prod(shape), dtype=dtype).view(shape)
+            for key, (file, shape, dtype) in sizes.items()
+        }
+
+    layout = {
+        Field.FEATURES: ((size.d,), torch.float32),
+        Field.LOGITS: ((size.c,), torch.float32),
+        Field.LABELS: ((), torch.int64),
+    }
+    train = in_memory(size.n) if folder is None else in_files(size.n, folder)
+    return Data(fill(train), fill(in_memory(size.m)), head)
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
@@ -226,6 +254,49 @@ def print_memory(name: str, size: Sizes) -> None:
     print(f"{resident_mib('VmHWM') - before:.0f}")
 
 
+class PeakAnonymous:
+    """Peak of the memory that is no file's, in MiB above the start; pages of mapped files can be dropped, these cannot.
+
+    Linux only; read every few milliseconds, as Linux keeps no peak of it.
+    """
+
+    def __enter__(self) -> "PeakAnonymous":
+        """Start reading."""
+        self.start = self.peak = resident_mib("RssAnon")
+        self.done = threading.Event()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        return self
+
+    def _read(self) -> None:
+        while not self.done.wait(0.005):
+            self.peak = max(self.peak, resident_mib("RssAnon"))
+
+    def __exit__(self, *_: object) -> None:
+        """Stop reading."""
+        self.done.set()
+        self.reader.join()
+
+    @property
+    def mib(self) -> float:
+        """The rise from the start to the peak."""
+        return self.peak - self.start
+
+
+def streamed_row(name: str, data: Data, size: Sizes) -> list[str]:
+    """Fit once and score once from mapped files: times with the reading included, and the peak of what was added."""
+    method = build(NODES[name], name)
+    with PeakAnonymous() as memory:
+        start = time.perf_counter()
+        method = fitted(method, data)
+        between = time.perf_counter()
+        score(method, data)
+        taken = between - start, time.perf_counter() - between
+    floors = fit_floor(name, data, size), score_floor(name, data, size)
+    cells = [cell for t, floor in zip(taken, floors, strict=True) for cell in (f"{t:.3f}", ratio(t, floor))]
+    return [name, *cells, "–", "–", f"{memory.mib:.0f}"]
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=",".join(NODES), help="comma-separated names; all by default")
@@ -234,6 +305,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="timed calls, of which the median counts")
     parser.add_argument("--no-peer", action="store_true", help="leave pytorch-ood out")
     parser.add_argument("--no-memory", action="store_true", help="leave peak memory out")
+    parser.add_argument("--streamed", type=Path, metavar="FOLDER", help="training columns in files there, one run each")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -243,19 +315,23 @@ def main() -> None:
     size = Sizes(options.train, options.test, options.dim, options.classes)
     if options.memory_of:
         return print_memory(options.memory_of, size)
-    data = make_data(size)
+    data = make_data(size, options.streamed)
     samples = f"{size.n:,} training and {size.m:,} test samples"
     title = f"{samples}, d = {size.d}, C = {size.c}, {torch.get_num_threads()} threads"
     print(title)
     print(line(("method", "fit s", "× floor", "score s", "× floor", "peer fit s", "peer score s", "extra MiB")))
     for name in options.methods.split(","):
         try:
-            cells = row(name, data, size, options)
-        except MethodError as error:
+            if options.streamed:
+                cells = streamed_row(name, data, size)
+            else:
+                cells = row(name, data, size, options)
+                cells.append("–" if options.no_memory else memory(name, size))
+        except (MethodError, FieldError) as error:
             print(f"{name}: {error}")
             continue
         # A line as soon as it is known: a whole table of large sizes takes minutes.
-        print(line((*cells, "–" if options.no_memory else memory(name, size))), flush=True)
+        print(line(cells), flush=True)
     return None
 
 
