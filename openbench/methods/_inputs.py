@@ -1,5 +1,8 @@
 """What `fit` can be called with: the split and the head that a method declared, or an error that names them."""
 
+import torch
+from torch import Tensor
+
 from openbench.core.features import FeatureSet, Head
 from openbench.errors import MethodError
 
@@ -25,3 +28,19 @@ def classifier(head: Head | None, where: str) -> Head:
     if head is None:
         raise MethodError(f"{where}.fit: needs the classifier head — found None — pass head=Head(W, b)")
     return head
+
+
+def finite(features: Tensor, where: str) -> Tensor:
+    """Return training features, or sums of them, (n, d).
+
+    Raises:
+        MethodError: one is NaN or infinite; the message names the dimensions.
+    """
+    good = features.isfinite().all(dim=0)
+    if not bool(good.all()):
+        bad = torch.nonzero(~good)[:, 0]
+        raise MethodError(
+            f"{where}.fit: training features hold NaN or inf in {len(bad)} of {len(good)} dimensions, first in "
+            f"dimension {int(bad[0])} — finite ones needed — look at the checkpoint's outputs"
+        )
+    return features
