@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+import torch
+from problems import KINDS, assert_equal, f, problem, scores, z
+from scipy.special import logsumexp, softmax
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods.lts import LTS
+
+
+def factors(data, percentile: float) -> np.ndarray:
+    result = []
+    for row in f(data.test):
+        active = np.sort(np.maximum(row, 0))
+        result.append((active.sum() / active[int(np.round(24 * percentile / 100)) :].sum()) ** 2)
+    return np.array(result)
+
+
+@pytest.mark.parametrize("percentile", [0, 65, 95])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_scaling_sample_by_sample(kind, percentile):
+    data = problem(kind)
+    expected = -logsumexp(z(data.test) * factors(data, percentile)[:, None], axis=1)
+    assert_equal(scores(LTS(percentile), data), expected)
+
+
+def test_class_scores_are_what_scaled_probabilities_lack():
+    data = problem()
+    expected = 1 - softmax(z(data.test) * factors(data, 85)[:, None], axis=1)
+    np.testing.assert_allclose(LTS(85).class_scores(data.test), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+def test_equals_peer(kind):
+    from openbench._compat import prepare_torchvision
+
+    prepare_torchvision()
+    peer = pytest.importorskip("pytorch_ood.detector", reason="pytorch-ood is not installed")
+    data = problem(kind)
+    head = torch.nn.Linear(24, 6)
+    head.load_state_dict({"weight": data.head.weight, "bias": data.head.bias})
+    theirs = peer.LTS(None, head.requires_grad_(False), p=0.15).predict_features(data.test.features)
+    assert_equal(scores(LTS(85), data), theirs.numpy())
+
+
+def test_a_sample_without_activations_keeps_its_logits():
+    logits = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
+    found = LTS().score(FeatureSet({Field.FEATURES: -torch.ones(2, 24), Field.LOGITS: logits}))
+    torch.testing.assert_close(found, -torch.logsumexp(logits, dim=1))
+
+
+@pytest.mark.parametrize("percentile", [-1, 100])
+def test_impossible_percentiles_are_refused(percentile):
+    with pytest.raises(MethodError, match="percentile"):
+        LTS(percentile)
