@@ -31,6 +31,9 @@ KNOWN_FAILURES: dict[tuple[str, str], dict[str, str]] = {
     ("ocsvm", "ocsvm"): {
         "check_separates_planted_clusters": "its kernel of width √d is wider than the gaps where planted OOD lies"
     },
+    ("neco", "neco[max_logit=False]"): {
+        "check_separates_planted_clusters": "standardised, the dimensions where planted OOD lies vary as much as others"
+    },
     ("cblof", "cblof"): {
         "check_refit_equals_fresh_fit": "it divides clusters into large and small, and refuses these of equal size"
     },

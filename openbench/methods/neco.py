@@ -1,0 +1,82 @@
+"""Neural-collapse subspace."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.methods._inputs import training
+from openbench.methods._stats import moments
+
+_CONSTANT = 1e-6  # a spread below this part of the mean is the rounding of float32
+
+
+@dataclass
+class NECO(Method):
+    """Negative share of the feature's length that lies in the principal subspace of training features.
+
+    score(x) = −‖P(h − h̄)‖ / ‖h‖ · max_c z_c, h = (f − f̄)/σ with mean and standard deviation of each training feature, P
+    the `dim` eigenvectors of the covariance of h with the largest eigenvalues.
+
+    Args:
+        dim: size of the subspace, 1 to d − 1; `auto` takes the fewest eigenvectors with 90 % of the variance, but
+            leaves one out at least.
+        standardise: False leaves features as they are, h = f, which the authors advise where classes are well
+            separated; then h̄ is the mean feature.
+        max_logit: whether the share is multiplied by the largest logit: the authors do for every architecture but
+            ResNets.
+
+    Raises:
+        MethodError: `dim` out of range, no training split, or training features that are all equal.
+
+    Reference: Ben Ammar et al., NECO: NEural Collapse Based Out-of-distribution detection, ICLR 2024, arXiv 2310.06823.
+    The mean is subtracted above but not below the line, as in the authors' code; it matters without standardising only.
+    Constant features are left out. A negative largest logit turns the order of the share, as in the paper's formula.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "Ben Ammar et al., ICLR 2024, arXiv 2310.06823"
+
+    dim: int | Literal["auto"] = "auto"
+    standardise: bool = True
+    max_logit: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the dimension as far as it is known."""
+        self.require(self.dim == "auto" or (isinstance(self.dim, int) and self.dim >= 1), "dim", "auto, or 1 to d − 1")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Learn mean, spread and principal subspace of training features (n, d) in one pass."""
+        found = moments(training(train, "NECO"), by_class=False)
+        mean, covariance = found.mean(), found.total_covariance()
+        spread = covariance.diagonal().clamp(min=0).sqrt()
+        # Constant features stay zero, also where a test sample differs by rounding.
+        alive = spread > _CONSTANT * mean.abs()
+        scale = torch.where(alive, 1 / torch.where(alive, spread, 1.0), 0.0)
+        if not self.standardise:
+            scale = torch.ones_like(scale)
+        values, vectors = torch.linalg.eigh(covariance * scale * scale[:, None])  # ascending
+        d = len(values)
+        dim = self._enough(values.flip(0)) if self.dim == "auto" else self.dim
+        self.require(dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
+        self.mean_, self.scale_ = mean.float(), scale.float()
+        self.principal_ = vectors[:, d - dim :].float()
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        principal = self.learnt("principal_").to(x.features.device)
+        centred = (x.features - self.mean_.to(x.features.device)) * self.scale_.to(x.features.device)
+        inside: Tensor = torch.linalg.vector_norm(centred @ principal, dim=1)
+        whole: Tensor = torch.linalg.vector_norm(centred if self.standardise else x.features, dim=1)
+        share = inside / whole.clamp(min=torch.finfo(whole.dtype).eps)
+        return -share * x.logits.max(dim=1).values if self.max_logit else -share
+
+    def _enough(self, descending: Tensor) -> int:
+        """How many eigenvalues hold 90 % of their sum, at most all but one."""
+        held = descending.clamp(min=0).cumsum(dim=0)
+        return min(int((held < 0.9 * held[-1]).sum()) + 1, len(descending) - 1)
