@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+import torch
+from problems import KINDS, assert_equal, f, problem, scores, y, z
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods._classes import balanced_draw
+from openbench.methods.nac import NAC
+
+
+def states(data, x: FeatureSet, steepness: float) -> np.ndarray:
+    """Feature times the gradient, by autograd, of the KL divergence of the prediction from uniform; then sigmoid."""
+    features = torch.tensor(f(x), requires_grad=True)
+    # The network's own logits, with what they depend on: W f + (z − W f), so that rounding of z stays.
+    own = torch.tensor(z(x)) - (features @ torch.tensor(data.weight).T).detach()
+    logits = features @ torch.tensor(data.weight).T + own
+    uniform = torch.full_like(logits, 1 / logits.shape[1])
+    divergence = torch.nn.functional.kl_div(torch.log_softmax(logits, dim=1), uniform, reduction="sum")
+    (gradient,) = torch.autograd.grad(divergence, features)
+    return torch.sigmoid(steepness * features * gradient).detach().numpy()
+
+
+def bounds(bins: int) -> list[float]:
+    """Denser towards one half, written out number by number."""
+    half, step = bins // 2, (1000**0.5 - 1) / (bins // 2 - 1)
+    lower = [np.log(1 + i * step) / np.log(1000) for i in range(half)]
+    upper = [1 - value for value in lower[::-1]]
+    found = lower[:-1] + upper + [1.2]
+    found[-2] = 1.01
+    return found
+
+
+def by_loops(data, bins: int, full: int, steepness: float, chosen: np.ndarray) -> np.ndarray:
+    edges = bounds(bins)
+    train, test = states(data, data.train, steepness)[chosen], states(data, data.test, steepness)
+    covered = np.zeros(len(test))
+    for j in range(24):
+        counts, _ = np.histogram(train[:, j], bins=edges)
+        covered += np.minimum(counts / full, 1)[np.digitize(test[:, j], edges) - 1]
+    return -covered / 24
+
+
+def agree(found: np.ndarray, expected: np.ndarray, full: int) -> None:
+    """Equal, but for one state in a thousand on a bound by rounding."""
+    assert np.mean(np.abs(found - expected) > 1e-6) < 0.02
+    assert np.abs(found - expected).max() <= 2 / 24
+
+
+@pytest.mark.parametrize(("bins", "full", "steepness"), [(50, 50, 100.0), (4, 1, 1.0), (500, 10, 3000.0)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_histograms_of_gradients_by_autograd(kind, bins, full, steepness):
+    data = problem(kind)
+    found = scores(NAC(bins, full, steepness, samples=600), data)
+    agree(found, by_loops(data, bins, full, steepness, np.arange(600)), full)
+
+
+def test_only_the_drawn_samples_count():
+    data = problem()
+    chosen = balanced_draw(data.train.labels, 100, 3).numpy()
+    assert set(np.bincount(y(data.train)[chosen])) == {0, 20}
+    agree(scores(NAC(samples=100, full=5, seed=3), data), by_loops(data, 50, 5, 100.0, chosen), 5)
+
+
+def test_bounds_reach_from_zero_over_one_half_to_beyond_one():
+    from openbench.methods.nac import _bounds
+
+    found = _bounds(50)
+    assert len(found) == 50
+    assert found[0] == 0
+    assert found[24] == pytest.approx(0.5)
+    assert found[-2] == pytest.approx(1.01)
+    assert bool((found.diff() > 0).all())
+    np.testing.assert_allclose(found, bounds(50), rtol=1e-12)
+
+
+def test_states_of_zero_and_one_lie_inside():
+    """Saturated sigmoids: 0 and 1 exactly."""
+    data = problem("hot")
+    fitted = NAC(steepness=1e30, samples=600).fit(data.train, data.head)
+    found = fitted.score(data.test.without_labels())
+    assert bool(((found <= 0) & (found >= -1)).all())
+    assert float(found.min()) < -0.9
+
+
+def test_features_that_are_not_finite_are_refused():
+    data = problem()
+    data.train.columns[Field.FEATURES][5, 7] = float("nan")
+    with pytest.raises(MethodError, match=r"NAC\.fit: .*1 of 24 dimensions, first in dimension 7"):
+        NAC().fit(data.train, data.head)
+
+
+@pytest.mark.parametrize("wrong", [{"bins": 51}, {"bins": 2}, {"full": 0}, {"steepness": 0.0}, {"samples": 0}])
+def test_impossible_hyper_parameters_are_refused(wrong):
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        NAC(**wrong)
+
+
+def test_two_fits_score_alike():
+    data = problem()
+    assert_equal(scores(NAC(samples=100), data), scores(NAC(samples=100), data))
