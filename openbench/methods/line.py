@@ -1,0 +1,91 @@
+"""Important neurons."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import HeadMethod
+from openbench.core.request import Field, Request, Role
+from openbench.methods._classes import class_means
+from openbench.methods._inputs import classifier, training
+
+_ENTRIES = 2**24  # of weights handled at a time
+
+
+@dataclass
+class LINe(HeadMethod):
+    """Energy of clipped features with only the neurons and weights that matter for the predicted class.
+
+    score(x) = −log Σ_c exp(Σ_j W_cj [|I_ŷj| W_cj > s_ŷ] [I_ŷj > t_ŷ] min(f_j, clip) + b_c), I_cj = w_cj μ_cj, μ_c the
+    mean training feature of class c, t_ŷ and s_ŷ percentiles of I_ŷ and of |I_ŷ| ⊙ W, ŷ predicted from min(f, clip).
+
+    I is the class' mean of the first-order Taylor (Shapley) contributions f ⊙ ∂z_y/∂f = f ⊙ w_y: no backward pass.
+
+    Args:
+        weight_percentile: share of weights removed, in [0, 100); 10 by default.
+        activation_percentile: share of neurons removed, in [0, 100); 10 by default.
+        clip: largest activation, > 0; 0.8 by default.
+
+    Raises:
+        MethodError: a hyper-parameter out of range, no training split, no head, NaN, or labels outside the head's.
+
+    Reference: Ahn et al., LINe: Out-of-Distribution Detection by Leveraging Important Neurons, CVPR 2023,
+    arXiv 2303.13995. The defaults are the authors' for ImageNet; theirs are 90, 90, 1.0 for CIFAR-10 and 90, 10, 1.0
+    for CIFAR-100. A class without training samples takes the mean of all.
+    """
+
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN, head=True
+    )
+    reference: ClassVar[str] = "Ahn et al., CVPR 2023, arXiv 2303.13995"
+
+    weight_percentile: float = 10.0
+    activation_percentile: float = 10.0
+    clip: float = 0.8
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        self.require(0 <= self.weight_percentile < 100, "weight_percentile", "0 ≤ weight_percentile < 100")
+        self.require(0 <= self.activation_percentile < 100, "activation_percentile", "0 ≤ activation_percentile < 100")
+        self.require(self.clip > 0, "clip", "> 0")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Learn each class' important neurons and thresholds, from training features (n, d), labels and the head."""
+        train, head = training(train, "LINe"), classifier(head, "LINe")
+        weight = head.weight.cpu()
+        importance = weight * class_means(train, head.num_classes, "LINe").cpu().float()
+        limit = np.percentile(importance.numpy(), self.activation_percentile, axis=1, keepdims=True)
+        self.neurons_ = importance > torch.from_numpy(limit)
+        self.importance_ = importance.abs()
+        # (classes, classes, d) at once would be 8 GB for ImageNet.
+        thresholds = [
+            np.percentile((part[:, None] * weight).reshape(len(part), -1).numpy(), self.weight_percentile, axis=1)
+            for part in torch.split(self.importance_, max(1, _ENTRIES // weight.numel()))
+        ]
+        self.thresholds_ = torch.from_numpy(np.concatenate(thresholds))
+        return super().fit(None, head)
+
+    def reshape(self, features: Tensor) -> Tensor:
+        """Return min(f, clip) with the unimportant neurons of the predicted class at 0, (n, d)."""
+        clipped = features.clamp(max=self.clip)
+        return clipped * self.neurons_.to(features.device)[self._predicted(clipped)]
+
+    def _predicted(self, clipped: Tensor) -> Tensor:
+        predicted: Tensor = self.head_(clipped).argmax(dim=1)
+        return predicted
+
+    def _reshaped_logits(self, x: FeatureSet) -> Tensor:
+        self.learnt("thresholds_")
+        weight, bias = self.head_.weight.to(x.features.device), self.head_.bias.to(x.features.device)
+        importance, thresholds = self.importance_.to(weight.device), self.thresholds_.to(weight.device)
+        logits = []
+        for features in torch.split(x.features, max(1, _ENTRIES // weight.numel())):
+            predicted = self._predicted(features.clamp(max=self.clip))
+            contribution = importance[predicted][:, None] * weight
+            kept = torch.where(contribution > thresholds[predicted][:, None, None], weight, 0.0)
+            logits.append((kept @ self.reshape(features)[:, :, None])[:, :, 0])
+        return torch.cat(logits) + bias

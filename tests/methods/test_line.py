@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import torch
+from problems import KINDS, assert_equal, f, problem, scores, y
+from scipy.special import logsumexp, softmax
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods import line
+from openbench.methods.line import LINe
+
+
+def contributions(data) -> np.ndarray:
+    """Mean over a class' samples of feature times the gradient, by autograd, of the true class' logit (C, d)."""
+    features = torch.tensor(f(data.train), requires_grad=True)
+    logits = features @ torch.tensor(data.weight).T + torch.tensor(data.bias)
+    (gradient,) = torch.autograd.grad(logits[torch.arange(len(logits)), data.train.labels].sum(), features)
+    taylor, labels = (features * gradient).detach().numpy(), y(data.train)
+    average = f(data.train).mean(axis=0)
+    classes = range(len(data.bias))
+    return np.stack([taylor[labels == c].mean(axis=0) if c in labels else average * data.weight[c] for c in classes])
+
+
+def by_samples(data, weight_percentile: float, activation_percentile: float, clip: float) -> np.ndarray:
+    """Logits of test samples, one by one."""
+    importance, logits = contributions(data), []
+    for row in f(data.test).clip(max=clip):
+        own = importance[(data.weight @ row + data.bias).argmax()]
+        strength = np.abs(own) * data.weight
+        weight = np.where(strength > np.percentile(strength, weight_percentile), data.weight, 0)
+        logits.append(weight @ np.where(own > np.percentile(own, activation_percentile), row, 0) + data.bias)
+    return np.array(logits)
+
+
+@pytest.mark.parametrize(("weights", "neurons", "clip"), [(10, 10, 0.8), (90, 90, 1.0), (90, 10, 1.0), (25, 60, 2.5)])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "many_classes"])
+def test_equals_masks_sample_by_sample(kind, weights, neurons, clip):
+    data = problem(kind, n=200)
+    expected = -logsumexp(by_samples(data, weights, neurons, clip), axis=1)
+    assert_equal(scores(LINe(weights, neurons, clip), data), expected, rtol=1e-4)
+
+
+def test_equals_masks_sample_by_sample_for_a_thousand_classes(monkeypatch):
+    monkeypatch.setattr(line, "_ENTRIES", 2**21)
+    data = problem("many_classes", n=30)
+    expected = -logsumexp(by_samples(data, 10, 10, 0.8), axis=1)
+    assert_equal(scores(LINe(), data), expected, rtol=1e-4)
+
+
+def test_nothing_removed_and_nothing_clipped_loses_only_the_least_entries():
+    """At percentile 0 the strict comparison still drops each class' least neuron and weight."""
+    data = problem(n=200)
+    importance = contributions(data)
+    fitted = LINe(0, 0, 1e9).fit(data.train, data.head)
+    assert fitted.neurons_.sum() == 6 * 23
+    np.testing.assert_array_equal((~fitted.neurons_).int().argmax(dim=1), importance.argmin(axis=1))
+
+
+def test_class_scores_are_what_probabilities_of_pruned_logits_lack():
+    data = problem(n=100)
+    found = LINe().fit(data.train, data.head).class_scores(data.test)
+    np.testing.assert_allclose(found, 1 - softmax(by_samples(data, 10, 10, 0.8), axis=1), atol=1e-5)
+
+
+def test_blocks_leave_no_trace(monkeypatch):
+    data = problem()
+    whole = scores(LINe(), data)
+    monkeypatch.setattr(line, "_ENTRIES", 500)
+    assert_equal(scores(LINe(), data), whole)
+
+
+def test_a_label_outside_the_head_is_refused():
+    data = problem()
+    data.train.columns[Field.LABELS][9] = 6
+    with pytest.raises(MethodError, match=r"LINe\.fit: a training label is 6 — 0 to 5"):
+        LINe().fit(data.train, data.head)
+
+
+def test_features_that_are_not_finite_are_refused():
+    data = problem()
+    features = data.train.features.clone()
+    features[0, 2] = float("inf")
+    with pytest.raises(MethodError, match=r"LINe\.fit: .*first in dimension 2"):
+        LINe().fit(FeatureSet({**data.train.columns, Field.FEATURES: features}), data.head)
+
+
+@pytest.mark.parametrize("wrong", [{"weight_percentile": 100}, {"activation_percentile": -1}, {"clip": 0.0}])
+def test_impossible_hyper_parameters_are_refused(wrong):
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        LINe(**wrong)
