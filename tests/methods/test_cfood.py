@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+import torch
+from problems import assert_equal, f, problem, scores
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods import cfood
+from openbench.methods.cfood import CFOOD
+
+KINDS = ["rectified", "signed", "dead", "two_classes"]
+GRID = [*np.linspace(0.001, 0.1, 100), *np.linspace(0.105, 0.5, 81), *np.linspace(0.51, 0.99, 49)]
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def by_definition(data, share: float) -> np.ndarray:
+    """With all training samples as references: grow the neighbourhoods until enough of them hold the sample."""
+    references, m = unit(f(data.train)), len(data.train)
+    own = np.sort(np.linalg.norm(references[:, None] - references, axis=2), axis=1)
+    found = []
+    for row in unit(f(data.test)):
+        distances = np.linalg.norm(references - row, axis=1)
+        kappa = 1.0
+        for candidate in GRID:
+            neighbour = max(int(candidate * m - 1), 0) + 1  # the sample itself is the zeroth
+            if np.mean(distances <= own[:, neighbour]) >= share:
+                kappa = candidate
+                break
+        found.append(kappa)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_growing_neighbourhoods(kind, share):
+    data = problem(kind, n=300)
+    found = scores(CFOOD(1, share), data)
+    assert_equal(found, by_definition(data, share))
+    assert len(np.unique(found)) > 10
+
+
+def test_references_are_a_seeded_share_of_training_samples():
+    data = problem(n=500)
+    fitted = CFOOD(0.1, seed=3).fit(data.train, None)
+    rows = {tuple(row) for row in np.round(unit(f(data.train)), 6)}
+    assert fitted.references_.shape == (50, 24)
+    assert {tuple(row) for row in np.round(fitted.references_.numpy(), 6)} <= rows
+    assert not torch.equal(fitted.references_, CFOOD(0.1, seed=4).fit(data.train, None).references_)
+
+
+def test_a_sample_that_no_reference_reaches_scores_one():
+    """References close together; the sample on the far side of the sphere."""
+    rows = torch.eye(8)[:1] + 0.01 * torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
+    fitted = CFOOD(1.0).fit(FeatureSet({Field.FEATURES: rows}), None)
+    assert fitted.score(FeatureSet({Field.FEATURES: -rows[:3]})).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_blocks_leave_no_trace(monkeypatch):
+    data = problem(n=300)
+    whole = scores(CFOOD(1), data)
+    monkeypatch.setattr(cfood, "_ENTRIES", 1000)
+    assert_equal(scores(CFOOD(1), data), whole)
+
+
+@pytest.mark.parametrize("n", [2, 3, 15])
+def test_few_references_still_give_scores_between_zero_and_one(n):
+    train = FeatureSet({Field.FEATURES: problem(n=20).train.features[:n]})
+    found = CFOOD(1.0).fit(train, None).score(FeatureSet({Field.FEATURES: problem(n=20).test.features}))
+    assert bool(((found > 0) & (found <= 1)).all())
+
+
+def test_too_few_samples_for_two_references_are_refused():
+    with pytest.raises(MethodError, match=r"alpha out of range — found 0\.1 — allowed: at least 0\.133 for 15 samples"):
+        CFOOD().fit(FeatureSet({Field.FEATURES: torch.ones(15, 4)}), None)
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": 0}, {"alpha": 1.1}, {"share": 0.0}, {"share": 2}])
+def test_impossible_hyper_parameters_are_refused(wrong):
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        CFOOD(**wrong)
