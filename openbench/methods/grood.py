@@ -1,0 +1,73 @@
+"""Gradients with respect to an OOD prototype."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.errors import MethodError
+from openbench.methods._bank import Bank
+from openbench.methods._classes import class_means
+from openbench.methods._inputs import training
+
+
+@dataclass
+class GROOD(Method):
+    """Squared distance between the sample's gradient and the nearest one of a training sample.
+
+    score(x) = min_i ‖g(x) − g(x_i)‖², g(x) = π_o (f − o)/‖f − o‖, π = softmax over k of −‖f − p_k‖, p_k the class means
+    and o their mean, i over correctly classified training samples.
+
+    g is the gradient of the cross-entropy of π and the predicted class with respect to the OOD prototype o.
+
+    Raises:
+        MethodError: no training split, no sample that is classified correctly, or NaN.
+
+    Reference: ElAraby et al., GROOD: GRadient-Aware Out-of-Distribution Detection, TMLR 2025, arXiv 2312.14427. The
+    OOD prototype is the authors' option `use_proto_mean`, the one that needs no images: they prefer the mean feature of
+    OOD validation images, which `fit` never sees here, or of mixed ID images. Neighbours are exact (authors: four of
+    a hundred lists).
+    """
+
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN
+    )
+    reference: ClassVar[str] = "ElAraby et al., TMLR 2025, arXiv 2312.14427"
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Learn prototypes from features (n, d) and labels, then gradients of samples that logits (n, c) get right."""
+        train = training(train, "GROOD")
+        means = class_means(train, train.logits.shape[1], "GROOD")
+        present = torch.bincount(train.labels.cpu(), minlength=len(means)).to(means.device) > 0
+        prototypes = means[present]
+        self.prototypes_ = torch.cat([prototypes, prototypes.mean(dim=0, keepdim=True)])
+        gradients = []
+        for rows in train.batches():
+            right = rows.logits.argmax(dim=1) == rows.labels
+            gradients.append(self._gradients(rows.features[right]).float().cpu())
+        self.gradients_ = torch.cat(gradients)
+        if not len(self.gradients_):
+            raise MethodError(
+                f"GROOD.fit: none of {len(train)} training samples is classified correctly — at least 1 needed — look "
+                "at the checkpoint"
+            )
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        bank = Bank(self.learnt("gradients_"))
+        return bank.kth_squared_distance(self._gradients(x.features), 1).float()
+
+    def _gradients(self, features: Tensor) -> Tensor:
+        """(n, d) float64; zero where a feature is the OOD prototype itself."""
+        prototypes = self.prototypes_.to(features.device)
+        away = features.double()
+        distances = torch.cdist(away, prototypes)
+        share = torch.softmax(-distances, dim=1)[:, -1:]
+        direction = away - prototypes[-1]
+        length: Tensor = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
+        return share * direction / length.clamp(min=torch.finfo(length.dtype).tiny)
