@@ -1,0 +1,74 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from problems import assert_equal, f, problem, scores, z
+from scipy.special import logsumexp
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods.optfs import OptFS, _quantiles
+
+KINDS = ["rectified", "signed", "hot", "two_classes", "many_classes", "dead"]
+
+
+def shaped(data, intervals: int) -> np.ndarray:
+    """Test features times θ, with one mask per interval."""
+    train, test = f(data.train), f(data.test)
+    low, high = np.quantile(train, 1e-3), np.quantile(train, 1 - 1e-3)
+    edges = np.linspace(low, high, intervals + 1)
+    gain = data.weight[z(data.train).argmax(axis=1)] * train
+    theta = np.array([gain[(train >= a) & (train < b)].sum() / len(train) for a, b in itertools.pairwise(edges)])
+    theta = 1000 * theta / np.linalg.norm(theta)
+    result = np.zeros_like(test)
+    for a, b, value in zip(edges[:-1], edges[1:], theta, strict=True):
+        result += np.where((test >= a) & (test < b), value * test, 0)
+    return result
+
+
+@pytest.mark.parametrize("intervals", [1, 100])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_one_mask_per_interval(kind, intervals):
+    data = problem(kind)
+    features = shaped(data, intervals)
+    by_logit = (data.weight[z(data.test).argmax(axis=1)] * features).sum(axis=1)
+    assert_equal(scores(OptFS(intervals), data), -by_logit, rtol=1e-4)
+    by_energy = logsumexp(features @ data.weight.T + data.bias, axis=1)
+    assert_equal(scores(OptFS(intervals, "energy"), data), -by_energy, rtol=1e-4)
+
+
+@pytest.mark.parametrize("n", [3, 50, 5000])
+def test_quantiles_of_streamed_activations_are_numpys(n):
+    features = torch.randn(n, 24, generator=torch.Generator().manual_seed(n))
+    found = _quantiles(FeatureSet({Field.FEATURES: features}))
+    np.testing.assert_allclose(found, np.quantile(features.double().numpy(), [1e-3, 1 - 1e-3]), rtol=1e-9)
+
+
+def test_activations_beyond_the_quantiles_count_for_nothing():
+    data = problem()
+    fitted = OptFS().fit(data.train, data.head)
+    rows = FeatureSet({Field.FEATURES: torch.full((2, 24), 1e6), Field.LOGITS: data.test.logits[:2]})
+    assert fitted.score(rows).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.7])
+def test_constant_activations_are_refused(value):
+    data = problem()
+    rows = FeatureSet({**data.train.columns, Field.FEATURES: torch.full((600, 24), value)})
+    with pytest.raises(MethodError, match=r"OptFS\.fit: the \.001 and \.999 quantiles"):
+        OptFS().fit(rows, data.head)
+
+
+def test_features_that_are_not_finite_are_refused():
+    data = problem()
+    data.train.columns[Field.FEATURES][5, 7] = float("nan")
+    with pytest.raises(MethodError, match=r"OptFS\.fit: .*first in dimension 7"):
+        OptFS().fit(data.train, data.head)
+
+
+@pytest.mark.parametrize("wrong", [{"intervals": 0}, {"form": "msp"}])
+def test_impossible_hyper_parameters_are_refused(wrong):
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        OptFS(**wrong)
