@@ -41,9 +41,8 @@ class PyOD(Method):
             refuses the features.
 
     Reference: Zhao, Nasrullah & Li, PyOD: A Python Toolbox for Scalable Outlier Detection, JMLR 20, 2019,
-    arXiv 1901.01588; Han et al., ADBench, NeurIPS 2022, arXiv 2206.09426. COF and SOD are left out: PyOD scores their
-    samples by the others scored with them; so it does with ECOD and COPOD, which are methods of their
-    own here.
+    arXiv 1901.01588; Han et al., ADBench, NeurIPS 2022, arXiv 2206.09426. COF, SOD, ECOD and COPOD are methods of
+    their own here: PyOD scores their samples by the others scored with them.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)

@@ -1,0 +1,94 @@
+"""COF against sums counted link by link, and against PyOD for samples that are no one's neighbours."""
+
+import numpy as np
+import pytest
+import torch
+from problems import assert_equal, f, problem, scores
+from scipy.spatial.distance import cdist
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods.cof import COF
+
+
+def features(rows) -> FeatureSet:
+    return FeatureSet({Field.FEATURES: torch.as_tensor(np.asarray(rows), dtype=torch.float32)})
+
+
+def links(point: np.ndarray, neighbours: np.ndarray) -> float:
+    """Weighted costs: each neighbour, nearest first, is linked to the nearest of those before it."""
+    k, total = len(neighbours), 0.0
+    path = [point, *neighbours]
+    for j in range(1, k + 1):
+        cheapest = min(np.linalg.norm(path[j] - earlier) for earlier in path[:j])
+        total += 2 * (k + 1 - j) / (k * (k + 1)) * cheapest
+    return total
+
+
+def by_hand(train: np.ndarray, row: np.ndarray, k: int) -> float:
+    def nearest(point, of):
+        return of[np.argsort(np.linalg.norm(of - point, axis=1), kind="stable")[:k]]
+
+    def without(point):
+        return train[~(train == point).all(axis=1)]
+
+    mine = nearest(row, train)
+    return k * links(row, mine) / sum(links(p, nearest(p, without(p))) for p in mine)
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+@pytest.mark.parametrize("k", [1, 7, 20])
+def test_equals_links_counted_one_by_one(kind, k):
+    data = problem(kind, n=80)
+    expected = [by_hand(f(data.train), row, k) for row in f(data.test)[:25]]
+    assert_equal(scores(COF(k=k), data)[:25], expected)
+
+
+def test_equals_pyod_where_the_samples_are_no_neighbours_of_the_training_samples():
+    """Then neither the batch nor the sample itself changes what its neighbours pay."""
+    models = pytest.importorskip("pyod.models.cof", reason="needs the package pyod")
+    rng = np.random.default_rng(0)
+    train = rng.normal(size=(150, 5))
+    far = 40 * np.eye(5)[:4] + rng.normal(size=(4, 5))
+    peer = models.COF(n_neighbors=20).fit(train)
+    expected = [peer.decision_function(np.vstack([train, row]))[-1] for row in far]
+    assert_equal(COF().fit(features(train), None).score(features(far)).numpy(), expected)
+
+
+def test_a_sample_off_a_line_scores_higher_than_one_on_it():
+    """The pattern that COF was made for: density alone does not tell the two apart."""
+    line = np.stack([np.linspace(0, 1, 101), np.zeros(101)], axis=1)
+    on, off = [0.505, 0.0], [0.5, 0.05]
+    found = COF(k=10).fit(features(line), None).score(features([on, off]))
+    assert found[0] < 1.2 < found[1]
+
+
+def test_copies_of_a_sample_pay_nothing():
+    """Eight copies of 0 and one sample at 1: beside the copies anything is infinitely far, a copy is not."""
+    train = [[0.0]] * 8 + [[1.0]]
+    found = COF(k=3).fit(features(train), None).score(features([[0.0], [0.5]]))
+    assert found[0] == 0
+    assert found[1] == torch.finfo(torch.float32).max
+
+
+def test_a_bounded_bank_is_a_seeded_subset():
+    data = problem("signed")
+    small, other = COF(max_train=60), COF(max_train=60, seed=1)
+    assert len(small.fit(data.train, None).bank_) == 60
+    assert cdist(small.bank_.numpy(), f(data.train)).min(axis=1).max() < 1e-6
+    assert not torch.equal(other.fit(data.train, None).bank_, small.bank_)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"k": 0}, "k out of range"), ({"max_train": 1}, "max_train out of range"), ({"k": 80}, "allowed: 1 to 79")],
+)
+def test_hyper_parameters_out_of_range_are_refused(given, message):
+    with pytest.raises(MethodError, match=message):
+        COF(**given).fit(problem(n=80).train, None)
+
+
+def test_features_that_are_not_finite_are_an_error():
+    with pytest.raises(MethodError, match="NaN or inf"):
+        COF(k=1).fit(features([[0.0], [np.nan], [1.0]]), None)

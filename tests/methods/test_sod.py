@@ -1,0 +1,94 @@
+"""SOD against sets and variances counted sample by sample, and against PyOD's score of given reference sets."""
+
+import numpy as np
+import pytest
+import torch
+from problems import assert_equal, f, problem, scores
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods.sod import SOD
+
+
+def features(rows) -> FeatureSet:
+    return FeatureSet({Field.FEATURES: torch.as_tensor(np.asarray(rows), dtype=torch.float32)})
+
+
+def reference_set(train: np.ndarray, row: np.ndarray, k: int, size: int) -> list[int]:
+    """The samples that share most neighbours with `row`; of equals, the nearest."""
+
+    def neighbours(point, own=None):
+        away = np.linalg.norm(train - point, axis=1)
+        order = [i for i in np.argsort(away, kind="stable") if i != own]
+        return set(order[:k])
+
+    mine, away = neighbours(row), np.linalg.norm(train - row, axis=1)
+    shared = [len(mine & neighbours(train[i], i)) for i in range(len(train))]
+    return sorted(range(len(train)), key=lambda i: (-shared[i], away[i]))[:size]
+
+
+def deviation(train: np.ndarray, row: np.ndarray, chosen: list[int], alpha: float) -> float:
+    total, kept = 0.0, 0
+    columns = train[chosen].T
+    bound = alpha * np.mean([np.mean((c - c.mean()) ** 2) for c in columns])
+    for value, column in zip(row, columns, strict=True):
+        if np.mean((column - column.mean()) ** 2) < bound:
+            total, kept = total + (value - column.mean()) ** 2, kept + 1
+    return np.sqrt(total / kept) if kept else 0.0
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed", "dead"])
+@pytest.mark.parametrize(("k", "size", "alpha"), [(20, 10, 0.8), (5, 5, 0.3)])
+def test_equals_reference_sets_counted_one_by_one(kind, k, size, alpha):
+    data = problem(kind, n=80)
+    train = f(data.train)
+    rows = f(data.test)[:15]
+    expected = [deviation(train, row, reference_set(train, row, k, size), alpha) for row in rows]
+    assert_equal(scores(SOD(k=k, l=size, alpha=alpha), data)[:15], expected)
+
+
+def test_equals_pyod_given_the_same_reference_sets(monkeypatch):
+    models = pytest.importorskip("pyod.models.sod", reason="needs the package pyod")
+    data = problem("signed", n=80)
+    train, rows = f(data.train), f(data.test)[:30]
+    peer = models.SOD()
+    sets = np.array([reference_set(train, row, 20, 10) for row in rows]) + len(rows)
+    monkeypatch.setattr(peer, "_snn", lambda x: np.vstack([sets, np.zeros((len(train), 10), dtype=int)]))
+    expected = peer.decision_function(np.vstack([rows, train]))[: len(rows)]
+    assert_equal(scores(SOD(), data)[:30], expected)
+
+
+def test_only_features_in_which_the_reference_set_is_tight_count():
+    """Feature 0 hardly varies, feature 1 does: a step along 0 is seen at its full length, one along 1 is not."""
+    rng = np.random.default_rng(0)
+    train = rng.normal(size=(200, 2)) * [0.01, 5]
+    found = SOD(k=20, l=20).fit(features(train), None).score(features([[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]]))
+    assert found[1] == pytest.approx(3, abs=0.02)
+    assert found[[0, 2]].max() < 0.05
+
+
+def test_without_a_tight_feature_the_score_is_zero():
+    """One feature: its variance is the mean variance, hence never below α times it."""
+    train = np.random.default_rng(0).normal(size=(50, 1))
+    assert SOD().fit(features(train), None).score(features([[9.0]])).item() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"k": 0}, "k out of range"),
+        ({"l": 21}, "l out of range"),
+        ({"alpha": 1.0}, "alpha out of range"),
+        ({"max_train": 1}, "max_train out of range"),
+        ({"k": 80}, "allowed: 1 to 79"),
+    ],
+)
+def test_hyper_parameters_out_of_range_are_refused(given, message):
+    with pytest.raises(MethodError, match=message):
+        SOD(**given).fit(problem(n=80).train, None)
+
+
+def test_features_that_are_not_finite_are_an_error():
+    with pytest.raises(MethodError, match="NaN or inf"):
+        SOD(k=1, l=1).fit(features([[0.0], [np.nan], [1.0]]), None)
