@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+import torch
+from problems import assert_equal, f, problem, scores
+from scipy.spatial.distance import mahalanobis
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import PowerTransformer, StandardScaler
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods._yeo_johnson import best_exponents, yeo_johnson
+from openbench.methods.combood import CombOOD
+
+KINDS = ["signed", "two_classes", "many_classes", "rectified"]
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def by_sklearn(data, k: int) -> np.ndarray:
+    """Scaler, power transform, covariance plus identity, brute-force neighbours: the authors' steps."""
+    train, test = unit(f(data.train)), unit(f(data.test))
+    distance = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(train).kneighbors(test)[0][:, -1]
+    scaler, power = StandardScaler(), PowerTransformer()
+    shaped = power.fit_transform(scaler.fit_transform(train))
+    inverse = np.linalg.inv(np.cov(shaped, rowvar=False) + np.identity(24))
+    rows = power.transform(scaler.transform(test))
+    far = np.array([mahalanobis(row, np.zeros(24), inverse) ** 2 for row in rows])
+    return np.sqrt(24) * np.log(distance**2) + far
+
+
+@pytest.mark.parametrize("k", [1, 50])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_the_steps_with_sklearn(kind, k):
+    data = problem(kind)
+    assert_equal(scores(CombOOD(k), data), by_sklearn(data, k), rtol=2e-4)
+
+
+@pytest.mark.parametrize("exponent", [-3.0, 0.0, 0.5, 1.0, 2.0, 5.0])
+def test_the_transform_equals_scipys(exponent):
+    from scipy.stats import yeojohnson
+
+    x = np.concatenate([np.linspace(-5, 5, 41), [1e-9, -1e-9]])
+    found = yeo_johnson(torch.tensor(x)[:, None], torch.tensor([exponent], dtype=torch.float64))
+    np.testing.assert_allclose(found[:, 0], yeojohnson(x, exponent), rtol=1e-9, atol=1e-12)
+
+
+def test_exponents_maximise_the_likelihood():
+    """Against scipy's search, for shapes that want exponents from −6 to 8."""
+    from scipy.stats import yeojohnson_normmax
+
+    rng = np.random.default_rng(0)
+    x = np.stack(
+        [
+            np.expm1(rng.normal(size=2000)),
+            -np.expm1(rng.normal(size=2000)),
+            rng.normal(size=2000),
+            rng.exponential(size=2000) ** 2,
+            rng.beta(8, 1, size=2000),
+            0.01 * rng.normal(size=2000),
+        ],
+        axis=1,
+    )
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    found = best_exponents(lambda: iter(torch.tensor(x).split(300)))
+    np.testing.assert_allclose(found, [yeojohnson_normmax(column) for column in x.T], atol=1e-3)
+
+
+def test_constant_features_count_for_nothing():
+    """The four constant features of unit-length vectors vary; only those that are always zero stay constant."""
+    data = problem("dead")
+    kept = [j for j in range(24) if j not in (0, 2)]
+    whole = CombOOD().fit(FeatureSet({Field.FEATURES: data.train.features}), None)
+    assert whole.scale_[[0, 2]].tolist() == [0.0, 0.0]
+    part = CombOOD().fit(FeatureSet({Field.FEATURES: data.train.features[:, kept]}), None)
+    mahalanobis_part = [
+        m.score(FeatureSet({Field.FEATURES: x}))
+        for m, x in ((whole, data.test.features), (part, data.test.features[:, kept]))
+    ]
+    # Same neighbours and same white vectors; only √d differs.
+    far = whole.bank_.kth_squared_distance(torch.nn.functional.normalize(data.test.features), 50).log()
+    torch.testing.assert_close(
+        mahalanobis_part[0] - mahalanobis_part[1], (24**0.5 - 22**0.5) * far, rtol=1e-3, atol=1e-3
+    )
+
+
+def test_a_training_sample_and_far_samples_have_finite_scores():
+    data = problem()
+    fitted = CombOOD(1).fit(data.train, None)
+    rows = torch.cat([data.train.features[:3], -1e4 * data.train.features[:3], torch.zeros(1, 24)])
+    found = fitted.score(FeatureSet({Field.FEATURES: rows}))
+    assert bool(found.isfinite().all())
+    assert found[:3].max() < found[3:].min()
+
+
+@pytest.mark.parametrize("k", [0, 601])
+def test_impossible_neighbours_are_refused(k):
+    train = problem().train
+    with pytest.raises(MethodError, match="k out of range"):
+        CombOOD(k).fit(train, None)
