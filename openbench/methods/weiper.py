@@ -1,0 +1,147 @@
+"""Weight perturbations of class projections."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.methods._inputs import classifier, finite, training
+from openbench.methods._stats import max_softmax
+
+_ENTRIES = 2**23  # of perturbed logits handled at a time
+_EPSILON, _EPSILON_PERTURBED = 0.01, 0.025  # added to densities, as in the authors' code
+
+
+@dataclass
+class WeiPer(Method):
+    """Divergences of the sample's activations and of its perturbed logits from their densities on training samples.
+
+    score(x) = D(h(f), h̄_f) + λ₁ D(h(z̃), h̄_z̃) − λ₂ (1/r) Σ_i max softmax(z̃_i), z̃_i = (W + δ‖W‖N_i) f + b, rows of N_i
+    random and of length 1, ‖W‖ the rows' lengths.
+
+    h is the histogram of one sample's d or r·C values over the range of training values, h̄ its mean over training
+    samples, and D(q, p) = KL(q ‖ p) + KL(p ‖ q) after q was smoothed by a moving average and both got a floor.
+
+    Args:
+        form: `kld` as above; `msp` is the last term alone, −(1/r) Σ_i max softmax(z̃_i).
+        repeats: r ≥ 1; 100 by default.
+        distance: δ ≥ 0; 1.8 by default.
+        lambda_1: λ₁ ≥ 0; 2.5 by default.
+        lambda_2: λ₂ ≥ 0; .1 by default.
+        bins: of the histograms; 100 by default.
+        smoothing: bins averaged in the histogram of the feature, 1 to bins; 4 by default.
+        smoothing_perturbed: bins averaged in that of the perturbed logits; 15 by default.
+        max_train: training samples drawn for densities, at most; null takes all.
+        seed: of perturbations and draw.
+
+    Raises:
+        MethodError: a hyper-parameter out of range, no training split or no head.
+
+    Reference: Granz et al., WeiPer: OOD Detection using Weight Perturbations of Class Projections, NeurIPS 2024,
+    arXiv 2405.17164. Defaults are the authors' for CIFAR-10. Floors of .01 and .025, and a training density that is not
+    smoothed, as in their code. Values outside the range of training count for no bin.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN, head=True)
+    reference: ClassVar[str] = "Granz et al., NeurIPS 2024, arXiv 2405.17164"
+
+    form: Literal["kld", "msp"] = "kld"
+    repeats: int = 100
+    distance: float = 1.8
+    lambda_1: float = 2.5
+    lambda_2: float = 0.1
+    bins: int = 100
+    smoothing: int = 4
+    smoothing_perturbed: int = 15
+    max_train: int | None = 10000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        self.require(self.form in ("kld", "msp"), "form", "kld, msp")
+        self.require(self.repeats >= 1, "repeats", "≥ 1")
+        for name in ("distance", "lambda_1", "lambda_2"):
+            self.require(getattr(self, name) >= 0, name, "≥ 0")
+        self.require(self.bins >= 2, "bins", "≥ 2")
+        for name in ("smoothing", "smoothing_perturbed"):
+            self.require(1 <= getattr(self, name) <= self.bins, name, f"1 to {self.bins}, the number of bins")
+        self.require(self.max_train is None or self.max_train >= 1, "max_train", "null, or ≥ 1")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Draw the perturbations; learn ranges and densities on training features (n, d), in two passes."""
+        train, head = training(train, "WeiPer"), classifier(head, "WeiPer")
+        generator = torch.Generator().manual_seed(self.seed)
+        weight = head.weight.cpu().double()
+        noise = torch.randn(self.repeats, *weight.shape, generator=generator, dtype=torch.float64)
+        noise = noise / torch.linalg.vector_norm(noise, dim=2, keepdim=True)
+        length = torch.linalg.vector_norm(weight, dim=1, keepdim=True)
+        self.weights_ = (weight + self.distance * length * noise).reshape(-1, weight.shape[1])
+        self.biases_ = head.bias.cpu().double().repeat(self.repeats)
+        if self.form == "kld":
+            size = min(len(train), self.max_train or len(train))
+            drawn = train[torch.randperm(len(train), generator=generator)[:size].sort().values]
+            finite(drawn.features, "WeiPer")
+            self._learn_densities(drawn)
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        self.learnt("weights_")
+        scores = [self._scored(features, logits) for features, logits in self._values(x)]
+        return torch.cat(scores).float()
+
+    def _scored(self, features: Tensor, perturbed: Tensor) -> Tensor:
+        classes = perturbed.shape[1] // self.repeats
+        confidence = max_softmax(perturbed.reshape(-1, classes)).reshape(-1, self.repeats).mean(dim=1)
+        if self.form == "msp":
+            return -confidence
+        plain = _divergence(self._histogram(features, 0), self.density_, self.smoothing, _EPSILON)
+        shifted = _divergence(
+            self._histogram(perturbed, 1), self.density_perturbed_, self.smoothing_perturbed, _EPSILON_PERTURBED
+        )
+        return plain + self.lambda_1 * shifted - self.lambda_2 * confidence
+
+    def _values(self, x: FeatureSet) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features (m, d) and perturbed logits (m, r·C) float64 of blocks of rows.
+
+        Single precision would put values near a bound into one bin or the other with the size of the block.
+        """
+        weights, biases = self.weights_.to(x.features.device), self.biases_.to(x.features.device)
+        for rows in x.batches(max(1, _ENTRIES // len(weights))):
+            features = rows.features.double()
+            yield features, features @ weights.T + biases
+
+    def _learn_densities(self, train: FeatureSet) -> None:
+        ranges = [[torch.stack([v.min(), v.max()]) for v in values] for values in self._values(train)]
+        low_high = torch.stack([torch.stack(block) for block in ranges]).cpu()  # blocks, kind, (least, largest)
+        least, largest = low_high[:, :, 0].amin(dim=0), low_high[:, :, 1].amax(dim=0)
+        self.bounds_ = torch.stack([torch.linspace(0, 1, self.bins + 1, dtype=torch.float64)] * 2)
+        self.bounds_ = least[:, None] + self.bounds_ * (largest + 1e-8 - least)[:, None]
+        totals = [torch.zeros(self.bins, dtype=torch.float64), torch.zeros(self.bins, dtype=torch.float64)]
+        for values in self._values(train):
+            totals = [
+                total + self._histogram(v, kind).sum(dim=0).cpu()
+                for kind, (total, v) in enumerate(zip(totals, values, strict=True))
+            ]
+        self.density_, self.density_perturbed_ = (total / len(train) for total in totals)
+
+    def _histogram(self, values: Tensor, kind: int) -> Tensor:
+        """Share of each row's values in each bin, (n, bins); values outside all bins count in the whole."""
+        place = torch.bucketize(values, self.bounds_[kind].to(values.device), right=True)  # 0 and bins + 1: outside
+        rows = torch.arange(len(values), device=values.device)[:, None] * (self.bins + 2)
+        counts = torch.bincount((place + rows).reshape(-1), minlength=len(values) * (self.bins + 2))
+        return counts.reshape(len(values), -1)[:, 1:-1].double() / values.shape[1]
+
+
+def _divergence(sample: Tensor, train: Tensor, width: int, floor: float) -> Tensor:
+    """Symmetric KL divergence (n,) between smoothed histograms (n, bins) and one density (bins,)."""
+    padded = torch.nn.functional.pad(sample, ((width - 1) // 2, width // 2), mode="replicate")
+    q = torch.nn.functional.avg_pool1d(padded, width, stride=1) + floor
+    p = train.to(sample) + floor
+    q, p = q / q.sum(dim=1, keepdim=True), p / p.sum()
+    return ((p - q) * (p.log() - q.log())).sum(dim=1)
