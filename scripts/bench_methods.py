@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=2 python scripts/bench_methods.py                          # every method, 50,000 × 512, C = 10
     OMP_NUM_THREADS=2 python scripts/bench_methods.py --methods knn,mds,vim --train 10000 --test 5000
+    OMP_NUM_THREADS=2 python scripts/bench_methods.py --indexes --test 5000
     OMP_NUM_THREADS=2 python scripts/bench_methods.py --streamed FOLDER --train 1281167 --dim 2048 --classes 1000
 
 The floor of a step is the work that cannot be avoided: float32 matrix products of the same size (KNN: queries × bank;
@@ -19,7 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,6 +36,8 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field
 from openbench.errors import FieldError, MethodError
+from openbench.metrics.curve import PooledCurve
+from openbench.metrics.curve_ranking import auroc
 
 BATCH = 4096
 _DRAWN = 16384  # samples drawn at a time
@@ -297,6 +300,33 @@ def streamed_row(name: str, data: Data, size: Sizes) -> list[str]:
     return [name, *cells, "–", "–", f"{memory.mib:.0f}"]
 
 
+def print_indexes(data: Data, size: Sizes) -> None:
+    """Print what faiss' approximate indexes give up against the exact search: recall of the k nearest, and AUROC."""
+    generator = torch.Generator().manual_seed(1)
+    # OOD between the classes: an average of two test samples of other classes.
+    mixed = data.test.features[torch.randperm(size.m, generator=generator)]
+    ood = FeatureSet({Field.FEATURES: (data.test.features + mixed) / 2})
+    exact, test = build(NODES["knn"], "knn").fit(data.train, None), declared(data.test, build(NODES["knn"], "knn"))
+    nearest = torch.cat([exact.neighbours(rows) for rows in test.batches(BATCH)])
+    print(line(("index", "fit s", "score s", "recall@k", "AUROC", "− exact", "")))
+    reference = None
+    for index in ("exact", "faiss_flat", "ivf", "hnsw"):
+        method = replace(exact, index=index)
+        start = time.perf_counter()
+        method.fit(data.train, None)
+        between = time.perf_counter()
+        found = torch.cat([method.neighbours(rows) for rows in test.batches(BATCH)])
+        taken = between - start, time.perf_counter() - between
+        recall = float(
+            torch.stack([torch.isin(a, b).float().mean() for a, b in zip(found, nearest, strict=True)]).mean()
+        )
+        scores = [torch.cat([method.score(rows) for rows in x.batches(BATCH)]).numpy() for x in (test, ood)]
+        area = auroc(PooledCurve.of(*scores))
+        reference = area if reference is None else reference
+        times = [f"{t:.2f}" for t in taken]
+        print(line((index, *times, f"{recall:.4f}", f"{area:.5f}", f"{area - reference:+.5f}")), flush=True)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=",".join(NODES), help="comma-separated names; all by default")
@@ -305,6 +335,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="timed calls, of which the median counts")
     parser.add_argument("--no-peer", action="store_true", help="leave pytorch-ood out")
     parser.add_argument("--no-memory", action="store_true", help="leave peak memory out")
+    parser.add_argument("--indexes", action="store_true", help="compare KNN's approximate indexes with the exact one")
     parser.add_argument("--streamed", type=Path, metavar="FOLDER", help="training columns in files there, one run each")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -316,6 +347,8 @@ def main() -> None:
     if options.memory_of:
         return print_memory(options.memory_of, size)
     data = make_data(size, options.streamed)
+    if options.indexes:
+        return print_indexes(data, size)
     samples = f"{size.n:,} training and {size.m:,} test samples"
     title = f"{samples}, d = {size.d}, C = {size.c}, {torch.get_num_threads()} threads"
     print(title)
