@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
+from openbench.errors import NotApplicableError
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,16 @@ class Backbone(ABC):
     @abstractmethod
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any."""
+
+    def frozen(self) -> AbstractContextManager[torch.nn.Module]:
+        """The network in eval mode without parameter gradients, for methods that run it themselves; passes are counted.
+
+        Raises:
+            NotApplicableError: there is no network.
+        """
+        raise NotApplicableError(
+            f"backbone '{self.name}' has no network to run — choose a method that reads features, e.g. method=knn"
+        )
 
     @abstractmethod
     def module(self) -> torch.nn.Module:

@@ -159,6 +159,23 @@ class NetworkBackbone(Backbone):
         self._handed_out = True
         return self._module.requires_grad_(True)
 
+    @contextmanager
+    def frozen(self) -> Iterator[nn.Module]:
+        """The network in eval mode without parameter gradients, for methods that run it themselves; passes are counted.
+
+        Gradients by images and hooks are the caller's.
+        """
+
+        def count(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            self.passes += len(inputs[0])
+
+        counting = self._module.register_forward_pre_hook(count)
+        try:
+            with evaluating(self._module), arithmetic(self.precision, self._device):
+                yield self._module
+        finally:
+            counting.remove()
+
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any.
 

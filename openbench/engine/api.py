@@ -9,6 +9,7 @@ from openbench.backbones.device import resolve_device
 from openbench.build import TARGET, build
 from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
+from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.data.build import build_benchmark
@@ -144,6 +145,7 @@ def check_one_class(benchmark: Benchmark, backbone: Backbone, method: Method, na
     requests = [leaf.request for leaf in leaves(method)]
     read = sorted({str(f) for request in requests for f in request.fields - {Field.FEATURES, Field.LABELS}})
     read += ["the head"] * any(request.head for request in requests)
+    read += ["images"] * any(isinstance(leaf, LiveMethod) for leaf in leaves(method))
     if not backbone.classifies and read:
         raise ConfigError(
             f"method '{name}' reads {', '.join(read)} — benchmark '{benchmark.name}' has one class and no classifier — "
@@ -194,5 +196,5 @@ def _requests(method: Method, space: Config, role: Role) -> list[Request]:
     if role == Role.OOD_TRAIN:
         return []
     settings = grid(space, list(method.params())) if role in (Role.ID_VAL, Role.OOD_VAL) else [{}]
-    found = (leaf.request for params in settings for leaf in leaves(with_params(method, params)))
-    return list(dict.fromkeys(found))
+    found = (leaf for params in settings for leaf in leaves(with_params(method, params)))
+    return list(dict.fromkeys(leaf.request for leaf in found if not isinstance(leaf, LiveMethod)))

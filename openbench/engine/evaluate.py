@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import Composite
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
+from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SplitScores
@@ -22,6 +23,10 @@ class FeatureSource(Protocol):
 
     def __call__(self, split: Split, request: Request) -> FeatureSet:
         """The columns that `request` names, with labels where it names them."""
+        ...
+
+    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
+        """The scores (n,) of a split by a fitted method that runs the network itself."""
         ...
 
 
@@ -77,7 +82,10 @@ def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch
         # Statistics come from clean inputs, even where scores read perturbed ones.
         clean = replace(request, perturb=None)
         train = _declared(features(fitting.split(request.fit_on), clean), clean).on(device)
-    return method.fit(train, fitting.head.to(device) if request.head else None)
+    fitted = method.fit(train, fitting.head.to(device) if request.head else None)
+    if isinstance(fitted, LiveMethod) and request.fit_on is not None:
+        fitted.fitted_on_ = fitting.split(request.fit_on).digest
+    return fitted
 
 
 def score_split(
@@ -99,6 +107,8 @@ def score_split(
         parts = {name: score_split(part, split, features, runtime) for name, part in method.fitted_parts.items()}
         combined = method.combine({name: torch.from_numpy(scores) for name, scores in parts.items()})
         return _checked(method, combined.numpy(), f"combine on {where}")
+    if isinstance(method, LiveMethod):
+        return _checked(method, features.scores(method, split), f"score_images on {where}")
     return score(method, features(split, method.request).on(runtime[0]), runtime[1], where)
 
 
@@ -116,7 +126,7 @@ def class_scores(
     Raises:
         MethodError: NaN, or another shape than one row per sample.
     """
-    if isinstance(method, Composite) or type(method).class_scores is Method.class_scores:
+    if isinstance(method, Composite | LiveMethod) or type(method).class_scores is Method.class_scores:
         return None  # without reading a column
     where, parts = f"class_scores on {split.name} ({split.role})", []
     for rows in _declared(features(split, method.request).on(runtime[0]), method.request).batches(runtime[1]):

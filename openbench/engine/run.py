@@ -14,6 +14,7 @@ from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import version_of
 from openbench.core.features import FeatureSet
+from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role
@@ -100,6 +101,11 @@ class CachedFeatures:
         """The columns of a split, extracted now if they are not cached."""
         with self.clock.stage("features"):
             return self.store.get(self.backbone, split, request)
+
+    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
+        """The scores of a split by a live method, made now if they are not cached."""
+        with self.clock.stage("features"):
+            return self.store.scores(self.backbone, split, method).numpy()
 
 
 def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOutcome:

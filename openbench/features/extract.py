@@ -15,6 +15,7 @@ from openbench.errors import DataError
 from openbench.features.columns import Column, pass_for
 
 Rows = Mapping[Column, NDArray[np.float32]]
+NamedRows = Mapping[str, NDArray[np.float32]]  # column name → its rows
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,14 @@ from openbench import __version__
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
+from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request
 from openbench.data.packed import packed
 from openbench.errors import CacheError
 from openbench.features.arrays import ColumnFile, ColumnWriter, Flushed, load_progress, save_progress, writing
 from openbench.features.columns import Column, extracted_with, read_by
-from openbench.features.extract import extract, rest_of
+from openbench.features.extract import NamedRows, extract, rest_of
+from openbench.features.live import column_of, score_rows
 from openbench.features.progress import reporting
 
 _SHARD_SECONDS = 15.0
@@ -61,38 +63,64 @@ class FeatureStore:
             FieldError: maps without layers or layers without maps.
         """
         wanted = read_by(request)
-        folder = self.root / backbone.digest / split.digest
-        self._ensure(folder, backbone, split, request)
+        folder = self._folder(backbone, split)
+        self._ensure(folder, backbone, split, self._extraction(backbone, request))
         tensors = {column: ColumnFile(folder, column.name).open() for column in wanted}
         columns: dict[Field, Tensor] = {c.field: tensor for c, tensor in tensors.items() if c.field != Field.MAPS}
         if Field.LABELS in request.fields:
             columns[Field.LABELS] = torch.from_numpy(split.labels.copy())
         return FeatureSet(columns, {c.layer: tensor for c, tensor in tensors.items() if c.field == Field.MAPS})
 
+    def scores(self, backbone: Backbone, split: Split, method: LiveMethod) -> Tensor:
+        """Return the scores (n,) float32 of a split by a fitted live method, made now if they are not cached.
+
+        Raises:
+            NotFittedError: there is something to fit, and the engine has not.
+            MethodError: a score is NaN, or there is not one per image.
+            CacheError, CheckpointError, DataError: as for columns.
+        """
+        name, folder = column_of(method), self._folder(backbone, split)
+
+        def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
+            return score_rows(method, backbone, rest, self.batch_size, self.workers)
+
+        self._ensure(folder, backbone, split, _Source((name,), (name,), rows))
+        return ColumnFile(folder, name).open()
+
     def missing(self, backbone: Backbone, split: Split, request: Request) -> tuple[Column, ...]:
         """Return the columns that a pass for `request` would have to compute."""
-        folder = self.root / backbone.digest / split.digest
-        return self._missing(folder, split, request)
+        folder = self._folder(backbone, split)
+        missing = _faulty(folder, split, [column.name for column in extracted_with(request)])
+        return tuple(column for column in extracted_with(request) if column.name in missing)
 
-    def _ensure(self, folder: Path, backbone: Backbone, split: Split, request: Request) -> None:
-        if all(ColumnFile(folder, c.name).fault(len(split)) is None for c in read_by(request)):
+    def _folder(self, backbone: Backbone, split: Split) -> Path:
+        return self.root / backbone.digest / split.digest
+
+    def _extraction(self, backbone: Backbone, request: Request) -> "_Source":
+        kept = {column.name: column for column in extracted_with(request)}
+
+        def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
+            columns = tuple(kept[name] for name in names)
+            for found in extract(backbone, rest, columns, self.batch_size, self.workers):
+                yield {column.name: array for column, array in found.items()}
+
+        return _Source(tuple(column.name for column in read_by(request)), tuple(kept), rows)
+
+    def _ensure(self, folder: Path, backbone: Backbone, split: Split, source: "_Source") -> None:
+        if not _faulty(folder, split, source.read):
             return
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with self._only_writer(folder, split):
             # Another job may have computed them while this one waited.
-            missing = self._missing(folder, split, request)
-            for column in missing:
-                file = ColumnFile(folder, column.name)
+            missing = _faulty(folder, split, source.kept)
+            for name in missing:
+                file = ColumnFile(folder, name)
                 if file.array.exists():
                     _log.warning("cache: %s in %s — computed again", file.fault(len(split)), folder)
                     file.array.unlink()
             if missing:
-                _Pass(self, folder, backbone, split, missing).run()
-
-    def _missing(self, folder: Path, split: Split, request: Request) -> tuple[Column, ...]:
-        wanted = extracted_with(request)
-        return tuple(c for c in wanted if ColumnFile(folder, c.name).fault(len(split)) is not None)
+                _Pass(self, folder, backbone, split, missing, source.rows).run()
 
     @contextmanager
     def _only_writer(self, folder: Path, split: Split) -> Iterator[None]:
@@ -111,6 +139,25 @@ class FeatureStore:
             lock.release()
 
 
+@dataclass(frozen=True)
+class _Source:
+    """Where columns come from.
+
+    Args:
+        read: names of the columns that are wanted.
+        kept: of these and what the same pass yields besides.
+        rows: makes a pass over some items for some names, batch by batch.
+    """
+
+    read: tuple[str, ...]
+    kept: tuple[str, ...]
+    rows: Callable[[Split, tuple[str, ...]], Iterator[NamedRows]]
+
+
+def _faulty(folder: Path, split: Split, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if ColumnFile(folder, name).fault(len(split)) is not None)
+
+
 @dataclass
 class _Pass:
     """One extraction under the lock: resumes what an interrupted job left, appends, puts the columns in place."""
@@ -119,7 +166,8 @@ class _Pass:
     folder: Path
     backbone: Backbone
     split: Split
-    columns: tuple[Column, ...]
+    names: tuple[str, ...]
+    rows: Callable[[Split, tuple[str, ...]], Iterator[NamedRows]]
 
     def run(self) -> None:
         """Extract all columns.
@@ -138,44 +186,44 @@ class _Pass:
             for writer in writers.values():
                 writer.close()
 
-    def _append(self, writers: dict[Column, ColumnWriter], start: int, advance: Callable[[int], None]) -> None:
+    def _append(self, writers: dict[str, ColumnWriter], start: int, advance: Callable[[int], None]) -> None:
         unsafe, last = 0, time.monotonic()
         if start == len(self.split):
             return
         # Small files are decoded once for all backbones; the array lies beside the features.
         images = packed(self.split, self.store.root.parent / "images", self.store.workers)
         rest = rest_of(images, start)
-        for rows in extract(self.backbone, rest, self.columns, self.store.batch_size, self.store.workers):
+        for rows in self.rows(rest, self.names):
             with writing(self.folder):
-                for column, array in rows.items():
-                    if column not in writers:
+                for name, array in rows.items():
+                    if name not in writers:
                         shape = (len(self.split), *array.shape[1:])
-                        writers[column] = ColumnWriter(ColumnFile(self.folder, column.name), shape)
-                    writers[column].append(array)
+                        writers[name] = ColumnWriter(ColumnFile(self.folder, name), shape)
+                    writers[name].append(array)
                 count = len(next(iter(rows.values())))
                 unsafe += count
                 if unsafe >= self.store.shard or time.monotonic() - last >= _SHARD_SECONDS:
-                    save_progress(self._progress, {c.name: writer.flush() for c, writer in writers.items()})
+                    save_progress(self._progress, {name: writer.flush() for name, writer in writers.items()})
                     unsafe, last = 0, time.monotonic()
             advance(count)
 
-    def _resumed(self) -> dict[Column, ColumnWriter]:
+    def _resumed(self) -> dict[str, ColumnWriter]:
         """Writers that go on where an interrupted job was; none if its columns are others or not as it left them."""
         noted = load_progress(self._progress)
-        files = {column: ColumnFile(self.folder, column.name) for column in self.columns}
-        kept: dict[Column, Flushed] = {}
-        for column, file in files.items():
-            state = noted.get(column.name)
+        files = {name: ColumnFile(self.folder, name) for name in self.names}
+        kept: dict[str, Flushed] = {}
+        for name, file in files.items():
+            state = noted.get(name)
             if state is None or state.shape[0] != len(self.split) or not state.intact(file):
                 return {}
-            kept[column] = state
+            kept[name] = state
         if len({state.rows for state in kept.values()}) != 1:
             return {}
-        return {column: ColumnWriter(files[column], state.shape, state) for column, state in kept.items()}
+        return {name: ColumnWriter(files[name], state.shape, state) for name, state in kept.items()}
 
-    def _finish(self, writers: dict[Column, ColumnWriter]) -> None:
-        short = {c.name: w.rows for c, w in writers.items() if w.rows != len(self.split)}
-        if short or len(writers) != len(self.columns):
+    def _finish(self, writers: dict[str, ColumnWriter]) -> None:
+        short = {name: w.rows for name, w in writers.items() if w.rows != len(self.split)}
+        if short or len(writers) != len(self.names):
             raise CacheError(
                 f"split '{self.split.name}': {short or 'no'} rows were extracted — {len(self.split)} expected — "
                 "the loader lost images; nothing was cached"
@@ -188,8 +236,8 @@ class _Pass:
             "package": __version__,
         }
         with writing(self.folder):
-            for column, writer in writers.items():
-                writer.finish({"column": column.name, **about})
+            for name, writer in writers.items():
+                writer.finish({"column": name, **about})
             self._progress.unlink(missing_ok=True)
 
     @property

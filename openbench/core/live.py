@@ -1,0 +1,115 @@
+"""The escape hatch: methods that run the network themselves, because no cached column can say what they need."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Request
+from openbench.errors import MethodError, NotFittedError
+
+
+class LiveOutputs(Protocol):
+    """What one pass yields."""
+
+    @property
+    def logits(self) -> Tensor:
+        """(n, c) float32."""
+
+    @property
+    def features(self) -> Tensor:
+        """(n, d) float32, penultimate, after pooling."""
+
+    @property
+    def maps(self) -> Mapping[str, Tensor]:
+        """Layer → reduced map, only the layers requested."""
+
+
+class LiveBackbone(Protocol):
+    """The part of a backbone that a live method may use; every backbone has it."""
+
+    name: str
+    num_classes: int
+    layers: tuple[str, ...]
+    preprocess: Preprocess
+
+    @property
+    def head(self) -> Head:
+        """The classifier as a linear head on CPU."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+
+    def outputs(self, images: Tensor, request: Request) -> LiveOutputs:
+        """What `request` names for normalised images (n, 3, h, w), without gradients."""
+
+    def frozen(self) -> AbstractContextManager[torch.nn.Module]:
+        """The network in eval mode, without parameter gradients; gradients by images and hooks are the caller's.
+
+        Raises:
+            NotApplicableError: there is no network.
+        """
+
+
+class LiveMethod(Method):
+    """A score of images, made by running the network; larger = more out-of-distribution.
+
+    For what neither cached columns nor a declared input step express: several steps, a gradient that depends on what
+    was fitted, a change inside the network. It costs passes in every run with new hyper-parameters, so a score of
+    features or maps should be a Method. Only its scores are cached: per network, images, class, version,
+    hyper-parameters and the split that `fit` saw. `fit` reads cached columns, as any method's: `needs` says which.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset())
+    fitted_on_: str = ""  # digest of the split that `fit` saw, noted by the engine
+
+    @abstractmethod
+    def score_images(self, images: Tensor, backbone: LiveBackbone) -> Tensor:
+        """Return the scores (n,) float32 of a batch, independent of batch size and order; larger = more OOD.
+
+        Args:
+            images: (n, 3, h, w) normalised, on the backbone's device; not to be changed.
+            backbone: the network; left as it was found.
+
+        Raises:
+            NotFittedError: before `fit`, where there is something to fit.
+            NotApplicableError: the backbone lacks what the score needs.
+        """
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Refuse: cached columns are not what is scored.
+
+        Raises:
+            MethodError: always.
+        """
+        raise MethodError(
+            f"{type(self).__name__}.score: it scores images, not columns — call score_images(images, backbone), or run "
+            "it through the engine"
+        )
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return None: a live method has scores only."""
+        return None
+
+    def identity(self) -> dict[str, object]:
+        """All that shapes the scores besides network and images; names the cached scores.
+
+        Raises:
+            NotFittedError: there is something to fit, and the engine has not.
+        """
+        kind = type(self)
+        if self.request.fit_on is not None and not self.fitted_on_:
+            raise NotFittedError(f"{kind.__name__}: scored before it was fitted — call engine.evaluate.fit first")
+        return {
+            "method": f"{kind.__module__}.{kind.__qualname__}",
+            "version": kind.version,
+            "params": self.params(),
+            "fitted_on": self.fitted_on_,
+        }

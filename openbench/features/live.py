@@ -1,0 +1,54 @@
+"""The scores of live methods as a column of a split: made in one pass, resumed, whole or not at all."""
+
+from collections.abc import Iterator
+
+import torch
+
+from openbench.backbones.base import Backbone
+from openbench.core.benchmark import Split
+from openbench.core.live import LiveMethod
+from openbench.data.loading import batches
+from openbench.digest import digest
+from openbench.errors import MethodError
+from openbench.features.extract import NamedRows
+
+
+def column_of(method: LiveMethod) -> str:
+    """Return the name of the column of a method's scores: equal names, equal scores of equal images.
+
+    Raises:
+        NotFittedError: there is something to fit, and the engine has not.
+    """
+    return f"scores.{digest(method.identity())}"
+
+
+def score_rows(
+    method: LiveMethod, backbone: Backbone, split: Split, batch_size: int, workers: int = 0
+) -> Iterator[NamedRows]:
+    """Yield the scores of consecutive batches of a split by a fitted method.
+
+    Args:
+        method: fitted.
+        backbone: with weights.
+        split: in manifest order.
+        batch_size: images per call.
+        workers: what decodes images beside the network; see data.loading.
+
+    Raises:
+        MethodError: a score is NaN, or there is not one per image; the message names the split and the first image.
+    """
+    name, done = column_of(method), 0
+    for images in batches(split, backbone.preprocess, batch_size, workers):
+        scores = method.score_images(images.to(backbone.device, torch.float32), backbone)
+        where = f"{type(method).__name__}.score_images on {split.name} ({split.role})"
+        if scores.shape != (len(images),):
+            raise MethodError(f"{where}: shape {tuple(scores.shape)} — ({len(images)},) expected")
+        missing = scores.isnan()
+        if bool(missing.any()):
+            first = split.keys[done + int(missing.int().argmax())]
+            raise MethodError(
+                f"{where}: {int(missing.sum())} of {len(images)} scores of a batch are NaN, first '{first}' — "
+                f"parameters {method.params()}; no table is made from NaN"
+            )
+        yield {name: scores.detach().to("cpu", torch.float32).contiguous().numpy()}
+        done += len(images)

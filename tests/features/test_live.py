@@ -1,0 +1,184 @@
+"""Scores of methods that run the network: what is cached under what name, what it costs, what is refused."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+import pytest
+import torch
+from feature_toys import toy_backbone, toy_split
+
+from openbench.backbones.identity import Identity
+from openbench.core.features import FeatureSet, Head
+from openbench.core.live import LiveMethod
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Field, Request, Role
+from openbench.data.loading import batches
+from openbench.engine.clock import Clock
+from openbench.engine.evaluate import Fitting, class_scores, fit, score_split, with_params
+from openbench.engine.run import CachedFeatures
+from openbench.errors import MethodError, NotApplicableError, NotFittedError
+from openbench.features.store import FeatureStore
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Steepness(LiveMethod):
+    """Norm of the gradient of the largest logit by the image, times a factor."""
+
+    reference: ClassVar[str] = "test"
+    factor: float = 1.0
+
+    def score_images(self, images, backbone):
+        x = images.clone().requires_grad_(True)
+        with backbone.frozen() as network, torch.enable_grad():
+            (gradient,) = torch.autograd.grad(network(x).amax(dim=1).sum(), x)
+        return self.factor * gradient.flatten(1).norm(dim=1)
+
+
+@dataclass
+class Away(LiveMethod):
+    """Distance of features from the mean of a split."""
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "test"
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        self.mean_ = train.features.mean(dim=0)
+        return self
+
+    def score_images(self, images, backbone):
+        features = backbone.outputs(images, Request(fields=frozenset({Field.FEATURES}))).features
+        return (features - self.learnt("mean_")).norm(dim=1)
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> CachedFeatures:
+    return CachedFeatures(FeatureStore(tmp_path / "cache", batch_size=8, progress=False), toy_backbone(), Clock())
+
+
+def fitting(seed: int) -> Fitting:
+    return Fitting(toy_split(20, seed, Role.ID_TRAIN), toy_split(10, 5, Role.ID_VAL), toy_backbone().head)
+
+
+def columns(features: CachedFeatures) -> list[str]:
+    return sorted(path.name for path in features.store.root.rglob("scores.*.npy"))
+
+
+def test_scores_are_those_of_the_images(features):
+    split = toy_split()
+    found = score_split(Steepness(2.0), split, features, (CPU, 3))
+    images = torch.cat(list(batches(split, features.backbone.preprocess, 5))).double().requires_grad_(True)
+    network = toy_backbone().module().double().eval()
+    network(images).max(dim=1).values.sum().backward()
+    np.testing.assert_allclose(found, 2 * images.grad.flatten(1).norm(dim=1), rtol=1e-4)
+
+
+def test_a_second_run_costs_no_pass_and_other_hyper_parameters_do(features):
+    split = toy_split()
+    first = score_split(Steepness(), split, features, (CPU, 8))
+    assert features.backbone.passes == len(split)
+    assert np.array_equal(first, score_split(Steepness(), split, features, (CPU, 8)))
+    assert features.backbone.passes == len(split)
+    assert np.allclose(score_split(with_params(Steepness(), {"factor": 3.0}), split, features, (CPU, 8)), 3 * first)
+    assert features.backbone.passes == 2 * len(split)
+    assert len(columns(features)) == 2
+
+
+def test_a_raised_version_is_computed_again(features):
+    class Steepness2(Steepness):
+        version: ClassVar[int] = 2
+
+    Steepness2.__qualname__, Steepness2.__module__ = Steepness.__qualname__, Steepness.__module__
+    for method in (Steepness(), Steepness2()):
+        score_split(method, toy_split(), features, (CPU, 8))
+    assert len(columns(features)) == 2
+
+
+def test_what_was_fitted_on_another_split_is_another_column(features):
+    split = toy_split()
+    first, second = (
+        score_split(fit(Away(), fitting(seed), features, CPU), split, features, (CPU, 8)) for seed in (1, 2)
+    )
+    assert len(columns(features)) == 2
+    for seed, found in ((1, first), (2, second)):
+        request = Request(fields=frozenset({Field.FEATURES}))
+        train, x = (features(s, request).features.double() for s in (fitting(seed).id_train, split))
+        np.testing.assert_allclose(found, np.linalg.norm(x - train.mean(dim=0), axis=1), rtol=1e-4)
+
+
+def test_an_interrupted_pass_goes_on_where_it_was(features):
+    split, calls = toy_split(), []
+
+    @dataclass
+    class Fragile(Steepness):
+        def score_images(self, images, backbone):
+            calls.append(len(images))
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return super().score_images(images, backbone)
+
+    features.store.shard = 8
+    with pytest.raises(KeyboardInterrupt):
+        score_split(Fragile(), split, features, (CPU, 8))
+    found = score_split(Fragile(), split, features, (CPU, 8))
+    np.testing.assert_allclose(found, score_split(Steepness(), split, features, (CPU, 8)), rtol=1e-5)
+    assert sum(calls) == len(split) + 8, "the two batches on disk are not scored again"
+
+
+def test_a_damaged_score_is_computed_again(features):
+    before = score_split(Steepness(), toy_split(), features, (CPU, 8)).copy()
+    (path,) = features.store.root.rglob("scores.*.npy")
+    path.write_bytes(path.read_bytes()[:-4])
+    assert np.array_equal(before, score_split(Steepness(), toy_split(), features, (CPU, 8)))
+
+
+@pytest.mark.parametrize(("wrong", "message"), [(float("nan"), "1 of 8 scores"), (None, r"shape \(8, 1\)")])
+def test_nan_and_wrong_shapes_are_refused_and_not_cached(features, wrong, message):
+    @dataclass
+    class Broken(Steepness):
+        def score_images(self, images, backbone):
+            scores = images[:, 0, 0, 0].clone()
+            if wrong is None:
+                return scores[:, None]
+            scores[2] = wrong
+            return scores
+
+    with pytest.raises(MethodError, match=rf"Broken.score_images on toy \(id_test\): {message}"):
+        score_split(Broken(), toy_split(), features, (CPU, 8))
+    assert columns(features) == []
+
+
+def test_scoring_before_fitting_is_refused(features):
+    method = Away()
+    method.mean_ = torch.zeros(64)
+    with pytest.raises(NotFittedError, match="Away"):
+        score_split(method, toy_split(), features, (CPU, 8))
+
+
+def test_a_live_method_has_neither_scores_of_columns_nor_of_classes(features):
+    with pytest.raises(MethodError, match="scores images"):
+        Steepness().score(FeatureSet({Field.LOGITS: torch.zeros(2, 3)}))
+    assert class_scores(Steepness(), toy_split(), features, (CPU, 8)) is None
+
+
+def test_the_network_is_left_as_it_was(features):
+    backbone = features.backbone
+    network, before = backbone.module(), backbone.digest
+    network.train()
+    with backbone.frozen() as frozen:
+        assert frozen is network
+        assert not any(part.training for part in network.modules())
+        assert not any(p.requires_grad for p in network.parameters())
+    assert network.training
+    assert all(p.requires_grad for p in network.parameters())
+    assert not network._forward_pre_hooks
+    assert backbone.digest == before
+
+
+def test_a_backbone_without_a_network_is_passed_over():
+    identity = Identity("identity", Preprocess(1, 1), 4)
+    with pytest.raises(NotApplicableError, match="no network"):
+        Steepness().score_images(torch.zeros(2, 4), identity)
