@@ -10,6 +10,7 @@ from torch import Tensor
 
 from openbench.core.features import FeatureSet
 from openbench.errors import MethodError
+from openbench.methods._inputs import finite
 
 FIT_BATCH = 4096  # rows converted to float64 at a time: few enough to stay near the processor
 _STRIP = 128  # columns of a scatter matrix filled at a time
@@ -24,12 +25,14 @@ class Moments:
         sums: (c, d) sums per class, of vectors less `shift`.
         scatter: (d, d) Σ (x − shift)(x − shift)ᵀ over all vectors.
         shift: (d,) subtracted before accumulating, so that large means do not cost digits.
+        where: the method that they are for; errors name it.
     """
 
     counts: Tensor
     sums: Tensor
     scatter: Tensor
     shift: Tensor
+    where: str
 
     @property
     def n(self) -> float:
@@ -59,8 +62,8 @@ class Moments:
         within = _symmetric((self.scatter - (means.T * self.counts[self.present]) @ means) / self.n)
         if float(within.trace()) <= 1e-12 * float(self.scatter.trace()) / self.n:
             raise MethodError(
-                f"training features do not vary within classes — {int(self.n)} samples of {len(means)} classes — "
-                "distances to class means need classes of several different samples"
+                f"{self.where}.fit: training features do not vary within classes — {int(self.n)} samples of "
+                f"{len(means)} classes — distances to class means need classes of several different samples"
             )
         return within
 
@@ -77,6 +80,7 @@ class Moments:
 
 def moments(
     train: FeatureSet,
+    where: str,
     vectors: Callable[[FeatureSet], Tensor] = lambda rows: rows.features,
     by_class: bool = True,
 ) -> Moments:
@@ -84,6 +88,7 @@ def moments(
 
     Args:
         train: with features, and labels if `by_class`.
+        where: the method that they are for; errors name it.
         vectors: what is taken from each batch, (n, d); features by default.
         by_class: whether sums are kept per label; otherwise all vectors form one class.
 
@@ -95,7 +100,8 @@ def moments(
         x = vectors(rows).to(torch.float64)
         labels = rows.labels if by_class else torch.zeros(len(x), dtype=torch.int64, device=x.device)
         if bool((labels < 0).any()):
-            raise MethodError(f"class means: a training label is {int(labels.min())} — 0 to C − 1 — fit on an ID split")
+            found = int(labels.min())
+            raise MethodError(f"{where}.fit: a training label is {found} — 0 to C − 1 — fit on an ID split")
         if shift is None or counts is None or sums is None or scatter is None:
             shift = x.mean(dim=0)
             counts, sums = x.new_zeros(1), x.new_zeros(1, x.shape[1])
@@ -107,14 +113,15 @@ def moments(
         sums.index_add_(0, labels, x)
         _add_scatter(scatter, x)
     if shift is None or counts is None or sums is None or scatter is None:
-        raise MethodError("nothing to fit on: the split is empty")
-    if not bool(sums.isfinite().all()):
-        raise MethodError("training features hold NaN or inf — finite ones needed — look at the checkpoint's outputs")
-    found = Moments(counts, sums, torch.triu(scatter) + torch.triu(scatter, 1).T, shift)
+        raise MethodError(f"{where}.fit: nothing to fit on — the split is empty — pass a split with samples")
+    finite(sums, where)
+    result = Moments(counts, sums, torch.triu(scatter) + torch.triu(scatter, 1).T, shift, where)
     # What float32 can tell apart differs by 6e-8 of its size; the rest is the rounding of sums.
-    if bool((found.total_covariance().diagonal() <= (1e-12 * found.mean()).square()).all()):
-        raise MethodError(f"all {len(train)} training features are equal — no covariance — look at the checkpoint")
-    return found
+    if bool((result.total_covariance().diagonal() <= (1e-12 * result.mean()).square()).all()):
+        raise MethodError(
+            f"{where}.fit: all {len(train)} training features are equal — no covariance — look at the checkpoint"
+        )
+    return result
 
 
 def _add_scatter(upper: Tensor, x: Tensor) -> None:

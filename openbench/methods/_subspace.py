@@ -17,9 +17,9 @@ def logit_origin(head: Head) -> Tensor:
     return -inverse @ head.bias.double()
 
 
-def minor_directions(train: FeatureSet, origin: Tensor, dim: int) -> Tensor:
+def minor_directions(train: FeatureSet, where: str, origin: Tensor, dim: int) -> Tensor:
     """Return the eigenvectors (d, d − dim) float64 of Σ (f − u)(f − u)ᵀ that belong to the smallest eigenvalues."""
-    covariance = moments(train, by_class=False).covariance_around(origin)
+    covariance = moments(train, where, by_class=False).covariance_around(origin)
     _, vectors = torch.linalg.eigh(covariance)  # ascending
     minor: Tensor = vectors[:, : len(origin) - dim]
     return minor

@@ -54,7 +54,7 @@ class CombOOD(Method):
         train = training(train, "CombOOD")
         self.require(self.k <= len(train), "k", f"1 to {len(train)}, the number of training samples")
         self.bank_ = Bank(train.features, unit=True)
-        plain = moments(train, unit_features, by_class=False)
+        plain = moments(train, "CombOOD", unit_features, by_class=False)
         self.center_, self.scale_ = plain.mean(), _inverse_spread(plain.mean(), plain.total_covariance())
 
         def batches() -> Iterator[Tensor]:
@@ -63,7 +63,7 @@ class CombOOD(Method):
         exponents = best_exponents(batches)
         # A feature that does not vary has no shape.
         self.exponents_ = torch.where(self.scale_.cpu() > 0, exponents, 1.0).to(self.scale_.device)
-        shaped = moments(train, lambda rows: self._shaped(rows.features), by_class=False)
+        shaped = moments(train, "CombOOD", lambda rows: self._shaped(rows.features), by_class=False)
         covariance = shaped.total_covariance()
         inverse = _inverse_spread(shaped.mean(), covariance)
         correlation = covariance * inverse * inverse[:, None] * (len(train) / max(1, len(train) - 1))

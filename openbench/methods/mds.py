@@ -71,7 +71,7 @@ class MDS(Method):
         return white.square().sum(dim=1), means.square().sum(dim=1) - 2 * white @ means.T
 
     def _moments(self, train: FeatureSet) -> Moments:
-        return moments(train, unit_features) if self.normalise else moments(train)
+        return moments(train, "MDS", unit_features) if self.normalise else moments(train, "MDS")
 
     def _features(self, x: FeatureSet) -> Tensor:
         return row_normalise(x.features) if self.normalise else x.features

@@ -51,7 +51,7 @@ class NECO(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn mean, spread and principal subspace of training features (n, d) in one pass."""
-        found = moments(training(train, "NECO"), by_class=False)
+        found = moments(training(train, "NECO"), "NECO", by_class=False)
         mean, covariance = found.mean(), found.total_covariance()
         spread = covariance.diagonal().clamp(min=0).sqrt()
         # Constant features stay zero, also where a test sample differs by rounding.

@@ -48,7 +48,7 @@ class Residual(Method):
         self.require(dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
         origin = logit_origin(head)
         self.origin_ = origin.float()
-        self.residual_ = minor_directions(train, origin, dim).float()
+        self.residual_ = minor_directions(train, "Residual", origin, dim).float()
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

@@ -57,7 +57,7 @@ class RMDS(Method):
         return white.square().sum(dim=1) + nearest - background
 
     def _moments(self, train: FeatureSet) -> Moments:
-        return moments(train, unit_features) if self.normalise else moments(train)
+        return moments(train, "RMDS", unit_features) if self.normalise else moments(train, "RMDS")
 
     def _features(self, x: FeatureSet) -> Tensor:
         return row_normalise(x.features) if self.normalise else x.features

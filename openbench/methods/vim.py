@@ -51,7 +51,7 @@ class ViM(Method):
         self.require(dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
         origin = logit_origin(head)
         self.origin_ = origin.float()
-        self.residual_ = minor_directions(train, origin, dim).float()
+        self.residual_ = minor_directions(train, "ViM", origin, dim).float()
         self.alpha_ = torch.tensor(self._alpha(train))
         return self
 
