@@ -30,13 +30,13 @@ class IODIN(Method):
     Raises:
         MethodError: a temperature that is not positive, a negative step, an unknown scale; one class only.
 
-    Reference: Regmi, Image-based Outlier Synthesis With Training Data (ASCOOD), arXiv 2411.10794, whose code brought it
-    to OpenOOD; temperature and step as ODIN: Liang et al., ICLR 2018, arXiv 1706.02690.
+    Reference: Regmi, Image-based Outlier Synthesis With Training Data (ASCOOD), CVPR 2026, arXiv 2411.10794, whose code
+    brought it to OpenOOD; temperature and step as ODIN: Liang et al., ICLR 2018, arXiv 1706.02690.
     """
 
     needs: ClassVar[Request] = Request(perturb=Perturb(kind="peak"))
     reference: ClassVar[str] = (
-        "i-ODIN of ASCOOD, 2024, arXiv 2411.10794, after Liang et al., ICLR 2018, arXiv 1706.02690"
+        "i-ODIN of ASCOOD: Regmi, CVPR 2026, arXiv 2411.10794, after Liang et al., ICLR 2018, arXiv 1706.02690"
     )
 
     version: ClassVar[int] = 2  # log odds instead of probabilities

@@ -27,8 +27,8 @@ class MSP(Method):
     Raises:
         MethodError: `exact` with one class only.
 
-    Reference: Hendrycks & Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution Examples, ICLR 2017,
-    arXiv 1610.02136.
+    Reference: Hendrycks & Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural
+    Networks, ICLR 2017, arXiv 1610.02136.
     """
 
     needs: ClassVar[Request] = Request()
