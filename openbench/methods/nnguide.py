@@ -9,6 +9,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
+from openbench.methods._classes import balanced_draw
 from openbench.methods._inputs import training
 from openbench.methods._stats import row_normalise
 
@@ -72,11 +73,4 @@ class NNGuide(Method):
             whole = (int(self.alpha * n / _OPENOOD_BATCH) + 1) * _OPENOOD_BATCH
             return torch.arange(min(whole, n))
         size = min(n, max(round(self.alpha * n), self.k))
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed))
-        labels = train.labels.cpu()[order]
-        # Shuffled samples sorted by their rank within their class: whole rounds of one per class come first.
-        by_class = labels.argsort(stable=True)
-        starts = torch.bincount(labels).cumsum(0) - torch.bincount(labels)
-        rank = torch.empty(n, dtype=torch.int64)
-        rank[by_class] = torch.arange(n) - starts[labels[by_class]]
-        return order[rank.argsort(stable=True)[:size]].sort().values
+        return balanced_draw(train.labels, size, self.seed)
