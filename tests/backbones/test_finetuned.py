@@ -1,0 +1,74 @@
+"""Networks that are trained from released weights: which of their weights these are."""
+
+import pytest
+import torch
+from torch import nn
+
+from openbench.backbones.cifar import resnet
+from openbench.backbones.finetuned import finetuned
+from openbench.backbones.from_timm import timm_model
+from openbench.backbones.network import NetworkBackbone
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Field, Request
+from openbench.errors import ConfigError
+
+SMALL = Preprocess(8, 8)
+IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def released(seed: int = 5) -> NetworkBackbone:
+    source = resnet("tiny", model="resnet8", num_classes=4, preprocess=SMALL).initialise(seed)
+    return source.load_state(source.module().state_dict(), "own")
+
+
+def test_all_weights_but_the_heads_are_those_it_starts_from_whatever_the_seed() -> None:
+    start = released()
+    tuned = finetuned("tuned", start, num_classes=6, preprocess=SMALL)
+    features = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}))
+    for seed in (0, 7):
+        found = tuned.initialise(seed).outputs(IMAGES, features)
+        torch.testing.assert_close(found.features, start.outputs(IMAGES, features).features)
+        assert found.logits.shape == (3, 6)
+    assert not tuned.trained
+    assert tuned.head.weight.shape == (6, start.feature_dim)
+
+
+def test_the_head_is_drawn_from_the_seed_as_torch_draws_it() -> None:
+    tuned = finetuned("tuned", released(), num_classes=6, preprocess=SMALL)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        drawn = nn.Linear(tuned.feature_dim, 6)
+    torch.testing.assert_close(tuned.initialise(3).head.weight, drawn.weight.detach())
+    assert not torch.equal(tuned.initialise(4).head.weight, drawn.weight)
+
+
+def test_training_it_leaves_the_start_as_it_is() -> None:
+    start = released()
+    before = start.weights_sha256
+    tuned = finetuned("tuned", start, num_classes=6, preprocess=SMALL)
+    for parameter in tuned.module().parameters():
+        parameter.data.zero_()
+    assert start.weights_sha256 == before
+    untouched = tuned.initialise(0).outputs(IMAGES, Request(fields=frozenset({Field.FEATURES}))).features
+    assert float(untouched.abs().sum()) > 0
+
+
+def test_other_starting_weights_are_another_architecture() -> None:
+    """The name of a checkpoint is made of the architecture: trainings from other weights must not share one."""
+    first, second = (finetuned("t", released(seed), num_classes=6, preprocess=SMALL) for seed in (5, 6))
+    assert first.architecture != second.architecture
+    assert first.architecture == finetuned("t", released(5), num_classes=6, preprocess=SMALL).architecture
+
+
+def test_a_head_inside_a_timm_network_is_replaced_too() -> None:
+    source = timm_model("t", "mobilenetv3_small_050", num_classes=5, preprocess=Preprocess(32, 32))
+    tuned = finetuned("t", source.load_state(source.module().state_dict(), "own"), num_classes=3, preprocess=SMALL)
+    assert tuned.outputs(torch.zeros(2, 3, 32, 32), Request()).logits.shape == (2, 3)
+
+
+def test_a_start_without_weights_is_refused() -> None:
+    untrained = resnet("tiny", model="resnet8", num_classes=4, preprocess=SMALL)
+    with pytest.raises(ConfigError, match="start is tiny, without weights"):
+        finetuned("tuned", untrained, num_classes=6, preprocess=SMALL)
+    with pytest.raises(ConfigError, match="num_classes and preprocess — found null"):
+        finetuned("tuned", released(), num_classes=6)
