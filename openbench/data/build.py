@@ -68,12 +68,13 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
     """Return the benchmark that a plain, resolved `benchmark` node describes.
 
     The node holds `name`, `classes` (a class list's name, or the names; or `openset`, see data.openset), `id` (`train`,
-    `val`, `test`; each a set, or several by name below `joined`, whose class lists are then in `classes` under the same
-    names; or `collection` and `group` for these and for `far`, see data.collection), `near`, `far`, `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`,
-    `declared` (the paths of all sets that make up the benchmark: one that is gone counts as dropped, one that is not
-    listed as added), `disjoint` (pairs of roles), `known_overlap` (class names for which the published lists break that
-    promise), `known_id_overlap` (ID classes that the published OOD test lists have too), `table`, `protocol` and
-    `draw` (for other keys to refer to) and `incomplete` (`error` or `allow`).
+    `val`, `test`: each a set, or below `joined` several by name, whose class lists are then in `classes` under these
+    names), `near`, `far`, `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`, `declared` (the
+    paths of all sets that make up the benchmark: one that is gone counts as dropped, one that is not listed as added),
+    `disjoint` (pairs of roles), `known_overlap` (class names for which the published lists break that promise),
+    `known_id_overlap` (ID classes that the published OOD test lists have too), `table` and `draw` (for other keys to
+    refer to) and `incomplete` (`error` or `allow`). `collection` and `group` stand for `id`, `far`, `classes` and
+    `declared`: see data.collection.
 
     Raises:
         ConfigError: an unknown or missing key.

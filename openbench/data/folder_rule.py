@@ -13,7 +13,8 @@ from openbench.data.manifest import UNNAMED, Manifest, load_classes
 from openbench.errors import DataError, did_you_mean
 
 _NEEDED = ("key", "folders", "classes")
-_OPTIONAL = ("suffix", "count", "per_class", "derived")
+_OPTIONAL = ("suffix", "count", "per_class", "derived", "parts")
+_WHOLE = (0, 100)
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,12 @@ class FolderRule:
         folders: one folder per class.
         classes: the class of each folder.
         suffix: how the names of images end.
-        count: how many images there are altogether, or None if that is not known.
+        count: how many images the folders have altogether, or None if that is not known.
         per_class: images taken of each folder: those whose keys have the smallest SHA-256, so that the choice does not
             depend on what else is there; None for all.
         derived: why the set is not the one that was published; empty = it is.
+        span: from and to which percentage of each folder's images the set reaches, in the order of the keys' SHA-256:
+            of n images those from ⌊n·from/100⌋ to ⌊n·to/100⌋. Spans that do not overlap share no image.
     """
 
     name: str
@@ -40,6 +43,7 @@ class FolderRule:
     count: int | None = None
     per_class: int | None = None
     derived: str = ""
+    span: tuple[int, int] = _WHOLE
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
@@ -50,6 +54,24 @@ class FolderRule:
                 f"rule '{self.name}': {len(self.folders)} folders, {len(set(self.folders))} of them different, "
                 f"{len(self.classes)} classes — one class per folder expected"
             )
+        if not 0 <= self.span[0] < self.span[1] <= 100:
+            raise DataError(
+                f"rule '{self.name}': part {list(self.span)} — two ascending percentages, 0 to 100, expected"
+            )
+
+        if self.span != _WHOLE and (self.count is None or self.count % len(self.folders)):
+            raise DataError(
+                f"rule '{self.name}': parts of {self.count} images in {len(self.folders)} folders — a count that is a "
+                "multiple of the folders is needed, since parts are percentages of equal folders"
+            )
+
+    @property
+    def size(self) -> int | None:
+        """How many images the set has; None if that is not known."""
+        if self.count is None or self.span == _WHOLE:
+            return self.count
+        first, last = self._bounds(self.count // len(self.folders))
+        return len(self.folders) * (last - first)
 
     def only(self, classes: Iterable[str]) -> "FolderRule":
         """The folders of some classes; the count of a part is not known."""
@@ -59,7 +81,7 @@ class FolderRule:
             self,
             folders=tuple(self.folders[i] for i in kept),
             classes=tuple(self.classes[i] for i in kept),
-            count=self.per_class and self.per_class * len(kept),
+            count=self._count_of(len(kept)),
         )
 
     def class_names(self) -> tuple[str, ...]:
@@ -79,38 +101,62 @@ class FolderRule:
         """
         keys: list[str] = []
         classes: list[str] = []
-        empty = 0
+        empty = whole = 0
         for folder, class_name in zip(self.folders, self.classes, strict=True):
-            found = self._of(folder, names_in)
+            there = self._of(folder, names_in)
+            whole += len(there)
+            found = self._part(there)
             keys += found
             classes += [class_name] * len(found)
             empty += not found
-        if self.count is not None and len(keys) > self.count:
+        if self.count is not None and whole > self.count:
             raise DataError(
-                f"rule '{self.name}': {len(keys)} images ending in '{self.suffix}' in its folders — {self.count} are "
+                f"rule '{self.name}': {whole} images ending in '{self.suffix}' in its folders — {self.count} are "
                 "published — remove what does not belong there"
             )
-        return Manifest(self.name, tuple(keys), tuple(classes)), self.count or len(keys) + empty
+        return Manifest(self.name, tuple(keys), tuple(classes)), self.size or len(keys) + empty
 
     def _of(self, folder: str, names_in: Callable[[str], Iterable[str]]) -> list[str]:
         inside = self.key.rpartition("/")[0].format(folder=folder)
         keys = [f"{inside}/{name}" for name in names_in(inside) if name.endswith(self.suffix)]
+        return sorted(keys) if self.per_class is None else sorted(sorted(keys, key=_place)[: self.per_class])
+
+    def _part(self, keys: list[str]) -> list[str]:
+        if self.span == _WHOLE:
+            return keys
+        first, last = self._bounds(len(keys))
+        return sorted(sorted(keys, key=_place)[first:last])
+
+    def _bounds(self, images: int) -> tuple[int, int]:
+        return images * self.span[0] // 100, images * self.span[1] // 100
+
+    def _count_of(self, folders: int) -> int | None:
+        """The images of some of the folders, where it is known that all have as many."""
         if self.per_class is not None:
-            keys = sorted(keys, key=lambda key: hashlib.sha256(key.encode()).digest())[: self.per_class]
-        return sorted(keys)
+            return self.per_class * folders
+        return None if self.span == _WHOLE or self.count is None else self.count // len(self.folders) * folders
+
+
+def _place(key: str) -> bytes:
+    """What orders the images of a folder at random, and yet the same everywhere."""
+    return hashlib.sha256(key.encode()).digest()
 
 
 def rule_path(name: str) -> Path:
-    """Return where the rule `name` is, whether or not it is there."""
-    return paths.manifest_dir() / f"{name}.toml"
+    """Return where the rule `name` is, whether or not it is there.
+
+    A part, e.g. `rebench/kmnist/train`, stands in the file of the whole: `rebench/kmnist.toml`.
+    """
+    own, whole = (paths.manifest_dir() / f"{rule}.toml" for rule in (name, name.rpartition("/")[0] or name))
+    return whole if whole.is_file() and not own.is_file() else own
 
 
 @lru_cache(maxsize=16)
 def load_rule(name: str) -> FolderRule:
-    """Return the rule `name`, e.g. `imagenet1k/train`.
+    """Return the rule `name`, e.g. `imagenet1k/train`, or a part of one, e.g. `rebench/kmnist/train`.
 
     Raises:
-        DataError: no such rule, not TOML, or a key that a rule does not have.
+        DataError: no such rule or part, not TOML, or a key that a rule does not have.
     """
     path = rule_path(name)
     try:
@@ -125,4 +171,18 @@ def load_rule(name: str) -> FolderRule:
     if missing:
         raise DataError(f"rule '{name}': missing {', '.join(missing)} — every rule has them")
     lists = {key: load_classes(values[key]) for key in ("folders", "classes")}
-    return FolderRule(name=name, **{**values, **lists})
+    return FolderRule(name=name, span=_span(name, path, values.pop("parts", {})), **{**values, **lists})
+
+
+def _span(name: str, path: Path, parts: dict[str, Any]) -> tuple[int, int]:
+    """The percentages of a part; a rule that has parts is only read part by part."""
+    part = name.rpartition("/")[2]
+    if path.stem == part and not parts:
+        return _WHOLE
+    if path.stem == part or part not in parts:
+        raise DataError(
+            f"rule '{name}' is no set — '{path}' has the parts {', '.join(parts) or 'none'}{did_you_mean(part, parts)}"
+            " — name one of them after a slash"
+        )
+    first, last = parts[part]
+    return int(first), int(last)

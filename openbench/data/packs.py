@@ -4,7 +4,7 @@ import gzip
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -74,6 +74,9 @@ class CifarPickles(Source):
 class IdxFiles(Source):
     """MNIST-style idx files, gzipped or not. Keys are `<any>/<train or test>/<label>_<row>.jpg`, rows from 0.
 
+    For rules, which name a folder per class, the keys `<any>/<train or test>/<label>/<label>_<row>.jpg` are the same
+    images: the labels are then those of the files, so that no list of them is needed.
+
     Args:
         at: folders below each root.
         parts: part named in the key → prefix of its two files.
@@ -91,26 +94,46 @@ class IdxFiles(Source):
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """The keys' rows, over the parts whose files are there."""
         blocks: list[NDArray[np.uint8]] = []
-        known: dict[str, int] = {}
+        known: dict[tuple[str, str], int] = {}
         start = 0
-        for part, prefix in self.parts.items():
-            images = _idx_file(place, f"{prefix}-images-idx3-ubyte")
-            labels = _idx_file(place, f"{prefix}-labels-idx1-ubyte")
-            if images is None or labels is None:
+        for part in self.parts:
+            opened = self._open(place, part)
+            if opened is None:
                 continue
-            pixels, digits = _idx(images), _idx(labels)
-            if len(pixels) != len(digits):
-                raise DataError(
-                    f"'{images}' has {len(pixels)} images, '{labels}' {len(digits)} labels — get both again"
-                )
-            known |= {f"{part}/{label}_{row}": start + row for row, label in enumerate(digits.tolist())}
+            pixels, digits = opened
+            known |= {(part, f"{label}_{row}"): start + row for row, label in enumerate(digits.tolist())}
             blocks.append(pixels)
             start += len(pixels)
         if not blocks:
             return None
         joined = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-        names = ("/".join(key.rpartition(".")[0].split("/")[-2:]) for key in keys)
-        return rows_found(joined, np.array([known.get(name, -1) for name in names], dtype=np.int64))
+        return rows_found(joined, np.array([known.get(self._image(key), -1) for key in keys], dtype=np.int64))
+
+    def names_in(self, place: Path, folder: str) -> Iterable[str]:
+        """The names of a class's images, for `<any>/<train or test>/<label>`; none for other folders."""
+        part, _, label = folder.rpartition("/")
+        opened = self._open(place, part.rpartition("/")[2])
+        if opened is None or not label.isdigit():
+            return ()
+        return (f"{label}_{row}.jpg" for row in np.flatnonzero(opened[1] == int(label)).tolist())
+
+    def _open(self, place: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
+        """The images and labels of a part; None where a file is missing."""
+        prefix = self.parts.get(part)
+        images = prefix and _idx_file(place, f"{prefix}-images-idx3-ubyte")
+        labels = prefix and _idx_file(place, f"{prefix}-labels-idx1-ubyte")
+        if not images or not labels:
+            return None
+        pixels, digits = _idx(images), _idx(labels)
+        if len(pixels) != len(digits):
+            raise DataError(f"'{images}' has {len(pixels)} images, '{labels}' {len(digits)} labels — get both again")
+        return pixels, digits
+
+    def _image(self, key: str) -> tuple[str, str]:
+        """The part and the name of an image, with or without a folder for its class."""
+        *folders, name = key.rpartition(".")[0].split("/")
+        by_class = len(folders) > 1 and folders[-1] == name.partition("_")[0] and folders[-1] not in self.parts
+        return (folders[-2] if by_class else folders[-1]) if folders else "", name
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 
 from openbench.core.benchmark import canonical
 from openbench.data.build import build_benchmark, class_names, set_nodes
+from openbench.data.collection import arranged
 from openbench.data.loading import batches
 from openbench.data.opening import SetConfig
 from openbench.errors import ConfigError
@@ -30,12 +31,13 @@ def test_a_benchmark_yaml_opens_with_its_command_and_leaves_nothing_open(path):
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_declares_exactly_the_sets_that_it_has(name, composed):
-    found = composed(f"+benchmark={name}")
+    node = composed(f"+benchmark={name}")
+    found = arranged(node)
     sets = {f"{g}.{s}" for g in ("csid", "near", "far") for s in found.get(g) or {}}
     sets |= {g for g in ("ood_val", "ood_train") if found.get(g)}
     assert set(found["declared"]) == sets
-    # A family of benchmarks is named by what was chosen of it, too: the table, or the drawing.
-    chosen = found.get("table", (found.get("openset") or {}).get("seed"))
+    # A family of benchmarks is named by what was chosen of it, too: the table, the group, or the drawing.
+    chosen = found.get("table", node.get("group", (found.get("openset") or {}).get("seed")))
     assert found["name"] == (name if chosen is None else f"{name}_{chosen}")
 
 

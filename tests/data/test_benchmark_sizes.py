@@ -52,7 +52,7 @@ def test_a_benchmark_has_the_sets_and_sizes_of_its_paper(name, composed):
     sizes = {}
     for entry in set_nodes(composed(f"+benchmark={name}")):
         listing = SetConfig.from_node(entry.node, entry.path).listing()
-        sizes[entry.path] = listing.count if isinstance(listing, FolderRule) else len(listing)
+        sizes[entry.path] = listing.size if isinstance(listing, FolderRule) else len(listing)
     assert sizes == SIZES[name]
 
 

@@ -183,17 +183,20 @@ def test_the_sources_file_can_be_read_and_every_entry_has_a_data_set():
 def test_hashes_agree_with_those_in_torchvision():
     published_by = _compat.library("torchvision").datasets
     CIFAR10, CIFAR100, MNIST = published_by.CIFAR10, published_by.CIFAR100, published_by.MNIST
+    FashionMNIST, KMNIST = published_by.FashionMNIST, published_by.KMNIST
     by_name = {file.name: file for source in data_sources().values() for file in source.files}
     assert by_name["cifar-10-python.tar.gz"].expected.md5 == CIFAR10.tgz_md5
     assert by_name["cifar-100-python.tar.gz"].expected.md5 == CIFAR100.tgz_md5
     for cls, file in ((CIFAR10, "cifar-10-python.tar.gz"), (CIFAR100, "cifar-100-python.tar.gz")):
         published = dict([*cls.train_list, *cls.test_list, (cls.meta["filename"], cls.meta["md5"])])
         assert by_name[file].holds == published
-    for name, md5 in MNIST.resources:
-        assert by_name[name].expected.md5 == md5
+    for name, cls in {"mnist": MNIST, "fashion_mnist": FashionMNIST, "kmnist": KMNIST}.items():
+        assert {file.name: file.expected.md5 for file in data_sources()[name].files} == dict(cls.resources)
     assert by_name["test_32x32.mat"].expected.md5 == published_by.SVHN.split_list["test"][2]
     assert by_name["dtd-r1.0.1.tar.gz"].expected.md5 == published_by.DTD._MD5
-    assert by_name["val_256.tar"].expected.md5 == published_by.Places365._IMAGES_META["val", True][1]
+    places = published_by.Places365._IMAGES_META
+    for file, of in (("val_256.tar", "val"), ("train_256_places365standard.tar", "train-standard")):
+        assert (file, by_name[file].expected.md5) == places[of, True]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,216 @@
+"""Collections of sets that take turns at being ID and OOD, and ID sets that are joined."""
+
+from collections import Counter
+from math import comb
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from openbench.core.benchmark import canonical
+from openbench.data.build import build_benchmark, class_names, set_nodes, survey
+from openbench.data.collection import Collection, arranged, group_name
+from openbench.data.folder_rule import load_rule
+from openbench.data.joined import JoinedItems, joined_classes
+from openbench.data.opening import SetConfig
+from openbench.errors import ConfigError, DataError, LeakageError
+from openbench.paths import config_dir
+
+from .conftest import noisy, write_idx, write_image
+
+CASES = {"rebench_case1": (1, 1), "rebench_case2": (3, 2), "rebench_case3": (1, 4)}
+SETS = ("tiny_imagenet", "fashion_mnist", "kmnist", "places365", "textures")
+
+
+def sweep_of(name):
+    """The groups that a multirun runs by itself."""
+    found = OmegaConf.load(config_dir() / f"benchmark/{name}.yaml")
+    return "".join(found.hydra.sweeper.params["benchmark.group"].split()).split(",")
+
+
+@pytest.mark.parametrize(("name", "chosen"), CASES.items())
+def test_a_sweep_names_every_group_once(name, chosen):
+    groups = [tuple(tuple(side.split("+")) for side in group.split("_vs_")) for group in sweep_of(name)]
+    assert len(groups) == len(set(groups)) == comb(5, chosen[0]) * comb(5 - chosen[0], chosen[1])
+    for inside, outside in groups:
+        assert (len(inside), len(outside)) == chosen
+        assert not set(inside) & set(outside)
+        assert {*inside, *outside} <= set(SETS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_classes_of_every_group_meet_in_sandals_only(name, composed):
+    node = composed(f"+benchmark={name}")
+    for group in sweep_of(name):
+        chosen = {**node, "group": group}
+        own = class_names(chosen)
+        assert len({canonical(c) for c in own}) == len(own)
+        shown = {s.path: SetConfig.from_node(s.node, s.path).listing().class_names() for s in set_nodes(chosen)}
+        far = {canonical(c) for path, classes in shown.items() if path.startswith("far.") for c in classes}
+        apart = {"tiny_imagenet", "fashion_mnist"} & {p.rpartition(".")[2] for p in shown if p.startswith("far.")}
+        both = len(apart) == 1 and "tiny_imagenet" in group and "fashion_mnist" in group
+        assert far & {canonical(c) for c in own} == ({"sandal"} if both else set())
+
+
+def test_a_sandal_of_two_id_sets_is_two_classes(composed):
+    node = composed(
+        "+benchmark=rebench_case2", "benchmark.group=tiny_imagenet+fashion_mnist+kmnist_vs_places365+textures"
+    )
+    names = class_names(node)
+    assert len(names) == 220
+    assert names[205] == "sandal (fashion_mnist)"
+    assert "sandal (tiny_imagenet)" in names[:200]
+    assert names[210:] == ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_parts_of_a_rule_are_all_its_images_once(name):
+    rules = {part: load_rule(f"rebench/{name}/{part}") for part in ("train", "val", "test")}
+    whole = rules["train"].count
+    per_class = whole // len(rules["train"].folders)
+    suffix = rules["train"].suffix
+
+    def listed(folder):
+        return [f"{number}{suffix}" for number in range(per_class)]
+
+    keys = {part: rule.expand(listed) for part, rule in rules.items()}
+    assert {part: len(found) / whole for part, (found, _) in keys.items()} == {"train": 0.8, "val": 0.05, "test": 0.15}
+    assert all(len(found) == expected for found, expected in keys.values())
+    every = Counter(key for found, _ in keys.values() for key in found.keys)
+    assert len(every) == whole
+    assert set(every.values()) == {1}
+    assert all("drawn here" in rule.derived for rule in rules.values())
+
+
+def test_a_rule_without_the_part_names_those_it_has():
+    with pytest.raises(DataError, match="has the parts train, val, test; did you mean 'test'"):
+        load_rule("rebench/kmnist/tests")
+    with pytest.raises(DataError, match="'rebench/kmnist' is no set"):
+        load_rule("rebench/kmnist")
+
+
+def few_images(root):
+    """Twenty images of each class of all five sets."""
+    for name, below in (("tiny_imagenet", "tin/train"), ("places365", "places365/train"), ("textures", "texture")):
+        rule = load_rule(f"rebench/{name}/train")
+        write_image(root / f"one{rule.suffix}", noisy((32, 32, 3)))
+        content = (root / f"one{rule.suffix}").read_bytes()
+        for folder in rule.folders:
+            place = root / rule.key.rpartition("/")[0].format(folder=folder)
+            assert place.is_relative_to(root / below)
+            place.mkdir(parents=True)
+            for number in range(20):
+                (place / f"{number}{rule.suffix}").write_bytes(content)
+    labels = np.repeat(np.arange(10), 20)[np.random.default_rng(0).permutation(200)]
+    for seed, folder in enumerate(("FashionMNIST/raw", "KMNIST/raw")):
+        write_idx(root / folder, "train", noisy((200, 28, 28), seed), labels, packed=True)
+    return labels
+
+
+def test_all_groups_are_built_from_images(root, composed):
+    labels = few_images(root)
+    nodes = {name: composed(f"+benchmark={name}", "benchmark.incomplete=allow") for name in CASES}
+    for name, group in [(case, group) for case in CASES for group in sweep_of(case)[-2:]]:
+        bench = build_benchmark({**nodes[name], "group": group})
+        assert not bench.pristine
+        inside, outside = (side.split("+") for side in group.split("_vs_"))
+        assert group == group_name(inside, outside)
+        assert tuple(bench.far) == tuple(outside)
+        sizes = {"tiny_imagenet": 200, "fashion_mnist": 10, "kmnist": 10, "places365": 50, "textures": 47}
+        assert len(bench.classes) == sum(sizes[s] for s in inside)
+        for split, images in ((bench.id_train, 16), (bench.id_val, 1), (bench.id_test, 3)):
+            assert np.bincount(split.labels, minlength=len(bench.classes)).tolist() == [images] * len(bench.classes)
+    kmnist = build_benchmark(
+        composed("+benchmark=rebench_case1", "benchmark.group=kmnist_vs_textures", "benchmark.incomplete=allow")
+    ).id_train
+    rows = [int(key.rpartition("_")[2].removesuffix(".jpg")) for key in kmnist.keys]
+    assert kmnist.labels.tolist() == labels[rows].tolist()
+    np.testing.assert_array_equal(kmnist.items[5], noisy((200, 28, 28), 1)[rows[5]])
+
+
+def test_joined_sets_keep_each_images_label_and_pixels(root, composed):
+    few_images(root)
+    group = "fashion_mnist+kmnist+textures_vs_tiny_imagenet+places365"
+    changes = ("benchmark.incomplete=allow", "benchmark.known_id_overlap=[]")
+    node = composed("+benchmark=rebench_case2", f"benchmark.group={group}", *changes)
+    with pytest.raises(LeakageError):  # sandals, but they are told apart by no set here
+        build_benchmark(node)
+    bench = build_benchmark({**node, "known_id_overlap": ["sandal"]})
+    test = bench.id_test
+    assert test.name == "fashion_mnist+kmnist+texture"
+    first = {name: next(i for i, key in enumerate(test.keys) if key.startswith(name)) for name in ("kmn", "text")}
+    assert first == {"kmn": 30, "text": 60}
+    for index in (0, 29, 30, 59, 60, 200):
+        key, label = test.keys[index], bench.classes[test.labels[index]]
+        if key.startswith("texture/"):
+            assert label == key.split("/")[1]
+        else:
+            assert test.labels[index] == int(key.split("/")[2]) + 10 * key.startswith("kmnist")
+    row = int(test.keys[30].rpartition("_")[2].removesuffix(".jpg"))
+    np.testing.assert_array_equal(test.items[30], noisy((200, 28, 28), 1)[row])
+    assert [s.path for s in survey(node)][:3] == ["id.train.fashion_mnist", "id.train.kmnist", "id.train.textures"]
+    assert any(text.startswith("kmnist: derived") for text in test.deviations)
+
+
+def test_joined_items_end_where_the_last_set_ends():
+    items = JoinedItems([np.arange(3), np.arange(10, 12), np.arange(0), np.arange(20, 21)])
+    assert [int(items[i]) for i in range(len(items))] == [0, 1, 2, 10, 11, 20]
+    with pytest.raises(IndexError):
+        items[6]
+
+
+def test_equal_class_names_are_told_apart_however_they_are_written():
+    found = joined_classes({"a": ["T-shirt", "Bag"], "b": ["t shirt"]})
+    assert found == {"a": ("T-shirt (a)", "Bag"), "b": ("t shirt (b)",)}
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ("kmnist_vs_kmnist", "found 'kmnist_vs_kmnist' — allowed: 1 of tiny_imagenet, .* 20 groups"),
+        ("kmnits_vs_textures", "no set 'kmnits'; did you mean 'kmnist'"),
+        ("kmnist+textures_vs_places365", "found 'kmnist.textures_vs_places365'"),
+        ("kmnist", "found 'kmnist'"),
+    ],
+)
+def test_a_group_that_does_not_exist_is_refused(group, message, composed):
+    with pytest.raises(ConfigError, match=message):
+        build_benchmark(composed("+benchmark=rebench_case1", f"benchmark.group={group}"))
+
+
+def test_the_sets_of_a_group_may_be_named_in_any_order(composed):
+    nodes = [
+        composed("+benchmark=rebench_case3", f"benchmark.group={group}")
+        for group in ("kmnist_vs_textures+places365+fashion_mnist+tiny_imagenet", sweep_of("rebench_case3")[2])
+    ]
+    assert arranged(nodes[0])["far"] == arranged(nodes[1])["far"]
+
+
+def test_a_dropped_set_is_recorded_where_it_is_ood_and_refused_where_it_is_id(root, composed):
+    few_images(root)
+    drop = ("+benchmark=rebench_case3", "~benchmark.collection.sets.kmnist", "benchmark.incomplete=allow")
+    bench = build_benchmark(composed(*drop))
+    assert bench.dropped == ("far.kmnist",)
+    with pytest.raises(ConfigError, match="ID set kmnist was dropped"):
+        build_benchmark(composed(*drop, f"benchmark.group={sweep_of('rebench_case3')[2]}"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": 4, "ood": 2}, "4 ID and 2 OOD sets"),
+        ({"sets": {"mnits": {}}}, "has 'mnits'; did you mean 'mnist'"),
+    ],
+)
+def test_a_collection_without_groups_is_refused(change, message):
+    given = {"id": 1, "ood": 1, "declared": ["mnist", "a", "b", "c", "d"], "sets": {}, **change}
+    with pytest.raises(ConfigError, match=message):
+        Collection(**given)
+
+
+def test_a_collection_and_sets_of_ones_own_contradict_each_other(composed):
+    node = composed("+benchmark=rebench_case1")
+    with pytest.raises(ConfigError, match=r"benchmark\.far and benchmark\.collection both say"):
+        build_benchmark({**node, "far": {"mnist": {}}})
+    with pytest.raises(ConfigError, match=r"benchmark\.collection has no key 'odd'; did you mean 'ood'"):
+        build_benchmark({**node, "collection": {**node["collection"], "odd": 2}})
