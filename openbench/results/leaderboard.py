@@ -139,8 +139,10 @@ def _cells(row: Row) -> tuple[Cell, ...]:
 
 def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
     """The ranking with published figures at its right, and {source: mark} of those cited."""
-    suffix = FULL_SPECTRUM_SUFFIX if board.full_spectrum else ""
-    setups = [Setup(f"{board.benchmark}{suffix}", r.training, r.backbone, r.method) for r in board.ranked]
+    # A benchmark with csID sets may carry the suffix in its name: its standard side is that of the one without them.
+    name = board.benchmark.removesuffix(FULL_SPECTRUM_SUFFIX)
+    name += FULL_SPECTRUM_SUFFIX if board.full_spectrum else ""
+    setups = [Setup(name, r.training, r.backbone, r.method) for r in board.ranked]
     figures = [published.get(setup) for setup in setups]
     cited = {source: mark for mark, source in enumerate((s for s in SOURCES if s in _sources(figures)), 1)}
     columns = (Column("rank", "count"), *_WHO, *_MEASURED)

@@ -266,3 +266,20 @@ def test_a_reason_that_many_rows_share_is_written_once():
     marks = {row["method"]: row["not ranked because"] for row in markdown_table(page, "Not ranked")}
     assert marks["a"] == marks["b"] != marks["c"]
     assert page.count("tin: dropped") == page.count("svhn: dropped") == 1
+
+
+@pytest.mark.parametrize("name", ["imagenet1k", "imagenet1k_fs"])
+def test_published_full_spectrum_figures_stand_beside_full_spectrum_numbers_only(name):
+    """A benchmark with csID sets reports both sides; its standard side is that of the benchmark without them."""
+    both = {f"full_spectrum/{group}": values for group, values in metrics(0.6, 0.7).items()} | metrics(0.8, 0.9)
+    record = replace(make_record(metrics=both), benchmark={**make_record().benchmark, "name": name})
+    figures = {
+        Setup(f"imagenet1k{suffix}", "cross_entropy", "tiny", "knn"): Figure(
+            Estimate(near), Estimate(near), None, "openood_leaderboard.csv"
+        )
+        for suffix, near in (("", 0.81), ("_fs", 0.61))
+    }
+    page = leaderboard([record], figures)[f"{name}.md"]
+    standard, wide = (part for part in page.split("\n### ") if part.startswith(name))
+    assert ("81.00 [1]" in standard, "61.00 [1]" in standard) == (True, False)
+    assert ("81.00 [1]" in wide, "61.00 [1]" in wide) == (False, True)
