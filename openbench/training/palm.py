@@ -173,14 +173,14 @@ class PALM(TrainingMethod):
         """Return the first term of the loss, for prototypes (c, count, width) that have moved."""
         weights = self._weights(self._own(embedded, prototypes, labels), chosen)
         logits = embedded @ prototypes.flatten(0, 1).T / self.temperature
-        own = logits.view(len(logits), *prototypes.shape[:2])[torch.arange(len(labels)), labels]
+        own = _of_own_class(logits, labels, len(prototypes))
         return (logits.logsumexp(dim=1) - (weights * own).sum(dim=1)).mean()
 
     def _own(self, embedded: Tensor, prototypes: Tensor, labels: Tensor) -> Tensor:
         """Log Sinkhorn weights (n, count) of samples on the prototypes of their class, without gradient."""
         with torch.no_grad():
             log_q = assignment(embedded @ prototypes.flatten(0, 1).T, self.epsilon, self.iterations)
-            return log_q.view(len(log_q), *prototypes.shape[:2])[torch.arange(len(labels)), labels]
+            return _of_own_class(log_q, labels, len(prototypes))
 
     @staticmethod
     def _weights(log_own: Tensor, chosen: Tensor) -> Tensor:
@@ -191,3 +191,9 @@ class PALM(TrainingMethod):
     def surface(self, model: nn.Module) -> Surface:
         """Return the network with class mean directions as its head."""
         return projected(model, "PALM.surface").surface()
+
+
+def _of_own_class(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Of values (n, c·count) for all prototypes those (n, count) for the prototypes of each sample's class."""
+    rows = torch.arange(len(labels), device=labels.device)
+    return values.view(len(values), num_classes, -1)[rows, labels]
