@@ -1,0 +1,134 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from training_toys import CLASSES, FEATURES, backbone
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.request import Field
+from openbench.errors import ConfigError
+from openbench.methods.scale import SCALE
+from openbench.training.base import Batch, Moment, features_and_logits
+from openbench.training.ish import ISH, shaped_linear
+
+N, D, C = 9, 20, 4
+
+
+def problem(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, nn.Linear]:
+    generator = torch.Generator().manual_seed(0)
+    head = nn.Linear(D, C, dtype=dtype)
+    with torch.no_grad():
+        head.weight.copy_(torch.randn(C, D, generator=generator))
+    features = torch.randn(N, D, generator=generator, dtype=dtype).relu().requires_grad_(True)
+    return features, torch.arange(N) % C, head
+
+
+def gradients(logits: torch.Tensor, labels: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(functional.cross_entropy(logits, labels), inputs)
+
+
+def test_logits_and_all_gradients_but_the_weights_are_those_of_a_linear_layer() -> None:
+    features, labels, head = problem()
+    logits = shaped_linear(features, 3 * features, head)
+    assert torch.equal(logits, head(features))
+    ours = gradients(logits, labels, features, head.bias)
+    plain = gradients(head(features), labels, features, head.bias)
+    for a, b in zip(ours, plain, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_weight_learns_from_the_shaped_features() -> None:
+    """∂CE/∂W = (p − y)ᵀ s / n, by hand."""
+    features, labels, head = problem()
+    shaped = torch.rand(N, D, dtype=torch.float64)
+    (found,) = gradients(shaped_linear(features, shaped, head), labels, head.weight)
+    p = torch.softmax(head(features).detach(), dim=1).numpy() - np.eye(C)[labels]
+    np.testing.assert_allclose(found.numpy(), p.T @ shaped.numpy() / N, rtol=1e-10)
+
+
+def test_with_features_unchanged_it_passes_gradcheck() -> None:
+    features, _, head = problem()
+
+    def layer(f: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        other = nn.Linear(D, C, dtype=torch.float64)
+        del other.weight, other.bias
+        other.weight, other.bias = weight, bias  # plain tensors, so that gradcheck can move them
+        return shaped_linear(f, f, other)
+
+    inputs = [t.detach().clone().requires_grad_(True) for t in (features, head.weight, head.bias)]
+    assert torch.autograd.gradcheck(layer, inputs)
+
+
+@pytest.mark.parametrize("percentile", [85.0, 50.0, 0.0])
+def test_features_are_scaled_as_by_scale(percentile: float) -> None:
+    features = problem(torch.float32)[0].detach()
+    expected = SCALE(percentile).fit(None, Head(torch.eye(D), torch.zeros(D))).reshape(features)
+    torch.testing.assert_close(ISH(percentile=percentile).shaped(features), expected)
+
+
+def test_openoods_form_keeps_the_largest_activations_alone() -> None:
+    features = problem(torch.float32)[0].detach()
+    found = ISH(percentile=85.0, compat="openood").shaped(features).numpy()
+    for row, shaped in zip(features.double().numpy(), found, strict=True):
+        kept = np.argsort(row)[-3:]
+        factor = np.exp(row.sum() / row[kept].sum())
+        expected = np.zeros(D)
+        expected[kept] = row[kept] * factor
+        np.testing.assert_allclose(shaped, expected, rtol=1e-5)
+
+
+def test_features_of_zeros_stay_zeros() -> None:
+    assert torch.equal(ISH().shaped(torch.zeros(2, D)), torch.zeros(2, D))
+
+
+@pytest.mark.parametrize("compat", ["paper", "openood"])
+def test_loss_is_cross_entropy_and_only_the_weight_of_the_classifier_sees_the_scaling(compat: str) -> None:
+    method = ISH(percentile=50.0, compat=compat)
+    network = backbone(dropout=0).initialise(1).module().train()
+    images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    given = Batch(images, torch.arange(8) % CLASSES, torch.arange(8), Moment(0, 1, 0, 1, torch.Generator()))
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    features, logits = features_and_logits(network, images)
+    plain = functional.cross_entropy(logits, given.labels)
+    loss = method.loss(network, given)
+    torch.testing.assert_close(loss, plain)
+    differing = {
+        name
+        for name, a, b in zip(
+            names, torch.autograd.grad(loss, parameters), torch.autograd.grad(plain, parameters), strict=True
+        )
+        if not torch.allclose(a, b, rtol=1e-4, atol=1e-7)
+    }
+    assert differing == {"fc.weight"}
+    assert method.shaped(features).shape == (8, FEATURES)
+
+
+def test_classifier_has_a_weight_decay_of_its_own() -> None:
+    network = backbone().module()
+    rest, head = ISH(head_weight_decay=0.25).parameter_groups(network)
+    assert head["weight_decay"] == 0.25
+    assert {id(p) for p in head["params"]} == {id(p) for p in network.fc.parameters()}
+    assert "weight_decay" not in rest
+    assert len(rest["params"]) + len(head["params"]) == len(list(network.parameters()))
+
+
+def test_scores_that_the_training_is_made_for_are_scales() -> None:
+    features, _, head = problem(torch.float32)
+    made = SCALE().fit(None, Head(head.weight.detach(), head.bias.detach()))
+    expected = -torch.logsumexp(head(ISH().shaped(features)), dim=1)
+    torch.testing.assert_close(made.score(FeatureSet({Field.FEATURES: features.detach()})), expected.detach())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"compat": "papr"}, "did you mean 'paper'"), ({"percentile": 100.0}, "percentile < 100")],
+)
+def test_values_out_of_range_are_refused(wrong, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ISH(**wrong)
+
+
+def test_a_percentile_that_leaves_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="none of 3 activations stays"):
+        ISH(percentile=95.0).shaped(torch.ones(2, 3))
