@@ -15,11 +15,14 @@ from torch import Tensor
 
 from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet
+from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field
 from openbench.errors import FieldError, NotFittedError
 from openbench.metrics.ranking import auroc
-from openbench.testing.toy import Toy, declared, planted
+from openbench.testing.toy import declared, planted
+from openbench.testing.toy_network import images_with, network_with
+from openbench.testing.trial import fitted, read_by, samples_of, scored
 
 MethodFactory = Callable[[], Method]  # returns a new, unfitted method at each call
 Check = Callable[[MethodFactory], None]
@@ -36,8 +39,8 @@ def check_reads_only_declared_fields(make: MethodFactory) -> None:
     """`fit` and `score` run on the declared columns alone; labels are gone before `score`."""
     data = planted()
     try:
-        method = _fit(make(), data)
-        method.score(_test(method, data))
+        method = fitted(make(), data)
+        scored(method, samples_of(method, data), data)
     except FieldError as error:
         _fail(make, f"reads a column that its request does not name: {error}")
 
@@ -52,9 +55,9 @@ def check_declares_where_labels_come_from(make: MethodFactory) -> None:
 def check_scores_are_one_float32_per_sample(make: MethodFactory) -> None:
     """Scores have shape (n,), dtype float32 and no gradient."""
     data = planted()
-    method = _fit(make(), data)
-    x = _test(method, data)
-    scores = method.score(x)
+    method = fitted(make(), data)
+    x = samples_of(method, data)
+    scores = scored(method, x, data)
     if scores.shape != (len(x),) or scores.dtype != torch.float32 or scores.requires_grad:
         found = f"{tuple(scores.shape)} {scores.dtype} requires_grad={scores.requires_grad}"
         _fail(make, f"scores must be ({len(x)},) torch.float32 without gradient — found {found}")
@@ -63,14 +66,14 @@ def check_scores_are_one_float32_per_sample(make: MethodFactory) -> None:
 def check_scores_are_finite(make: MethodFactory) -> None:
     """Scores are finite, also where logits saturate or all features are zero."""
     data = planted()
-    method = _fit(make(), data)
-    x = _test(method, data)
+    method = fitted(make(), data)
+    x = samples_of(method, data)
     extreme = FeatureSet(
         {name: torch.cat([c[:40], 100 * c[40:80], 0 * c[80:120]]) for name, c in x.columns.items()},
         {name: torch.cat([m[:40], 100 * m[40:80], 0 * m[80:120]]) for name, m in x.maps.items()},
     )
     for what, rows in (("planted samples", x), ("samples scaled by 100 and by 0", extreme)):
-        bad = int((~method.score(rows).isfinite()).sum())
+        bad = int((~scored(method, rows, data).isfinite()).sum())
         if bad:
             _fail(make, f"{bad} of {len(rows)} scores of {what} are not finite")
 
@@ -78,21 +81,21 @@ def check_scores_are_finite(make: MethodFactory) -> None:
 def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
     """Scoring all rows at once, by sevens or one by one gives the same scores."""
     data = planted()
-    method = _fit(make(), data)
-    x = _test(method, data)[:60]
-    whole = method.score(x)
+    method = fitted(make(), data)
+    x = samples_of(method, data)[:60]
+    whole = scored(method, x, data)
     for size in (7, 1):
-        parts = torch.cat([method.score(rows) for rows in x.batches(size)])
+        parts = torch.cat([scored(method, rows, data) for rows in x.batches(size)])
         _same(make, whole, parts, f"batches of {size} give other scores than one batch")
 
 
 def check_scores_do_not_depend_on_order(make: MethodFactory) -> None:
     """Shuffled rows give shuffled scores."""
     data = planted()
-    method = _fit(make(), data)
-    x = _test(method, data)
+    method = fitted(make(), data)
+    x = samples_of(method, data)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
-    _same(make, method.score(x)[order], method.score(x[order]), "shuffled rows give other scores")
+    _same(make, scored(method, x, data)[order], scored(method, x[order], data), "shuffled rows give other scores")
 
 
 def check_inputs_stay_untouched(make: MethodFactory) -> None:
@@ -102,12 +105,12 @@ def check_inputs_stay_untouched(make: MethodFactory) -> None:
     request = method.request
     train, head = data.for_fit(request), data.head if request.head else None
     # Clones share no memory with the toy, so a write is seen here and nowhere else.
-    x, reference = (_copied(declared(t.id_test, request).without_labels()) for t in (data, pristine))
+    x, reference = (_copied(declared(t.id_test, read_by(method)).without_labels()) for t in (data, pristine))
     if isinstance(method, Composite):
-        _fit(method, data)
+        fitted(method, data)
     else:
         method.fit(train, head)
-    method.score(x)
+    scored(method, x, data)
     changed = [name for name, before in _tensors(reference).items() if not torch.equal(_tensors(x)[name], before)]
     if train is not None:
         clean = _tensors(pristine.for_fit(request) or train)
@@ -121,16 +124,16 @@ def check_inputs_stay_untouched(make: MethodFactory) -> None:
 def check_refit_equals_fresh_fit(make: MethodFactory) -> None:
     """`fit` forgets: after a fit on other data of another shape, it learns what a new object would."""
     data, other = planted(), planted(seed=1, classes=4, free=16)
-    used = _fit(_fit(make(), other), data)
-    fresh = _fit(make(), data)
-    x = _test(fresh, data)
-    _same(make, fresh.score(x), used.score(x), "a second fit gives other scores than a first one")
+    used = fitted(fitted(make(), other), data)
+    fresh = fitted(make(), data)
+    x = samples_of(fresh, data)
+    _same(make, scored(fresh, x, data), scored(used, x, data), "a second fit gives other scores than a first one")
 
 
 def check_fit_returns_self(make: MethodFactory) -> None:
     """`fit` returns the method itself, so that calls chain."""
     method, data = make(), planted()
-    if _fit(method, data) is not method:
+    if fitted(method, data) is not method:
         _fail(make, "fit must return self")
 
 
@@ -140,7 +143,7 @@ def check_hyper_parameters_stay_as_given(make: MethodFactory) -> None:
     before = dict(method.params())
     if type(method)(**before).params() != before:
         _fail(make, f"the constructor changes its arguments — given {before}")
-    _fit(method, data).score(_test(method, data))
+    scored(fitted(method, data), samples_of(method, data), data)
     if method.params() != before:
         _fail(make, f"fit or score changed hyper-parameters — before {before} — after {method.params()}")
 
@@ -149,7 +152,7 @@ def check_learnt_state_ends_in_underscore(make: MethodFactory) -> None:
     """What `fit` and `score` set on the object has a name that ends in `_`."""
     method, data = make(), planted()
     before = set(vars(method))
-    _fit(method, data).score(_test(method, data))
+    scored(fitted(method, data), samples_of(method, data), data)
     names = sorted(name for name in set(vars(method)) - before if not name.endswith("_"))
     if names:
         _fail(make, f"learnt attributes without a final underscore: {', '.join(names)}")
@@ -158,11 +161,11 @@ def check_learnt_state_ends_in_underscore(make: MethodFactory) -> None:
 def check_score_learns_nothing(make: MethodFactory) -> None:
     """Scoring one set leaves the scores of another as they were."""
     data = planted()
-    method = _fit(make(), data)
-    x = _test(method, data)
-    before = method.score(x)
-    method.score(declared(data.ood_test, method.request).without_labels())
-    _same(make, before, method.score(x), "scoring other samples in between changes scores")
+    method = fitted(make(), data)
+    x = samples_of(method, data)
+    before = scored(method, x, data)
+    scored(method, declared(data.ood_test, read_by(method)).without_labels(), data)
+    _same(make, before, scored(method, x, data), "scoring other samples in between changes scores")
 
 
 def check_unfitted_raises_not_fitted(make: MethodFactory) -> None:
@@ -171,7 +174,7 @@ def check_unfitted_raises_not_fitted(make: MethodFactory) -> None:
     if method.request.fit_on is None and not method.request.head:
         return
     try:
-        method.score(_test(method, data))
+        scored(method, samples_of(method, data), data)
     except NotFittedError:
         return
     except Exception as error:
@@ -182,17 +185,17 @@ def check_unfitted_raises_not_fitted(make: MethodFactory) -> None:
 def check_pickles(make: MethodFactory) -> None:
     """A fitted method survives pickling and gives the same scores."""
     data = planted()
-    method = _fit(make(), data)
+    method = fitted(make(), data)
     try:
         restored = pickle.loads(pickle.dumps(method))
     except Exception as error:
         _fail(make, f"cannot be pickled after fit — {type(error).__name__}: {error}")
-    x = _test(method, data)
+    x = samples_of(method, data)
     try:
-        scores = restored.score(x)
+        scores = scored(restored, x, data)
     except Exception as error:
         _fail(make, f"cannot score after unpickling — {type(error).__name__}: {error}")
-    _same(make, method.score(x), scores, "scores differ after pickling")
+    _same(make, scored(method, x, data), scores, "scores differ after pickling")
 
 
 def check_deterministic(make: MethodFactory) -> None:
@@ -204,8 +207,8 @@ def check_deterministic(make: MethodFactory) -> None:
             torch.manual_seed(seed)
             np.random.seed(seed)  # noqa: NPY002 - the legacy global state is what is tested
             random.seed(seed)
-            method = _fit(make(), data)
-            results.append(method.score(_test(method, data)))
+            method = fitted(make(), data)
+            results.append(scored(method, samples_of(method, data), data))
     if not torch.equal(*results):
         _fail(make, "two fits and scores of the same data differ — draw from a generator with a fixed seed")
 
@@ -214,8 +217,8 @@ def check_leaves_global_random_state(make: MethodFactory) -> None:
     """`fit` and `score` neither draw from nor seed the global generators."""
     data = planted()
     before = _random_state()
-    method = _fit(make(), data)
-    method.score(_test(method, data))
+    method = fitted(make(), data)
+    scored(method, samples_of(method, data), data)
     if _random_state() != before:
         _fail(make, "the global random state changed — use a torch.Generator or numpy Generator of your own")
 
@@ -223,15 +226,35 @@ def check_leaves_global_random_state(make: MethodFactory) -> None:
 def check_separates_planted_clusters(make: MethodFactory) -> None:
     """Scores tell planted OOD from ID, the right way round: larger = more OOD."""
     data = planted()
-    method = _fit(make(), data)
+    method = fitted(make(), data)
     id_scores, ood_scores = (
-        method.score(declared(split, method.request).without_labels()).double().numpy()
+        scored(method, declared(split, read_by(method)).without_labels(), data).double().numpy()
         for split in (data.id_test, data.ood_test)
     )
     found = auroc(id_scores, ood_scores)
     if not found >= SEPARATION:
         hint = " — the sign may be swapped: larger must mean more OOD" if found < 0.5 else ""
         _fail(make, f"AUROC {found:.3f} on planted clusters — at least {SEPARATION} expected{hint}")
+
+
+def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
+    """A live method leaves weights, hooks, gradients and images as they were."""
+    data = planted()
+    method = fitted(make(), data)
+    if not isinstance(method, LiveMethod):
+        return
+    network, images = network_with(data.head), images_with(data.id_test.features[:20])
+    before, pristine = network.weights_sha256, images.clone()
+    method.score_images(images, network)
+    module = network.module()  # from here on the hash of the weights is taken anew
+    if network.weights_sha256 != before:
+        _fail(make, "changes the network's weights — work on a copy")
+    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules()):
+        _fail(make, "leaves hooks in the network — remove them when done")
+    if any(p.grad is not None for p in module.parameters()) or any(m.training for m in module.modules()):
+        _fail(make, "leaves gradients or training mode behind — run the network in `with backbone.frozen()`")
+    if not torch.equal(images, pristine) or images.requires_grad:
+        _fail(make, "overwrites the images it is given, or asks for their gradients — work on a copy")
 
 
 def check_metadata_is_complete(make: MethodFactory) -> None:
@@ -272,6 +295,7 @@ def all_checks() -> tuple[Check, ...]:
         check_scores_do_not_depend_on_order,
         check_score_learns_nothing,
         check_inputs_stay_untouched,
+        check_leaves_the_network_as_it_was,
         check_hyper_parameters_stay_as_given,
         check_learnt_state_ends_in_underscore,
         check_refit_equals_fresh_fit,
@@ -299,26 +323,6 @@ def run_checks(make: MethodFactory) -> None:
             failures.append(f"{check.__name__}: {type(error).__name__}: {error}")
     if failures:
         raise CheckError(f"{len(failures)} of {len(all_checks())} checks failed\n" + "\n".join(failures))
-
-
-def _fit(method: Method, data: Toy) -> Method:
-    if isinstance(method, Composite):
-        return method.fit_parts(
-            lambda part: _fit(part, data),
-            lambda part: part.score(declared(data.val, part.request).without_labels()),
-        )
-    request = method.request
-    return method.fit(data.for_fit(request), data.head if request.head else None)
-
-
-def _test(method: Method, data: Toy) -> FeatureSet:
-    """ID and OOD samples alternating, without labels, with nothing but the declared columns."""
-    parts = [declared(split, method.request).without_labels()[:160] for split in (data.id_test, data.ood_test)]
-    order = torch.arange(320).view(2, 160).T.reshape(-1)
-    return FeatureSet(
-        {name: torch.cat([part.columns[name] for part in parts])[order] for name in parts[0].columns},
-        {name: torch.cat([part.maps[name] for part in parts])[order] for name in parts[0].maps},
-    )
 
 
 def _copied(x: FeatureSet) -> FeatureSet:

@@ -283,7 +283,8 @@ def test_a_planted_bug_is_caught(name, wrong, reason):
 
 def test_every_check_is_listed_and_has_a_planted_bug():
     written = {name for name in vars(checks) if name.startswith("check_")}
-    assert written == {check.__name__ for check in all_checks()} == set(BUGS)
+    # What runs the network has bugs of its own, in test_live_checks.
+    assert written == {check.__name__ for check in all_checks()} == set(BUGS) | {"check_leaves_the_network_as_it_was"}
 
 
 def test_run_checks_reports_every_failure_at_once():

@@ -1,0 +1,150 @@
+"""The checks on methods that run the network: a right one passes, planted bugs are caught."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import pytest
+import torch
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.live import LiveMethod
+from openbench.core.request import Field, Request, Role
+from openbench.methods.double_score import DoubleScore
+from openbench.methods.msp import MSP
+from openbench.testing import checks
+from openbench.testing.checks import CheckError, all_checks
+from openbench.testing.toy import LAYERS, planted
+from openbench.testing.toy_network import images_with, network_with
+
+FEATURES = Request(fields=frozenset({Field.FEATURES}))
+
+
+@dataclass
+class RightLive(LiveMethod):
+    """Distance to the nearest class mean, through the network.
+
+    score(x) = scale · min_c ‖f(x) − μ_c‖.
+
+    Args:
+        scale: positive.
+
+    Reference: nobody, TEST 2024, arXiv 2401.00001.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "nobody, TEST 2024, arXiv 2401.00001"
+
+    scale: float = 1.0
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        self.means_ = torch.stack([train.features[train.labels == c].mean(dim=0) for c in train.labels.unique()])
+        return self
+
+    def score_images(self, images, backbone):
+        features = backbone.outputs(images, FEATURES).features
+        return self.scale * torch.cdist(features, self.learnt("means_")).min(dim=1).values
+
+
+class Swapped(RightLive):
+    def score_images(self, images, backbone):
+        return -super().score_images(images, backbone)
+
+
+class UndeclaredInFit(RightLive):
+    def fit(self, train, head):
+        self.top_ = train.logits.max()
+        return super().fit(train, head)
+
+
+class BatchDependent(RightLive):
+    def score_images(self, images, backbone):
+        return super().score_images(images - images.mean(dim=0), backbone)
+
+
+class TooFewScores(RightLive):
+    def score_images(self, images, backbone):
+        return super().score_images(images, backbone)[:, None]
+
+
+class NotFitted(RightLive):
+    def score_images(self, images, backbone):
+        if not hasattr(self, "means_"):
+            return images.flatten(1).sum(dim=1)
+        return super().score_images(images, backbone)
+
+
+class ChangesWeights(RightLive):
+    def score_images(self, images, backbone):
+        with backbone.frozen() as network:
+            network.fc.weight.mul_(0.9)
+        return super().score_images(images, backbone)
+
+
+class LeavesHooks(RightLive):
+    def score_images(self, images, backbone):
+        with backbone.frozen() as network:
+            network.stage2.register_forward_hook(lambda module, inputs, output: output)
+        return super().score_images(images, backbone)
+
+
+class LeavesGradients(RightLive):
+    def score_images(self, images, backbone):
+        with backbone.frozen() as network, torch.enable_grad():
+            network.requires_grad_(True)
+            network(images).sum().backward()
+        return super().score_images(images, backbone)
+
+
+class WritesImages(RightLive):
+    def score_images(self, images, backbone):
+        found = super().score_images(images, backbone)
+        images.mul_(2)
+        return found
+
+
+BUGS = {
+    "check_separates_planted_clusters": {Swapped: "sign"},
+    "check_reads_only_declared_fields": {UndeclaredInFit: "'logits'"},
+    "check_scores_do_not_depend_on_batch_size": {BatchDependent: "batches of 7"},
+    "check_scores_are_one_float32_per_sample": {TooFewScores: "(320, 1)"},
+    "check_unfitted_raises_not_fitted": {NotFitted: "returns scores"},
+    "check_leaves_the_network_as_it_was": {
+        ChangesWeights: "weights",
+        LeavesHooks: "hooks",
+        LeavesGradients: "gradients",
+        WritesImages: "overwrites the images",
+    },
+}
+
+
+@pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.__name__)
+def test_a_right_live_method_passes(check):
+    check(RightLive)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "reason"),
+    [(name, wrong, reason) for name, found in BUGS.items() for wrong, reason in found.items()],
+)
+def test_a_planted_bug_is_caught(name, wrong, reason):
+    with pytest.raises(CheckError) as caught:
+        getattr(checks, name)(wrong)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "check", [c for c in all_checks() if c.__name__ != "check_metadata_is_complete"], ids=lambda check: check.__name__
+)
+def test_a_live_method_may_be_part_of_a_composite(check):
+    check(lambda: DoubleScore(risk=MSP(), ood=RightLive()))
+
+
+def test_the_toy_network_finds_the_planted_columns():
+    data = planted()
+    rows = data.id_test[:10]
+    request = Request(fields=frozenset(Field) - {Field.LABELS}, layers=LAYERS, pool="mean")
+    found = network_with(data.head).outputs(images_with(rows.features), request)
+    torch.testing.assert_close(found.features, rows.features)
+    torch.testing.assert_close(found.logits, rows.logits)
+    for layer in LAYERS:
+        torch.testing.assert_close(found.maps[layer].flatten(1), rows.features)
