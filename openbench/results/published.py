@@ -78,11 +78,16 @@ def load_published(folder: Path) -> dict[Setup, Figure]:
     Raises:
         RecordError: a file lacks a column or holds what is no number.
     """
-    names = Names([(r["kind"], r["published"], r["ours"], r["benchmark"]) for _, r in _rows(folder, _NAMES)])
+    names = load_names(folder)
     found: dict[Setup, Figure] = {}
     for setup, figure in (*_table1(folder, names), *_leaderboard(folder, names)):
         found.setdefault(setup, figure)
     return found
+
+
+def load_names(folder: Path) -> Names:
+    """Return which published names are which of ours; an absent file knows none."""
+    return Names([(r["kind"], r["published"], r["ours"], r["benchmark"]) for _, r in _rows(folder, _NAMES)])
 
 
 def _table1(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:

@@ -61,7 +61,9 @@ def test_every_reference_file_is_described_and_every_name_is_published():
     text = (REFERENCE / "README.md").read_text()
     assert [p.name for p in REFERENCE.glob("*.csv") if f"`{p.name}`" not in text] == []
     assert all((REFERENCE / source).is_file() for source in SOURCES)
-    printed = {"method": set(), "training": set(), "backbone": set()}
+    printed = {"method": set(), "training": set(), "backbone": set(), "detector": set()}
+    with open(REFERENCE / "conformal_adbench.csv", newline="") as stream:
+        printed["detector"] |= {row["detector"] for row in csv.DictReader(stream)}
     with open(REFERENCE / "openood_leaderboard.csv", newline="") as stream:
         for row in csv.DictReader(stream):
             for kind, column in (("method", "postprocessor"), ("training", "training"), ("backbone", "architecture")):

@@ -1,0 +1,90 @@
+"""Run ADBench's tables with its thirteen detectors and print the difference to the published figures.
+
+    python scripts/compare_adbench.py --results FOLDER                                # all tables found, draws 1, 2, 3
+    python scripts/compare_adbench.py --results FOLDER --tables cardio,wine --methods pca,pyod_knn --csv gaps.csv
+    python scripts/compare_adbench.py --results FOLDER --only-compare                 # from the records that are there
+
+Runs go through the runner of `python -m openbench run`; a run whose record exists is passed over, so a stopped sweep
+goes on where it was. A detector that refuses a table is named and passed over. Published figures: results/reference.
+"""
+
+import argparse
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from openbench import paths
+from openbench.cli.config import compose, runtime, scientific
+from openbench.data.tables import TableFile, table_facts
+from openbench.engine import api
+from openbench.errors import OpenbenchError
+from openbench.results.published import load_names
+from openbench.results.store import RecordStore
+from openbench.results.tabular import SOURCE, gaps, load_figures, summary, write_table
+
+DETECTORS = (
+    *("IForest", "OCSVM", "CBLOF", "COF", "COPOD", "ECOD", "HBOS", "KNN", "LOF", "PCA", "SOD"),
+    *("DeepSVDD", "DAGMM"),  # these learn a network
+)
+REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference"
+
+
+def tables_found() -> list[str]:
+    """The tables that are there, those with the fewest rows first."""
+    facts = table_facts()
+    return [name for name in sorted(facts, key=lambda name: facts[name].rows) if _is_there(name)]
+
+
+def _is_there(table: str) -> bool:
+    source = TableFile(table)
+    return any(source.find(place, ()) is not None for place in source.places(paths.data_roots()))
+
+
+def composed(*overrides: str, results: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The scientific nodes and the runtime node of a command line."""
+    fixed = ["metrics.families=[ranking,conformal,intervals]", "metrics.replicates=0", "runtime.progress=false"]
+    cfg = compose("run", ["+benchmark=adbench", *overrides, *fixed, f"runtime.results={results}"])
+    method = next((part.partition("=")[2] for part in overrides if part.startswith("method=")), "mds")
+    return scientific(cfg, {"method": method, "backbone": "identity"}), runtime(cfg)
+
+
+def sweep(tables: list[str], methods: list[str], draws: list[str], results: Path) -> None:
+    """All runs, those of one draw together; how each ended is said on stderr."""
+    nodes = {method: composed(f"method={method}", results=results)[0]["method"] for method in methods}
+    for table, draw in product(tables, draws):
+        config, setting = composed(f"benchmark.table={table}", f"benchmark.draw={draw}", results=results)
+        for method, node in nodes.items():
+            try:
+                outcome = api.run({**config, "method": node}, setting)
+                ended = f"{outcome.status} {outcome.record.metrics['anomalies']['auroc']:.4f}"
+            except OpenbenchError as error:
+                ended = f"passed over: {error}"
+            print(table, draw, method, ended, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Run what is asked for, then compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, required=True, help="folder of the records")
+    parser.add_argument("--tables", help="names with commas between; all that are found if left out")
+    parser.add_argument("--methods", help="names with commas between; the thirteen if left out")
+    parser.add_argument("--draws", default="1,2,3")
+    parser.add_argument("--csv", type=Path, help="also write every number to this file")
+    parser.add_argument("--only-compare", action="store_true")
+    arguments = parser.parse_args()
+    names = load_names(REFERENCE)
+    thirteen = [ours for published in DETECTORS for ours in names.ours("detector", published, "adbench")]
+    if not arguments.only_compare:
+        tables = arguments.tables.split(",") if arguments.tables else tables_found()
+        methods = arguments.methods.split(",") if arguments.methods else thirteen
+        sweep(tables, methods, arguments.draws.split(","), arguments.results)
+    found = gaps(RecordStore(arguments.results), load_figures(REFERENCE))
+    print(f"published: {SOURCE}")
+    print("\n".join(summary(found)))
+    if arguments.csv:
+        write_table(found, arguments.csv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Tabular records beside published figures: which numbers meet, their means over draws, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from records import make_record
+
+from openbench.errors import RecordError
+from openbench.results.tabular import FIGURES, Gap, gaps, load_figures, summary, write_table
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+
+
+def record(table="wine", draw=1, method="pca", auroc=0.8, protocol="adbench"):
+    return make_record(
+        config={"benchmark": {"protocol": protocol, "draw": draw}},
+        benchmark={"name": f"adbench_{table}"},
+        method={"name": method},
+        metrics={"anomalies": {"auroc": auroc, "conformal_auroc": auroc - 0.1}},
+    )
+
+
+def test_the_mean_over_draws_is_set_beside_the_figure():
+    figures = {("wine", "pca", "auroc"): 0.84, ("wine", "pca", "conformal_auroc"): 0.75}
+    found = gaps([record(draw=d, auroc=a) for d, a in ((1, 0.8), (2, 0.9), (3, 0.85))], figures)
+    by_metric = {gap.metric: gap for gap in found}
+    assert by_metric["auroc"].ours == pytest.approx(0.85)
+    assert by_metric["auroc"].std == pytest.approx(0.040825, abs=1e-6)
+    assert by_metric["auroc"].draws == 3
+    assert by_metric["auroc"].difference == pytest.approx(0.01)
+    assert by_metric["conformal_auroc"].difference == pytest.approx(0.0)
+
+
+def test_what_was_not_published_or_run_by_another_protocol_is_passed_over():
+    figures = {("wine", "pca", "auroc"): 0.84}
+    others = [record(table="glass"), record(method="mds"), record(protocol="held_out"), make_record()]
+    assert gaps(others, figures) == []
+    assert len(gaps([*others, record()], figures)) == 1
+
+
+def test_two_settings_of_one_method_are_refused():
+    with pytest.raises(RecordError, match="wine, draw 1: two records of method 'pca'"):
+        gaps([record(), record(auroc=0.7)], {})
+
+
+def test_rounding_explains_half_a_hundredth():
+    assert not Gap("wine", "pca", "auroc", 0.845, 0.0, 3, 0.84).beyond_rounding
+    assert Gap("wine", "pca", "auroc", 0.8461, 0.0, 3, 0.84).beyond_rounding
+
+
+def test_the_summary_has_the_median_and_names_the_largest_first():
+    found = [Gap(t, "pca", "auroc", 0.8 + d, 0.0, 3, 0.8) for t, d in (("a", 0.01), ("b", -0.2), ("c", 0.002))]
+    head, line = summary(found, worst=2)
+    assert line.split() == ["auroc", "pca", "3", "0.0100", "2", "b", "-0.200,", "a", "+0.010"]
+    assert len(head) > 40
+
+
+def test_the_table_is_a_csv_of_every_number(tmp_path):
+    write_table([Gap("wine", "pca", "auroc", 0.85, 0.04, 3, 0.84)], tmp_path / "gaps.csv")
+    head, row = (tmp_path / "gaps.csv").read_text(encoding="utf-8").splitlines()
+    assert dict(zip(head.split(","), row.split(","), strict=True)) == {
+        "dataset": "wine", "method": "pca", "metric": "auroc", "ours": "0.8500", "std": "0.0400", "draws": "3",
+        "published": "0.84", "difference": "0.0100",
+    }  # fmt: skip
+
+
+def test_the_published_file_has_thirteen_detectors_and_adds_up():
+    """Classical less conformal is the correction that is printed, but for the rounding of three numbers."""
+    figures = load_figures(REFERENCE)
+    assert len({method for _, method, _ in figures}) == 13
+    assert len({table for table, _, _ in figures}) == 56
+    for (table, method, metric), value in figures.items():
+        if metric == "auroc_correction":
+            apart = figures[table, method, "auroc"] - figures[table, method, "conformal_auroc"]
+            assert apart == pytest.approx(value, abs=0.0151), (table, method)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("wine,PCA,auroc,x", "line 2: found 'x' — a number expected"),
+        ("wine,PCA,auroc,0.8\nwine,PCA,auroc,0.7", "line 3: .* stands there twice"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_the_line(tmp_path, text, message):
+    (tmp_path / FIGURES).write_text(f"dataset,detector,metric,value\n{text}\n", encoding="utf-8")
+    (tmp_path / "names.csv").write_text("kind,published,ours,benchmark\ndetector,PCA,pca,\n", encoding="utf-8")
+    with pytest.raises(RecordError, match=message):
+        load_figures(tmp_path)
+
+
+def test_without_the_file_the_error_names_the_source(tmp_path):
+    with pytest.raises(RecordError, match=r"conformal_adbench.csv' not found — .* Novello et al\."):
+        load_figures(tmp_path)
