@@ -91,6 +91,8 @@ def _kind(field: Field[Any]) -> Any:
     default = field.default
     if default is MISSING:
         raise TypeError(f"MetricOptions.{field.name} has no default to tell its type by")
+    if field.name == "fpr":
+        return _rates
     if not isinstance(default, tuple):
         return type(default)
     item = type(default[0])
@@ -100,6 +102,16 @@ def _kind(field: Field[Any]) -> Any:
 
     items.__name__ = "list"  # argparse names it when a part does not convert
     return items
+
+
+def _rates(text: str) -> float | dict[str, float]:
+    """One rate, or `SET=RATE,SET=RATE`."""
+    if "=" not in text:
+        return float(text)
+    return {name: float(rate) for name, _, rate in (part.strip().rpartition("=") for part in text.split(","))}
+
+
+_rates.__name__ = "rate"  # what argparse calls text that does not convert
 
 
 def _metavar(default: Any) -> str:

@@ -15,6 +15,7 @@ from openbench.metrics.options import MetricOptions
 from openbench.metrics.selective import (
     UNABLE,
     Costs,
+    OperatingPoint,
     PrecisionRecall,
     SelectiveCurve,
     TprFpr,
@@ -77,15 +78,16 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """One OOD set against the ID side."""
+    """One OOD set against the ID side; without a name, sets thrown together."""
 
     ood: Floats
     curve: PooledCurve
+    name: str = ""
 
     @classmethod
-    def of(cls, id_side: IdSide, ood: Floats) -> "Pair":
+    def of(cls, id_side: IdSide, ood: Floats, name: str = "") -> "Pair":
         """Sort the OOD side and merge it with the ID side, which is sorted already."""
-        return cls(ood, PooledCurve.of_sorted_id(id_side.ordered, ood))
+        return cls(ood, PooledCurve.of_sorted_id(id_side.ordered, ood), name)
 
 
 def finite_or_unable(value: float) -> float | str:
@@ -117,17 +119,24 @@ def threshold_family(pair: Pair, setting: Setting) -> Values:
     return values
 
 
+def _value(found: OperatingPoint | str) -> float | str:
+    return found if isinstance(found, str) else found.value
+
+
 def selective_family(pair: Pair, setting: Setting) -> Values:
     """Return the reject-option metrics of a pair; nothing if ID correctness is unknown."""
     if setting.id_side.cumulated is None:
         return {}
     o, curve = setting.options, SelectiveCurve(pair.curve, setting.id_side.cumulated)
-    bounded = least_risk(curve, TprFpr(o.tpr, o.fpr))
+    most = o.fpr_of(pair.name)
+    # Sets thrown together have no rate of their own where each of them has another.
+    bounded = None if most is None else least_risk(curve, TprFpr(o.tpr, most))
     precise = least_risk(curve, PrecisionRecall(o.precision, o.recall, o.prior))
     costs = Costs(o.cost_reject_id, o.cost_accept_ood, o.cost_reject_ood, o.prior)
+    risk = {} if bounded is None else {f"risk@tpr{o.tpr:g},fpr{o.fpr_label}": _value(bounded)}
     return {
-        f"risk@tpr{o.tpr:g},fpr{o.fpr:g}": bounded if isinstance(bounded, str) else bounded.value,
-        f"risk@prec{o.precision:g},rec{o.recall:g}": precise if isinstance(precise, str) else precise.value,
+        **risk,
+        f"risk@prec{o.precision:g},rec{o.recall:g}": _value(precise),
         "cost": least_cost(curve, costs).value,
         "oscr": oscr(curve),
         **{f"ccr@fpr{rate_label(fpr)}": ccr_at_fpr(curve, fpr) for fpr in o.ccr_fprs},

@@ -1,6 +1,6 @@
 """Which metrics are computed, and at which operating points: the values of configs/metrics/default.yaml."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from openbench.errors import MetricError, did_you_mean
@@ -10,6 +10,8 @@ from openbench.metrics.curve_ranking import CURVE_METRICS
 from openbench.metrics.prediction_sets import KINDS, OWN
 from openbench.metrics.threshold import SCALINGS
 
+PER_SET = "_per_set"
+Rates = float | Mapping[str, float] | tuple[tuple[str, float], ...]
 FAMILIES: tuple[str, ...] = ("ranking", "threshold", "selective", "conformal", "intervals", "prediction_sets")
 
 
@@ -22,7 +24,7 @@ class MetricOptions:
         autc_scaling: which scores fix the map to [0, 1] for AUTC: `benchmark`, `pair`, `validation`, `none`.
         autc_weight: w of w·AUFPR + (1−w)·AUFNR.
         tpr: φ_min of `risk@tpr,fpr`, the least share of ID accepted.
-        fpr: ρ_max of `risk@tpr,fpr`, the largest share of OOD accepted.
+        fpr: ρ_max of `risk@tpr,fpr`, the largest share of OOD accepted; or one by OOD set.
         precision: κ_min of `risk@prec,rec`.
         recall: φ_min of `risk@prec,rec`.
         prior: π, the share of OOD among all inputs, for precision and cost.
@@ -47,7 +49,7 @@ class MetricOptions:
     autc_scaling: str = "benchmark"
     autc_weight: float = 0.5
     tpr: float = 0.8
-    fpr: float = 0.2
+    fpr: Rates = 0.2
     precision: float = 0.9
     recall: float = 0.8
     prior: float = 0.25
@@ -73,13 +75,17 @@ class MetricOptions:
             value = getattr(self, field.name)
             if isinstance(value, list):
                 object.__setattr__(self, field.name, tuple(value))
+            elif isinstance(value, Mapping):  # pairs, so that options hash
+                object.__setattr__(self, field.name, tuple(value.items()))
         _check_names("families", self.families, FAMILIES)
         _check_names("set_kinds", self.set_kinds, (*KINDS, OWN))
         _check_names("bootstrap_metrics", self.bootstrap_metrics, tuple(CURVE_METRICS))
         _check_names("correction", (self.correction,), CORRECTIONS)
         _check_names("autc_scaling", (self.autc_scaling,), SCALINGS)
-        for name in ("autc_weight", "tpr", "fpr", "precision", "recall", "prior"):
+        for name in ("autc_weight", "tpr", "precision", "recall", "prior"):
             check_rate(getattr(self, name), f"metrics.{name}")
+        for name, rate in self._fprs().items():
+            check_rate(rate, f"metrics.fpr{name and f'.{name}'}")
         for name in ("delta", "fdr", "confidence"):
             if name != "fdr" or self.fdr is not None:
                 check_rate(getattr(self, name), f"metrics.{name}", closed=False)
@@ -93,6 +99,38 @@ class MetricOptions:
         if self.replicates < 0 or self.replicates == 1:
             raise MetricError(f"metrics.replicates must be 0 or at least 2 — found {self.replicates} — 1,000 is usual")
 
+    def fpr_of(self, name: str) -> float | None:
+        """Return ρ_max for an OOD set; None where rates are given by set and this is none of them.
+
+        Args:
+            name: the set's name; empty for sets thrown together.
+        """
+        rates = self._fprs()
+        return rates.get("", rates.get(name))
+
+    def check_sets(self, names: Iterable[str]) -> None:
+        """Refuse rates by set that leave out a set to be evaluated.
+
+        Raises:
+            MetricError: a set has no rate.
+        """
+        rates = self._fprs()
+        for name in names:
+            if "" not in rates and name not in rates:
+                raise MetricError(
+                    f"metrics.fpr has no rate for the set '{name}'{did_you_mean(name, rates)} — found "
+                    f"{', '.join(rates)} — give one for every near and far set, or a single number for all"
+                )
+
+    @property
+    def fpr_label(self) -> str:
+        """How ρ_max is written in a key: the rate, or `_per_set`."""
+        return f"{self.fpr:g}" if isinstance(self.fpr, float | int) else PER_SET
+
+    def _fprs(self) -> dict[str, float]:
+        """The rates by set; a single one for all stands under the empty name."""
+        return {"": self.fpr} if isinstance(self.fpr, float | int) else dict(self.fpr)
+
 
 def _check_names(option: str, names: Sequence[str], allowed: tuple[str, ...]) -> None:
     for name in names:
@@ -100,6 +138,12 @@ def _check_names(option: str, names: Sequence[str], allowed: tuple[str, ...]) ->
             raise MetricError(
                 f"metrics.{option}: '{name}' not found{did_you_mean(name, allowed)} — choose from {', '.join(allowed)}"
             )
+
+
+def _rates(options: MetricOptions) -> str:
+    if isinstance(options.fpr, float | int):
+        return f"{options.fpr:g}"
+    return f"({', '.join(f'{name} {rate:g}' for name, rate in dict(options.fpr).items())})"
 
 
 def describe(options: MetricOptions) -> str:
@@ -115,7 +159,7 @@ def describe(options: MetricOptions) -> str:
         parts.append(f"AUTC: scaling {o.autc_scaling}, w = {o.autc_weight:g}")
     if "selective" in o.families:
         parts.append(
-            f"risk: TPR ≥ {o.tpr:g}, FPR ≤ {o.fpr:g}; precision ≥ {o.precision:g}, recall ≥ {o.recall:g}, "
+            f"risk: TPR ≥ {o.tpr:g}, FPR ≤ {_rates(o)}; precision ≥ {o.precision:g}, recall ≥ {o.recall:g}, "
             f"prior π = {o.prior:g}; costs {o.cost_reject_id:g}/{o.cost_accept_ood:g}/{o.cost_reject_ood:g}"
         )
     if "conformal" in o.families:

@@ -78,6 +78,7 @@ def evaluate(
     """
     options = options or MetricOptions()
     by_role = _checked(sets)
+    options.check_sets(s.name for group in GROUPS for s in by_role[group])
     scaled = "threshold" in options.families and options.autc_scaling == "validation"
     if scaled and not (by_role["id_val"] or by_role["ood_val"]):
         choose_scale("validation", (), (), ())  # raises: a fact about the sets, so said once and before any work
@@ -167,7 +168,7 @@ def _evaluate_side(
     for group in GROUPS:
         if not by_role[group]:
             continue
-        pairs = {s.name: Pair.of(setting.id_side, _floats(s)) for s in by_role[group]}
+        pairs = {s.name: Pair.of(setting.id_side, _floats(s), s.name) for s in by_role[group]}
         members = {name: evaluate_pair(pair, setting) for name, pair in pairs.items()}
         f1_thresholds += [curve_ranking.best_f1(pair.curve).threshold for pair in pairs.values()]
         results |= members

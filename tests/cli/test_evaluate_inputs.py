@@ -87,6 +87,14 @@ def test_an_infeasible_operating_point_is_unable_in_file_and_table(tmp_path, cap
     assert "unable" in capsys.readouterr().out
 
 
+def test_a_share_of_accepted_ood_is_given_by_set(tmp_path, capsys):
+    file = saved(tmp_path, [1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 3.5], correct=[1, 0, 1, 1, "", "", ""])
+    # At 4 everything is accepted, one wrong of four; at 3 two of three OOD images, and one wrong of three.
+    for rate, risk in (("1", 1 / 4), ("0.7", 1 / 3)):
+        found = numbers(file, "--tpr", "0.75", "--fpr", f"o={rate}")["o"]["risk@tpr0.75,fpr_per_set"]
+        assert found == pytest.approx(risk)
+
+
 def test_too_few_scores_for_the_asymptotic_constant_name_the_corrections_that_work(tmp_path, capsys):
     rng = np.random.default_rng(0)
     small, enough = rng.normal(size=15), rng.normal(size=16)

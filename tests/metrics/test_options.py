@@ -35,6 +35,7 @@ def test_lists_from_yaml_become_tuples_so_that_options_hash():
         ({"bootstrap_metrics": ["fpr59"]}, "did you mean 'fpr95'"),
         ({"delta": 0.0}, "metrics.delta is out of range"),
         ({"delta": 1.0}, "metrics.delta is out of range"),
+        ({"fpr": {"mnist": 0.1, "svhn": 8}}, "metrics.fpr.svhn is out of range — found 8"),
         ({"tpr": 80}, "metrics.tpr is out of range.*pass a fraction"),
         ({"alphas": [0.0]}, "metrics.alphas is out of range"),
         ({"confidence": 95.0}, "metrics.confidence is out of range"),
@@ -51,6 +52,13 @@ def test_the_header_names_every_convention():
     for part in ("OOD positive", "ID positive", "trapezoid", "scaling pair", "simes", "δ = 0.01", "DeLong", "× 500"):
         assert part in line
     assert "\n" not in line
+
+
+def test_rates_by_set_stand_in_the_header_and_options_still_hash():
+    options = MetricOptions(fpr={"notmnist": 0.08, "cifar10": 0.29})
+    assert "FPR ≤ (notmnist 0.08, cifar10 0.29)" in describe(options)
+    assert hash(options) == hash(MetricOptions(fpr={"notmnist": 0.08, "cifar10": 0.29}))
+    assert (options.fpr_of("cifar10"), options.fpr_of(""), MetricOptions().fpr_of("cifar10")) == (0.29, None, 0.2)
 
 
 @pytest.mark.parametrize(

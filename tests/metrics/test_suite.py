@@ -59,6 +59,28 @@ def test_set_values_are_those_of_the_metric_functions(results):
         assert results[name]["risk@tpr0.8,fpr0.2"] == (risk if isinstance(risk, str) else risk.value)
 
 
+def test_each_set_has_the_largest_share_of_accepted_ood_that_is_given_for_it():
+    rates = {"cifar100": 0.6, "tin": 0.5, "mnist": 0.05}
+    got = evaluate(SETS, MetricOptions(families=("selective",), fpr=rates))
+    key = "risk@tpr0.8,fpr_per_set"
+    alone = {
+        name: evaluate(SETS, MetricOptions(families=("selective",), fpr=rate))[name][f"risk@tpr0.8,fpr{rate:g}"]
+        for name, rate in rates.items()
+    }
+    assert {name: got[name][key] for name in rates} == alone
+    assert all(isinstance(risk, float) for risk in alone.values())
+    assert got["near"][key] == pytest.approx((alone["cifar100"] + alone["tin"]) / 2)
+    # The sets of a group thrown together have no such share in common.
+    assert not any(name.startswith("pooled_risk@tpr") for name in got["near"])
+    assert "pooled_risk@prec0.9,rec0.8" in got["near"]
+    assert higher_is_better(key) is False
+
+
+def test_a_set_without_a_share_is_refused_before_any_work():
+    with pytest.raises(MetricError, match=r"metrics.fpr has no rate for the set 'tin'.*did you mean 'tni'"):
+        evaluate(SETS, MetricOptions(fpr={"cifar100": 0.2, "tni": 0.2, "mnist": 0.1}))
+
+
 def test_group_values_are_unweighted_means_over_sets(results):
     for key in ("auroc", "fpr95", "autc", "conformal_auroc", "oscr", "fpr@val"):
         assert results["near"][key] == pytest.approx((results["cifar100"][key] + results["tin"][key]) / 2, abs=1e-15)
