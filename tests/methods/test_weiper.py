@@ -11,7 +11,7 @@ from openbench.errors import MethodError
 from openbench.methods import weiper
 from openbench.methods.weiper import WeiPer
 
-KINDS = ["rectified", "signed", "hot", "two_classes", "dead"]
+KINDS = ["rectified", "signed", "hot", "two_classes", "many_classes", "dead"]
 SMALL = {"repeats": 5, "bins": 20, "smoothing": 4, "smoothing_perturbed": 7}
 
 

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+import torch
+from problems import KINDS, assert_equal, f, problem, y, z
+
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods._classes import balanced_draw, class_means, predictions
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_means_are_those_of_each_class_and_of_all_where_it_has_no_sample(kind):
+    train = problem(kind).train
+    features, classes = f(train), train.logits.shape[1]
+    for of, index in ((None, y(train)), (predictions, z(train).argmax(axis=1))):
+        found = class_means(train, classes, "test", *([of] if of else []))
+        expected = [features[index == c].mean(axis=0) if c in index else features.mean(axis=0) for c in range(classes)]
+        assert_equal(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("label", [-1, 6, 100])
+def test_labels_outside_the_head_are_refused(label):
+    train = problem().train
+    train.columns[Field.LABELS][599] = label
+    with pytest.raises(MethodError, match=rf"^MINE\.fit: a training label is {label} — 0 to 5 for a head of 6 classes"):
+        class_means(train, 6, "MINE")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_features_that_are_not_finite_are_named(value):
+    train = problem().train
+    train.columns[Field.FEATURES][[0, 599], [20, 11]] = value
+    with pytest.raises(MethodError, match=r"^MINE\.fit: .* in 2 of 24 dimensions, first in dimension 11"):
+        class_means(train, 6, "MINE")
+
+
+@pytest.mark.parametrize(("size", "counts"), [(9, [3, 3, 3]), (10, [3, 3, 4]), (25, [5, 10, 10]), (99, [5, 10, 40])])
+def test_a_balanced_draw_takes_of_each_class_as_many_as_it_has(size, counts):
+    labels = torch.tensor([0] * 5 + [1] * 10 + [2] * 40)[torch.randperm(55, generator=torch.Generator().manual_seed(1))]
+    drawn = balanced_draw(labels, size, 0)
+    assert bool((drawn.diff() > 0).all())
+    assert sorted(np.bincount(labels[drawn]).tolist()) == sorted(counts)
+
+
+def test_a_class_without_samples_is_passed_over():
+    drawn = balanced_draw(torch.tensor([0, 0, 3, 3, 3]), 4, 0)
+    assert np.bincount(torch.tensor([0, 0, 3, 3, 3])[drawn]).tolist() == [2, 0, 0, 2]
+
+
+def test_draws_depend_on_the_seed_alone():
+    labels = torch.arange(300) % 7
+    assert torch.equal(balanced_draw(labels, 30, 5), balanced_draw(labels, 30, 5))
+    assert not torch.equal(balanced_draw(labels, 30, 5), balanced_draw(labels, 30, 6))
+
+
+def test_means_do_not_need_all_features_in_one_batch():
+    """As streamed from memory-mapped columns."""
+    train = problem(n=9000).train
+    expected = f(train)[y(train) == 0].mean(axis=0)
+    assert_equal(class_means(train, 6, "test")[0], expected, rtol=1e-9)
