@@ -26,26 +26,27 @@ class Average:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay, self.step = decay, 0
-        self._live = _averaged(model)
-        self._mean = {name: value.detach().clone() for name, value in self._live.items()}
+        self.decay, self.step, self._model = decay, 0, model
+        self._mean = {name: value.detach().clone() for name, value in _averaged(model).items()}
 
     def update(self) -> None:
         """Take in the weights after a step."""
         self.step += 1
         decay = min(self.decay, (1 + self.step) / (10 + self.step))
-        means, values = list(self._mean.values()), [value.detach() for value in self._live.values()]
+        # Looked up each time: DistributedDataParallel puts other tensors in the place of buffers.
+        means, values = list(self._mean.values()), [value.detach() for value in _averaged(self._model).values()]
         get_ema_multi_avg_fn(decay)(means, values, self.step)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Give the network the averaged weights while the body runs."""
-        own = {name: value.detach().clone() for name, value in self._live.items()}
-        _copy(self._mean, self._live)
+        live = _averaged(self._model)
+        own = {name: value.detach().clone() for name, value in live.items()}
+        _copy(self._mean, live)
         try:
             yield
         finally:
-            _copy(own, self._live)
+            _copy(own, live)
 
     def state(self) -> dict[str, object]:
         """Return what `restore` takes."""

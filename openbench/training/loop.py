@@ -22,7 +22,7 @@ from openbench.training.images import ImageSet, hold
 from openbench.training.job import TrainingJob
 from openbench.training.objective import Objective, Part, parts_of
 from openbench.training.progress import Reporter, reporter
-from openbench.training.session import STATE, Session, global_stream
+from openbench.training.session import STATE, Session, stream_of_rank
 from openbench.training.team import ALONE, Team
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -109,8 +109,13 @@ class _Loop:
         self.data = TrainingData(hold(job.id_train, preprocess, settings.device, workers), outliers)
         self.validation = hold(job.id_val, preprocess, settings.device, workers)
         self.per_epoch = self.recipe.steps_per_epoch(len(self.data.train))
-        self.objective = session.team.wrap(Objective(self.method, session.prepared))
         self.parameters = [p for group in session.optimiser.param_groups for p in group["params"]]
+        if session.team.size > 1:
+            # Gradients are awaited of all parameters that want one; a classifier that is not trained has none.
+            kept = set(self.parameters)
+            for parameter in session.prepared.parameters():
+                parameter.requires_grad_(parameter in kept)
+        self.objective = session.team.wrap(Objective(self.method, session.prepared))
 
     def step_at(self, epoch: int) -> int:
         """The number of steps before an epoch."""
@@ -120,8 +125,8 @@ class _Loop:
         """Take the steps of an epoch, validate, keep the weights if they are best, save the state."""
         session, start = self.session, time.perf_counter()
         if session.team.size > 1:
-            # One process's state is saved: the others' dropout follows from epoch and rank.
-            torch.manual_seed(global_stream(session.job.seed, epoch, session.team.rank))
+            # One process's state is saved: the others' dropout follows from step and rank.
+            torch.manual_seed(stream_of_rank(session.job.seed, self.step_at(epoch), session.team.rank))
         self.method.on_epoch_start(session.prepared, self._moment(epoch, 0), self.data)
         loss, images = self._steps(epoch, report)
         spent = time.perf_counter() - start
@@ -185,7 +190,7 @@ class _Loop:
         if team.size == 1:
             return parts
         # What a loss draws may depend on how many images it sees; the common generator must stay in step.
-        seed = int(torch.randint(0, 2**62, (), generator=batch.moment.generator)) + team.rank
+        seed = stream_of_rank(self.session.job.seed, batch.moment.step, team.rank)
         moment = replace(batch.moment, generator=torch.Generator().manual_seed(seed))
         own = team.share(len(batch.rows))
         return [replace(p, batch=replace(p.batch, moment=moment)) for p in (q.share(own, team.size) for q in parts)]

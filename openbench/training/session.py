@@ -199,9 +199,9 @@ def check_precision(precision: str, device: torch.device) -> None:
         )
 
 
-def global_stream(seed: int, epoch: int, rank: int) -> int:
-    """Return the seed of the global generators for an epoch of one of several processes."""
-    return _stream(seed, _GLOBAL, epoch, rank)
+def stream_of_rank(seed: int, step: int, rank: int) -> int:
+    """Return a seed for what one of several processes draws by itself from a step on."""
+    return _stream(seed, _GLOBAL, step, rank)
 
 
 def _stream(seed: int, *purpose: int) -> int:

@@ -1,5 +1,6 @@
 """The processes that train one network together: one alone, or those that `torchrun` started."""
 
+import atexit
 import os
 from functools import cache
 from typing import Any, TypeVar
@@ -59,12 +60,13 @@ class Torchrun(Team):
     def __init__(self, cpu: bool) -> None:
         # Half a second to import, and only here needed.
         from accelerate import Accelerator
-        from accelerate.utils import DistributedDataParallelKwargs
 
-        # A method may leave parameters unused in some steps. Buffers need no sending: every process computes the same.
-        options = DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)
-        self._accelerator = Accelerator(cpu=cpu, kwargs_handlers=[options])
+        self._accelerator = Accelerator(cpu=cpu)
+        # Threads of gloo that are still alive when Python ends abort the process.
+        atexit.register(torch.distributed.destroy_process_group)
         self.rank, self.size = self._accelerator.process_index, self._accelerator.num_processes
+        if self.size != int(os.environ["WORLD_SIZE"]):
+            raise RuntimeError(f"accelerate joined {self.size} processes of {os.environ['WORLD_SIZE']}")
 
     def device(self, asked: torch.device) -> torch.device:
         """Return this process's own GPU, or the CPU."""
@@ -117,7 +119,8 @@ def team(device: str) -> Team:
             "leave the number out, and choose GPUs with CUDA_VISIBLE_DEVICES"
         )
     try:
-        return Torchrun(cpu=device == "cpu")
+        # Without this word accelerate joins CPU processes of a machine without GPUs only under its own launcher.
+        return Torchrun(cpu=device == "cpu" or not torch.cuda.is_available())
     except ImportError as error:
         raise ConfigError(
             "training in several processes needs accelerate — it cannot be imported: "

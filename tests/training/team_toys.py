@@ -1,0 +1,75 @@
+"""What the processes of a torchrun in the tests carry out; every process runs `main`."""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from training_toys import QUIET, RECIPE, ToyEntropy, backbone, benchmark
+
+from openbench.training import loop
+from openbench.training.checkpoints import obtain
+from openbench.training.job import TrainingJob
+from openbench.training.loop import train
+from openbench.training.mixing import Mixup, RegMixup
+from openbench.training.recipe import Recipe
+from openbench.training.team import team
+
+
+@dataclass(frozen=True)
+class Apart(ToyEntropy):
+    """Cross-entropy that may be shared out; mixed labels too."""
+
+    separable: ClassVar[bool] = True
+    mixes: ClassVar[bool] = True
+
+    def loss(self, model, batch):
+        return batch.cross_entropy(model(batch.images))
+
+
+# 70 images in batches of 16 leave 6: shares of 8 and 8, then of 3 and 3; batches of 15 leave 10 and share 7 and 8.
+RECIPES: dict[str, Recipe] = {
+    "plain": RECIPE,
+    "uneven": replace(RECIPE, batch_size=15, clip=0.5, ema=0.9),
+    "mixup": replace(RECIPE, augment=(*RECIPE.augment, Mixup(1.0))),
+    "regmixup": replace(RECIPE, augment=(*RECIPE.augment, RegMixup(1.0))),
+}
+
+
+def shared_job(name: str) -> TrainingJob:
+    """A job without dropout, which every process would draw for itself."""
+    return TrainingJob.of(backbone(dropout=0.0), benchmark(), Apart(RECIPES[name]), 0)
+
+
+def main(root: str, epochs: str, *names: str) -> None:
+    """Get the checkpoints of jobs with all processes; the leading one is killed once `epochs` are on disk, if any."""
+    torch.set_num_threads(1)
+    together = team("cpu")
+    write, curves = loop.write_atomically, [0]
+
+    def counted(path: Path, content: bytes) -> None:
+        write(path, content)
+        curves[0] += path.name == "curve.csv"
+        if curves[0] == int(epochs):
+            os._exit(9)
+
+    if int(epochs):
+        loop.write_atomically = counted
+
+    for name in names:
+        made = shared_job(name)
+
+        def start(folder: Path, made: TrainingJob = made) -> None:
+            result = train(made, folder, replace(QUIET, team=together))
+            print(f"rank {together.rank} of {together.size} resumed after {result.resumed_after}", flush=True)
+
+        obtain(made, Path(root), start, team=together)
+
+
+if __name__ == "__main__":
+    # Under its own name: that of a method's module is part of the job's digest.
+    import team_toys
+
+    team_toys.main(*sys.argv[1:])

@@ -1,0 +1,166 @@
+"""One training in two processes: torchrun and gloo on this machine's CPU."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from team_toys import RECIPES, Apart, shared_job
+from torch import nn
+from training_toys import QUIET, RECIPE, ToyEntropy, job
+
+from openbench.errors import ConfigError
+from openbench.training.batch_norm import whole_batch_statistics
+from openbench.training.loop import check_shared_out, train
+from openbench.training.objective import Part
+from openbench.training.team import Team, require_one_process, team, under_torchrun
+
+HERE = Path(__file__).parent
+needs_accelerate = pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate")
+
+
+class Pretended(Team):
+    """One of several processes, as far as it can be told alone."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run team_toys in two processes."""
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")])
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(HERE / "team_toys.py")]
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *command, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    theirs = load_file(other)
+    for name, value in load_file(one).items():
+        torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@needs_accelerate
+def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
+    done = torchrun(str(tmp_path / "two"), "0", *RECIPES)
+    assert done.returncode == 0, done.stderr
+    said = [f"rank {rank} of 2 resumed after 0" for rank in (0, 1) for _ in RECIPES]
+    assert sorted(line for line in done.stdout.splitlines() if "resumed" in line) == said
+    for name in RECIPES:
+        made = shared_job(name)
+        alone = train(made, tmp_path / name, QUIET)
+        folder = tmp_path / "two" / made.digest
+        assert_same_weights(folder / "last.safetensors", tmp_path / name / "last.safetensors")
+        losses = [float(line.split(",")[3]) for line in (folder / "curve.csv").read_text().splitlines()[1:]]
+        assert losses == pytest.approx([row.loss for row in alone.curve], rel=1e-5)
+
+
+@pytest.mark.slow
+@needs_accelerate
+def test_two_processes_go_on_after_a_kill_and_only_one_writes(tmp_path: Path) -> None:
+    made = shared_job("uneven")
+    train(made, tmp_path / "alone", QUIET)
+    assert torchrun(str(tmp_path), "2", "uneven").returncode != 0
+    done = torchrun(str(tmp_path), "0", "uneven")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("resumed after 2") == 2
+    folder = tmp_path / made.digest
+    assert_same_weights(folder / "last.safetensors", tmp_path / "alone" / "last.safetensors")
+    names = {"best.safetensors", "last.safetensors", "job.json", "finished.json", "curve.csv", "curve.png"}
+    assert {file.name for file in folder.iterdir()} == names
+
+
+def test_shares_cover_everything_once_and_differ_by_one_at_most() -> None:
+    for size in (1, 2, 3, 7):
+        for count in (0, 1, 5, 16, 127):
+            own = [list(range(count))[Pretended(rank, size).share(count)] for rank in range(size)]
+            assert [i for share in own for i in share] == list(range(count))
+            assert max(map(len, own)) - min(map(len, own)) <= 1
+
+
+def test_mean_of_weighted_shares_is_the_mean_of_the_batch(tmp_path: Path) -> None:
+    seen = []
+
+    class Noting(Apart):
+        def loss(self, model, batch):
+            seen.append(batch)
+            return super().loss(model, batch)
+
+    train(job(Noting(RECIPE)), tmp_path, QUIET)
+    batch, values = seen[0], torch.rand(16)
+    of = dict(zip(batch.rows.tolist(), values.tolist(), strict=True))
+    shares = [Part(batch, 0.5).share(Pretended(rank, 3).share(16), 3) for rank in range(3)]
+    means = [s.weight * sum(of[row] for row in s.batch.rows.tolist()) / len(s.batch.rows) for s in shares]
+    assert sum(means) / 3 == pytest.approx(0.5 * float(values.mean()))
+    assert [len(s.batch.images) for s in shares] == [len(s.batch.labels) for s in shares] == [5, 5, 6]
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (5, 4, 3, 3)])
+def test_shared_batch_norm_is_batch_norm(shape: tuple[int, ...]) -> None:
+    """With one process's batch as the whole, outputs, gradients and statistics are torch's own."""
+    kind = nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d
+    mine, theirs = kind(4), kind(4)
+    with torch.no_grad():
+        for one in (mine, theirs):
+            one.weight.copy_(torch.tensor([1.0, -2.0, 0.5, 3.0]))
+    x = (3 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    y = x.detach().clone().requires_grad_()
+    probe = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+    class Two(Team):
+        """A process beside which another has the very same batch."""
+
+        size = 2
+
+        def total(self, values):
+            return 2 * values
+
+    with whole_batch_statistics(mine, Two()):
+        ours = mine(x)
+        (ours * probe).sum().backward()
+        evaluated = mine.eval()(x)
+    expected = theirs(torch.cat([y, y]))
+    (expected * torch.cat([probe, probe])).sum().backward()
+    torch.testing.assert_close(ours, expected[: len(x)])
+    torch.testing.assert_close(x.grad, y.grad / 2, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(2 * mine.weight.grad, theirs.weight.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(mine.running_mean, theirs.running_mean)
+    torch.testing.assert_close(mine.running_var, theirs.running_var)
+    torch.testing.assert_close(evaluated, theirs.eval()(x))
+    assert "forward" not in vars(mine)
+
+
+def test_losses_over_the_whole_batch_are_not_shared_out() -> None:
+    with pytest.raises(ConfigError, match=r"ToyEntropy.* 2 processes"):
+        check_shared_out(job(ToyEntropy()), Pretended(0, 2))
+    check_shared_out(job(ToyEntropy()), Team())
+    check_shared_out(job(Apart()), Pretended(0, 2))
+
+
+def test_every_process_must_get_an_image_of_every_batch() -> None:
+    with pytest.raises(ConfigError, match="7 processes share batches of 16 images, the last of an epoch of 6"):
+        check_shared_out(job(Apart()), Pretended(0, 7))
+
+
+def test_one_process_is_alone_and_under_torchrun_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not under_torchrun()
+    assert team("auto").size == 1
+    require_one_process("run")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="`run` takes one process — found 2"):
+        require_one_process("run")
+    with pytest.raises(ConfigError, match="leave the number out"):
+        team("cuda:1")
