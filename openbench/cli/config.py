@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
+from openbench.cli.published import SCORER_OF_TRAINING, published_scorer
 from openbench.errors import ConfigError, did_you_mean
 
 SCIENTIFIC = ("benchmark", "backbone", "training", "method", "tune", "metrics", "seed")
@@ -59,6 +60,8 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
             raise ConfigError(f"{key} is not chosen — found {nodes.get(key)!r} (python -m openbench list {key})")
         if key != "benchmark" and isinstance(choices.get(key), str):
             nodes[key][NAME] = choices[key]
+    if nodes["method"].get(SCORER_OF_TRAINING):
+        nodes["method"] = published_scorer(nodes["training"])
     seed = nodes.get("seed")
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigError(f"seed — found {seed!r} — allowed: a whole number ≥ 0")

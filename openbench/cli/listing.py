@@ -18,6 +18,8 @@ RECORD = "record"
 _USAGE = {
     "benchmark": "python -m openbench run +benchmark={name}",
     "method": "python -m openbench run +benchmark=digits method={name}",
+    "augment": "python -m openbench train +benchmark=cifar10 +augment={name}",
+    "scorer": "python -m openbench run -m +benchmark=digits 'training=glob(*)' +scorer={name}",
     "dataset": "used by benchmarks: /dataset@benchmark.near.{name}: {name}",
 }
 _TARGET, _SPACE = "_target_", "_space_"
@@ -232,7 +234,7 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
 
     from openbench.cli.config import compose
 
-    plus = "+" if entry.group == "benchmark" else ""
+    plus = "+" if entry.group in ("augment", "benchmark", "scorer") else ""
     try:
         composed = compose("run", [f"{plus}{entry.group}={entry.name}"], config_dir)
         node = OmegaConf.select(composed, entry.group)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -104,6 +105,7 @@ class TrainingMethod(ABC):
         reference: the paper.
         version: raised when a change alters the weights that come out.
         scorer: the post-hoc method, a name in configs/method, that the paper evaluates it with.
+        scorer_params: hyper-parameters in which that differs from the method's yaml.
         uses_outliers: whether `Batch.outliers` is filled from the benchmark's OOD training split.
         selection: which epoch is kept as best: highest ID validation accuracy, or lowest mean training loss for
             methods that train no classifier. Of equals, the latest.
@@ -117,6 +119,7 @@ class TrainingMethod(ABC):
     reference: ClassVar[str]
     version: ClassVar[int]
     scorer: ClassVar[str] = "msp"
+    scorer_params: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     uses_outliers: ClassVar[bool] = False
     selection: ClassVar[Selection] = "val_accuracy"
     views: ClassVar[int] = 1

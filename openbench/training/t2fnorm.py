@@ -1,8 +1,10 @@
 """Cross-entropy behind unit features; at test time features keep their norm, divided by the temperature."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -47,6 +49,8 @@ class T2FNorm(TrainingMethod):
     reference: ClassVar[str] = "Regmi et al., CVPR workshops 2024, arXiv:2305.17797"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
+    # Logits are 1/τ times as large as usual: many float32 probabilities would round to 1 and tie.
+    scorer_params: ClassVar[Mapping[str, Any]] = MappingProxyType({"exact": True})
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
 

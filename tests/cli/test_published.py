@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from openbench import paths
+from openbench.build import target_of
+from openbench.cli.config import compose, scientific
+from openbench.cli.published import published_scorer
+from openbench.errors import ConfigError
+
+TRAININGS = sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml"))
+
+
+def nodes(*overrides: str) -> dict[str, object]:
+    names = ("backbone", "training", "method", "tune", "metrics")
+    chosen = dict(override.split("=") for override in overrides if not override.startswith("+"))
+    choices = dict.fromkeys(names, "x") | {"method": "msp", "training": "cross_entropy"} | chosen
+    return scientific(compose("run", ["+benchmark=digits", *overrides]), choices)
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_published_scorer_is_what_typing_its_name_gives(training: str) -> None:
+    cls = target_of(yaml.safe_load((paths.config_dir() / "training" / f"{training}.yaml").read_text()))
+    typed = nodes(f"training={training}", f"method={cls.scorer}")["method"] | cls.scorer_params
+    assert nodes(f"training={training}", "+scorer=published")["method"] == typed
+
+
+def test_t2fnorm_is_scored_without_ties() -> None:
+    assert published_scorer({"_target_": "openbench.training.t2fnorm.T2FNorm"})["exact"] is True
+
+
+def test_without_it_the_method_is_the_one_chosen() -> None:
+    assert nodes("training=cider")["method"]["_name_"] == "msp"
+
+
+def test_a_training_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"is no openbench\.training\.base\.TrainingMethod"):
+        published_scorer({"_target_": "openbench.training.recipe.Recipe"})
+
+
+def test_a_scorer_without_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openbench.training.cross_entropy.CrossEntropy.scorer", "nobody")
+    with pytest.raises(ConfigError, match="'nobody' — no such file in configs/method"):
+        published_scorer({"_target_": "openbench.training.cross_entropy.CrossEntropy"})
