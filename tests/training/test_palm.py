@@ -142,6 +142,18 @@ def test_contrast_pulls_on_the_features_through_the_moving_prototypes() -> None:
     assert model.network.conv.weight.grad is None
 
 
+def test_likelihood_takes_the_moved_prototypes_as_fixed() -> None:
+    method, given = replace(METHOD, weight=0.0), batch()
+    model, fixed = model_of(), model_of()
+    before = model.prototypes.clone()
+    method.loss(model, given).backward()
+    h = fixed.embed(given.images)[1]
+    log_q = assignment(h.detach() @ before.flatten(0, 1).T, METHOD.epsilon, METHOD.iterations)
+    own = log_q.view(12, CLASSES, 4)[torch.arange(12), given.labels]
+    method.likelihood(model.prototypes, h, given.labels, own.topk(3, dim=1).indices).backward()
+    torch.testing.assert_close(model.network.conv.weight.grad, fixed.network.conv.weight.grad, rtol=1e-4, atol=1e-7)
+
+
 def test_prototypes_begin_as_unit_directions_without_negative_coordinates() -> None:
     torch.manual_seed(0)
     model = METHOD.prepare(backbone().module(), FEATURES, CLASSES)
