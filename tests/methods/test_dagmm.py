@@ -1,0 +1,124 @@
+"""DAGMM: its mixture against scipy, its loss against sums by hand, and what training changes."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.metrics import roc_auc_score
+from sklearn.mixture import GaussianMixture
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import MethodError
+from openbench.methods.dagmm import DAGMM, Compression, Mixture
+
+
+def features(rows) -> FeatureSet:
+    return FeatureSet({Field.FEATURES: torch.as_tensor(np.asarray(rows), dtype=torch.float32)})
+
+
+def drawn(n=400, d=6, seed=0):
+    """Samples near a curve, so that one number can code them, and uniform noise around it."""
+    rng = np.random.default_rng(seed)
+    t = rng.uniform(-1, 1, size=n)
+    curve = np.stack([np.sin((j + 1) * t / 2) for j in range(d)], axis=1) + 0.02 * rng.normal(size=(n, d))
+    return curve, rng.uniform(-1.5, 1.5, size=(n, d))
+
+
+def test_moments_of_certain_memberships_are_those_of_each_group():
+    z = np.random.default_rng(0).normal(size=(90, 3)) + np.repeat([[0], [5], [9]], [20, 30, 40], axis=0)
+    group = np.repeat([0, 1, 2], [20, 30, 40])
+    mixture = Mixture.of(torch.tensor(z), torch.tensor(np.eye(3)[group]))
+    for k, count in enumerate((20, 30, 40)):
+        assert mixture.share[k] == pytest.approx(count / 90)
+        np.testing.assert_allclose(mixture.mean[k], z[group == k].mean(axis=0))
+        np.testing.assert_allclose(mixture.covariance[k], np.cov(z[group == k].T, bias=True), atol=2e-6)
+
+
+def test_moments_of_shared_memberships_are_an_m_step_of_scikit_learn():
+    z = np.random.default_rng(0).normal(size=(200, 2))
+    model = GaussianMixture(3, random_state=0, max_iter=1, reg_covar=1e-6, warm_start=True)
+    membership = np.random.default_rng(1).dirichlet(np.ones(3), size=200)
+    model._initialize(z, membership)
+    mixture = Mixture.of(torch.tensor(z), torch.tensor(membership))
+    np.testing.assert_allclose(mixture.share, model.weights_, rtol=1e-6)
+    np.testing.assert_allclose(mixture.mean, model.means_, rtol=1e-6)
+    np.testing.assert_allclose(mixture.covariance, model.covariances_, rtol=1e-6, atol=1e-9)
+
+
+def test_energy_is_minus_the_log_density_of_the_mixture():
+    rng = np.random.default_rng(0)
+    mixture = Mixture.of(torch.tensor(rng.normal(size=(80, 3))), torch.tensor(rng.dirichlet(np.ones(4), size=80)))
+    # Far out too, where densities underflow.
+    z = rng.normal(size=(50, 3)) * np.linspace(1, 60, 50)[:, None]
+    parts = zip(mixture.share.numpy(), mixture.mean.numpy(), mixture.covariance.numpy(), strict=True)
+    expected = -logsumexp([np.log(p) + multivariate_normal(m, c).logpdf(z) for p, m, c in parts], axis=0)
+    np.testing.assert_allclose(mixture.energy(torch.tensor(z)), expected, rtol=1e-9)
+
+
+def test_the_code_is_followed_by_relative_distance_and_cosine():
+    torch.manual_seed(0)
+    network = Compression(5, 2, 3).eval()
+    x = torch.randn(7, 5)
+    z, membership, rebuilt = (t.detach().numpy() for t in network(x))
+    np.testing.assert_allclose(z[:, :2], network.encoder(x).detach(), rtol=1e-6)
+    rows = x.numpy()
+    np.testing.assert_allclose(
+        z[:, 2], np.linalg.norm(rows - rebuilt, axis=1) / np.linalg.norm(rows, axis=1), rtol=1e-5
+    )
+    cosine = (rows * rebuilt).sum(axis=1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(rebuilt, axis=1)
+    np.testing.assert_allclose(z[:, 3], cosine, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(membership.sum(axis=1), 1, rtol=1e-6)
+
+
+def test_the_loss_is_error_plus_energy_plus_inverse_variances():
+    torch.manual_seed(0)
+    network, x = Compression(5, 1, 2).eval(), torch.randn(40, 5)
+    z, membership, rebuilt = (t.detach().double().numpy() for t in network(x))
+    energy, inverse = [], 0.0
+    means = (membership.T @ z) / membership.sum(axis=0)[:, None]
+    for k in range(2):
+        apart = z - means[k]
+        covariance = (membership[:, k, None] * apart).T @ apart / membership[:, k].sum() + 1e-6 * np.eye(3)
+        inverse += (1 / np.diag(covariance)).sum()
+        energy.append(np.log(membership[:, k].mean()) + multivariate_normal(means[k], covariance).logpdf(z))
+    expected = ((x.numpy() - rebuilt) ** 2).mean() - 0.3 * logsumexp(energy, axis=0).mean() + 0.07 * inverse
+    found = DAGMM(energy_weight=0.3, covariance_weight=0.07, latent=1, components=2)._loss(network, x)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_training_finds_what_an_untrained_network_does_not():
+    """ADBench's figures are of an untrained one."""
+    inside, outside = drawn()
+    test_inside, _ = drawn(seed=1)
+    truth = [0] * len(test_inside) + [1] * len(outside)
+    auroc = {}
+    for rate in (1e-3, 1e-12):
+        method = DAGMM(epochs=100, learning_rate=rate, batch=100).fit(features(inside), None)
+        auroc[rate] = roc_auc_score(truth, method.score(features(np.concatenate([test_inside, outside]))).numpy())
+    assert auroc[1e-3] > 0.95
+    assert auroc[1e-12] < auroc[1e-3] - 0.02
+
+
+def test_a_seed_fixes_the_networks_and_leaves_the_global_generator_alone():
+    inside, _ = drawn(n=60)
+    state = torch.random.get_rng_state()
+    first, again, other = (
+        DAGMM(epochs=2, seed=s).fit(features(inside), None).score(features(inside)) for s in (0, 0, 1)
+    )
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("name", ["components", "latent", "epochs", "batch", "learning_rate"])
+def test_hyper_parameters_out_of_range_are_refused(name):
+    with pytest.raises(MethodError, match=f"{name} out of range — found 0"):
+        DAGMM(**{name: 0})
+
+
+@pytest.mark.parametrize("rows", [[[1.0, 2.0]], [[1.0, np.nan], [0.0, 1.0]]])
+def test_too_few_samples_or_such_that_are_not_finite_are_an_error(rows):
+    with pytest.raises(MethodError, match="at least 2, all of them finite"):
+        DAGMM().fit(features(rows), None)
