@@ -38,7 +38,7 @@ KNOWN_FAILURES: dict[tuple[str, str], dict[str, str]] = {
         "check_refit_equals_fresh_fit": "it divides clusters into large and small, and refuses these of equal size"
     },
 }
-SLOW = {"deep_svdd", "opengan"}  # train a network at every fit
+SLOW = {"dagmm", "deep_svdd", "opengan"}  # train a network at every fit
 # Fewer epochs than by default, where a fit would take many seconds; enough of them to tell the planted clusters apart.
 SHORTER = {"opengan": {"epochs": 20}}
 
