@@ -38,6 +38,7 @@ COMMANDS = {
     "check": Command("openbench.cli.check:main", "verify data, splits and weights before a run"),
     "data": Command("openbench.cli.data:main", "get data sets, verify them, look at them, bring your own"),
     "evaluate": Command("openbench.cli.evaluate:main", "every table from a file of scores, whatever made them"),
+    "thresholds": Command("openbench.cli.thresholds:main", "how far the best threshold moves over groups of data"),
     "leaderboard": Command("openbench.cli.leaderboard:main", "regenerate the leaderboard from the records"),
     "list": Command("openbench.cli.listing:main", "what can be chosen: methods, benchmarks, backbones, …"),
     "show": Command("openbench.cli.listing:show", "one method, config or record in full"),

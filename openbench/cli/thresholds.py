@@ -1,0 +1,100 @@
+"""`thresholds`: how far a method's best threshold moves over several groups of ID and OOD data."""
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from openbench import paths
+from openbench.cli.exits import OK
+from openbench.cli.score_file import read_sets
+from openbench.cli.tables import print_tables
+from openbench.errors import OpenbenchError
+from openbench.metrics.shared_threshold import shared_thresholds
+from openbench.results.plain import dumps
+from openbench.results.render import FORMATS
+from openbench.results.scores import ScoreStore
+from openbench.results.store import RecordStore
+from openbench.results.thresholds import Scored, group_table, scored_runs, summary_table
+
+_EPILOG = """\
+Each group has a threshold of largest F1. The tables show how far it moves from group to group, and what F1 is lost
+where a group must take the best of the other groups' thresholds, or all groups the same one.
+
+  python -m openbench thresholds rebench_case1
+  python -m openbench thresholds rebench_case3 --groups
+  python -m openbench thresholds a_against_b.csv a_against_c.csv
+"""
+_FILES = (".csv", ".parquet")
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line `argv` and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    files = [Path(word) for word in arguments.words if word.endswith(_FILES)]
+    prefixes = [word for word in arguments.words if not word.endswith(_FILES)]
+    methods = [_of_files(files)] if files else []
+    if prefixes:
+        cache = arguments.cache or paths.cache_dir()
+        records = RecordStore(arguments.results or paths.results_dir())
+        methods += scored_runs(records, ScoreStore(cache / "scores"), prefixes)
+    tables = [summary_table(methods)]
+    tables += [group_table(method) for method in methods] if arguments.groups else []
+    print_tables(tables, arguments.format)
+    if arguments.json is not None:
+        _write(methods, arguments.json)
+        print(f"written {arguments.json}", file=sys.stderr)
+    return OK
+
+
+def _of_files(files: list[Path]) -> Scored:
+    """Files of scores, each a group, as `evaluate` reads them; the ID side is `id_test`, the OOD side near and far."""
+    groups = {}
+    for file in files:
+        sets = read_sets(file)
+        sides = [[s.scores for s in sets if s.role in roles] for roles in (("id_test",), ("near", "far"))]
+        if not all(sides):
+            found = ", ".join(sorted({s.role for s in sets}))
+            raise OpenbenchError(f"{file} — found the roles {found} — a group needs id_test, and near or far")
+        groups[str(file.with_suffix(""))] = (np.concatenate(sides[0]), np.concatenate(sides[1]))
+    return Scored("scores", "", groups)
+
+
+def _write(methods: list[Scored], path: Path) -> None:
+    """Write every number as a list of methods.
+
+    Raises:
+        OpenbenchError: the file cannot be written.
+    """
+    found = [{"method": m.method, "about": m.about, **asdict(shared_thresholds(m.groups))} for m in methods]
+    try:
+        path.write_text(dumps({"methods": found}), encoding="utf-8")
+    except OSError as error:
+        raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m openbench thresholds",
+        description="Compare the best thresholds of a method over groups of ID and OOD data.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "words", nargs="+", metavar="NAME", help="beginning of benchmarks' names, or files of scores, one per group"
+    )
+    parser.add_argument("--groups", action="store_true", help="also print a table of every method's groups")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
+    parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="folder that holds records/ (default: OPENBENCH_RESULTS, ./results)"
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="folder that holds scores/ (default: OPENBENCH_CACHE, ~/.cache/openbench)",
+    )
+    return parser

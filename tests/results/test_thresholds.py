@@ -1,0 +1,160 @@
+"""Tables of thresholds over the groups of several runs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from records import make_record, with_method, with_seed
+from sklearn.metrics import f1_score, roc_auc_score
+
+from openbench.__main__ import main
+from openbench.core.request import Role
+from openbench.core.scores import SplitScores
+from openbench.errors import CacheError, RecordError
+from openbench.results.scores import ScoreStore
+from openbench.results.store import RecordStore
+from openbench.results.thresholds import Scored, group_table, scored_runs, summary_table
+
+
+def split(name, role, scores):
+    n = len(scores)
+    return SplitScores(name, role, np.asarray(scores, np.float32), np.zeros(n, np.int64), np.zeros(n, np.int64))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two methods on two groups, one of them also on another benchmark: records, scores, and the scores' sides."""
+    rng = np.random.default_rng(0)
+    records, scores, sides = [], ScoreStore(tmp_path / "cache" / "scores"), {}
+    for method, shift in (("knn", 0.0), ("msp", 4.0)):
+        for group in ("case_a", "case_b", "other_c"):
+            record = with_method(make_record(), method)
+            record = replace(record, benchmark={**record.benchmark, "name": group})
+            first = rng.normal(shift * (group == "case_b"), 1, 40).astype(np.float32)
+            near, far = (rng.normal(shift * (group == "case_b") + 2, 1, size).astype(np.float32) for size in (20, 30))
+            parts = [
+                ("a", Role.ID_TEST, first),
+                ("v", Role.ID_VAL, first + 9),
+                ("b", Role.NEAR, near),
+                ("c", Role.FAR, far),
+            ]
+            scores.write(record.run_id, [split(*part) for part in parts])
+            records.append(record)
+            sides[method, group] = (first, np.concatenate([near, far]))
+    return records, scores, sides
+
+
+def test_runs_are_grouped_by_method_and_their_ood_sets_thrown_together(runs):
+    records, scores, sides = runs
+    found = scored_runs(records, scores, ["case"])
+    assert [(s.method, list(s.groups)) for s in found] == [(m, ["case_a", "case_b"]) for m in ("knn", "msp")]
+    for scored in found:
+        for name, pair in scored.groups.items():
+            for got, expected in zip(pair, sides[scored.method, name], strict=True):
+                np.testing.assert_array_equal(got, expected)
+
+
+def test_the_summary_holds_means_over_groups_and_the_spread(runs):
+    records, scores, sides = runs
+    table = summary_table(scored_runs(records, scores, ["case"]))
+    rows = [dict(zip([c.title for c in table.columns], row, strict=True)) for row in table.rows]
+    for row in rows:
+        truth = np.repeat([0, 1], [40, 50])
+        pooled = [np.concatenate(sides[row["method"], group]) for group in ("case_a", "case_b")]
+        assert row["AUROC ↑"] == pytest.approx(np.mean([roc_auc_score(truth, s) for s in pooled]))
+        best = [max((f1_score(truth, s >= t), t) for t in s) for s in pooled]
+        assert row["F1 ↑"] == pytest.approx(np.mean([f1 for f1, _ in best]))
+        assert row["groups"] == 2
+    # The scores of msp lie elsewhere in the second group: its thresholds do not carry over.
+    knn, msp = rows
+    assert msp["threshold relative std ↓"] > 4 * knn["threshold relative std ↓"]
+    assert msp["F1 ↑"] - msp["others F1 ↑"] > 0.1 > knn["F1 ↑"] - knn["others F1 ↑"]
+
+
+def test_seeds_and_hyper_parameters_are_rows_of_their_own(runs):
+    records, scores, _ = runs
+    again = with_seed(records[0], 7, 0.9)
+    again = replace(again, benchmark=records[0].benchmark)
+    other = with_method(records[0], "knn", k=3)
+    for record in (again, other):
+        scores.write(record.run_id, scores.read(records[0].run_id))
+    found = scored_runs([*records, again, other], scores, ["case_a"])
+    assert sorted(s.about for s in found if s.method == "knn") == [
+        "cross_entropy · tiny · seed 0",
+        "cross_entropy · tiny · seed 7",
+        "k=3 · cross_entropy · tiny · seed 0",
+    ]
+
+
+def test_a_repetition_with_other_metrics_and_an_older_version_count_once(runs):
+    records, scores, _ = runs
+    repeated = replace(records[0], run_id="e" * 16)
+    old = replace(records[0], run_id="f" * 16, method={**records[0].method, "version": 0})
+    (scored, _) = scored_runs([old, repeated, *records], _only(scores, "f" * 16), ["case_a"])
+    assert list(scored.groups) == ["case_a"]
+
+
+def _only(scores, refused):
+    """A store in which the scores of the older version need not be, and of the repetition are those of the run."""
+
+    class Store(ScoreStore):
+        def read(self, run_id):
+            assert run_id != refused
+            return scores.read(next(iter(sorted(p.stem for p in scores.root.glob("*.parquet")))))
+
+    return Store(scores.root)
+
+
+def test_versions_of_a_benchmark_are_told_apart(runs):
+    records, scores, _ = runs
+    smaller = replace(records[0], run_id="e" * 16, benchmark={**records[0].benchmark, "digest": "bbbb"})
+    scores.write("e" * 16, scores.read(records[0].run_id))
+    (scored, _) = scored_runs([*records, smaller], scores, ["case_a"])
+    assert list(scored.groups) == ["case_a (aaaa)", "case_a (bbbb)"]
+
+
+def test_what_is_missing_is_named(runs):
+    records, scores, _ = runs
+    with pytest.raises(RecordError, match="no record of a benchmark 'cases_a…'; did you mean 'case_a'"):
+        scored_runs(records, scores, ["cases_a"])
+    scores.path(records[0].run_id).unlink()
+    with pytest.raises(CacheError, match=f"scores of run {records[0].run_id} not found"):
+        scored_runs(records, scores, ["case"])
+
+
+def test_a_group_table_shows_each_groups_thresholds():
+    pairs = {"a": (np.array([0.0, 1.0]), np.array([2.0, 3.0])), "b": (np.array([4.0, 5.0]), np.array([6.0, 7.0]))}
+    table = group_table(Scored("knn", "", pairs))
+    # a is parted at 2, b at 6; at 6 nothing of a is flagged, at 2 all of b is: F1 = 2·2/(4 + 2).
+    assert table.rows == (("a", 2.0, 1.0, 6.0, 0.0, 1.0), ("b", 6.0, 1.0, 2.0, 2 / 3, pytest.approx(2 / 3)))
+
+
+def test_the_command_reads_records_and_files(runs, tmp_path, capsys):
+    records, _, sides = runs
+    store = RecordStore(tmp_path / "results")
+    for record in records:
+        store.write(record)
+    where = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
+    assert main(["thresholds", "case", "--groups", "--json", str(tmp_path / "out.json"), *where]) == 0
+    out = capsys.readouterr().out
+    assert out.index("knn") < out.index("msp")
+    assert out.count("case_b") == 2
+    assert '"variance"' in (tmp_path / "out.json").read_text()
+    for group in ("case_a", "case_b"):
+        rows = [
+            f"{s},{name},{role}"
+            for name, role, side in zip("io", ("id_test", "far"), sides["knn", group], strict=True)
+            for s in side
+        ]
+        (tmp_path / f"{group}.csv").write_text("\n".join(["score,set,role", *rows]))
+    assert main(["thresholds", *(str(tmp_path / f"{g}.csv") for g in ("case_a", "case_b")), "--format", "csv"]) == 0
+    files = capsys.readouterr().out.splitlines()[-1].split(",")
+    assert main(["thresholds", "case", "--format", "csv", *where]) == 0
+    stored = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("knn")).split(",")
+    assert [float(v) for v in files[3:]] == pytest.approx([float(v) for v in stored[3:]], rel=1e-6)
+
+
+def test_a_file_without_an_id_side_is_refused(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("score,set,role\n1,o,far\n")
+    assert main(["thresholds", str(tmp_path / "a.csv")]) == 2
+    assert "found the roles far — a group needs id_test, and near or far" in capsys.readouterr().err
