@@ -1,0 +1,137 @@
+"""The discriminator of a GAN that is trained on features."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.errors import MethodError
+from openbench.methods._inputs import training
+
+Rival = tuple[nn.Sequential, torch.optim.Optimizer]
+_INITIAL_STD, _SLOPE, _BETAS = 0.02, 0.2, (0.5, 0.999)
+_DISCRIMINATOR_RATE = 1 / 1.5  # of the generator's
+
+
+@dataclass
+class OpenGAN(Method):
+    """Minus the discriminator's logit for "real".
+
+    score(x) = −D(f), D trained to tell training features from G(u), u ~ N(0, I), and G to make it fail.
+
+    D and G are perceptrons as published, D: d–512–256–128–64–1, G: latent–512–256–128–256–d. Each step is one of Adam
+    for D, then one for G, on the non-saturating loss. The learning rate is constant, so a training of e epochs is the
+    start of any longer one: searching `epochs` on validation is the paper's choice of a discriminator by its AUROC on
+    validation outliers, and choosing is what makes it work; without it the last epoch is as good as any.
+
+    Args:
+        epochs: passes over the training features; 100, the most that the authors choose from.
+        lr: of G; 1e-4. D has two thirds of it.
+        batch_size: features per step; 128. A single left-over feature makes no step.
+        latent: dimensions of u; 100.
+        seed: of weights, order and u.
+
+    Raises:
+        MethodError: fewer than two training features, or features that are not finite.
+
+    Reference: Kong & Ramanan, OpenGAN: Open-Set Recognition via Open Data Generation, ICCV 2021, arXiv 2104.02939. The
+    form on features and without real outliers in training, as in OpenOOD; there each of the 100 epochs is a candidate,
+    here those of the search space. The score is the logit, not its sigmoid, which rounds to 1 for sure features.
+    """
+
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
+    reference: ClassVar[str] = "Kong & Ramanan, ICCV 2021, arXiv 2104.02939"
+
+    epochs: int = 100
+    lr: float = 1e-4
+    batch_size: int = 128
+    latent: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        self.require(self.epochs >= 1, "epochs", "≥ 1")
+        self.require(self.lr > 0, "lr", "> 0")
+        self.require(self.batch_size >= 2, "batch_size", "≥ 2")
+        self.require(self.latent >= 1, "latent", "≥ 1")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Train discriminator and generator on training features (n, d)."""
+        train = training(train, "OpenGAN")
+        if len(train) < 2:
+            raise MethodError(f"OpenGAN.fit: batch norm needs two training features — found {len(train)}")
+        generator = torch.Generator().manual_seed(self.seed)
+        d = train.features.shape[1]
+        discriminator = _discriminator(d, generator).to(train.device)
+        maker = _generator(self.latent, d, generator).to(train.device)
+        rivals = (
+            (discriminator, torch.optim.Adam(discriminator.parameters(), self.lr * _DISCRIMINATOR_RATE, _BETAS)),
+            (maker, torch.optim.Adam(maker.parameters(), self.lr, _BETAS)),
+        )
+        with torch.enable_grad():
+            for _ in range(self.epochs):
+                for rows in torch.split(torch.randperm(len(train), generator=generator), self.batch_size):
+                    latent = torch.randn(len(rows), self.latent, generator=generator).to(train.device)
+                    if len(rows) > 1:
+                        _step(train[rows].features.float(), latent, *rivals)
+        if not all(bool(torch.isfinite(p).all()) for p in discriminator.parameters()):
+            raise MethodError("OpenGAN.fit: the discriminator holds NaN or inf — finite features or a lower lr needed")
+        self.discriminator_ = discriminator.requires_grad_(False).eval()
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        discriminator: Any = self.learnt("discriminator_")
+        scores: Tensor = -discriminator.to(x.features.device)(x.features.float())[:, 0]
+        return scores
+
+
+def _step(real: Tensor, latent: Tensor, judge: Rival, forger: Rival) -> None:
+    """Move the discriminator by its loss on real and made features, then the generator by that of being found out."""
+    (discriminator, its_optimiser), (maker, makers_optimiser) = judge, forger
+    made = maker(latent)
+    its_optimiser.zero_grad()
+    # −log σ(u) = softplus(−u), for real ones apart from made ones: each batch has its own batch-norm statistics.
+    told = functional.softplus(-discriminator(real)).mean() + functional.softplus(discriminator(made.detach())).mean()
+    torch.autograd.backward(told)
+    its_optimiser.step()
+    makers_optimiser.zero_grad()
+    torch.autograd.backward(functional.softplus(-discriminator(made)).mean())
+    makers_optimiser.step()
+
+
+def _discriminator(d: int, generator: torch.Generator) -> nn.Sequential:
+    """Features (n, d) to logits (n, 1)."""
+    layers: list[nn.Module] = [_linear(d, 512, generator), nn.LeakyReLU(_SLOPE)]
+    for before, after in pairwise((512, 256, 128, 64)):
+        layers += [_linear(before, after, generator), _norm(after, generator), nn.LeakyReLU(_SLOPE)]
+    return nn.Sequential(*layers, _linear(64, 1, generator))
+
+
+def _generator(latent: int, d: int, generator: torch.Generator) -> nn.Sequential:
+    """Noise (n, latent) to features (n, d)."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise((latent, 512, 256, 128, 256)):
+        layers += [_linear(before, after, generator), _norm(after, generator), nn.ReLU()]
+    return nn.Sequential(*layers, _linear(256, d, generator, bias=True))
+
+
+def _linear(before: int, after: int, generator: torch.Generator, *, bias: bool = False) -> nn.Linear:
+    # Made without values first: torch's own would be drawn from the global generator.
+    made: nn.Linear = nn.utils.skip_init(nn.Linear, before, after, bias=bias)  # type: ignore[no-untyped-call]
+    nn.init.normal_(made.weight, 0, _INITIAL_STD, generator)
+    if bias:
+        nn.init.uniform_(made.bias, -(before**-0.5), before**-0.5, generator)
+    return made
+
+
+def _norm(width: int, generator: torch.Generator) -> nn.BatchNorm1d:
+    made = nn.BatchNorm1d(width)
+    nn.init.normal_(made.weight, 1, _INITIAL_STD, generator)
+    return made
