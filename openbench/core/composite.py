@@ -43,6 +43,7 @@ class Composite(Method):
             fit_on=Role.ID_VAL,
             head=any(r.head for r in requests),
             layers=tuple(dict.fromkeys(layer for r in requests for layer in r.layers)),
+            beside=next((r.beside for r in requests if r.beside), None),
         )
 
     @property
@@ -83,7 +84,8 @@ class Composite(Method):
         """
         requests = [leaf.request for leaf in leaves(self)]
         pools = {request.pool for request in requests if request.layers}
-        if len(pools) > 1 or len({request.perturb for request in requests}) > 1:
+        besides = {request.beside for request in requests} - {None}
+        if len(pools) > 1 or len(besides) > 1 or len({request.perturb for request in requests}) > 1:
             raise MethodError(
                 f"{type(self).__name__}.score: the parts {', '.join(self.parts)} read different inputs or poolings, "
                 "which no one FeatureSet holds — run it through the engine, or score the parts and call combine"

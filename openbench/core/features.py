@@ -19,7 +19,7 @@ class FeatureSet:
     Tensors may be memory-mapped and far larger than RAM: read them through `batches`.
 
     Args:
-        columns: `logits` (n, c) and `features` (n, d) float32, `labels` (n,) int64; any subset.
+        columns: `logits` (n, c), `features` and `moved` (n, d) float32, `labels` (n,) int64; any subset.
         maps: layer name → reduced map, float32, first axis n.
         device: where `batches` delivers its slices; the columns themselves stay where they are.
     """
@@ -49,6 +49,11 @@ class FeatureSet:
     def features(self) -> Tensor:
         """(n, d) float32, penultimate, after pooling."""
         return self._column(Field.FEATURES)
+
+    @property
+    def moved(self) -> Tensor:
+        """(n, d) float32, features of the input after the step that the request names as `beside`."""
+        return self._column(Field.MOVED)
 
     @property
     def labels(self) -> Tensor:

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from openbench.digest import LATER
+
 Pool = Literal["none", "mean", "max", "gram"]
 
 
@@ -14,6 +16,7 @@ class Field(StrEnum):
     FEATURES = "features"  # (n, d) float32, penultimate, after pooling
     MAPS = "maps"  # {layer: reduced map}
     LABELS = "labels"  # (n,) int64; visible in fit, removed before score
+    MOVED = "moved"  # (n, d) float32, features of the input after the step `Request.beside`
 
 
 class Role(StrEnum):
@@ -39,18 +42,22 @@ class Perturb:
     """A declared input-gradient step; the outputs at the moved input are cached per value.
 
     The step is x̃ = x − ε·sign(∇ₓ CE(z/T, ŷ))/σ with sign(0) = +1 and σ the transform's per-channel std; for kind
-    `logit` it is x̃ = x + ε·sign(∇ₓ max_c z_c)/σ, whatever T.
+    `logit` it is x̃ = x + ε·sign(∇ₓ max_c z_c)/σ, whatever T, and for `flat` x̃ = x + ε·sign(∇ₓ max_c z_c) with
+    sign(0) = 0, where |∇ₓ max_c z_c| is smallest.
 
     Args:
         temperature: T > 0 inside the cross-entropy.
-        epsilon: step length in pixel units of [0, 1].
+        epsilon: step length in pixel units of [0, 1]; for `flat` in units of the normalised input.
         kind: `sign` moves every input element (ODIN), `peak` only the one with the largest |gradient| (iODIN), `logit`
-            every one by the gradient of the largest logit alone (generalised ODIN).
+            every one by the gradient of the largest logit alone (generalised ODIN), `flat` the `share` of elements to
+            which that logit is least sensitive (AdaSCALE).
+        share: of an image's elements that `flat` moves, rounded down; no other kind reads it.
     """
 
     temperature: float = 1000.0
     epsilon: float = 0.0014
-    kind: Literal["sign", "peak", "logit"] = "sign"
+    kind: Literal["sign", "peak", "logit", "flat"] = "sign"
+    share: float = field(default=1.0, metadata={LATER: True})
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,8 @@ class Request:
             `confidence`; the backbone knows the modules.
         pool: how a map (n, c, h, w) is reduced while it is extracted.
         perturb: an input-gradient step before the pass that `score` reads; `fit` always reads unperturbed outputs.
+        beside: an input-gradient step before a second pass, whose features `fit` and `score` read as MOVED beside the
+            other fields.
     """
 
     fields: frozenset[Field] = field(default_factory=lambda: frozenset({Field.LOGITS}))
@@ -73,3 +82,4 @@ class Request:
     layers: tuple[str, ...] = ()
     pool: Pool = "none"
     perturb: Perturb | None = None
+    beside: Perturb | None = None

@@ -58,6 +58,24 @@ def read_by(request: Request) -> tuple[Column, ...]:
     return (*plain, *(Column(Field.MAPS, layer, request.pool, request.perturb) for layer in request.layers))
 
 
+def separated(request: Request) -> tuple[Request, Request | None]:
+    """Return the request without what it reads beside, and the request of the pass that yields that, if any.
+
+    Raises:
+        FieldError: the field without the step, or the step without the field.
+    """
+    if (Field.MOVED in request.fields) != (request.beside is not None):
+        raise FieldError(
+            f"Request: fields {sorted(request.fields)} with beside={request.beside} — features of a moved input need "
+            "both, the field 'moved' and the step, e.g. beside=Perturb(kind='flat')"
+        )
+    if request.beside is None:
+        return request, None
+    others = (request.fields - {Field.MOVED}) or frozenset({Field.FEATURES})
+    beside = Request(fields=frozenset({Field.FEATURES}), perturb=request.beside)
+    return replace(request, fields=others, beside=None), beside
+
+
 def extracted_with(request: Request) -> tuple[Column, ...]:
     """Return the columns that one pass for `request` should leave behind.
 

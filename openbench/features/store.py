@@ -21,7 +21,7 @@ from openbench.core.request import Field, Request
 from openbench.data.packed import packed
 from openbench.errors import CacheError
 from openbench.features.arrays import ColumnFile, ColumnWriter, Flushed, load_progress, save_progress, writing
-from openbench.features.columns import Column, extracted_with, read_by
+from openbench.features.columns import Column, extracted_with, read_by, separated
 from openbench.features.extract import NamedRows, extract, rest_of
 from openbench.features.live import column_of, score_rows
 from openbench.features.progress import reporting
@@ -54,14 +54,17 @@ class FeatureStore:
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, memory-mapped, computing in a single pass those that are missing.
 
-        Features and logits are always extracted together. A damaged column is reported and computed again.
+        What it reads beside takes a second pass. Features and logits are always extracted together. A damaged column is
+        reported and computed again.
 
         Raises:
             CheckpointError: the backbone has no weights.
             CacheError: the folder cannot be written.
             DataError: an image cannot be read, or an output is not finite.
-            FieldError: maps without layers or layers without maps.
+            FieldError: maps without layers or layers without maps; the same of moved features and their step.
         """
+        request, beside = separated(request)
+        moved = {} if beside is None else {Field.MOVED: self.get(backbone, split, beside).features}
         wanted = read_by(request)
         folder = self._folder(backbone, split)
         self._ensure(folder, backbone, split, self._extraction(backbone, request))
@@ -69,7 +72,7 @@ class FeatureStore:
         columns: dict[Field, Tensor] = {c.field: tensor for c, tensor in tensors.items() if c.field != Field.MAPS}
         if Field.LABELS in request.fields:
             columns[Field.LABELS] = torch.from_numpy(split.labels.copy())
-        return FeatureSet(columns, {c.layer: tensor for c, tensor in tensors.items() if c.field == Field.MAPS})
+        return FeatureSet(columns | moved, {c.layer: tensor for c, tensor in tensors.items() if c.field == Field.MAPS})
 
     def scores(self, backbone: Backbone, split: Split, method: LiveMethod) -> Tensor:
         """Return the scores (n,) float32 of a split by a fitted live method, made now if they are not cached.
@@ -88,10 +91,11 @@ class FeatureStore:
         return ColumnFile(folder, name).open()
 
     def missing(self, backbone: Backbone, split: Split, request: Request) -> tuple[Column, ...]:
-        """Return the columns that a pass for `request` would have to compute."""
+        """Return the columns that passes for `request` would have to compute."""
         folder = self._folder(backbone, split)
-        missing = _faulty(folder, split, [column.name for column in extracted_with(request)])
-        return tuple(column for column in extracted_with(request) if column.name in missing)
+        columns = [c for part in separated(request) if part is not None for c in extracted_with(part)]
+        missing = _faulty(folder, split, [column.name for column in columns])
+        return tuple(column for column in columns if column.name in missing)
 
     def _folder(self, backbone: Backbone, split: Split) -> Path:
         return self.root / backbone.digest / split.digest

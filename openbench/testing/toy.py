@@ -86,10 +86,19 @@ def _ood_split(owned: Tensor, head: Head, generator: torch.Generator) -> Feature
 
 def _columns(features: Tensor, labels: Tensor, head: Head, generator: torch.Generator) -> FeatureSet:
     columns = {Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels}
+    columns[Field.MOVED] = _moved(features, head)
     # Positive weights of mean one: pooling a map gives its features back, up to noise.
     texture = 0.5 + torch.rand(*features.shape, _SIDE, _SIDE, generator=generator)
     maps = dict.fromkeys(LAYERS, features[:, :, None, None] * texture)
     return FeatureSet(columns, {**maps, **_outputs_of_trainings(features, head)})
+
+
+def _moved(features: Tensor, head: Head) -> Tensor:
+    """Features after a small step of the input: they move further where the head is unsure."""
+    logits = head(features)
+    lead = logits.max(dim=1).values - logits.mean(dim=1)
+    shift = torch.rand(features.shape, generator=torch.Generator().manual_seed(0))
+    return features + (0.02 + torch.sigmoid(4 * (2 - lead)))[:, None] * shift
 
 
 def _outputs_of_trainings(features: Tensor, head: Head) -> dict[str, Tensor]:

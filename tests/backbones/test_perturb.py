@@ -81,3 +81,30 @@ def test_parameters_get_no_gradients_and_images_stay(net: nn.Module) -> None:
 def test_temperature_must_be_positive(net: nn.Module, temperature: float) -> None:
     with pytest.raises(MethodError, match="temperature > 0"):
         perturbed(net, torch.zeros(1, 3, 8, 8, dtype=torch.float64), STD, Perturb(temperature, 0.1))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 1.0])
+def test_flat_moves_the_least_sensitive_elements_towards_the_largest_logit(net: nn.Module, share: float) -> None:
+    images = torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    x = images.clone().requires_grad_(True)
+    net(x).max(dim=1).values.sum().backward()
+    expected = images.clone()
+    for i in range(4):
+        order = x.grad[i].flatten().abs().argsort()[: int(share * 192)]
+        for at in order:
+            expected[i].view(-1)[at] += 0.5 * x.grad[i].flatten()[at].sign()
+    found = perturbed(net, images, STD, Perturb(1.0, 0.5, "flat", share))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_flat_leaves_elements_without_gradient_where_they_are() -> None:
+    weight = torch.tensor([[1.0, 7.0, 0.0], [0.0, 7.0, 0.0]])
+    x = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
+    moved = perturbed(linear(weight), x, (0.5, 0.5, 0.5), Perturb(1.0, 0.5, "flat", 1.0))
+    torch.testing.assert_close((moved - x).flatten(), torch.tensor([0.5, 0.5, 0.0]))
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_is_one(net: nn.Module, share: float) -> None:
+    with pytest.raises(MethodError, match="share in"):
+        perturbed(net, torch.zeros(1, 3, 8, 8, dtype=torch.float64), STD, Perturb(1.0, 0.1, "flat", share))

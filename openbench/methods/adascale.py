@@ -1,0 +1,137 @@
+"""Activation scaling with a percentile of each sample's own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self, get_args
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Perturb, Request, Role
+from openbench.errors import NotFittedError
+from openbench.methods._inputs import classifier, training
+
+Variant = Literal["a", "l"]
+
+
+@dataclass
+class AdaSCALE(Method):
+    """Energy after scaling as SCALE does, the more the less the features move when trivial pixels do.
+
+    score(x) = −log Σ_c exp(z'_c), z' = W (f e^r) + b for variant `a`, r² (W f + b) for `l`;
+    r = Σ relu(f) / sum of the k = d − round(d·p/100) largest relu(f), p = p_min + (1 − F(Q')) (p_max − p_min),
+    Q' = Σ_{K₁} relu(f̃) + λ Σ_{K₂} |f − f̃|, K₁ and K₂ the indices of the largest `k1` and `k2` percent of f, and F the
+    share of ID validation samples with a Q' at most as large. f̃ are the features of the image whose elements with the
+    smallest |∇ₓ max_c z_c| took a step towards a larger maximum.
+
+    Args:
+        variant: `a` scales activations, `l` logits.
+        percentiles: p_min and p_max, 0 < p_min ≤ p_max < 100; tuning searches the 36 pairs of the official search.
+        k1: percent of features in the correction Σ relu(f̃); 5.
+        k2: percent of features in the shift; 1.
+        weight: λ ≥ 0; 10.
+        share: of the image's elements (pixel and channel) that move; .05.
+        epsilon: length of their step in units of the normalised input; .5 in the official code.
+        samples: of ID validation that make F, drawn with `seed` if there are more; 5000.
+        seed: of the draw.
+
+    Raises:
+        MethodError: a hyper-parameter out of range, or a percentile that keeps nothing of so few features.
+
+    Reference: Regmi, AdaSCALE: Adaptive Scaling for OOD Detection, 2025, arXiv 2503.08023. One further pass per image
+    serves all percentiles. At least one feature is in K₁ and K₂ (the official code rounds to none below d = 100, and
+    then measures no shift); a vector of zeros stays one (there: NaN); the draw is seeded.
+    """
+
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.FEATURES, Field.MOVED}),
+        fit_on=Role.ID_VAL,
+        head=True,
+        beside=Perturb(1.0, 0.5, "flat", 0.05),
+    )
+    reference: ClassVar[str] = "Regmi, 2025, arXiv 2503.08023"
+
+    variant: Variant = "a"
+    percentiles: Sequence[float] = (75.0, 85.0)
+    k1: float = 5.0
+    k2: float = 1.0
+    weight: float = 10.0
+    share: float = 0.05
+    epsilon: float = 0.5
+    samples: int = 5000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        self.require(self.variant in get_args(Variant), "variant", ", ".join(get_args(Variant)))
+        pair = len(self.percentiles) == 2 and 0 < self.percentiles[0] <= self.percentiles[1] < 100
+        self.require(pair, "percentiles", "two numbers, 0 < p_min ≤ p_max < 100")
+        for name in ("k1", "k2"):
+            self.require(0 < getattr(self, name) <= 100, name, "a percentage above 0")
+        self.require(0 <= self.weight < float("inf"), "weight", "≥ 0")
+        self.require(0 < self.share <= 1, "share", "0 < share ≤ 1")
+        self.require(0 <= self.epsilon < float("inf"), "epsilon", "≥ 0")
+        self.require(self.samples >= 1, "samples", "≥ 1")
+
+    @property
+    def request(self) -> Request:
+        """Features of the input as it is, and beside them of the input moved with this share and ε."""
+        return replace(self.needs, beside=Perturb(1.0, float(self.epsilon), "flat", float(self.share)))
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the head and the sorted Q' of ID validation samples."""
+        self.head_ = classifier(head, "AdaSCALE")
+        train = training(train, "AdaSCALE")
+        if len(train) > self.samples:
+            order = torch.randperm(len(train), generator=torch.Generator().manual_seed(self.seed))
+            train = train[order[: self.samples]]
+        self.shifts_ = torch.cat([self._shift(rows) for rows in train.batches()]).sort().values
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        return -torch.logsumexp(self._scaled_logits(x), dim=1)
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return 1 − softmax of the scaled logits, (n, c) float32."""
+        return 1 - torch.softmax(self._scaled_logits(x), dim=1)
+
+    def _scaled_logits(self, x: FeatureSet) -> Tensor:
+        head: Head | None = getattr(self, "head_", None)
+        if head is None:
+            raise NotFittedError("AdaSCALE.score called before fit — call fit(train, head) first")
+        ratio = self._ratio(x.features, self._percentile(x))[:, None]
+        return head(x.features * ratio.exp()) if self.variant == "a" else head(x.features) * ratio.square()
+
+    def _shift(self, x: FeatureSet) -> Tensor:
+        """Return Q' (n,) float64, whose sums no order of summation changes by more than float64 rounding."""
+        features, moved = x.features, x.moved
+        most, top = (self._largest(features, percent) for percent in (self.k1, self.k2))
+        correction = moved.gather(1, most).double().relu().sum(dim=1)
+        return correction + self.weight * (features.gather(1, top).double() - moved.gather(1, top).double()).abs().sum(
+            1
+        )
+
+    @staticmethod
+    def _largest(features: Tensor, percent: float) -> Tensor:
+        k = max(1, int(features.shape[1] * percent / 100))
+        return features.topk(k, dim=1).indices
+
+    def _percentile(self, x: FeatureSet) -> Tensor:
+        """Return p (n,) float64."""
+        seen = self.learnt("shifts_").to(x.features.device)
+        below = torch.searchsorted(seen, self._shift(x), right=True).double() / len(seen)
+        low, high = self.percentiles
+        return low + (1 - below) * (high - low)
+
+    def _ratio(self, features: Tensor, percentile: Tensor) -> Tensor:
+        """Return r (n,) float32."""
+        d = features.shape[1]
+        kept = d - torch.round(d * percentile / 100).long()
+        least = d - round(d * self.percentiles[1] / 100)
+        self.require(least >= 1, "percentiles", f"percentiles that keep at least one of {d} activations")
+        sums = features.relu().double().sort(dim=1, descending=True).values.cumsum(dim=1)
+        top = sums.gather(1, kept[:, None] - 1)[:, 0]
+        return (sums[:, -1] / torch.where(top == 0, 1.0, top)).to(features.dtype)

@@ -1,0 +1,136 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from problems import Problem, assert_equal, f, problem, scores
+from scipy.special import logsumexp, softmax
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.request import Field, Perturb
+from openbench.errors import MethodError
+from openbench.methods.adascale import AdaSCALE
+
+
+def with_moved(kind: str) -> Problem:
+    """A problem whose features have moved, each split by noise of its own."""
+    data, generator = problem(kind, n=200), torch.Generator().manual_seed(5)
+
+    def moved(x: FeatureSet) -> FeatureSet:
+        shift = 0.3 * torch.randn(x.features.shape, generator=generator)
+        return replace(x, columns={**x.columns, Field.MOVED: x.features + shift})
+
+    return replace(data, val=moved(data.val), test=moved(data.test))
+
+
+def g(x: FeatureSet) -> np.ndarray:
+    return x.moved.double().numpy()
+
+
+def shift_of(row, moved, k1, k2, weight):
+    """Q' of one sample: sort, look up, add."""
+    order = np.argsort(-row, kind="stable")
+    correction = sum(max(moved[i], 0) for i in order[:k1])
+    return correction + weight * sum(abs(row[i] - moved[i]) for i in order[:k2])
+
+
+def by_hand(data: Problem, variant: str, low: float, high: float, k1: int, k2: int, weight: float) -> np.ndarray:
+    """Logits (n, c) one sample at a time, in float64."""
+    seen = [shift_of(row, moved, k1, k2, weight) for row, moved in zip(f(data.val), g(data.val), strict=True)]
+    found = []
+    for row, moved in zip(f(data.test), g(data.test), strict=True):
+        share = np.mean(np.array(seen) <= shift_of(row, moved, k1, k2, weight))
+        kept = 24 - int(np.round(24 * (low + (1 - share) * (high - low)) / 100))
+        positive = np.sort(row.clip(min=0))[::-1]
+        ratio = positive.sum() / positive[:kept].sum()
+        scaled = row * np.exp(ratio) if variant == "a" else row
+        logits = data.weight @ scaled + data.bias
+        found.append(logits if variant == "a" else logits * ratio**2)
+    return np.array(found)
+
+
+# No percentile times 24 ends in exactly one half, where float64 would decide which way it is rounded.
+@pytest.mark.parametrize("variant", ["a", "l"])
+@pytest.mark.parametrize(
+    ("low", "high", "k1", "weight"), [(60.1, 90.3, 20.0, 10.0), (85, 85, 5.0, 0.0), (1.3, 94.7, 50.0, 1)]
+)
+@pytest.mark.parametrize("kind", ["rectified", "signed", "hot", "two_classes", "many_classes"])
+def test_equals_the_formula_sample_by_sample(kind, low, high, k1, weight, variant):
+    data = with_moved(kind)
+    method = AdaSCALE(variant, (low, high), k1=k1, k2=10.0, weight=weight)
+    logits = by_hand(data, variant, low, high, {20.0: 4, 5.0: 1, 50.0: 12}[k1], 2, weight)
+    assert_equal(scores(method, data), -logsumexp(logits, axis=1))
+    x = FeatureSet({name: data.test.columns[name] for name in (Field.FEATURES, Field.MOVED)})
+    np.testing.assert_allclose(method.class_scores(x), 1 - softmax(logits, axis=1), rtol=1e-3, atol=1e-5)
+
+
+def test_equal_percentiles_make_scale_of_the_rectified():
+    """With p_min = p_max no shift matters, and variant `a` is SCALE."""
+    data = with_moved("rectified")
+    kept = np.sort(f(data.test), axis=1)[:, round(24 * 0.75) :].sum(axis=1, keepdims=True)
+    scaled = f(data.test) * np.exp(f(data.test).sum(axis=1, keepdims=True) / kept)
+    found = scores(AdaSCALE(percentiles=(75, 75)), data)
+    assert_equal(found, -logsumexp(scaled @ data.weight.T + data.bias, axis=1))
+
+
+def test_features_that_move_further_are_scaled_less():
+    data = with_moved("rectified")
+    method = AdaSCALE("l", (10, 90)).fit(data.val, Head(torch.ones(1, 24), torch.zeros(1)))
+    x = data.test.features[:50]
+    still, moved = (method.score(FeatureSet({Field.FEATURES: x, Field.MOVED: x + shift})) for shift in (0.0, 5.0))
+    assert bool((moved > still).all()), "a logit is positive here, so less scaling is more energy"
+
+
+def test_few_features_still_measure_a_shift():
+    data = with_moved("rectified")
+    assert not np.allclose(scores(AdaSCALE(k2=0.5, weight=10), data), scores(AdaSCALE(k2=0.5, weight=0), data))
+
+
+def test_a_draw_of_id_validation_is_seeded_and_close_to_all():
+    data = with_moved("rectified")
+    everything = AdaSCALE().fit(data.val, data.head).shifts_
+    assert len(everything) == 200
+    first, again, other = (AdaSCALE(samples=120, seed=s).fit(data.val, data.head).shifts_ for s in (0, 0, 1))
+    assert len(first) == 120
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert bool(torch.isin(first, everything).all())
+    assert abs(float(first.median() - everything.median())) < 0.2 * float(everything.std())
+
+
+def test_a_sample_without_activations_scores_the_energy_of_the_bias():
+    data = with_moved("rectified")
+    zeros = FeatureSet({Field.FEATURES: torch.zeros(2, 24), Field.MOVED: torch.zeros(2, 24)})
+    found = AdaSCALE().fit(data.val, data.head).score(zeros)
+    torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))
+
+
+def test_a_percentile_that_keeps_nothing_is_refused():
+    data = with_moved("rectified")
+    with pytest.raises(MethodError, match="at least one of 24"):
+        scores(AdaSCALE(percentiles=(60, 99)), data)
+
+
+def test_request_names_the_step_of_this_instance_and_not_the_percentiles():
+    assert AdaSCALE(share=0.1, epsilon=1).request.beside == Perturb(1.0, 1.0, "flat", 0.1)
+    assert AdaSCALE().request == AdaSCALE.needs == AdaSCALE("l", [60, 65]).request
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"variant": "b"},
+        {"percentiles": [85, 75]},
+        {"percentiles": [85]},
+        {"percentiles": [0, 100]},
+        {"k1": 0},
+        {"k2": 101},
+        {"weight": -1},
+        {"share": 0},
+        {"epsilon": -0.1},
+        {"samples": 0},
+    ],
+)
+def test_impossible_hyper_parameters_are_refused(wrong):
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        AdaSCALE(**wrong)
