@@ -13,10 +13,13 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
 from openbench.errors import ConfigError, MethodError
 from openbench.methods.conf_branch import ConfBranch
+from openbench.methods.csi import CSI
 from openbench.methods.dropout import Dropout
 from openbench.methods.godin import GODIN
 from openbench.methods.mcd import MCD
+from openbench.methods.mos import MOS
 from openbench.methods.rotpred import RotPred
+from openbench.methods.sngp import SNGP
 
 N, C = 40, 5
 STD = (0.2, 0.3, 0.4)
@@ -54,6 +57,39 @@ def test_rotpred_is_rotation_loss_less_divergence_from_uniform_in_bits() -> None
         loss = np.mean([-log_softmax(turns[r])[r] / np.log(2) for r in range(4)])
         expected.append(loss - divergence)
     np.testing.assert_allclose(RotPred().score(given(z, rotations=rotations)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_csi_is_the_largest_probability_of_the_averaged_logits() -> None:
+    z = random(N, C)
+    p = softmax(z.double().numpy(), axis=1)
+    np.testing.assert_allclose(CSI().score(given(turned=z)), -p.max(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(CSI().class_scores(given(turned=z)), 1 - p, rtol=1e-4, atol=1e-6)
+
+
+def test_mos_ranks_as_the_least_probability_of_others_does_and_does_not_saturate() -> None:
+    log_p = torch.cat([-random(N, 3).abs(), torch.tensor([[-200.0, -1.0, -2.0], [-201.0, -1.0, -2.0]])])
+    found = MOS().score(given(others=log_p)).numpy()
+    paper = np.max(-np.exp(log_p.double().numpy()), axis=1)  # S_MOS, larger = more ID
+    np.testing.assert_array_equal(np.argsort(found[:N]), np.argsort(-paper[:N]))
+    assert found[-1] < found[-2]
+
+
+@pytest.mark.parametrize("width", [1, C])
+@pytest.mark.parametrize("factor", [0.0, np.pi / 8, 25.0])
+def test_sngp_is_dempster_shafers_uncertainty_of_mean_field_logits(factor: float, width: int) -> None:
+    z, variance = random(N, C), random(N, width, seed=1).abs()
+    shrunk = z.double().numpy() / np.sqrt(1 + factor * variance.double().numpy())
+    expected = C / (C + np.exp(shrunk).sum(axis=1))
+    method = SNGP(factor)
+    np.testing.assert_allclose(method.score(given(z, variance=variance)), expected, rtol=1e-5)
+    np.testing.assert_allclose(method.class_scores(given(z, variance=variance)), 1 - softmax(shrunk, axis=1), atol=1e-6)
+
+
+def test_sngp_calls_a_sure_answer_unsure_where_the_variance_is_large() -> None:
+    z = torch.tensor([[20.0, 0.0, 0.0]]).expand(2, 3)
+    near, far = SNGP(25.0).score(given(z, variance=torch.tensor([[0.0], [1.0]])))
+    assert near < 1e-6
+    assert far > 0.05
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +155,14 @@ def test_a_network_without_the_output_is_named(network) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: GODIN(-1.0), lambda: GODIN(form="max"), lambda: Dropout(0), lambda: Dropout(probability=1.0)]
+    "make",
+    [
+        lambda: GODIN(-1.0),
+        lambda: GODIN(form="max"),
+        lambda: Dropout(0),
+        lambda: Dropout(probability=1.0),
+        lambda: SNGP(-0.1),
+    ],
 )
 def test_impossible_hyper_parameters_are_refused(make) -> None:
     with pytest.raises(MethodError, match="out of range"):

@@ -1,0 +1,214 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.special import log_softmax, softmax
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+from torch import nn
+from torch.nn import functional
+from training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
+
+from openbench.core.request import Field, Request, Role
+from openbench.errors import ConfigError
+from openbench.training import loop
+from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
+from openbench.training.checkpoints import obtain
+from openbench.training.evaluated import evaluated
+from openbench.training.gaussian_process import Posterior, RandomFeatures
+from openbench.training.images import hold
+from openbench.training.loop import train
+from openbench.training.sngp import SNGP, DistanceAware
+from openbench.training.spectral import SpectralBound, overlap
+
+Array = NDArray[np.float64]
+METHOD = SNGP(RECIPE, random_features=32)
+LABELS = torch.arange(10) % CLASSES
+
+
+def batch(seed: int = 0) -> Batch:
+    images = torch.randn(10, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+    return Batch(images, LABELS, torch.arange(10), Moment(1, 2, 5, 10, torch.Generator().manual_seed(3)))
+
+
+def prepared(method: SNGP = METHOD) -> DistanceAware:
+    torch.manual_seed(1)
+    model = method.prepare(backbone(dropout=0).initialise(1).module(), FEATURES, CLASSES).train()
+    with torch.no_grad():
+        model.head.weight.mul_(3)
+    return model
+
+
+def phi_of(model: DistanceAware, images: torch.Tensor) -> Array:
+    """Random features φ in float64, entry by entry as the paper has them, after a normalisation."""
+    with torch.no_grad():
+        h = features_and_logits(model.network, images)[0].double().numpy()
+    h = (h - h.mean(axis=1, keepdims=True)) / np.sqrt(h.var(axis=1, keepdims=True) + 1e-5)
+    v, b = (t.double().numpy() for t in (model.random.directions, model.random.phases))
+    return np.sqrt(2 / len(b)) * np.cos(h @ v.T + b)
+
+
+def test_loss_is_the_cross_entropy_of_a_linear_function_of_random_features() -> None:
+    model, given = prepared(), batch()
+    z = METHOD.amplitude * phi_of(model, given.images) @ model.head.weight.detach().double().numpy().T
+    expected = -log_softmax(z, axis=1)[np.arange(10), LABELS.numpy()].mean()
+    assert float(METHOD.loss(model, given).detach()) == pytest.approx(expected, rel=2e-5)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "softmax"])
+def test_precision_is_summed_over_batches_and_variance_is_its_quadratic_form(likelihood: str) -> None:
+    method = replace(METHOD, likelihood=likelihood, ridge=0.7)
+    model = prepared(method)
+    k = CLASSES if likelihood == "softmax" else 1
+    precision = np.tile(0.7 * np.eye(32), (k, 1, 1))
+    for seed in range(4):
+        phi = phi_of(model, batch(seed).images)
+        p = softmax(method.amplitude * phi @ model.head.weight.detach().double().numpy().T, axis=1)
+        weights = p * (1 - p) if likelihood == "softmax" else np.ones((10, 1))
+        for j in range(k):
+            precision[j] += sum(w * np.outer(f, f) for f, w in zip(phi, weights[:, j], strict=True))
+        method.loss(model, batch(seed))
+    model.eval()
+    phi = phi_of(model, batch(9).images)
+    expected = np.stack([np.einsum("nd,de,ne->n", phi, np.linalg.inv(p), phi) for p in precision], axis=1)
+    with torch.no_grad():
+        found = method.surface(model).module.variance(torch.from_numpy(method.amplitude * phi))
+    assert model.posterior.information.dtype == torch.float64
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
+
+
+def test_each_epoch_begins_with_an_empty_posterior() -> None:
+    model = prepared()
+    METHOD.loss(model, batch())
+    assert model.posterior.information.abs().sum() > 0
+    data = TrainingData(hold(split(Role.ID_TRAIN, 20), PREPROCESS, torch.device("cpu")), None)
+    METHOD.on_epoch_start(model, Moment(1, 2, 5, 10, torch.Generator()), data)
+    assert model.posterior.information.abs().sum() == 0
+
+
+def test_random_features_have_the_gaussian_kernel() -> None:
+    torch.manual_seed(0)
+    h = torch.randn(6, 15)
+    phi = RandomFeatures(15, 200_000, 0.8)(h).double()
+    normal = functional.layer_norm(h, (15,)).double().numpy()
+    expected = RBF(0.8 * np.sqrt(15))(normal)
+    np.testing.assert_allclose(phi @ phi.T, expected, atol=0.01)
+
+
+def test_variance_is_that_of_a_gaussian_process() -> None:
+    """With w = 1 and prior variance 1 it is the latent variance of GP regression with unit noise."""
+    torch.manual_seed(0)
+    random = RandomFeatures(4, 20_000, 0.5)
+    seen, new = torch.randn(30, 4), torch.randn(5, 4)
+    # The posterior of 20 000 weights from 30 images, by the identity that exchanges the two sizes.
+    phi, at = random(seen).double(), random(new).double()
+    gram = phi @ phi.T
+    by_weights = (at * at).sum(dim=1) - ((at @ phi.T) @ torch.linalg.inv(gram + torch.eye(30)) * (at @ phi.T)).sum(1)
+    process = GaussianProcessRegressor(RBF(0.5 * 2), alpha=1.0, optimizer=None)
+    normal = [functional.layer_norm(x, (4,)).numpy() for x in (seen, new)]
+    process.fit(normal[0], np.zeros(30))
+    expected = process.predict(normal[1], return_std=True)[1] ** 2
+    np.testing.assert_allclose(by_weights.numpy(), expected, atol=0.02)
+    # And the same identity for what the posterior computes, at a size where it can.
+    few = RandomFeatures(4, 64, 0.5)
+    posterior = Posterior(64, 1)
+    for part in seen.split(7):
+        posterior.add(few(part), torch.ones(len(part), 1))
+    f, g = few(seen).double(), few(new).double()
+    k = g @ f.T
+    expected = (g * g).sum(dim=1) - (k @ torch.linalg.inv(f @ f.T + torch.eye(30)) * k).sum(dim=1)
+    np.testing.assert_allclose(posterior.variance(1.0)(few(new))[:, 0], expected, rtol=1e-5)
+
+
+def operator(layer: nn.Module, shape: tuple[int, ...]) -> Array:
+    """A layer without its bias as a dense matrix, column by column."""
+    units = torch.eye(int(np.prod(shape))).view(-1, *shape)
+    with torch.no_grad():
+        return (layer(units) - layer(torch.zeros(1, *shape))).flatten(1).T.double().numpy()
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Conv2d(2, 5, 3, padding=1)
+        self.strided = nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False)
+        self.tall = nn.Conv2d(2, 4, (5, 1), padding=(2, 0), groups=2)
+        self.point = nn.Conv2d(2, 6, 1, stride=2)
+        self.linear = nn.Linear(12, 7)
+
+
+SHAPES = {"wide": (2, 9, 9), "strided": (2, 9, 9), "tall": (2, 9, 9), "point": (2, 9, 9), "linear": (12,)}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_no_layer_stretches_more_than_the_bound(name: str) -> None:
+    torch.manual_seed(0)
+    network = Layers()
+    with torch.no_grad():
+        for p in network.parameters():
+            p.mul_(30)
+    bound = SpectralBound(network, 2.5)
+    for _ in range(200):
+        bound.hold(network)
+    norm = np.linalg.norm(operator(network.get_submodule(name), SHAPES[name]), 2)
+    assert norm < 2.5 * 1.001
+    # Not by far: what is held is the norm of the weights times what windows may add.
+    weight = network.get_submodule(name).weight.detach().flatten(1).double().numpy()
+    assert overlap(network.get_submodule(name)) * np.linalg.norm(weight, 2) == pytest.approx(2.5, rel=1e-3)
+    assert norm > 2.5 / 2.5
+
+
+def test_weights_under_the_bound_and_skipped_layers_are_left_alone() -> None:
+    network = Layers()
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    SpectralBound(network, 100.0).hold(network)
+    assert all(torch.equal(before[k], v) for k, v in network.state_dict().items())
+    SpectralBound(network, 0.01, skip=network.linear).hold(network)
+    changed = {k for k, v in network.state_dict().items() if not torch.equal(before[k], v)}
+    assert changed == {"wide.weight", "strided.weight", "tall.weight", "point.weight"}
+
+
+def test_bound_holds_after_every_step_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = replace(METHOD, bound=0.9, recipe=replace(RECIPE, lr=0.5))
+    norms = []
+
+    def watched(model, images, autocast, *rest):
+        weight = model.network.conv.weight.detach().flatten(1).double().numpy()
+        norms.append(3 * np.linalg.norm(weight, 2))
+        return accuracy_of(model, images, autocast, *rest)
+
+    accuracy_of = loop.accuracy_of
+    monkeypatch.setattr(loop, "accuracy_of", watched)
+    train(job(method), tmp_path, QUIET)
+    assert len(norms) == RECIPE.epochs
+    assert max(norms) < 0.9 * 1.02
+    assert norms[-1] > 0.9 * 0.9, "the bound is reached, or nothing was tested"
+
+
+def test_what_is_evaluated_has_the_variance_as_a_layer_and_the_mode_as_its_head(tmp_path: Path) -> None:
+    made = job(METHOD)
+    checkpoint = obtain(made, tmp_path, lambda folder: train(made, folder, QUIET))
+    weights = backbone().load(checkpoint.weights).module().state_dict()
+    found = evaluated(made, checkpoint)
+    kept = found.module().network.state_dict()
+    assert all(torch.equal(kept[k], v) for k, v in weights.items()), "evaluation must not touch the weights"
+    images = torch.cat([images for images, _, _ in hold(made.id_val, PREPROCESS, torch.device("cpu")).clean()])
+    request = Request(fields=frozenset(Field), layers=("variance",), pool="mean")
+    outputs = found.outputs(images, request)
+    assert outputs.features.shape == (40, 32)
+    assert outputs.maps["variance"].shape == (40, 1)
+    squares = (outputs.features / METHOD.amplitude).square().sum(dim=1)
+    assert bool((outputs.maps["variance"][:, 0] > 0).all())
+    assert bool((outputs.maps["variance"][:, 0] < squares).all()), "what was seen makes the prior narrower"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"likelihood": "gausian"}, "did you mean 'gaussian'"), ({"bound": 0.0}, "bound, length_scale")],
+)
+def test_values_out_of_range_are_refused(wrong, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        replace(METHOD, **wrong)
