@@ -1,0 +1,115 @@
+"""CIDER as a fine-tuning: the last stage and the projection learn, on the weights of a classifier."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from openbench.errors import ConfigError
+from openbench.training.base import Batch, Moment, Selection, Surface, TrainingData, TrainingMethod, head_of
+from openbench.training.cider import CIDER, OnSphere
+from openbench.training.cross_entropy import CrossEntropy
+from openbench.training.outliers import FineTuning
+from openbench.training.projected import projected
+from openbench.training.recipe import Recipe
+
+
+def last_stage(network: nn.Module) -> nn.Module:
+    """Return the last child of a network that has parameters and comes before its classifier: a ResNet's `layer4`.
+
+    Networks that keep all blocks in one child, as transformers do, have that child for their last stage.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    head = head_of(network)
+    parts = [part for part in network.children() if not any(module is head for module in part.modules())]
+    learning = [part for part in parts if any(True for _ in part.parameters())]
+    if not learning:
+        raise ConfigError(
+            f"training=cider_last_stage: {type(network).__name__} has no part with parameters before its classifier — "
+            "use training=cider"
+        )
+    return learning[-1]
+
+
+@dataclass(frozen=True)
+class CIDERLastStage(TrainingMethod):
+    """The loss of CIDER; only the network's last stage and the projection follow it, from cross-entropy's weights.
+
+    How CIDER is trained on ImageNet in OpenOOD. Earlier stages keep their weights; their batch norm goes on averaging,
+    as it does there. Two views of every image.
+
+    Args:
+        recipe: of the cross-entropy training that is gone on from.
+        tuning: epochs and rate of the fine-tuning: 10 and 0.01 for ImageNet-200, 0.001 for ImageNet-1K.
+        weight_decay: of the fine-tuning; 1e-4.
+        weight: w ≥ 0, of compactness against dispersion; 2.
+        temperature: τ > 0; 0.1.
+        keep: α in [0, 1) of the moving prototypes; 0.95.
+        width: dimensions of the projection; 128.
+
+    Reference:
+        Ming et al.: How to exploit hyperspherical embeddings for out-of-distribution detection?, ICLR 2023,
+        arXiv:2203.04450; stage and rates of Zhang et al.: OpenOOD v1.5, arXiv:2306.09301, without their warm-up, which
+        lasts all ten epochs.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=10, lr=0.01))
+    weight_decay: float = 1e-4
+    weight: float = 2.0
+    temperature: float = 0.1
+    keep: float = 0.95
+    width: int = 128
+
+    reference: ClassVar[str] = "Ming et al., ICLR 2023, arXiv:2203.04450"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "knn"
+    selection: ClassVar[Selection] = "train_loss"
+    views: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        self.whole.__post_init__()
+        if not self.weight_decay >= 0:
+            raise ConfigError(f"training.weight_decay — found {self.weight_decay!r} — allowed: a number ≥ 0")
+
+    @property
+    def whole(self) -> CIDER:
+        """CIDER with these settings, for all stages."""
+        return CIDER(self.schedule, self.weight, self.temperature, self.keep, self.width)
+
+    @property
+    def initial(self) -> TrainingMethod:
+        """Cross-entropy with the same recipe."""
+        return CrossEntropy(self.recipe)
+
+    @property
+    def schedule(self) -> Recipe:
+        """The recipe of the fine-tuning."""
+        return self.tuning.of(self.recipe)
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> OnSphere:
+        """Return the network with projection and prototypes; earlier stages ask for no gradient."""
+        made = self.whole.prepare(model, feature_dim, num_classes)
+        model.requires_grad_(False)
+        last_stage(model).requires_grad_(True)
+        return made
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return the parameters of the last stage and of the projection."""
+        groups = projected(model, "CIDERLastStage.parameter_groups").learning()
+        return [{**group, "weight_decay": self.weight_decay} for group in groups]
+
+    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
+        """Before the first step, put prototypes and directions at the class means of all training images."""
+        self.whole.on_epoch_start(model, moment, data)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of a batch, and move prototypes and directions by it."""
+        return self.whole.loss(model, batch)
+
+    def surface(self, model: nn.Module) -> Surface:
+        """Return the network with class mean directions as its head."""
+        return self.whole.surface(model)
