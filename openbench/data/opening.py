@@ -14,6 +14,7 @@ from openbench import paths
 from openbench.build import build
 from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
+from openbench.data.contents import content_of
 from openbench.data.folder_rule import FolderRule, load_rule, rule_path
 from openbench.data.manifest import Manifest, load_manifest
 from openbench.data.sources import Found, Source
@@ -218,7 +219,7 @@ def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[
         keys=keys,
         # An OOD set shares no class with ID as it is defined, whether or not all of it was found.
         classes=tuple(classes) if role.is_id else config.listing().class_names(),
-        digest=digest(_content(config, keys, shown, sample)),
+        digest=digest(_content(config, keys, shown, sample) | _own(located.found)),
         expected=located.listed,
         as_stored=config.as_stored,
         deviations=tuple(_deviations(config, located, sample)),
@@ -281,6 +282,11 @@ def _content(
     """All that makes equal what a network is shown; `as_stored` only where it says so, so that digests stay."""
     content = {"keys": keys, "classes": shown, "pixels": [array_sha256(image) for image in sample]}
     return {**content, "as_stored": True} if config.as_stored else content
+
+
+def _own(found: Found) -> dict[str, str]:
+    """All bytes of files that their owner may change in place: a sample would not tell. Published sets have none."""
+    return {"bytes": content_of(found.files)} if found.files else {}
 
 
 def _sample(items: Items) -> list[NDArray[np.uint8]]:

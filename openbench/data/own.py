@@ -1,12 +1,13 @@
 """A user's own images as a source of a data set, whatever they come in."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from openbench.data.own_arrays import arrow_items, arrow_labels, is_arrow, npz_labels, npz_pixels
+from openbench.data.items import FileItems
+from openbench.data.own_arrays import arrow_files, arrow_items, arrow_labels, is_arrow, npz_labels, npz_pixels
 from openbench.data.own_listing import numbered, own_path
 from openbench.data.sources import Found, ImageFolder, Source, rows_found
 
@@ -34,15 +35,15 @@ class OwnImages(Source):
         """The keys that are there; files are listed by folder, rows of arrays looked up by number and class."""
         if own_path(str(place.absolute())) is None:
             return None
-        if place.is_file() and place.suffix == ".csv":
-            return ImageFolder().find(place.parent, keys)
-        if place.is_file():
-            return rows_found(npz_pixels(place), _rows(npz_labels(place), keys))
-        if is_arrow(place):
+        if place.is_file() and place.suffix != ".csv":
+            return replace(rows_found(npz_pixels(place), _rows(npz_labels(place), keys)), files=(place,))
+        if place.is_dir() and is_arrow(place):
             rows = _rows(arrow_labels(place), keys)
             present = rows >= 0
-            return Found(arrow_items(place, rows[present]), present) if present.any() else None
-        return ImageFolder().find(place, keys)
+            items = arrow_items(place, rows[present]) if present.any() else None
+            return None if items is None else Found(items, present, arrow_files(place))
+        found = ImageFolder().find(place.parent if place.is_file() else place, keys)
+        return replace(found, files=found.items.files) if found and isinstance(found.items, FileItems) else found
 
 
 def _rows(labels: list[str], keys: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

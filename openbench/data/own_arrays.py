@@ -149,6 +149,12 @@ def arrow_items(folder: Path, rows: NDArray[np.int64]) -> EncodedItems:
     return EncodedItems(table[images[0]].combine_chunks(), rows, folder)
 
 
+def arrow_files(folder: Path) -> tuple[Path, ...]:
+    """Return the files of an Arrow folder that can be read; images that it names by path are not among them."""
+    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    return (folder / "dataset_info.json", *(folder / entry["filename"] for entry in state["_data_files"]))
+
+
 def _arrow(folder: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
     """The memory-mapped table, and the features by column name."""
     splits = folder / "dataset_dict.json"

@@ -21,10 +21,12 @@ class Found:
     Args:
         items: the images present, in manifest order.
         present: (n,) bool, which of the manifest's keys these are.
+        files: the user's own files with these images, which may change in place; none where a set is published.
     """
 
     items: Items
     present: NDArray[np.bool_]
+    files: Sequence[Path] = ()
 
     @property
     def count(self) -> int:

@@ -46,6 +46,14 @@ def write_idx(folder: Path, prefix: str, images, labels, packed: bool):
             (folder / name).write_bytes(raw)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch) -> Path:
+    """A cache folder of the test's own: what is known of a user's files is noted there."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("OPENBENCH_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture
 def root(tmp_path, monkeypatch) -> Path:
     """An empty data folder, the only one searched apart from an empty ./data."""

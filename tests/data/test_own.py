@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -6,9 +8,11 @@ import pytest
 from PIL import Image as Pillow
 
 from openbench.core.request import Role
+from openbench.data import contents
 from openbench.data.manifest import load_manifest
 from openbench.data.opening import open_split
 from openbench.data.own import OwnImages
+from openbench.digest import file_sha256
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image
@@ -227,3 +231,82 @@ def test_a_shipped_manifest_is_not_hidden_by_a_folder_of_its_name(root):
 def test_a_name_that_is_nothing_says_what_may_be_given(root):
     with pytest.raises(DataError, match="or a folder of images"):
         load_manifest("no/such/place")
+
+
+def digest_after(change, path):
+    """The split's digest before and after a change."""
+    before = opened(path).digest
+    change()
+    return before, opened(path).digest
+
+
+def test_any_image_replaced_in_place_gives_another_digest(tmp_path):
+    """Of many images only a sample is fingerprinted by its pixels; each of them must count."""
+    folder = tmp_path / "many"
+    for index in range(101):
+        write_image(folder / "cat" / f"{index:03d}.png", noisy((4, 4, 3), index))
+    before = opened(folder, ("cat",)).digest
+    # Positions 0, 3.2, 6.4, … are sampled: 1 is not.
+    other = folder / "cat" / "001.png"
+    write_image(other, noisy((4, 4, 3), 500))
+    os.utime(other, ns=(0, other.stat().st_mtime_ns + 1_000_000))
+    assert opened(folder, ("cat",)).digest != before
+
+
+def test_an_image_of_an_array_file_replaced_in_place_gives_another_digest(tmp_path):
+    path, images = tmp_path / "mine.npz", np.stack([noisy((4, 4, 3), i) for i in range(101)])
+    labels = np.array(["cat", "dog"] * 50 + ["cat"])
+
+    def change():
+        images[1] = 0
+        np.savez(path, images=images, labels=labels)
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 1_000_000))
+
+    np.savez(path, images=images, labels=labels)
+    before, after = digest_after(change, path)
+    assert before != after
+
+
+def test_an_arrow_file_replaced_in_place_gives_another_digest(tmp_path):
+    cells = [encoded(noisy((4, 4, 3), i)) for i in range(101)]
+
+    def write():
+        write_arrow(tmp_path / "ds", cells, [0] * 101, ["cat"])
+
+    def change():
+        shutil.rmtree(tmp_path / "ds")
+        cells[1] = encoded(noisy((4, 4, 3), 500))
+        write()
+        state = tmp_path / "ds/state.json"
+        os.utime(state, ns=(0, state.stat().st_mtime_ns + 1_000_000))
+
+    write()
+    before = opened(tmp_path / "ds", ("cat",)).digest
+    change()
+    assert opened(tmp_path / "ds", ("cat",)).digest != before
+
+
+def test_a_copy_elsewhere_and_a_touched_file_keep_the_digest(photos, tmp_path):
+    folder, _ = photos
+    before = opened(folder).digest
+    os.utime(folder / "dog/1.PNG", ns=(0, 1))
+    assert opened(folder).digest == before
+    shutil.copytree(folder, tmp_path / "copy")
+    assert opened(tmp_path / "copy").digest == before
+
+
+def test_files_are_read_once_for_each_state(photos, monkeypatch):
+    folder, _ = photos
+    read = []
+    monkeypatch.setattr(contents, "file_sha256", lambda path: read.append(path.name) or file_sha256(path))
+    first, again = opened(folder).digest, opened(folder).digest
+    assert first == again
+    assert sorted(read) == ["1.PNG", "a b.png", "c.png"]
+
+
+def test_without_a_cache_that_can_be_written_the_digest_is_the_same(photos, monkeypatch, tmp_path):
+    folder, _ = photos
+    before = opened(folder).digest
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "file" / "cache"))
+    assert opened(folder).digest == before
