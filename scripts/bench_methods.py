@@ -34,13 +34,15 @@ from openbench import paths
 from openbench.build import build
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
-from openbench.core.request import Field
+from openbench.core.request import Field, Role
 from openbench.errors import FieldError, MethodError
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.curve_ranking import auroc
 
 BATCH = 4096
 _DRAWN = 16384  # samples drawn at a time
+_BLOCK = 65536  # rows passed over at a time, so that no copy of a mapped column is made
+_VALIDATION = 50_000  # at most so many samples are fitted on as ID validation
 NODES = {f.stem: yaml.safe_load(f.read_text()) for f in sorted((paths.config_dir() / "method").glob("*.yaml"))}
 
 
@@ -121,7 +123,12 @@ def gemm(rows: int, inner: int, columns: int) -> float:
 def one_pass(x: FeatureSet, fields: Iterable[Field]) -> float:
     """Seconds of one pass over columns: an exponential of each logit, a sum of each other value."""
     passes = {field: torch.exp if field == Field.LOGITS else torch.sum for field in fields}
-    return sum(seconds(lambda f=f: passes[f](x.columns[f]), 5) for f in passes)
+
+    def whole(field: Field) -> None:
+        for rows in torch.split(x.columns[field], _BLOCK):
+            passes[field](rows)
+
+    return sum(seconds(lambda f=f: whole(f), 5) for f in passes)
 
 
 def fit_floor(name: str, data: Data, size: Sizes) -> float | None:
@@ -129,13 +136,14 @@ def fit_floor(name: str, data: Data, size: Sizes) -> float | None:
     request = build(NODES[name], name).request
     if request.fit_on is None:
         return None
+    train = data.train[:_VALIDATION] if request.fit_on == Role.ID_VAL else data.train
     if name in ("mds", "mds_pp", "rmds", "rmds_pp", "vim", "residual"):
         residual = gemm(size.n, size.d, size.d - 256 if size.d > 256 else size.d // 2) if name == "vim" else 0
         return gemm(size.n, size.d, size.d) + residual
     if name in ("react", "vra"):
-        values = data.train.features.numpy().reshape(-1)
+        values = train.features.numpy().reshape(-1)
         return seconds(lambda: np.partition(values, int(0.9 * values.size)), 3)
-    return one_pass(data.train, request.fields)
+    return one_pass(train, request.fields)
 
 
 def score_floor(name: str, data: Data, size: Sizes) -> float:
@@ -164,7 +172,8 @@ def score_floor(name: str, data: Data, size: Sizes) -> float:
 
 def fitted(method: Method, data: Data) -> Method:
     request = method.request
-    train = None if request.fit_on is None else declared(data.train, method)
+    rows = data.train[:_VALIDATION] if request.fit_on == Role.ID_VAL else data.train
+    train = None if request.fit_on is None else declared(rows, method)
     return method.fit(train, data.head if request.head else None)
 
 
