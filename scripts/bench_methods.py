@@ -66,7 +66,7 @@ class Data:
 
 
 def make_data(size: Sizes, folder: Path | None = None) -> Data:
-    """Draw both splits; with a folder the training columns are files there, memory-mapped as the feature cache is."""
+    """Draw both splits; with a folder the training columns are files there, mapped, and drawn once only."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(size.c, size.d, generator=generator)
     head = Head(0.1 * centres, torch.zeros(size.c))
@@ -97,8 +97,14 @@ def make_data(size: Sizes, folder: Path | None = None) -> Data:
         Field.LOGITS: ((size.c,), torch.float32),
         Field.LABELS: ((), torch.int64),
     }
-    train = in_memory(size.n) if folder is None else in_files(size.n, folder)
-    return Data(fill(train), fill(in_memory(size.m)), head)
+    test = fill(in_memory(size.m))
+    if folder is None:
+        return Data(fill(in_memory(size.n)), test, head)
+    drawn = folder / f"drawn-{size.n}-{size.d}-{size.c}"
+    columns = in_files(size.n, folder)
+    train = FeatureSet(columns) if drawn.exists() else fill(columns)
+    drawn.touch()
+    return Data(train, test, head)
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
