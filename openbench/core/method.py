@@ -22,6 +22,8 @@ class Method(ABC):
     needs: ClassVar[Request] = Request()
     reference: ClassVar[str]
     version: ClassVar[int] = 1  # raised by every change that moves scores: it enters the run id
+    # Hyper-parameters that `fit` does not read: a search fits once for all their values.
+    read_by_score: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def request(self) -> Request:

@@ -149,9 +149,8 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, li
     fitting = Fitting.of(benchmark, backbone.head)
     with clock.stage("tune"):
         tuned = _tune(spec, TuneSetup(features, fitting, device, runtime.score_batch), say)
-    method = with_params(spec.method, tuned.params)
     with clock.stage("fit"):
-        method = fit(method, fitting, features, device)
+        method = tuned.fitted or fit(with_params(spec.method, tuned.params), fitting, features, device)
     splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None)
     with clock.stage("score"):
         scores = score_splits(method, (*benchmark.test_splits(), *splits), features, (device, runtime.score_batch))

@@ -1,5 +1,6 @@
 """Choosing hyper-parameters by validation AUROC. Given a Validation, no test split can be reached from here."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -38,10 +39,17 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The outcome: chosen hyper-parameters (empty if nothing was tuned) and every trial."""
+    """The outcome of a search.
+
+    Args:
+        params: the best setting; empty if nothing was tuned.
+        trials: every setting with its validation AUROC, or why it is infeasible.
+        fitted: the method with the best setting, if the search came by it without a further fit.
+    """
 
     params: dict[str, Any] = field(default_factory=dict)
     trials: list[dict[str, Any]] = field(default_factory=list)
+    fitted: Method | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +105,9 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContex
     """
     settings = grid(space, list(method.params()), type(method).__name__)
     trials: list[dict[str, Any]] = []
+    candidates = _Candidates(method, context)
     for params in settings:
-        trials.append({"params": params, **_trial(method, params, context)})
+        trials.append({"params": params, **_trial(candidates, params, context)})
         context.report(len(trials), len(settings), trials[-1])
     feasible = [t for t in trials if "auroc" in t]
     if not feasible:
@@ -107,12 +116,46 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContex
             f"first reason: {trials[0]['infeasible']} — change `_space_` or run with tune=none"
         )
     best = max(feasible, key=lambda t: t["auroc"])  # max keeps the first of equals
-    return Tuned(dict(best["params"]), trials)
+    return Tuned(dict(best["params"]), trials, candidates.at_hand(best["params"]))
 
 
-def _trial(method: Method, params: Mapping[str, Any], context: TuneContext) -> dict[str, Any]:
+class _Candidates:
+    """A method fitted at one setting after the other; anew only where `fit` reads what has changed."""
+
+    def __init__(self, method: Method, context: TuneContext) -> None:
+        self._method, self._context = method, context
+        self._last: tuple[dict[str, Any], Method] | None = None
+
+    def __call__(self, params: Mapping[str, Any]) -> Method:
+        """Return the method fitted at a setting."""
+        found = self.at_hand(params)
+        if found is None:
+            # Not two fits at once: one may hold gigabytes.
+            self._last = None
+            fresh = with_params(self._method, params)
+            found = fit(fresh, self._context.fitting, self._context.features, self._context.device)
+            if type(self._method).read_by_score:
+                self._last = self._read_by_fit(fresh), found
+        return found
+
+    def at_hand(self, params: Mapping[str, Any]) -> Method | None:
+        """Return the method at a setting if the last fit serves it, else None."""
+        wanted = with_params(self._method, params)
+        if self._last is None or self._read_by_fit(wanted) != self._last[0]:
+            return None
+        found = copy.copy(self._last[1])
+        for name in type(self._method).read_by_score:
+            setattr(found, name, getattr(wanted, name))
+        return found
+
+    @staticmethod
+    def _read_by_fit(method: Method) -> dict[str, Any]:
+        return {name: value for name, value in method.params().items() if name not in type(method).read_by_score}
+
+
+def _trial(candidates: _Candidates, params: Mapping[str, Any], context: TuneContext) -> dict[str, Any]:
     try:
-        candidate = fit(with_params(method, params), context.fitting, context.features, context.device)
+        candidate = candidates(params)
         id_split, ood_splits = context.sides()
         id_scores, *ood_scores = (
             score_split(candidate, split, context.features, (context.device, context.batch))

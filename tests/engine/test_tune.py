@@ -101,6 +101,62 @@ def test_tuning_asks_for_validation_splits_only():
     assert {role for role, _ in source.asked} == {Role.ID_TRAIN, Role.ID_VAL, Role.OOD_VAL}
 
 
+@dataclass
+class Drawn(Mean):
+    """Distance to the mean plus a sum of logits, weighed at scoring time; counts its fits."""
+
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"weight"})
+    fits: ClassVar[list] = []
+    offset: float = 0.0
+    weight: float = 0.0
+
+    def __post_init__(self):
+        self.require(self.weight < 9, "weight", "below 9")
+
+    def fit(self, train, head):
+        self.fits.append(self.offset)
+        super().fit(train, head)
+        self.mean_ = self.mean_ + self.offset
+        return self
+
+    def score(self, x):
+        return super().score(x) + self.weight * x.features.sum(dim=1)
+
+
+@dataclass
+class DrawnAnew(Drawn):
+    """The same, fitted at every setting."""
+
+    read_by_score: ClassVar[frozenset[str]] = frozenset()
+    fits: ClassVar[list] = []
+
+
+def test_settings_that_differ_in_what_score_reads_share_a_fit_and_give_the_trials_of_separate_ones():
+    space = {"weight": [0.0, -1.0, 9.0, 2.0], "offset": [0.5, -3.0]}
+    found = []
+    for method, fits in ((Drawn(), [0.5, -3.0]), (DrawnAnew(), [0.5] * 3 + [-3.0] * 3)):
+        type(method).fits.clear()
+        found.append(tune(method, space, context(Source({Role.OOD_VAL: torch.tensor([-1.0, 0.5])}))))
+        assert method.fits == fits
+    assert found[0].params == found[1].params
+    shared, separate = ([(t["params"], t.get("auroc")) for t in tuned.trials] for tuned in found)
+    assert shared == separate
+    assert len({auroc for _, auroc in shared}) > 4
+
+
+def test_the_method_that_a_search_ends_with_is_handed_on_where_it_is_the_best_one():
+    source = Source({Role.OOD_VAL: torch.tensor([0.0, 1.5])})
+    tuned = tune(Drawn(), {"weight": [0.0, 2.0, -1.0]}, context(source))
+    again = fit(with_params(Drawn(), tuned.params), FITTING, source, CPU)
+    x = source(VALIDATION.id_val, Request())
+    assert tuned.fitted.params() == again.params()
+    np.testing.assert_array_equal(score(tuned.fitted, x, 7, "a"), score(again, x, 7, "a"))
+    first = tune(Drawn(), {"offset": [-1.0, 50.0]}, context(source))
+    assert first.params == {"offset": -1.0}
+    assert first.fitted is None
+    assert tune(DrawnAnew(), {"weight": [0.0, 2.0]}, context(source)).fitted is None
+
+
 def test_an_infeasible_setting_is_recorded_and_not_chosen():
     tuned = tune(Tilt(), {"angle": [720.0, 45.0]}, context(Source()))
     assert tuned.params == {"angle": 45.0}
