@@ -33,7 +33,7 @@ class WeiPer(Method):
         distance: δ ≥ 0; 1.8 by default.
         lambda_1: λ₁ ≥ 0; 2.5 by default.
         lambda_2: λ₂ ≥ 0; .1 by default.
-        bins: of the histograms; 100 by default.
+        bins: of the histograms; 100 by default. The feature has one value per dimension: short ones want fewer bins.
         smoothing: bins averaged in the histogram of the feature, 1 to bins; 4 by default.
         smoothing_perturbed: bins averaged in that of the perturbed logits; 15 by default.
         max_train: training samples drawn for densities, at most; null takes all.
