@@ -34,7 +34,7 @@ def by_definition(data, share: float) -> np.ndarray:
     return np.array(found)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.05, 0.5])
+@pytest.mark.parametrize("share", [0.0115, 0.05, 0.5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_growing_neighbourhoods(kind, share):
     data = problem(kind, n=300)
