@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -66,6 +66,19 @@ class Anatomy:
             raise ConfigError(f"{t} patch tokens form no square grid — maps are defined for square input only")
         return patches.transpose(1, 2).reshape(n, d, side, side)
 
+    def with_map(self, output: Tensor, changed: Tensor) -> Tensor:
+        """A stage's output with its map replaced by another (n, c, h, w) of its size; class tokens stay."""
+        if output.ndim == 2:
+            return changed[:, :, 0, 0]
+        if self.layout == "nchw":
+            return changed
+        if self.layout == "nhwc":
+            return changed.permute(0, 2, 3, 1)
+        patches = changed.flatten(2).transpose(1, 2)
+        if self.layout == "tokens_first":
+            return torch.cat([output[: self.prefix_tokens], patches.transpose(0, 1)])
+        return torch.cat([output[:, : self.prefix_tokens], patches], dim=1)
+
 
 @dataclass
 class Tapped:
@@ -104,6 +117,17 @@ def _hook(module: nn.Module, function: Any) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+@contextmanager
+def changing(module: nn.Module, anatomy: Anatomy, layer: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """While open, what follows a stage receives its map (n, c, h, w) as `change` returns it."""
+
+    def replaced(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> Tensor:
+        return anatomy.with_map(output, change(anatomy.as_map(output)))
+
+    with _hook(module.get_submodule(anatomy.stages[layer]), replaced):
+        yield
 
 
 def stages_by_resolution(modules: Sequence[tuple[str, int]]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The one surface that every network shows: images in, logits, features and reduced maps out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +87,14 @@ class Backbone(ABC):
         raise NotApplicableError(
             f"backbone '{self.name}' has no network to run — choose a method that reads features, e.g. method=knn"
         )
+
+    def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+        """While open, what follows `layer` receives its map (n, c, h, w) as `change` returns it.
+
+        Raises:
+            NotApplicableError: there is no such layer.
+        """
+        raise NotApplicableError(f"backbone '{self.name}' has no maps — choose a method that reads features")
 
     @abstractmethod
     def module(self) -> torch.nn.Module:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.backbones.anatomy import Anatomy, Tapped, tapping
+from openbench.backbones.anatomy import Anatomy, Tapped, changing, tapping
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.checkpoints import apply_weights, read_weights
 from openbench.backbones.device import Precision, arithmetic
@@ -176,6 +176,15 @@ class NetworkBackbone(Backbone):
         finally:
             counting.remove()
 
+    def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+        """While open, what follows `layer` receives its map (n, c, h, w) as `change` returns it.
+
+        Raises:
+            NotApplicableError: a layer that this network does not have.
+        """
+        self._require(layer)
+        return changing(self._module, self._anatomy, layer, change)
+
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any.
 
@@ -183,11 +192,7 @@ class NetworkBackbone(Backbone):
             NotApplicableError: a layer that this network does not have.
         """
         for layer in request.layers:
-            if layer not in self.layers:
-                raise NotApplicableError(
-                    f"backbone '{self.name}' has no layer '{layer}'{did_you_mean(layer, self.layers)} — "
-                    f"allowed: {', '.join(self.layers) or 'none: its maps cannot be read'}"
-                )
+            self._require(layer)
         images = images.to(self._device, torch.float32, memory_format=torch.channels_last)
         with evaluating(self._module), arithmetic(self.precision, self._device):
             if request.perturb is not None:
@@ -197,6 +202,13 @@ class NetworkBackbone(Backbone):
                 self._module(images)
         self.passes += len(images)
         return self._checked(tapped)
+
+    def _require(self, layer: str) -> None:
+        if layer not in self.layers:
+            raise NotApplicableError(
+                f"backbone '{self.name}' has no layer '{layer}'{did_you_mean(layer, self.layers)} — "
+                f"allowed: {', '.join(self.layers) or 'none: its maps cannot be read'}"
+            )
 
     def _checked(self, tapped: Tapped) -> Outputs:
         if tapped.features is None or tapped.logits is None or tapped.features.ndim != 2:

@@ -1,7 +1,7 @@
 """The escape hatch: methods that run the network themselves, because no cached column can say what they need."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import ClassVar, Protocol
 
@@ -55,6 +55,13 @@ class LiveBackbone(Protocol):
 
         Raises:
             NotApplicableError: there is no network.
+        """
+
+    def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+        """While open, what follows `layer` receives its map (n, c, h, w) as `change` returns it.
+
+        Raises:
+            NotApplicableError: there is no such layer.
         """
 
 

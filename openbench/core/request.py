@@ -6,7 +6,8 @@ from typing import Literal
 
 from openbench.digest import LATER
 
-Pool = Literal["none", "mean", "max", "gram"]
+Pool = Literal["none", "mean", "max", "gram", "gram10"]
+STAGES = ("stage1", "stage2", "stage3", "stage4")  # shallow to deep; small networks have fewer
 
 
 class Field(StrEnum):

@@ -127,8 +127,23 @@ def test_reductions_are_those_of_the_whole_map(backbone: NetworkBackbone, images
     gram = backbone.outputs(images, Request(layers=(layer,), pool="gram")).maps[layer]
     flat = whole.flatten(2).double()
     rows = (flat @ flat.transpose(1, 2)).sum(2)
-    assert gram.shape == (*whole.shape[:2], len(GRAM_POWERS))
+    assert gram.shape == (*whole.shape[:2], GRAM_POWERS["gram"])
     torch.testing.assert_close(gram[..., 0].double(), rows, rtol=1e-4, atol=1e-4)
+
+
+def test_changing_a_map_changes_what_follows_and_nothing_before(backbone: NetworkBackbone, images: Tensor) -> None:
+    request = Request(layers=backbone.layers)
+    plain = backbone.outputs(images, request)
+    for i, layer in enumerate(backbone.layers):
+        with backbone.changing(layer, lambda maps: maps.clone()):
+            torch.testing.assert_close(backbone.outputs(images, Request()).logits, plain.logits, rtol=1e-5, atol=1e-5)
+        with backbone.changing(layer, lambda maps: maps.flip(0)):
+            changed = backbone.outputs(images, request)
+        for before in backbone.layers[:i]:
+            torch.testing.assert_close(changed.maps[before], plain.maps[before])
+        # After the last block of a transformer, a class token reads no patch any more.
+        assert layer == backbone.layers[-1] or not torch.allclose(changed.logits, plain.logits, atol=1e-6)
+    torch.testing.assert_close(backbone.outputs(images, request).logits, plain.logits)
 
 
 def test_outputs_do_not_depend_on_the_rest_of_the_batch(backbone: NetworkBackbone, images: Tensor) -> None:

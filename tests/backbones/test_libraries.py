@@ -169,6 +169,22 @@ def test_patch_tokens_are_laid_out_row_by_row_after_the_class_token() -> None:
     assert torch.equal(first, grid)
 
 
+@pytest.mark.parametrize(
+    ("layout", "shape"), [("nchw", (2, 5, 3, 3)), ("nhwc", (2, 3, 3, 5)), ("tokens", (2, 11, 5)), ("nchw", (2, 5))]
+)
+def test_a_changed_map_takes_the_place_of_the_old_one(layout, shape) -> None:
+    output = torch.randn(*shape)
+    anatomy = Anatomy("head", layout=layout, prefix_tokens=2)
+    changed = anatomy.with_map(output, 2 * anatomy.as_map(output))
+    expected = 2 * output
+    if layout == "tokens":
+        expected[:, :2] = output[:, :2]
+        swapped = Anatomy("head", layout="tokens_first", prefix_tokens=2)
+        first = output.transpose(0, 1)
+        assert torch.equal(swapped.with_map(first, 2 * swapped.as_map(first)).transpose(0, 1), expected)
+    assert torch.equal(changed, expected)
+
+
 def test_maps_are_read_before_a_later_layer_overwrites_them() -> None:
 
     net = nn.Sequential(
