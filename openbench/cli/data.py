@@ -76,7 +76,7 @@ def benchmark_node(words: Sequence[str], config_dir: Path | None) -> dict[str, A
 def list_data(arguments: argparse.Namespace) -> int:
     """Print every data set, or what a benchmark needs and how to get what is missing."""
     from openbench.cli.tables import print_tables
-    from openbench.data.build import survey
+    from openbench.data.build import survey, typed
     from openbench.data.prepare import data_sources
 
     sources = data_sources()
@@ -89,14 +89,14 @@ def list_data(arguments: argparse.Namespace) -> int:
     node = benchmark_node(arguments.words, arguments.config_dir)
     statuses = survey(node)
     print_tables([_benchmark_table(node["name"], statuses, sources)])
-    _print_missing(statuses, sources, node["name"])
+    _print_missing(statuses, sources, typed(node))
     return FAILED if any(status.message for status in statuses) else OK
 
 
 def prepare(arguments: argparse.Namespace) -> int:
     """Download what is missing and may be downloaded; print how to get the rest."""
     from openbench.cli.tables import print_tables
-    from openbench.data.build import survey
+    from openbench.data.build import survey, typed
     from openbench.data.prepare import data_sources
 
     sources, root = data_sources(), _root(arguments.root)
@@ -112,7 +112,7 @@ def prepare(arguments: argparse.Namespace) -> int:
     failed = _fetch_all([sources[name] for name in dict.fromkeys(wanted) if name in sources], root)
     statuses = survey(node)
     print_tables([_benchmark_table(node["name"], statuses, sources)])
-    _print_missing(statuses, sources, node["name"])
+    _print_missing(statuses, sources, typed(node))
     return FAILED if failed or any(status.message for status in statuses) else OK
 
 

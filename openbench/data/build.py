@@ -97,7 +97,7 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
         if incomplete == "allow" and located.count == 0 and not entry.path.startswith("id."):
             dropped.append(entry.path)
             continue
-        check_complete(config, located, incomplete, where, node["name"])
+        check_complete(config, located, incomplete, where, typed(node))
         split = split_of(config, located, entry.role, own.get(entry.member, classes), where)
         if entry.member:
             members.setdefault(entry.path.removesuffix(f".{entry.member}"), {})[entry.member] = split
@@ -140,7 +140,7 @@ def survey(node: Mapping[str, Any]) -> list[SetStatus]:
             result.append(SetStatus(entry.path, config.name, entry.role, 0, 0, (), str(error)))
             continue
         wanted = located.wanted
-        message = missing_message(config, located, where, node["name"]) if located.count < wanted else ""
+        message = missing_message(config, located, where, typed(node)) if located.count < wanted else ""
         result.append(SetStatus(entry.path, config.name, entry.role, located.count, wanted, located.searched, message))
     return result
 
@@ -192,6 +192,14 @@ def _classes_by_member(node: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def _listed(classes: str | Sequence[object]) -> tuple[str, ...]:
     return load_classes(classes) if isinstance(classes, str) else tuple(str(name) for name in classes)
+
+
+def typed(node: Mapping[str, Any]) -> str:
+    """Return what users type after `+benchmark=` for a node: the name, less the choice that it ends in, and that."""
+    for key, choice in (("table", node.get("table")), ("openset.seed", (node.get("openset") or {}).get("seed"))):
+        if choice is not None and str(node["name"]).endswith(f"_{choice}"):
+            return f"{str(node['name']).removesuffix(f'_{choice}')} benchmark.{key}={choice}"
+    return str(node["name"])
 
 
 def build_preprocess(node: Mapping[str, Any], where: str = "benchmark.preprocess") -> Preprocess:

@@ -3,7 +3,7 @@ import copy
 import pytest
 
 from openbench.core.request import Role
-from openbench.data.build import build_benchmark, build_preprocess, survey
+from openbench.data.build import build_benchmark, build_preprocess, survey, typed
 from openbench.errors import ConfigError, DataError, LeakageError
 
 from .conftest import noisy, write_image
@@ -182,3 +182,19 @@ def test_an_unknown_part_of_id_is_refused(node):
 def test_an_unknown_preprocess_key_is_refused():
     with pytest.raises(ConfigError, match="no key 'resice'; did you mean 'resize'"):
         build_preprocess({"resice": 8, "crop": 8})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["+benchmark=cifar10"], "cifar10"),
+        (["+benchmark=openset_mnist"], "openset_mnist benchmark.openset.seed=0"),
+        (["+benchmark=openset_digits", "benchmark.openset.seed=3"], "openset_digits benchmark.openset.seed=3"),
+        (["+benchmark=adbench", "benchmark.table=magic.gamma"], "adbench benchmark.table=magic.gamma"),
+    ],
+)
+def test_a_message_names_a_benchmark_as_it_is_typed(overrides, expected, composed, root):
+    node = composed(*overrides)
+    assert typed(node) == expected
+    if "digits" not in expected:
+        assert f"check +benchmark={expected}`" in survey(node)[0].message
