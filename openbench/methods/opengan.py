@@ -1,5 +1,6 @@
 """The discriminator of a GAN that is trained on features."""
 
+import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Self
@@ -26,29 +27,34 @@ class OpenGAN(Method):
     score(x) = −D(f), D trained to tell training features from G(u), u ~ N(0, I), and G to make it fail.
 
     D and G are perceptrons as published, D: d–512–256–128–64–1, G: latent–512–256–128–256–d. Each step is one of Adam
-    for D, then one for G, on the non-saturating loss. The learning rate is constant, so a training of e epochs is the
-    start of any longer one: searching `epochs` on validation is the paper's choice of a discriminator by its AUROC on
-    validation outliers, and choosing is what makes it work; without it the last epoch is as good as any.
+    for D, then one for G, on the non-saturating loss. The paper chooses among the discriminators of all epochs by their
+    AUROC on validation outliers; so does a search over `epoch`, at the price of one training.
 
     Args:
-        epochs: passes over the training features; 100, the most that the authors choose from.
+        epochs: passes over the training features; 100.
+        epoch: whose discriminator scores; 100, the last.
+        every: discriminators are kept after so many epochs each, and after the last; 5. 1 is the paper's.
         lr: of G; 1e-4. D has two thirds of it.
         batch_size: features per step; 128. A single left-over feature makes no step.
         latent: dimensions of u; 100.
         seed: of weights, order and u.
 
     Raises:
-        MethodError: fewer than two training features, or features that are not finite.
+        MethodError: an epoch that is not kept, fewer than two training features, or features that are not finite.
 
     Reference: Kong & Ramanan, OpenGAN: Open-Set Recognition via Open Data Generation, ICCV 2021, arXiv 2104.02939. The
-    form on features and without real outliers in training, as in OpenOOD; there each of the 100 epochs is a candidate,
-    here those of the search space. The score is the logit, not its sigmoid, which rounds to 1 for sure features.
+    form on features and without real outliers in training, as in OpenOOD. The score is the logit, not its sigmoid,
+    which rounds to 1 for sure features.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Kong & Ramanan, ICCV 2021, arXiv 2104.02939"
 
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"epoch"})
+
     epochs: int = 100
+    epoch: int = 100
+    every: int = 5
     lr: float = 1e-4
     batch_size: int = 128
     latent: int = 100
@@ -57,6 +63,9 @@ class OpenGAN(Method):
     def __post_init__(self) -> None:
         """Check the ranges."""
         self.require(self.epochs >= 1, "epochs", "≥ 1")
+        self.require(self.every >= 1, "every", "≥ 1")
+        kept = 1 <= self.epoch <= self.epochs and (self.epoch % self.every == 0 or self.epoch == self.epochs)
+        self.require(kept, "epoch", f"multiples of every ({self.every}) up to epochs ({self.epochs}), and that")
         self.require(self.lr > 0, "lr", "> 0")
         self.require(self.batch_size >= 2, "batch_size", "≥ 2")
         self.require(self.latent >= 1, "latent", "≥ 1")
@@ -74,21 +83,24 @@ class OpenGAN(Method):
             (discriminator, torch.optim.Adam(discriminator.parameters(), self.lr * _DISCRIMINATOR_RATE, _BETAS)),
             (maker, torch.optim.Adam(maker.parameters(), self.lr, _BETAS)),
         )
-        with torch.enable_grad():
-            for _ in range(self.epochs):
+        kept: dict[int, nn.Module] = {}
+        for epoch in range(1, self.epochs + 1):
+            with torch.enable_grad():
                 for rows in torch.split(torch.randperm(len(train), generator=generator), self.batch_size):
                     latent = torch.randn(len(rows), self.latent, generator=generator).to(train.device)
                     if len(rows) > 1:
                         _step(train[rows].features.float(), latent, *rivals)
+            if epoch % self.every == 0 or epoch == self.epochs:
+                kept[epoch] = copy.deepcopy(discriminator).requires_grad_(False).eval()
         if not all(bool(torch.isfinite(p).all()) for p in discriminator.parameters()):
             raise MethodError("OpenGAN.fit: the discriminator holds NaN or inf — finite features or a lower lr needed")
-        self.discriminator_ = discriminator.requires_grad_(False).eval()
+        self.discriminators_ = kept
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        discriminator: Any = self.learnt("discriminator_")
-        scores: Tensor = -discriminator.to(x.features.device)(x.features.float())[:, 0]
+        kept: Any = self.learnt("discriminators_")
+        scores: Tensor = -kept[self.epoch].to(x.features.device)(x.features.float())[:, 0]
         return scores
 
 

@@ -80,7 +80,7 @@ def test_fit_gives_every_feature_to_a_step_in_every_epoch_in_another_order(monke
         assert all(adam.param_groups[0]["betas"] == (0.5, 0.999) for _, adam in (judge, forger))
 
     monkeypatch.setattr(opengan, "_step", recording)
-    OpenGAN(epochs=3, batch_size=BATCH, latent=LATENT, lr=0.3).fit(x, None)
+    OpenGAN(epochs=3, epoch=3, batch_size=BATCH, latent=LATENT, lr=0.3).fit(x, None)
     # 65 features: four batches of 16, and one feature left over that makes none.
     assert [shape for _, shape, *_ in seen] == [(BATCH, LATENT)] * 12
     assert {tuple(rates) for _, _, *rates in seen} == {(0.3 * (1 / 1.5), 0.3)}
@@ -92,8 +92,8 @@ def test_fit_gives_every_feature_to_a_step_in_every_epoch_in_another_order(monke
 
 def test_score_is_minus_the_logit_with_the_statistics_of_training() -> None:
     test = features(40, shift=0.3)
-    method = OpenGAN(epochs=3, lr=1e-3, batch_size=BATCH, latent=LATENT).fit(features(), None)
-    judge = weighed(convolutions(D, LATENT)[0].double(), method.discriminator_).eval()
+    method = OpenGAN(epochs=3, epoch=3, lr=1e-3, batch_size=BATCH, latent=LATENT).fit(features(), None)
+    judge = weighed(convolutions(D, LATENT)[0].double(), method.discriminators_[3]).eval()
     with torch.no_grad():
         expected = -torch.logit(judge(test.features.double()[:, :, None, None]).view(-1))
     torch.testing.assert_close(method.score(test).double(), expected, rtol=1e-4, atol=1e-6)
@@ -120,27 +120,46 @@ def draws() -> torch.Generator:
 
 def test_seeds_give_different_discriminators() -> None:
     x = features()
-    first, other = (OpenGAN(epochs=1, batch_size=BATCH, seed=seed).fit(x, None).score(x) for seed in (0, 1))
+    first, other = (OpenGAN(epochs=1, epoch=1, batch_size=BATCH, seed=seed).fit(x, None).score(x) for seed in (0, 1))
     assert not torch.allclose(first, other)
 
 
 def test_sure_features_keep_their_order() -> None:
     x = features()
-    method = OpenGAN(epochs=1, batch_size=BATCH).fit(x, None)
+    method = OpenGAN(epochs=1, epoch=1, batch_size=BATCH).fit(x, None)
     with torch.no_grad():
-        method.discriminator_[-1].weight.mul_(1e6)
+        method.discriminators_[1][-1].weight.mul_(1e6)
     assert len(method.score(x).unique()) > 0.9 * len(x)
 
 
 def test_features_that_nothing_can_be_learnt_from_are_refused() -> None:
     with pytest.raises(MethodError, match="found 1"):
-        OpenGAN(epochs=1).fit(features(1), None)
+        OpenGAN(epochs=1, epoch=1).fit(features(1), None)
     broken = FeatureSet({Field.FEATURES: torch.full((8, D), float("nan"))})
     with pytest.raises(MethodError, match="holds NaN or inf"):
-        OpenGAN(epochs=1).fit(broken, None)
+        OpenGAN(epochs=1, epoch=1).fit(broken, None)
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"lr": 0.0}, {"batch_size": 1}, {"latent": 0}])
+def test_a_kept_discriminator_is_that_of_a_training_of_its_length() -> None:
+    x, test = features(), features(40, shift=0.3)
+    long = OpenGAN(epochs=5, epoch=5, every=2, lr=1e-3, batch_size=BATCH, latent=LATENT).fit(x, None)
+    assert list(long.discriminators_) == [2, 4, 5]
+    for epoch in (2, 4, 5):
+        short = OpenGAN(epochs=epoch, epoch=epoch, lr=1e-3, batch_size=BATCH, latent=LATENT).fit(x, None)
+        long.epoch = epoch
+        assert torch.equal(long.score(test), short.score(test))
+    long.epoch = 2
+    assert not torch.equal(long.score(test), short.score(test))
+
+
+@pytest.mark.parametrize("epoch", [0, 3, 12, 7])
+def test_an_epoch_that_is_not_kept_is_refused(epoch: int) -> None:
+    with pytest.raises(MethodError, match=r"multiples of every \(2\) up to epochs \(11\), and that"):
+        OpenGAN(epochs=11, epoch=epoch, every=2)
+    assert OpenGAN(epochs=11, epoch=11, every=2).epoch == 11
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"every": 0}, {"lr": 0.0}, {"batch_size": 1}, {"latent": 0}])
 def test_values_out_of_range_are_refused(wrong) -> None:
     with pytest.raises(MethodError, match=f"OpenGAN: {next(iter(wrong))} out of range"):
         OpenGAN(**wrong)
