@@ -14,7 +14,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.data.build import build_benchmark
 from openbench.data.verify import CheckReport, verify_node
-from openbench.engine.evaluate import with_params
+from openbench.engine.evaluate import for_layers, with_params
 from openbench.engine.run import RunOutcome, RunSpec, feature_store
 from openbench.engine.run import run as run_spec
 from openbench.engine.runtime import Runtime
@@ -57,7 +57,7 @@ def run(config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
     spec = RunSpec(
         benchmark=benchmark,
         backbone=backbone,
-        method=method,
+        method=for_layers(method, backbone.layers),
         method_name=name_of(config["method"]),
         space=space,
         tuning=tuning,
@@ -92,6 +92,7 @@ def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, in
     method, space = build_method(config["method"])
     benchmark = build_benchmark(config["benchmark"])
     backbone, _ = ready_backbone(config, benchmark, setting, say)
+    method = for_layers(method, backbone.layers)
     store = feature_store(setting)
     passes = {}
     base = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))

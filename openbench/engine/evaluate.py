@@ -1,6 +1,6 @@
 """From cached features to scores: fitting on the declared split, scoring in batches, never a second forward pass."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -64,6 +64,20 @@ class Fitting:
 def with_params(method: Method, params: Mapping[str, Any]) -> Method:
     """Return a fresh, unfitted method with some hyper-parameters replaced."""
     return type(method)(**{**method.params(), **params})
+
+
+def for_layers(method: Method, layers: Sequence[str]) -> Method:
+    """Return a method that reads every stage, `layers=None`, as one that names those that a backbone has.
+
+    The parts of a composite likewise. A method that names its layers, or reads none, stays as it is.
+    """
+    present = [layer for layer in method.needs.layers if layer in layers]
+    changes: dict[str, Any] = {
+        name: for_layers(value, layers) for name, value in method.params().items() if isinstance(value, Method)
+    }
+    if present and method.params().get("layers", ()) is None:
+        changes["layers"] = present
+    return with_params(method, changes) if changes else method
 
 
 def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch.device) -> Method:

@@ -1,0 +1,164 @@
+"""Deviation of Gram matrices from the range that the predicted class has in training."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self, get_args
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request, Role
+from openbench.errors import MethodError, NotFittedError
+from openbench.methods._classes import predictions, true_labels
+from openbench.methods._inputs import training
+from openbench.methods._stats import max_softmax
+
+Form = Literal["paper", "openood"]
+
+_ROWS = 512  # Gram rows of a deep network take 150 kB per sample
+_TINY = 1e-6  # in |bound + 1e-6|, as published
+
+
+@dataclass
+class Gram(Method):
+    """How far row sums of Gram matrices of all orders leave the range of the predicted class, summed over layers.
+
+    score(x) = (1/p̂) Σ_ℓ δ_ℓ(x)/E[δ_ℓ], δ_ℓ = Σ_{j,p} [relu(m − g) / |m| + relu(g − M) / |M|]; g_{ℓ,j,p} is the signed
+    p-th root of row sum j of the Gram matrix of order p of layer ℓ, m and M are its least and largest value in training
+    for class ŷ, p̂ = max softmax(z), and E is taken over training samples that shaped neither m nor M.
+
+    Args:
+        layers: neutral names of the layers read; None is every stage of the network.
+        powers: orders p = 1 … P, P ≤ 10; 10 in the paper, 5 in OpenOOD. Up to five are cached in half the space.
+        form: `paper` takes ranges over training samples by predicted class and E over δ_ℓ/p̂, as the authors' code;
+            `openood` takes ranges by true class and E over δ_ℓ.
+        held_out: share of training samples, in (0, 1), that serve E; drawn independently with `seed`, at least one.
+        seed: of that draw.
+
+    Raises:
+        MethodError: a hyper-parameter out of range; fewer than two training samples; a label outside the classes.
+
+    Reference: Sastry & Oore, Detecting Out-of-Distribution Examples with Gram Matrices, ICML 2020, arXiv 1912.12510.
+    The authors read every convolution and activation and take E over a tenth of the test set; OpenOOD reads them too,
+    and draws a tenth of the training set anew in each run. Here layers are the stages, whose row sums alone are cached,
+    and the draw is seeded. A class without training samples takes the range of all classes. Ranges are kept, Gram rows
+    of the training set are not.
+    """
+
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.MAPS, Field.LOGITS, Field.LABELS}),
+        fit_on=Role.ID_TRAIN,
+        layers=("stage1", "stage2", "stage3", "stage4"),
+        pool="gram10",
+    )
+    reference: ClassVar[str] = "Sastry & Oore, ICML 2020, arXiv 1912.12510"
+
+    layers: Sequence[str] | None = None
+    powers: int = 10
+    form: Form = "paper"
+    held_out: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        self.require(self.layers is None or len(self.layers) > 0, "layers", "null, or at least one layer")
+        self.require(isinstance(self.powers, int) and 1 <= self.powers <= 10, "powers", "1 to 10")
+        self.require(self.form in get_args(Form), "form", ", ".join(get_args(Form)))
+        self.require(0 < self.held_out < 1, "held_out", "between 0 and 1")
+
+    @property
+    def request(self) -> Request:
+        """The reduced maps of the layers chosen, in as many orders as are read."""
+        layers = self.needs.layers if self.layers is None else tuple(self.layers)
+        return replace(self.needs, layers=layers, pool="gram" if self.powers <= 5 else "gram10")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Learn ranges per class, layer, row and order, then each layer's mean deviation over the held-out part."""
+        train = training(train, "Gram")
+        held = _drawn(len(train), self.held_out, self.seed)
+        classes = train.logits.shape[1]
+        of = predictions if self.form == "paper" else true_labels
+        self.low_, self.high_ = {}, {}
+        for layer in self.request.layers:
+            self.low_[layer], self.high_[layer] = self._range(train, layer, ~held, (classes, of))
+        sums = torch.zeros(len(self.low_), dtype=torch.float64, device=train.device)
+        for rows in _rows(train, held):
+            deviations = self._deviations(rows)
+            if self.form == "paper":
+                deviations = deviations / max_softmax(rows.logits).double()[:, None]
+            sums += deviations.sum(dim=0)
+        # 1e-7 as published: on a layer that no held-out sample leaves, any deviation counts much, but finitely.
+        self.scale_ = sums / int(held.sum()) + 1e-7
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        scale, found = self.learnt("scale_"), []
+        for rows in x.batches(_ROWS):
+            total = (self._deviations(rows) / scale.to(rows.logits.device)).sum(dim=1)
+            found.append((total / max_softmax(rows.logits).double()).float())
+        return torch.cat(found)
+
+    def _range(
+        self, train: FeatureSet, layer: str, used: Tensor, by: tuple[int, Callable[[FeatureSet], Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Least and largest values (classes, channels · powers) of a layer over the rows `used`."""
+        classes, of = by
+        low = high = None
+        for rows in _rows(train, used):
+            g = self._flat(rows, layer)
+            index = _checked(of(rows), classes)[:, None].expand_as(g)
+            if low is None or high is None:
+                low, high = (g.new_full((classes, g.shape[1]), bound) for bound in (torch.inf, -torch.inf))
+            low.scatter_reduce_(0, index, g, "amin")
+            high.scatter_reduce_(0, index, g, "amax")
+        if low is None or high is None:
+            raise MethodError(
+                f"Gram.fit: {len(train)} training sample(s), none of which is left for ranges — at least 2 needed — "
+                "fit on more, or lower held_out"
+            )
+        empty = low > high
+        return torch.where(empty, low.amin(dim=0), low), torch.where(empty, high.amax(dim=0), high)
+
+    def _deviations(self, rows: FeatureSet) -> Tensor:
+        """δ (n, layers) float64 of a batch, against the ranges of its predicted classes."""
+        if not hasattr(self, "low_"):
+            raise NotFittedError("Gram.score called before fit — call fit(train, head) first")
+        predicted, found = rows.logits.argmax(dim=1), []
+        for layer, low in self.low_.items():
+            g = self._flat(rows, layer)
+            below, above = (bounds.to(g.device)[predicted] for bounds in (low, self.high_[layer]))
+            outside = (below - g).relu() / (below + _TINY).abs() + (g - above).relu() / (above + _TINY).abs()
+            found.append(outside.double().sum(dim=1))
+        return torch.stack(found, dim=1)
+
+    def _flat(self, rows: FeatureSet, layer: str) -> Tensor:
+        return rows.map(layer)[:, :, : self.powers].flatten(1)
+
+
+def _drawn(n: int, share: float, seed: int) -> Tensor:
+    """Return which of n samples are held out, (n,) bool: each with probability `share`, at least one."""
+    draw = torch.rand(n, generator=torch.Generator().manual_seed(seed))
+    held = draw < share
+    held[draw.argmin()] = True
+    return held
+
+
+def _rows(x: FeatureSet, chosen: Tensor) -> Iterator[FeatureSet]:
+    """Yield the chosen rows, read in order and a few at a time."""
+    for start, rows in enumerate(x.batches(_ROWS)):
+        kept = chosen[start * _ROWS : start * _ROWS + len(rows)]
+        if bool(kept.any()):
+            yield rows[kept.to(x.device)]
+
+
+def _checked(labels: Tensor, classes: int) -> Tensor:
+    wrong = (labels < 0) | (labels >= classes)
+    if bool(wrong.any()):
+        raise MethodError(
+            f"Gram.fit: a training label is {int(labels[wrong][0])} — 0 to {classes - 1} for logits of {classes} "
+            "classes — fit on the ID split that the network was trained on"
+        )
+    return labels

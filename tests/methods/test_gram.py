@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+
+from openbench.backbones.reduction import reduce_map
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import FieldError, MethodError, NotFittedError
+from openbench.methods.gram import Gram, _drawn
+
+SHAPES = {"stage1": (3, 4, 4), "stage2": (5, 2, 3)}
+
+
+def data(n: int, c: int = 4, seed: int = 0, dead: bool = False) -> dict:
+    """Raw maps, logits and labels; class 1 is never a label and class 2 never a prediction."""
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.normal(size=(n, c))
+    labels = logits.argmax(axis=1)
+    labels[::7] = rng.integers(c, size=len(labels[::7]))
+    if c > 2:
+        labels[labels == 1] = 0
+        logits[:, 2] = -9
+    maps = {k: rng.normal(size=(n, *shape)) + labels[:, None, None, None] for k, shape in SHAPES.items()}
+    if dead:
+        maps["stage2"][:, 1] = 0
+    return {"logits": logits.astype(np.float32), "labels": labels, **{k: m.astype(np.float32) for k, m in maps.items()}}
+
+
+def columns(raw: dict, powers: int = 10) -> FeatureSet:
+    pool = "gram" if powers <= 5 else "gram10"
+    maps = {layer: reduce_map(torch.tensor(raw[layer]), pool) for layer in SHAPES}
+    return FeatureSet({Field.LOGITS: torch.tensor(raw["logits"]), Field.LABELS: torch.tensor(raw["labels"])}, maps)
+
+
+def rows_of(one: np.ndarray, powers: int) -> np.ndarray:
+    """Row sums of one sample's Gram matrices, formed whole, with signed roots; (channels, powers)."""
+    f = one.reshape(len(one), -1).astype(np.float64)
+    sums = [(f**p @ (f**p).T).sum(axis=1) for p in range(1, powers + 1)]
+    return np.stack([np.sign(s) * np.abs(s) ** (1 / p) for p, s in enumerate(sums, start=1)], axis=1)
+
+
+def by_loops(train: dict, test: dict, powers: int, form: str, held: np.ndarray) -> np.ndarray:
+    """Sample by sample and class by class, from raw maps."""
+    p_train, p_test = (softmax(raw["logits"].astype(np.float64), axis=1) for raw in (train, test))
+    of = p_train.argmax(axis=1) if form == "paper" else train["labels"]
+    used = np.flatnonzero(~held)
+
+    def deviation(layer: str, one: np.ndarray, predicted: int) -> float:
+        chosen = [i for i in used if of[i] == predicted] or used
+        known = np.stack([rows_of(train[layer][i], powers) for i in chosen])
+        low, high, g = known.min(axis=0), known.max(axis=0), rows_of(one, powers)
+        below, above = np.maximum(low - g, 0), np.maximum(g - high, 0)
+        return float((below / abs(low + 1e-6) + above / abs(high + 1e-6)).sum())
+
+    score = np.zeros(len(test["labels"]))
+    for layer in SHAPES:
+        own = [deviation(layer, train[layer][i], p_train[i].argmax()) for i in np.flatnonzero(held)]
+        own = own / p_train[held].max(axis=1) if form == "paper" else own
+        found = [deviation(layer, test[layer][i], p_test[i].argmax()) for i in range(len(score))]
+        score += np.array(found) / (np.mean(own) + 1e-7)
+    return score / p_test.max(axis=1)
+
+
+@pytest.mark.parametrize("form", ["paper", "openood"])
+@pytest.mark.parametrize("powers", [1, 5, 10])
+@pytest.mark.parametrize("c", [2, 4])
+def test_equals_loops_over_whole_gram_matrices(c, powers, form):
+    train, test = data(80, c), data(20, c, seed=1)
+    method = Gram(list(SHAPES), powers, form, held_out=0.2, seed=3).fit(columns(train, powers), None)
+    expected = by_loops(train, test, powers, form, _drawn(80, 0.2, 3).numpy())
+    # Small row sums are differences of large ones, and columns are float32.
+    np.testing.assert_allclose(method.score(columns(test, powers).without_labels()), expected, rtol=2e-3)
+
+
+def test_what_lies_within_the_range_of_its_class_scores_zero():
+    train = columns(data(60))
+    method = Gram(list(SHAPES)).fit(train, None)
+    held = _drawn(60, 0.1, 0)
+    scores = method.score(train.without_labels())
+    assert bool((scores[~held] == 0).all())
+    assert float(scores[held].sum()) > 0
+
+
+def test_doubling_one_row_beyond_its_range_adds_its_relative_excess():
+    """Closed form: one channel, one order, all training values 3: g = 6 deviates by (6 − 3)/3."""
+
+    def one(value: float, n: int) -> FeatureSet:
+        logits = torch.tensor([[0.0, 0.0]]).expand(n, 2)
+        maps = {"stage1": torch.full((n, 1, 10), value)}
+        return FeatureSet({Field.LOGITS: logits, Field.LABELS: torch.zeros(n, dtype=torch.int64)}, maps)
+
+    method = Gram(["stage1"], powers=10).fit(one(3.0, 20), None)
+    for value in (6.0, 1.5):
+        excess = 10 * abs(value - 3) / 3
+        # Nothing held out deviates: the scale is 1e-7; p̂ = 1/2.
+        np.testing.assert_allclose(method.score(one(value, 2).without_labels()), 2 * excess / 1e-7, rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["paper", "openood"])
+def test_a_thousand_classes_with_few_samples_and_dead_channels(form):
+    train, test = data(300, 1000, dead=True), data(50, 1000, seed=1, dead=True)
+    method = Gram(list(SHAPES), 10, form, held_out=0.2, seed=3).fit(columns(train), None)
+    expected = by_loops(train, test, 10, form, _drawn(300, 0.2, 3).numpy())
+    np.testing.assert_allclose(method.score(columns(test).without_labels()), expected, rtol=2e-3)
+
+
+def test_fit_does_not_depend_on_how_rows_are_batched(monkeypatch):
+    train, test = columns(data(100)), columns(data(20, seed=1)).without_labels()
+    whole = Gram(list(SHAPES)).fit(train, None).score(test)
+    monkeypatch.setattr("openbench.methods.gram._ROWS", 7)
+    np.testing.assert_allclose(Gram(list(SHAPES)).fit(train, None).score(test), whole, rtol=1e-6)
+
+
+def test_held_out_is_the_share_asked_for_and_never_empty():
+    assert abs(float(_drawn(10000, 0.1, 0).float().mean()) - 0.1) < 0.01
+    assert int(_drawn(3, 1e-9, 0).sum()) == 1
+    assert not torch.equal(_drawn(100, 0.5, 0), _drawn(100, 0.5, 1))
+
+
+def test_orders_and_layers_choose_what_is_read():
+    assert Gram(powers=5).request.pool == "gram"
+    assert Gram(powers=6).request.pool == "gram10"
+    assert Gram().request.layers == ("stage1", "stage2", "stage3", "stage4")
+    with pytest.raises(FieldError, match="stage3"):
+        Gram().fit(columns(data(20)), None)
+
+
+def test_what_cannot_be_fitted_is_refused():
+    train = columns(data(20))
+    with pytest.raises(MethodError, match="at least 2 needed"):
+        Gram(list(SHAPES)).fit(train[:1], None)
+    train.columns[Field.LABELS][:] = 4
+    with pytest.raises(MethodError, match="label is 4 — 0 to 3"):
+        Gram(list(SHAPES), form="openood").fit(train, None)
+    with pytest.raises(NotFittedError):
+        Gram(list(SHAPES)).score(train)
+
+
+@pytest.mark.parametrize("wrong", [{"layers": []}, {"powers": 11}, {"powers": 0}, {"form": "head"}, {"held_out": 1.0}])
+def test_impossible_hyper_parameters_are_refused(wrong):
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        Gram(**wrong)
