@@ -39,8 +39,8 @@ def build(node: Mapping[str, Any], where: str = "config", **extra: Any) -> Any:
     Args:
         node: a plain, resolved mapping.
         where: the node's name in messages, e.g. `method`.
-        **extra: values that the caller adds where the node leaves the key out or null; ignored if the target does not
-            take them.
+        **extra: values that the caller adds where the node, or one within it, leaves the key out or null; ignored if
+            the target does not take them.
 
     Raises:
         ConfigError: a key that the target does not take, or one that it needs and does not get.
@@ -52,7 +52,7 @@ def build(node: Mapping[str, Any], where: str = "config", **extra: Any) -> Any:
         if name in parameters and keys.get(name) is None:
             keys[name] = value
     check_keys(keys, parameters, where)
-    return target(**{k: _value(v, f"{where}.{k}") for k, v in keys.items()})
+    return target(**{k: _value(v, f"{where}.{k}", extra) for k, v in keys.items()})
 
 
 def check_keys(keys: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter], where: str) -> None:
@@ -68,9 +68,11 @@ def check_keys(keys: Mapping[str, Any], parameters: Mapping[str, inspect.Paramet
         raise ConfigError(f"{where}: missing {', '.join(missing)} — the target needs them; add them to the yaml")
 
 
-def _value(value: Any, where: str) -> Any:
+def _value(value: Any, where: str, extra: Mapping[str, Any]) -> Any:
+    if isinstance(value, Mapping) and TARGET in value:
+        return build(value, where, **extra)
     if isinstance(value, Mapping):
-        return build(value, where) if TARGET in value else {k: _value(v, f"{where}.{k}") for k, v in value.items()}
+        return {k: _value(v, f"{where}.{k}", extra) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_value(v, where) for v in value]
+        return [_value(v, where, extra) for v in value]
     return value

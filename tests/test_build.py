@@ -34,6 +34,14 @@ def test_private_keys_are_left_out():
     assert build({"_target_": WHOLE, "name": "x", "_space_": {"name": ["a"]}}) == Whole("x")
 
 
+def test_extra_values_reach_nodes_within():
+    node = {"_target_": WHOLE, "name": "x", "part": {"_target_": WHOLE, "name": "y"}, "parts": [{"_target_": PART}]}
+    whole = build(node, extra=5, size=3)
+    assert (whole.extra, whole.part.extra, whole.parts) == (5, 5, [Part(3)])
+    node["parts"][0]["size"] = 2
+    assert build(node, size=3).parts == [Part(2)]
+
+
 def test_extra_values_fill_only_what_is_absent_or_null():
     node = {"_target_": WHOLE, "name": "x", "extra": None}
     assert build(node, extra=5, unknown=1).extra == 5

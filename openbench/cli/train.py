@@ -22,8 +22,7 @@ def act(call: Call) -> tuple[int, str]:
     from openbench.training.team import team
 
     trained = api.train(call.config, call.runtime, call.say)
-    weights = trained.checkpoint.weights if trained.checkpoint else "comes with weights"
-    line = f"{trained.backbone.name}: {weights}"
+    line = f"{trained.backbone.name}: {trained.source}"
     if team(call.runtime.get("device", "auto")).leads:
         print(line)
     return OK, line

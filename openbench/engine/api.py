@@ -6,6 +6,7 @@ from typing import Any
 
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
+from openbench.backbones.ensemble import Ensemble
 from openbench.build import TARGET, build
 from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
@@ -24,6 +25,7 @@ from openbench.errors import ConfigError
 from openbench.metrics.suite import MetricOptions
 from openbench.results.store import RecordStore
 from openbench.training.ensure import Trained, ensure_trained
+from openbench.training.members import ensure_members
 from openbench.training.team import require_one_process
 
 Config = Mapping[str, Any]
@@ -182,7 +184,8 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
 
 
 def _trained(config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say) -> Trained:
-    return ensure_trained(backbone, benchmark, config, runtime, say)
+    ensure = ensure_members if isinstance(backbone, Ensemble) else ensure_trained
+    return ensure(backbone, benchmark, config, runtime, say)  # type: ignore[arg-type]
 
 
 def _options(kind: type[Any], node: Config, where: str) -> Any:

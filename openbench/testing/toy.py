@@ -110,4 +110,7 @@ def _outputs_of_trainings(features: Tensor, head: Head) -> dict[str, Tensor]:
     rotations = lead[:, None, None] * torch.eye(4) + 0.1
     found = {"confidence": lead[:, None], "second_head": second, "rotations": rotations.flatten(1)}
     found |= {"turned": sure * logits, "others": -lead[:, None] * torch.tensor([1.0, 0.2]), "variance": 1 - sure}
-    return {name: output[:, :, None, None] for name, output in found.items()}
+    maps = {name: output[:, :, None, None] for name, output in found.items()}
+    # Three members of an ensemble, which differ where the head is unsure.
+    apart = torch.tensor([-1.0, 0.0, 1.0])[:, None] * (1 - sure)[:, None] * logits.roll(1, dims=1)[:, None]
+    return maps | {"members": (logits[:, None] + apart)[..., None]}

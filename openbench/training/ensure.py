@@ -57,13 +57,24 @@ class Trained:
 
     Args:
         backbone: with weights.
-        checkpoint: where they came from; None if the backbone brought its own.
+        checkpoint: where they came from; None if the backbone brought its own, or has members.
+        members: the networks of an ensemble, each with where its weights came from.
     """
 
     backbone: Backbone
     checkpoint: Checkpoint | None
+    members: tuple["Trained", ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The files of the weights, one a line, or that the backbone brought them."""
+        if self.members:
+            return "".join(f"\n  {member.source}" for member in self.members)
+        return "comes with weights" if self.checkpoint is None else str(self.checkpoint.weights)
 
     def __str__(self) -> str:
+        if self.members:
+            return "\n".join([f"{self.backbone.name}:", *(f"  {member}" for member in self.members)])
         if self.checkpoint is None:
             return f"{self.backbone.name}: comes with weights"
         info = self.checkpoint.info

@@ -22,6 +22,11 @@ BENCHMARK = {"num_classes": 6, "preprocess": Preprocess(32, 32), "classes": ("a"
 def node(path: Path) -> dict[str, Any]:
     resolved = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     assert isinstance(resolved, dict)
+    # A default like `/backbone@member: resnet18_cifar` puts another file's node there.
+    for default in resolved.pop("defaults", []):
+        if isinstance(default, dict):
+            ((place, name),) = default.items()
+            resolved[place.partition("@")[2]] = node(path.with_name(f"{name}.yaml"))
     return {str(key): value for key, value in resolved.items()}
 
 

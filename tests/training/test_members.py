@@ -1,0 +1,63 @@
+"""Networks of an ensemble: trained as networks of their own, found again, shared with runs of one network."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_checkpoints import CONFIG, Setting
+from training_toys import backbone, benchmark
+
+from openbench.backbones.ensemble import Ensemble, ensemble
+from openbench.core.request import Request
+from openbench.errors import CheckpointError
+from openbench.training.ensure import Trained, ensure_trained
+from openbench.training.members import ensure_members
+
+
+def ensured(root: Path, seed: int = 0, members: int = 2, train: str = "auto") -> tuple[Trained, list[str]]:
+    said: list[str] = []
+    config = {**CONFIG, "seed": seed, "backbone": {"name": "ensemble", "member": {"name": "toy"}}}
+    waiting = ensemble("ensemble", backbone(), members=members)
+    return ensure_members(waiting, benchmark(), config, Setting(root, train), said.append), said
+
+
+def test_members_are_the_networks_of_their_seeds(tmp_path: Path) -> None:
+    found, said = ensured(tmp_path, seed=3)
+    alone = [ensure_trained(backbone(), benchmark(), {**CONFIG, "seed": s}, Setting(tmp_path)).backbone for s in (6, 7)]
+    assert len(said) == 2, "each member is trained once, and found by runs of the network alone"
+    assert isinstance(found.backbone, Ensemble)
+    assert [m.digest for m in found.backbone.members] == [b.digest for b in alone]
+    images = torch.rand(5, 3, 8, 8)
+    mean = torch.stack([b.outputs(images, Request()).logits for b in alone]).mean(dim=0)
+    torch.testing.assert_close(found.backbone.outputs(images, Request()).logits, mean, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_trained_is_found_and_seeds_share_no_member(tmp_path: Path) -> None:
+    first, _ = ensured(tmp_path)
+    again, said = ensured(tmp_path)
+    assert said == []
+    assert again.backbone.digest == first.backbone.digest
+    other, said = ensured(tmp_path, seed=1)
+    assert len(said) == 2
+    digests = [member.digest for found in (first, other) for member in found.backbone.members]
+    assert len(set(digests)) == 4
+
+
+def test_a_missing_member_is_an_error_with_the_command_that_trains_it(tmp_path: Path) -> None:
+    ensured(tmp_path, members=2)
+    with pytest.raises(CheckpointError, match=r"train \+benchmark=toys backbone=toy .*seed=2"):
+        ensured(tmp_path, members=3, train="never")
+
+
+def test_an_ensemble_with_weights_is_returned_as_it_is(tmp_path: Path) -> None:
+    found, _ = ensured(tmp_path / "a")
+    again = ensure_members(found.backbone, benchmark(), CONFIG, Setting(tmp_path / "b", "force"))
+    assert again.backbone is found.backbone
+    assert not (tmp_path / "b").exists()
+
+
+def test_it_says_where_every_members_weights_are(tmp_path: Path) -> None:
+    found, _ = ensured(tmp_path)
+    for member in found.members:
+        assert str(member.checkpoint.weights) in str(found)
+        assert str(member.checkpoint.weights) in found.source
