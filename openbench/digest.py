@@ -61,7 +61,7 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return {"__array__": array_sha256(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if not _still_as_before(value, f)}
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if not still_as_before(value, f)}
         return {"__type__": type(value).__qualname__, **_canonical(fields)}
     if isinstance(value, Mapping):
         return {str(_canonical(k)): _canonical(v) for k, v in value.items()}
@@ -72,5 +72,6 @@ def _canonical(value: Any) -> Any:
     raise TypeError(f"digest: a {type(value).__name__} has no canonical form")
 
 
-def _still_as_before(value: Any, field: dataclasses.Field[Any]) -> bool:
+def still_as_before(value: Any, field: dataclasses.Field[Any]) -> bool:
+    """Whether a dataclass's field is marked LATER and has its default, so that nothing shows that it came."""
     return bool(field.metadata.get(LATER)) and getattr(value, field.name) == field.default

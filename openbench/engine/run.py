@@ -1,7 +1,7 @@
 """One run: features from the cache, tuning on validation, scores, metrics, one write-once record."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SplitScores
-from openbench.digest import digest
+from openbench.digest import digest, still_as_before
 from openbench.engine.clock import Clock
 from openbench.engine.evaluate import FeatureSource, Fitting, class_scores, fit, score_splits, with_params
 from openbench.engine.provenance import provenance
@@ -237,8 +237,18 @@ def _class_scores(
 
 
 def plain_params(method: Method) -> dict[str, object]:
-    """The hyper-parameters as a record holds them: a method among them as its name with what it was given."""
-    return {name: repr(value) if isinstance(value, Method) else value for name, value in method.params().items()}
+    """The hyper-parameters as a record holds them: a method among them as its name with what it was given.
+
+    One that came after records had been written is left out while it has its default, so that these reproduce.
+    """
+    late = {f.name for f in fields(method) if still_as_before(method, f)}  # type: ignore[arg-type]
+    kept = {name: value for name, value in method.params().items() if name not in late}
+    return {name: _written(value) if isinstance(value, Method) else value for name, value in kept.items()}
+
+
+def _written(method: Method) -> str:
+    """A method's name with what it was given, as Python writes it."""
+    return f"{type(method).__qualname__}({', '.join(f'{k}={v!r}' for k, v in plain_params(method).items())})"
 
 
 def metric_sets(

@@ -1,6 +1,6 @@
 """Distance to the k-th nearest training feature."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
+from openbench.digest import LATER
 from openbench.errors import MethodError
 from openbench.methods._stats import row_normalise
 
@@ -30,6 +31,9 @@ class KNN(Method):
             which `probes` are searched) and `hnsw` (32 links) are approximate. A query for which they find fewer than
             k neighbours is searched exactly.
         probes: lists searched by `ivf`.
+        normalise: whether features are brought to unit length, as in the paper. Without it the score is ‖f − f₍k₎‖²,
+            the distance of classical outlier detection (Ramaswamy et al., SIGMOD 2000); for tables, whose rows have
+            lengths that count.
 
     Raises:
         MethodError: k < 1, an unknown index, or fewer than k training samples.
@@ -45,6 +49,7 @@ class KNN(Method):
     k: int = 50
     index: Index = "exact"
     probes: int = 16
+    normalise: bool = field(default=True, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""
@@ -61,6 +66,8 @@ class KNN(Method):
         self.bank_ = train.features
         self.labels_ = train.labels.cpu() if Field.LABELS in train else None
         tiny = torch.finfo(self.bank_.dtype).tiny
+        # Products of plain features lose digits to a common offset: the mean is taken off first.
+        self.centre_ = None if self.normalise else self.bank_.mean(dim=0).cpu()
         norms = [rows.features.norm(dim=1).cpu() for rows in train.batches(_BANK_CHUNK)]
         self.scale_ = 1 / torch.cat(norms).clamp(min=tiny)
         self.faiss_: Any = None if self.index == "exact" else self._build_faiss(train)
@@ -69,8 +76,10 @@ class KNN(Method):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         self.learnt("bank_")
-        queries = row_normalise(x.features)
+        queries = self._placed(x.features)
         similarity, index = self._search(queries)
+        if not self.normalise:
+            return self._farthest(queries, index)
         neighbour = index.gather(1, similarity.min(dim=1, keepdim=True).indices)[:, 0]
         # 2 − 2cos loses digits for close neighbours; the difference itself does not.
         found = self.bank_[neighbour.cpu()].to(queries.device)
@@ -84,13 +93,17 @@ class KNN(Method):
         self.learnt("bank_")
         if self.labels_ is None:
             return None
-        queries = row_normalise(x.features)
+        queries = self._placed(x.features)
         by_class = queries.new_full((len(queries), int(self.labels_.max()) + 1), float("inf"))
         for y in range(by_class.shape[1]):
             members = torch.nonzero(self.labels_ == y)[:, 0]
             if len(members):
-                bank = row_normalise(self.bank_[members].to(queries.device))
+                bank = self._placed(self.bank_[members].to(queries.device))
                 k = min(self.k, len(members))
+                if not self.normalise:
+                    index = members[_nearest(queries, bank, k, bank.square().sum(dim=1) / 2)[1].cpu()]
+                    by_class[:, y] = self._farthest(queries, index)
+                    continue
                 nearest = [(q @ bank.T).topk(k, dim=1, sorted=False)[0] for q in torch.split(queries, _QUERY_CHUNK)]
                 by_class[:, y] = (2 - 2 * torch.cat(nearest).amin(dim=1)).clamp(min=0)
         return by_class
@@ -98,7 +111,19 @@ class KNN(Method):
     def neighbours(self, x: FeatureSet) -> Tensor:
         """Return the indices (n, k) of the k nearest training samples, in no particular order."""
         self.learnt("bank_")
-        return self._search(row_normalise(x.features))[1]
+        return self._search(self._placed(x.features))[1]
+
+    def _placed(self, features: Tensor) -> Tensor:
+        """Features as they are searched: on the unit sphere, or around the mean of training."""
+        return row_normalise(features) if self.centre_ is None else features - self.centre_.to(features.device)
+
+    def _farthest(self, queries: Tensor, index: Tensor) -> Tensor:
+        """Squared distances (n,) to the farthest of the bank's rows `index` (n, k), free of the products' rounding."""
+        parts = []
+        for rows, places in zip(torch.split(queries, _QUERY_CHUNK), torch.split(index, _QUERY_CHUNK), strict=True):
+            found = self._placed(self.bank_[places.cpu()].to(queries.device))
+            parts.append((rows[:, None] - found).square().sum(dim=2).amax(dim=1))
+        return torch.cat(parts)
 
     def _search(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and bank indices (n, k) of the k nearest, unordered."""
@@ -116,8 +141,13 @@ class KNN(Method):
         index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
         for start in range(0, len(self.bank_), _BANK_CHUNK):
             stop = start + _BANK_CHUNK
-            scale = self.scale_[start:stop].to(queries.device)
-            top, place = _nearest(queries, self.bank_[start:stop].to(queries.device) * scale[:, None], self.k)
+            block = self.bank_[start:stop].to(queries.device)
+            if self.normalise:
+                scale = self.scale_[start:stop].to(queries.device)
+                top, place = _nearest(queries, block * scale[:, None], self.k)
+            else:
+                block = self._placed(block)
+                top, place = _nearest(queries, block, self.k, block.square().sum(dim=1) / 2)
             best, index = torch.cat([best, top], dim=1), torch.cat([index, place + start], dim=1)
             if best.shape[1] > self.k:
                 best, chosen = best.topk(self.k, dim=1, sorted=False)
@@ -135,10 +165,10 @@ class KNN(Method):
             # faiss' own k-means wants about 40 points per list and is deterministic for given points.
             sample = np.random.default_rng(0).permutation(n)[: 64 * lists]
             points = train.features[torch.from_numpy(np.sort(sample))]
-            built.train(row_normalise(points).float().numpy())
+            built.train(self._placed(points).float().numpy())
             built.nprobe = min(self.probes, lists)
         for rows in train.batches(_BANK_CHUNK):
-            built.add(row_normalise(rows.features).cpu().float().contiguous().numpy())
+            built.add(self._placed(rows.features).cpu().float().contiguous().numpy())
         if self.index == "hnsw":
             built.hnsw.efSearch = max(2 * self.k, 64)
         return built
@@ -165,13 +195,19 @@ class KNN(Method):
         self.__dict__.update(state)
 
 
-def _nearest(queries: Tensor, block: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Cosines and rows (n, min(k, rows)) of the unit rows of `block` nearest to the unit `queries`, unordered."""
+def _nearest(queries: Tensor, block: Tensor, k: int, offset: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Products and rows (n, min(k, rows)) of the rows of `block` with the largest with `queries`, unordered.
+
+    On the unit sphere these are cosines and the nearest rows; elsewhere so once half of each row's squared length,
+    `offset`, is taken off.
+    """
     # One buffer for all products: fresh memory would cost as much as the selection does.
     buffer = queries.new_empty(min(_QUERY_CHUNK, len(queries)) * len(block))
     found = []
     for part in torch.split(queries, _QUERY_CHUNK):
         cosine = buffer[: len(part) * len(block)].view(len(part), len(block))
         torch.mm(part, block.T, out=cosine)
+        if offset is not None:
+            cosine -= offset
         found.append(cosine.topk(min(k, len(block)), dim=1, sorted=False))
     return torch.cat([values for values, _ in found]), torch.cat([places for _, places in found])

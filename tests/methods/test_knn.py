@@ -6,9 +6,12 @@ from sklearn.neighbors import NearestNeighbors
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
+from openbench.engine.run import plain_params
 from openbench.errors import MethodError
 from openbench.methods import knn
+from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
+from openbench.methods.msp import MSP
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -96,3 +99,54 @@ def test_length_of_features_does_not_matter():
     method = KNN(10).fit(data.train, None)
     stretched = FeatureSet({Field.FEATURES: data.test.features * torch.logspace(-3, 3, 600)[:, None]})
     torch.testing.assert_close(method.score(stretched), method.score(data.test), rtol=1e-4, atol=1e-6)
+
+
+def plain_by_sklearn(data, k: int) -> np.ndarray:
+    return (
+        NearestNeighbors(n_neighbors=k, algorithm="kd_tree").fit(f(data.train)).kneighbors(f(data.test))[0][:, -1] ** 2
+    )
+
+
+@pytest.mark.parametrize("index", ["exact", "faiss_flat", "ivf"])
+@pytest.mark.parametrize("k", [1, 50, 600])
+@pytest.mark.parametrize("kind", ["rectified", "signed", "dead"])
+def test_without_normalisation_equals_sklearn_on_the_features_themselves(kind, k, index):
+    data = problem(kind)
+    assert_equal(scores(KNN(k, index=index, probes=24, normalise=False), data), plain_by_sklearn(data, k))
+
+
+def test_without_normalisation_blocks_leave_no_trace(monkeypatch):
+    data = problem()
+    monkeypatch.setattr(knn, "_BANK_CHUNK", 37)
+    monkeypatch.setattr(knn, "_QUERY_CHUNK", 11)
+    assert_equal(scores(KNN(50, normalise=False), data), plain_by_sklearn(data, 50))
+
+
+def test_a_common_offset_costs_no_digits():
+    """Squares of 1e3 in float32 are good to 0.06; the distances between samples are of order 1."""
+    data = problem("signed")
+    far = [FeatureSet({Field.FEATURES: x.features + 1000}) for x in (data.train, data.test)]
+    moved = KNN(5, normalise=False).fit(far[0], None).score(far[1])
+    near = NearestNeighbors(n_neighbors=5).fit(f(far[0])).kneighbors(f(far[1]))[0][:, -1] ** 2
+    assert_equal(moved, near, rtol=1e-4)
+
+
+def test_without_normalisation_class_scores_are_distances_within_each_class():
+    data = problem("signed")
+    labels = data.train.labels.numpy()
+    found = KNN(7, normalise=False).fit(data.train, None).class_scores(data.test).numpy()
+    for y in range(found.shape[1]):
+        own = f(data.train)[labels == y]
+        if len(own):
+            k = min(7, len(own))
+            expected = NearestNeighbors(n_neighbors=k).fit(own).kneighbors(f(data.test))[0][:, -1] ** 2
+            assert_equal(found[:, y], expected)
+        else:
+            assert np.isinf(found[:, y]).all()
+
+
+def test_the_option_shows_in_a_record_only_where_it_is_used():
+    """Records made before it existed must still be reproduced."""
+    assert set(plain_params(KNN())) == {"k", "index", "probes"}
+    assert plain_params(KNN(normalise=False))["normalise"] is False
+    assert plain_params(DoubleScore(MSP(), KNN()))["ood"] == "KNN(k=50, index='exact', probes=16)"
