@@ -63,8 +63,12 @@ class OpenMax(Method):
                 "at least one is needed; check that logits and labels belong to the same classes"
             )
         self.means_ = sums / counts.clamp(min=1)[:, None]
-        far = [(torch.linalg.vector_norm(z - self.means_[y], dim=1), y) for z, y in _correct(train)]
-        distances, labels = torch.cat([d for d, _ in far]), torch.cat([y for _, y in far])
+        # Made whole at once: parts kept between large temporaries would hold on to the memory of those.
+        distances, labels, done = sums.new_empty(int(counts.sum())), counts.new_empty(int(counts.sum())), 0
+        for z, y in _correct(train):
+            part = slice(done, done + len(y))
+            distances[part], labels[part] = torch.linalg.vector_norm(z - self.means_[y], dim=1), y
+            done += len(y)
         tails = _largest_per_class(distances, labels, counts, self.tail)
         self.start_ = tails.nan_to_num(nan=torch.inf).amin(dim=1)
         self.shape_, self.log_scale_ = _weibull(tails - self.start_[:, None])
