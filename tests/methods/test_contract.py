@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+import torch
 import yaml
 
 import openbench.methods
@@ -13,6 +14,7 @@ from openbench.build import build, target_of
 from openbench.core.composite import Composite
 from openbench.errors import NotApplicableError
 from openbench.testing.checks import all_checks
+from openbench.testing.toy import declared, planted
 
 NODES = {
     file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -90,6 +92,22 @@ def test_method_keeps_the_contract(variant, check, request):
     except NotApplicableError as error:
         pytest.skip(str(error))
     check(lambda: build(node, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, node in NODES.items() if target_of(node).read_by_score])
+def test_fit_does_not_read_what_is_declared_for_the_score_alone(name):
+    node, data = {**NODES[name], **SHORTER.get(name, {})}, planted()
+    for key in target_of(node).read_by_score:
+        other = next(value for value in node["_space_"][key] if value != node[key])
+        changed, fresh = build(node, name), build({**node, key: other}, name)
+        for method in (changed, fresh):
+            method.fit(data.for_fit(method.request), data.head if method.request.head else None)
+        x = declared(data.ood_test, changed.request).without_labels()
+        before = changed.score(x)
+        setattr(changed, key, other)
+        assert torch.equal(changed.score(x), fresh.score(x))
+        assert not torch.equal(changed.score(x), before)
 
 
 @pytest.mark.parametrize("name", sorted(set(NODES) - COMPOSITES - PRESETS))
