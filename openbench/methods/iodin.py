@@ -1,16 +1,14 @@
 """ODIN with a step of one input element."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar
 
 from torch import Tensor
 
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Perturb, Request
-from openbench.methods._stats import log_odds_against_top, softmax_shortfall
-
-Scale = Literal["log_odds", "probability"]
+from openbench.methods._input_step import Scale, check_step, shortfall
 
 
 @dataclass
@@ -47,9 +45,7 @@ class IODIN(Method):
 
     def __post_init__(self) -> None:
         """Check temperature and step."""
-        self.require(self.temperature > 0, "temperature", "> 0")
-        self.require(self.epsilon >= 0, "epsilon", "≥ 0")
-        self.require(self.scale in get_args(Scale), "scale", ", ".join(get_args(Scale)))
+        check_step(self)
 
     @property
     def request(self) -> Request:
@@ -58,6 +54,4 @@ class IODIN(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        if self.scale == "probability":
-            return softmax_shortfall(x.logits, self.temperature)
-        return log_odds_against_top(x.logits, self.temperature)
+        return shortfall(x.logits, self.temperature, self.scale)
