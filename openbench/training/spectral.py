@@ -44,7 +44,7 @@ class SpectralBound(nn.Module):
             if isinstance(part, nn.Conv2d | nn.Linear) and part is not skip
         ]
         for i, matrix in enumerate(self._matrices(network)):
-            self.register_buffer(f"left{i}", _iterated(matrix, torch.randn(len(matrix)), _WARM_UP))
+            self.register_buffer(f"left{i}", _iterated(matrix, torch.randn(len(matrix)).to(matrix), _WARM_UP))
 
     @torch.no_grad()
     def hold(self, network: nn.Module) -> None:
