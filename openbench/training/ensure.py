@@ -1,7 +1,7 @@
 """Weights for a backbone that has none: found, or trained first, or an error with the command that trains them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +9,7 @@ from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.build import TARGET, build
 from openbench.core.benchmark import Benchmark
+from openbench.data.packed import packed
 from openbench.errors import CheckpointError, ConfigError
 from openbench.training.base import TrainingMethod
 from openbench.training.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
@@ -155,6 +156,17 @@ def _train(job: TrainingJob, runtime: TrainingRuntime, say: Callable[[str], None
         what = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
         if together.leads:
             say(f"{job}: {why} — {what} — {folder}")
-        train(job, folder, settings, first)
+        train(_packed(job, runtime), folder, settings, first)
 
     return obtain(job, runtime.checkpoints, start, anew=anew, team=together)
+
+
+def _packed(job: TrainingJob, runtime: TrainingRuntime) -> TrainingJob:
+    """The same job on arrays of pixels: small image files are decoded once, for all trainings and extractions."""
+    folder = runtime.checkpoints.parent / "images"
+    return replace(
+        job,
+        id_train=packed(job.id_train, folder, runtime.workers),
+        id_val=packed(job.id_val, folder, runtime.workers),
+        ood_train=None if job.ood_train is None else packed(job.ood_train, folder, runtime.workers),
+    )
