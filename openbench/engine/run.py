@@ -111,8 +111,11 @@ class CachedFeatures:
 def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOutcome:
     """Carry out a run, or return its record if it is there.
 
+    If another job writes the same record meanwhile, it is verified: whoever came first, both know that it reproduces.
+
     Raises:
-        RecordError: the record exists and `on_existing=error`, or it does not reproduce under `on_existing=verify`.
+        RecordError: the record exists and `on_existing=error`, or it does not reproduce under `on_existing=verify` or
+            in another job.
         OpenbenchError: whatever is wrong with data, cache, method or scores.
     """
     records = RecordStore(runtime.records)
@@ -127,16 +130,31 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOut
     records.check_writable()
     record, scores = compute(spec, runtime, say)
     if existing is not None:
-        differences = verify(existing[0], record)
-        if differences:
-            shown = "; ".join(str(d) for d in differences[:5])
-            raise RecordError(
-                f"record {spec.run_id} does not reproduce: {len(differences)} values differ — {shown} — "
-                f"compare versions in its provenance ({existing[1]})"
-            )
-        return RunOutcome(*existing, status="verified")
+        return _verified(*existing, record)
     ScoreStore(runtime.scores).write(spec.run_id, scores)
-    return RunOutcome(record, records.write(record), status="written")
+    try:
+        return RunOutcome(record, records.write(record), status="written")
+    except RecordError:
+        written_meanwhile = records.find(spec.run_id)
+        if written_meanwhile is None or runtime.on_existing == "error":
+            raise
+    return _verified(*written_meanwhile, record)
+
+
+def _verified(old: ResultRecord, path: Path, new: ResultRecord) -> RunOutcome:
+    """The outcome of a run whose record is there.
+
+    Raises:
+        RecordError: it does not reproduce.
+    """
+    differences = verify(old, new)
+    if differences:
+        shown = "; ".join(str(d) for d in differences[:5])
+        raise RecordError(
+            f"record {old.run_id} does not reproduce: {len(differences)} values differ — {shown} — "
+            f"compare versions in its provenance ({path})"
+        )
+    return RunOutcome(old, path, status="verified")
 
 
 def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, list[SplitScores]]:
@@ -148,7 +166,7 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, li
     features = CachedFeatures(feature_store(runtime), backbone, clock)
     fitting = Fitting.of(benchmark, backbone.head)
     with clock.stage("tune"):
-        tuned = _tune(spec, TuneSetup(features, fitting, device, runtime.score_batch), say)
+        tuned = _tune(spec, features, fitting, (device, runtime.score_batch), say)
     with clock.stage("fit"):
         method = tuned.fitted or fit(with_params(spec.method, tuned.params), fitting, features, device)
     splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None)
@@ -183,17 +201,9 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, li
     return record, scores
 
 
-@dataclass(frozen=True)
-class TuneSetup:
-    """What tuning shares with the rest of the run; the test splits are not among it."""
-
-    features: CachedFeatures
-    fitting: Fitting
-    device: torch.device
-    batch: int
-
-
-def _tune(spec: RunSpec, setup: TuneSetup, say: Say) -> Tuned:
+def _tune(
+    spec: RunSpec, features: FeatureSource, fitting: Fitting, runtime: tuple[torch.device, int], say: Say
+) -> Tuned:
     if spec.tuning.strategy == "none" or not spec.space:
         return Tuned()
 
@@ -205,7 +215,7 @@ def _tune(spec: RunSpec, setup: TuneSetup, say: Say) -> Tuned:
 
     oracle = spec.tuning.strategy == "oracle"
     splits = TestSplits.of(spec.benchmark) if oracle else spec.benchmark.validation()
-    context = TuneContext(splits, setup.fitting, setup.features, setup.device, setup.batch, report)
+    context = TuneContext(splits, fitting, features, *runtime, report)
     if isinstance(spec.method, DoubleScore):
         return weigh(spec.method, spec.space, context)
     return tune(spec.method, spec.space, context)
