@@ -40,6 +40,20 @@ def test_an_architecture_of_the_leaderboard_is_not_mistaken_for_another(setup, n
     assert load_published(REFERENCE)[setup].near.value == pytest.approx(near)
 
 
+@pytest.mark.parametrize("benchmark", ["imagenet1k", "imagenet1k_fs"])
+def test_figures_of_networks_that_torchvision_releases_are_found_for_runs_on_their_weights(benchmark):
+    """Such runs train nothing, so their records say `released weights`; the published networks are the same ones."""
+    figures = load_published(REFERENCE)
+    backbones = {s.backbone for s in figures if s.benchmark == benchmark and s.training == "released weights"}
+    assert {"torchvision_resnet50", "torchvision_swin_t", "torchvision_vit_b_16"} <= backbones
+    released, trained = (
+        figures[Setup(benchmark, training, "torchvision_resnet50", "msp")]
+        for training in ("released weights", "cross_entropy")
+    )
+    assert released == trained
+    assert not any(s.training == "released weights" for s in figures if not s.benchmark.startswith("imagenet1k"))
+
+
 def test_full_spectrum_figures_belong_to_the_full_spectrum():
     figures = load_published(REFERENCE)
     plain = figures[Setup("imagenet1k", "cross_entropy", "torchvision_resnet50", "scale")]
