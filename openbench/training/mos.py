@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from openbench.errors import ConfigError, did_you_mean
 from openbench.training.base import Batch, Moment, Surface, TrainingData, TrainingMethod, features_and_logits, head_of
+from openbench.training.class_groups import Groups, assignment, checked, clustered
 from openbench.training.cross_entropy import CrossEntropy
-from openbench.training.groups import Groups, assignment, checked, clustered
 from openbench.training.mixing import blend, draw_share
 from openbench.training.outliers import FineTuning
 from openbench.training.recipe import Recipe

@@ -13,8 +13,8 @@ from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
 from openbench.training.checkpoints import obtain
+from openbench.training.class_groups import assignment, clustered
 from openbench.training.evaluated import evaluated
-from openbench.training.groups import assignment, clustered
 from openbench.training.images import hold
 from openbench.training.loop import train
 from openbench.training.mixing import blend, draw_share
