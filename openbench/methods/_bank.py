@@ -1,6 +1,7 @@
 """Exact distances to neighbours in a bank that may be larger than memory."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,6 +10,14 @@ from openbench.methods._stats import row_normalise
 
 _BANK_CHUNK = 32768
 _QUERY_CHUNK = 512
+
+
+class Vectors(Protocol):
+    """What a bank reads: a tensor, or what makes its rows when asked for them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice | Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -20,7 +29,7 @@ class Bank:
         unit: whether they are scaled to unit length when they are read.
     """
 
-    vectors: Tensor
+    vectors: Vectors
     unit: bool = False
 
     def __len__(self) -> int:

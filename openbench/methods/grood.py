@@ -45,12 +45,16 @@ class GROOD(Method):
         present = torch.bincount(train.labels.cpu(), minlength=len(means)).to(means.device) > 0
         prototypes = means[present]
         self.prototypes_ = torch.cat([prototypes, prototypes.mean(dim=0, keepdim=True)])
-        gradients = []
+        pulls, right = torch.empty(len(train), dtype=torch.float64), torch.empty(len(train), dtype=torch.bool)
+        done = 0
         for rows in train.batches():
-            right = rows.logits.argmax(dim=1) == rows.labels
-            gradients.append(self._gradients(rows.features[right]).float().cpu())
-        self.gradients_ = torch.cat(gradients)
-        if not len(self.gradients_):
+            part = slice(done, done + len(rows))
+            pulls[part] = self._pull(rows.features)[:, 0].cpu()
+            right[part] = (rows.logits.argmax(dim=1) == rows.labels).cpu()
+            done += len(rows)
+        kept = right.nonzero()[:, 0]
+        self.bank_ = _Gradients(train.features, kept, pulls[kept], self.prototypes_[-1].cpu())
+        if not len(self.bank_):
             raise MethodError(
                 f"GROOD.fit: none of {len(train)} training samples is classified correctly — at least 1 needed — look "
                 "at the checkpoint"
@@ -59,15 +63,38 @@ class GROOD(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        bank = Bank(self.learnt("gradients_"))
-        return bank.kth_squared_distance(self._gradients(x.features), 1).float()
+        self.learnt("bank_")
+        origin = self.prototypes_[-1].to(x.features.device)
+        gradients = self._pull(x.features) * (x.features.double() - origin)
+        return Bank(self.bank_).kth_squared_distance(gradients, 1).float()
 
-    def _gradients(self, features: Tensor) -> Tensor:
-        """(n, d) float64; zero where a feature is the OOD prototype itself."""
+    def _pull(self, features: Tensor) -> Tensor:
+        """π_o/‖f − o‖ (n, 1) float64, the factor of f − o in g; 0 where a feature is the OOD prototype itself."""
         prototypes = self.prototypes_.to(features.device)
-        away = features.double()
-        distances = torch.cdist(away, prototypes)
-        share = torch.softmax(-distances, dim=1)[:, -1:]
-        direction = away - prototypes[-1]
-        length: Tensor = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
-        return share * direction / length.clamp(min=torch.finfo(length.dtype).tiny)
+        distances = torch.cdist(features.double(), prototypes)
+        share, length = torch.softmax(-distances, dim=1)[:, -1:], distances[:, -1:]
+        return torch.where(length > 0, share / length, 0.0)
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """Gradients of training samples, made when they are read: stored, they would be as large as the features.
+
+    Args:
+        features: (n, d), memory-mapped or not.
+        kept: (m,) rows that count.
+        pulls: (m,) π_o/‖f − o‖ of these.
+        origin: o (d,).
+    """
+
+    features: Tensor
+    kept: Tensor
+    pulls: Tensor
+    origin: Tensor
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __getitem__(self, index: slice | Tensor) -> Tensor:
+        """Gradients `index`, (k, d) float64."""
+        return self.pulls[index, None] * (self.features[self.kept[index]].double() - self.origin)
