@@ -11,7 +11,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.engine.evaluate import Fitting, fit, predictions, score, score_splits, with_params
-from openbench.engine.tune import TuneContext, Tuning, tune
+from openbench.engine.tune import TuneContext, Tuning, _Candidates, tune
 from openbench.errors import ConfigError, FieldError, MethodError
 
 CPU = torch.device("cpu")
@@ -142,6 +142,13 @@ def test_settings_that_differ_in_what_score_reads_share_a_fit_and_give_the_trial
     shared, separate = ([(t["params"], t.get("auroc")) for t in tuned.trials] for tuned in found)
     assert shared == separate
     assert len({auroc for _, auroc in shared}) > 4
+
+
+def test_candidates_of_one_fit_are_objects_of_their_own():
+    candidates = _Candidates(Drawn(), context(Source()))
+    first, second = candidates({"weight": 1.0}), candidates({"weight": 2.0})
+    assert (first.weight, second.weight) == (1.0, 2.0)
+    assert first.mean_ is second.mean_
 
 
 def test_the_method_that_a_search_ends_with_is_handed_on_where_it_is_the_best_one():
