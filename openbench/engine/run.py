@@ -23,12 +23,14 @@ from openbench.digest import digest, still_as_before
 from openbench.engine.clock import Clock
 from openbench.engine.evaluate import FeatureSource, Fitting, class_scores, fit, score_splits, with_params
 from openbench.engine.provenance import provenance
+from openbench.engine.regress import regress
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TestSplits, TuneContext, Tuned, Tuning, tune
 from openbench.engine.weigh import weigh
 from openbench.errors import RecordError
 from openbench.features.store import FeatureStore
 from openbench.methods.double_score import DoubleScore
+from openbench.methods.mds_ensemble import MDSEnsemble
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
 from openbench.results.store import RecordStore, ScoreStore, verify
 
@@ -218,6 +220,8 @@ def _tune(
     context = TuneContext(splits, fitting, features, *runtime, report)
     if isinstance(spec.method, DoubleScore):
         return weigh(spec.method, spec.space, context)
+    if isinstance(spec.method, MDSEnsemble):
+        return regress(spec.method, spec.space, context)
     return tune(spec.method, spec.space, context)
 
 
