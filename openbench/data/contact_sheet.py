@@ -45,13 +45,15 @@ class SplitStats:
         size = f"{height}×{width}" if len(self.sizes) == 1 else f"{len(self.sizes)} sizes, mostly {height}×{width}"
         rgb = f"mean {_numbers(self.mean)}, std {_numbers(self.std)}"
         few, many = min(self.shown.values()), max(self.shown.values())
-        classes = f"{len(self.shown)} classes of {few} to {many}" if len(self.shown) > 1 else "classes not named"
+        several = len(self.shown) > 1
+        classes = f"{len(self.shown)} classes of {few} to {many}" if several else f"1 class of {many}"
+        classes = "classes not named" if set(self.shown) == {UNNAMED} else classes
         grey = f", {self.grey:.0%} grey" if self.grey else ""
         return f"{self.where}: {self.count} images, {size}, {rgb}{grey}; {classes}"
 
 
 def classes_shown(split: Split, names: tuple[str, ...]) -> list[str]:
-    """Return a class per image: the ID class where there is one, else the folder that the key names.
+    """Return a class per image: the ID class where there is one, else the set's only class, else the key's folder.
 
     Args:
         split: any.
@@ -59,6 +61,8 @@ def classes_shown(split: Split, names: tuple[str, ...]) -> list[str]:
     """
     if split.role.is_id:
         return [names[label] for label in split.labels]
+    if len(split.classes) == 1:
+        return list(split.classes) * len(split)
     folders = [key.rpartition("/")[0].rpartition("/")[2] for key in split.keys]
     # A folder that all images share is a part of the data set, such as `test`, rather than a class.
     return folders if len(set(folders)) > 1 else [UNNAMED] * len(folders)

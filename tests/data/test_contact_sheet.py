@@ -40,9 +40,15 @@ def test_an_ood_image_is_called_after_its_folder_unless_all_share_it(split):
     ood = replace(split, role=Role.FAR, labels=np.full(len(split), -1))
     by_class = replace(ood, keys=[f"set/{'ab'[i % 2]}/{i}.png" for i in range(len(ood))])
     assert set(classes_shown(by_class, ())) == {"a", "b"}
-    together = replace(ood, keys=[f"set/test/{i}.png" for i in range(len(ood))])
+    together = replace(ood, keys=[f"set/test/{i}.png" for i in range(len(ood))], classes=("a", "b"))
     assert set(classes_shown(together, ())) == {"-"}
     assert "classes not named" in str(stats_of(together, ()))
+
+
+def test_the_only_class_of_an_ood_set_is_named(split):
+    eight = replace(split, role=Role.NEAR, keys=[f"digits/8/{i}" for i in range(len(split))], classes=("8",))
+    assert set(classes_shown(eight, ())) == {"8"}
+    assert str(stats_of(eight, ())).endswith(f"; 1 class of {len(split)}")
 
 
 def test_a_sheet_shows_the_images_it_was_given(split, tmp_path):
