@@ -1,9 +1,12 @@
 """How fast images reach the network: from files, from files packed the first time, and from the packed array.
 
     python scripts/bench_loading.py --images 4000 --workers 0
+    python scripts/bench_loading.py --images 512 --network     # and how much of an extraction is the network
 
-All three ways take turns in one process, so that their ratios hold on a busy machine. The images are windows of
-scikit-learn's two photographs: 64×64 JPEG as in Tiny ImageNet, 32×32 PNG as in OpenOOD's copy of CIFAR-10.
+All ways take turns in one process, so that their ratios hold on a busy machine. The images are windows of
+scikit-learn's two photographs: 64×64 JPEG as in Tiny ImageNet, 32×32 PNG as in OpenOOD's copy of CIFAR-10, and the
+latter as the array that CIFAR's pickles give. `--network` runs the ResNet-18 of the CIFAR benchmarks, untrained, on
+the CPU, batch by batch after loading, and prints which share of the time each takes.
 """
 
 import argparse
@@ -11,16 +14,20 @@ import shutil
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image as Pillow
 from sklearn.datasets import load_sample_images
 
+from openbench.backbones.base import Backbone
+from openbench.backbones.cifar import resnet
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Role
-from openbench.data.items import FileItems
+from openbench.core.request import Field, Request, Role
+from openbench.data.items import ArrayItems, FileItems
 from openbench.data.loading import batches
 from openbench.data.packed import packed
 
@@ -60,12 +67,58 @@ def measure(split: Split, cache: Path, workers: int, rounds: int) -> dict[str, l
     return taken
 
 
+def as_array(split: Split) -> Split:
+    """The same images as rows of one array, as CIFAR's pickles give them."""
+    pixels = np.stack([split.items[index] for index in range(len(split))])
+    return replace(split, items=ArrayItems(pixels, np.arange(len(split))))
+
+
+def shares(split: Split, backbone: Backbone, rounds: int) -> tuple[float, float]:
+    """Median seconds of loading and of the network over a split; the first batch warms both up."""
+    request = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}))
+    backbone.outputs(next(iter(batches(split, PREPROCESS, BATCH))), request)
+    loading, computing = [], []
+    for _ in range(rounds):
+        taken, last = [0.0, 0.0], time.perf_counter()
+        for images in batches(split, PREPROCESS, BATCH):
+            loaded = time.perf_counter()
+            backbone.outputs(images, request)
+            taken[0] += loaded - last
+            last = time.perf_counter()
+            taken[1] += last - loaded
+        loading.append(taken[0])
+        computing.append(taken[1])
+    return statistics.median(loading), statistics.median(computing)
+
+
+def print_shares(count: int, rounds: int) -> None:
+    """The split of a ResNet-18 extraction into loading and network, for arrays, JPEG files and packed files."""
+    backbone = resnet("resnet18_cifar", "resnet18", num_classes=10, preprocess=PREPROCESS).initialise(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ways: dict[str, Split] = {}
+        for label, side, suffix in (("CIFAR array", 32, ".png"), ("64×64 .jpg files", 64, ".jpg")):
+            (folder / suffix).mkdir()
+            written = write_images(folder / suffix, count, side, suffix)
+            ways[label] = as_array(written) if side == 32 else written
+        ways["64×64 .jpg, packed"] = packed(ways["64×64 .jpg files"], folder / "cache")
+        print(f"{count} images through ResNet-18 on the CPU, {torch.get_num_threads()} thread(s)")
+        for label, split in ways.items():
+            loading, computing = shares(split, backbone, rounds)
+            share = computing / (loading + computing)
+            print(f"  {label:<20}loading {loading:7.2f} s   network {computing:7.2f} s   network's share {share:.1%}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--network", action="store_true", help="print the network's share of an extraction instead")
     arguments = parser.parse_args()
+    if arguments.network:
+        print_shares(arguments.images, arguments.rounds)
+        return
     for side, suffix in ((64, ".jpg"), (32, ".png")):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
