@@ -18,11 +18,12 @@ from openbench.training.compiled import compiled
 from openbench.training.curve import EpochRow, as_csv, as_png
 from openbench.training.files import write_atomically
 from openbench.training.finished import TrainingResult, write_finished, write_job
-from openbench.training.images import ImageSet, hold
+from openbench.training.images import ImageSet
 from openbench.training.job import TrainingJob
 from openbench.training.objective import Objective, Part, parts_of
 from openbench.training.progress import Reporter, reporter
 from openbench.training.session import STATE, Session, stream_of_rank
+from openbench.training.streamed import open_images
 from openbench.training.team import ALONE, Team
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -105,9 +106,10 @@ class _Loop:
         job = session.job
         self.session, self.method, self.recipe = session, job.method, job.method.schedule
         preprocess, workers = job.backbone.preprocess, settings.workers
-        outliers = None if job.ood_train is None else hold(job.ood_train, preprocess, settings.device, workers)
-        self.data = TrainingData(hold(job.id_train, preprocess, settings.device, workers), outliers)
-        self.validation = hold(job.id_val, preprocess, settings.device, workers)
+        device, reading = session.device, self.recipe.reading
+        outliers = None if job.ood_train is None else open_images(job.ood_train, preprocess, device, workers, reading)
+        self.data = TrainingData(open_images(job.id_train, preprocess, device, workers, reading), outliers)
+        self.validation = open_images(job.id_val, preprocess, device, workers)
         self.per_epoch = self.recipe.steps_per_epoch(len(self.data.train))
         self.parameters = [p for group in session.optimiser.param_groups for p in group["params"]]
         if session.team.size > 1:
@@ -155,13 +157,14 @@ class _Loop:
         size = self.recipe.batch_size
         order = torch.randperm(len(self.data.train), generator=session.generator)
         outlier_order = self._outlier_order()
+        self._announce(order, outlier_order)
         losses = torch.zeros(self.per_epoch, device=session.device)
         counts = torch.tensor([len(order[i * size : (i + 1) * size]) for i in range(self.per_epoch)])
         checked = 0
         for i in range(self.per_epoch):
             moment = self._moment(epoch, i)
-            batch = self._batch(order[i * size : (i + 1) * size], outlier_order, moment, i)
-            losses[i] = self._step(self._parts(batch), moment)
+            parts = self._parts(order[i * size : (i + 1) * size], outlier_order, moment, i)
+            losses[i] = self._step(parts, moment)
             if session.average is not None:
                 session.average.update()
             if (i + 1) % _CHECK_EVERY == 0 or i + 1 == self.per_epoch:
@@ -172,28 +175,49 @@ class _Loop:
                 report.steps(moment.step + 1, mean, done / (time.perf_counter() - start))
         return mean, done
 
-    def _batch(self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int) -> Batch:
-        augment, generator, data = self.recipe.augmentations, self.session.generator, self.data
-        rows = rows.repeat(self.method.views)
-        images = self._laid_out(data.train.images(rows, augment, generator))
-        labels = data.train.labels[rows.to(self.session.device)]
-        if data.outliers is None or outlier_order is None:
-            return Batch(images, labels, rows, moment)
-        size = self.method.outlier_batch_size
-        outlier_rows = outlier_order[index * size : (index + 1) * size]
-        outliers = self._laid_out(data.outliers.images(outlier_rows, augment, generator))
-        return Batch(images, labels, rows, moment, outliers, outlier_rows)
+    def _announce(self, order: Tensor, outlier_order: Tensor | None) -> None:
+        """Tell image sets that are read as needed what an epoch needs; those held draw nothing and need no word."""
+        team, generator = self.session.team, self.session.generator
+        # What is mixed with an image may be another process's.
+        share = None if team.size == 1 or self.recipe.mixing is not None else team.share
+        for images, rows, size, views in (
+            (self.data.train, order, self.recipe.batch_size, self.method.views),
+            (self.data.outliers, outlier_order, self.method.outlier_batch_size, 1),
+        ):
+            if images is not None and images.streams and rows is not None:
+                seed = int(torch.randint(0, 2**62, (), generator=generator))
+                batches = [part.repeat(views) for part in torch.split(rows, size)][: self.per_epoch]
+                images.plan(batches, seed, share)
 
-    def _parts(self, batch: Batch) -> list[Part]:
+    def _parts(self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int) -> list[Part]:
         """What this process takes the loss of: the whole batch, or its share with a generator of its own."""
-        parts, team = parts_of(batch, self.recipe.mixing), self.session.team
+        batch, versions = self._batch(rows, outlier_order, moment, index)
+        parts, team = parts_of(batch, self.recipe.mixing, versions), self.session.team
         if team.size == 1:
             return parts
         # What a loss draws may depend on how many images it sees; the common generator must stay in step.
-        seed = stream_of_rank(self.session.job.seed, batch.moment.step, team.rank)
-        moment = replace(batch.moment, generator=torch.Generator().manual_seed(seed))
+        seed = stream_of_rank(self.session.job.seed, moment.step, team.rank)
+        moment = replace(moment, generator=torch.Generator().manual_seed(seed))
         own = team.share(len(batch.rows))
         return [replace(p, batch=replace(p.batch, moment=moment)) for p in (q.share(own, team.size) for q in parts)]
+
+    def _batch(
+        self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int
+    ) -> tuple[Batch, tuple[Tensor, ...]]:
+        """The batch of a step, and further versions of its images if the recipe has a consistency."""
+        augment, generator, data = self.recipe.augmentations, self.session.generator, self.data
+        rows = rows.repeat(self.method.views)
+        pixels = data.train.augmented(rows, augment, generator)
+        wanted = self.recipe.consistency
+        others = [] if wanted is None else wanted.versions(pixels, generator)
+        images, *versions = (self._laid_out(data.train.normalised(p)) for p in (pixels, *others))
+        labels = data.train.labels[rows.to(self.session.device)]
+        if data.outliers is None or outlier_order is None:
+            return Batch(images, labels, rows, moment), tuple(versions)
+        size = self.method.outlier_batch_size
+        outlier_rows = outlier_order[index * size : (index + 1) * size]
+        outliers = self._laid_out(data.outliers.images(outlier_rows, augment, generator))
+        return Batch(images, labels, rows, moment, outliers, outlier_rows), tuple(versions)
 
     def _step(self, parts: list[Part], moment: Moment) -> Tensor:
         """Take one step; return the loss, still on the device."""

@@ -8,7 +8,9 @@ from typing import Literal, get_args
 from openbench.digest import LATER
 from openbench.errors import ConfigError, did_you_mean
 from openbench.training.augment import Augmentation
+from openbench.training.consistency import Consistency
 from openbench.training.mixing import Mixing
+from openbench.training.reading import Reading
 
 TrainPrecision = Literal["fp32", "tf32", "bf16", "fp16"]
 
@@ -27,7 +29,8 @@ class Recipe:
         warmup_epochs: epochs during which the rate rises linearly from lr / steps to lr; 0.
         final_lr: the rate, absolute, that the cosine would reach one step after the last; 1e-6.
         clip: largest L2 norm of the gradient over all parameters; None = any.
-        augment: applied to every training batch, in this order; a mixing of images, if any, comes last.
+        augment: applied to every training batch, in this order. A reading, which gives stored images the network's
+            size, can only come first; a mixing of images or a consistency of their versions only last.
         precision: of the forward and backward pass: `fp32`; `tf32` (CUDA may round products to 10 bits); `bf16` or
             `fp16` autocast, weights staying float32.
         channels_last: memory layout of the network; faster convolutions, other rounding.
@@ -47,7 +50,7 @@ class Recipe:
     warmup_epochs: int = 0
     final_lr: float = 1e-6
     clip: float | None = None
-    augment: Sequence[Augmentation | Mixing] = ()
+    augment: Sequence[Reading | Augmentation | Mixing | Consistency] = ()
     precision: TrainPrecision = "fp32"
     channels_last: bool = True
     ema: float | None = field(default=None, metadata={LATER: True})
@@ -70,10 +73,14 @@ class Recipe:
         choices = get_args(TrainPrecision)
         hint = did_you_mean(str(self.precision), choices)
         self._require(self.precision in choices, "precision", ", ".join(choices) + hint)
-        fit = [isinstance(a, Augmentation) for a in self.augment[:-1]]
-        fit += [isinstance(a, Augmentation | Mixing) for a in self.augment[-1:]]
-        allowed = "a list of nodes, each with the `_target_` of an Augmentation, the last perhaps of a Mixing"
-        self._require(all(fit), "augment", allowed)
+        first = int(isinstance(next(iter(self.augment), None), Reading))
+        last = int(isinstance(next(reversed(self.augment), None), Mixing | Consistency))
+        between = self.augment[first : len(self.augment) - last]
+        allowed = (
+            "a list of nodes, each with the `_target_` of an Augmentation, the first perhaps of a Reading, the last "
+            "perhaps of a Mixing or a Consistency"
+        )
+        self._require(all(isinstance(a, Augmentation) for a in between), "augment", allowed)
 
     @property
     def augmentations(self) -> tuple[Augmentation, ...]:
@@ -81,9 +88,19 @@ class Recipe:
         return tuple(a for a in self.augment if isinstance(a, Augmentation))
 
     @property
+    def reading(self) -> Reading | None:
+        """What gives stored images the network's size, if not evaluation's geometry."""
+        return next((a for a in self.augment if isinstance(a, Reading)), None)
+
+    @property
     def mixing(self) -> Mixing | None:
         """What mixes images and labels after that, if anything."""
         return next((a for a in self.augment if isinstance(a, Mixing)), None)
+
+    @property
+    def consistency(self) -> Consistency | None:
+        """What wants one answer for several versions of an image, if anything."""
+        return next((a for a in self.augment if isinstance(a, Consistency)), None)
 
     def steps_per_epoch(self, images: int) -> int:
         """Return the number of batches in an epoch; a single left-over image makes none: batch norm needs two."""

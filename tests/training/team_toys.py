@@ -10,10 +10,13 @@ import torch
 from training_toys import QUIET, RECIPE, ToyEntropy, backbone, benchmark
 
 from openbench.training import loop
+from openbench.training.augment import HorizontalFlip
 from openbench.training.checkpoints import obtain
+from openbench.training.consistency import JensenShannon
 from openbench.training.job import TrainingJob
 from openbench.training.loop import train
 from openbench.training.mixing import Mixup, RegMixup
+from openbench.training.reading import RandomResizedCrop
 from openbench.training.recipe import Recipe
 from openbench.training.team import team
 
@@ -29,12 +32,16 @@ class Apart(ToyEntropy):
         return batch.cross_entropy(model(batch.images))
 
 
+READ = RandomResizedCrop((0.5, 1.0))
 # 70 images in batches of 16 leave 6: shares of 8 and 8, then of 3 and 3; batches of 15 leave 10 and share 7 and 8.
 RECIPES: dict[str, Recipe] = {
     "plain": RECIPE,
     "uneven": replace(RECIPE, batch_size=15, clip=0.5, ema=0.9),
     "mixup": replace(RECIPE, augment=(*RECIPE.augment, Mixup(1.0))),
     "regmixup": replace(RECIPE, augment=(*RECIPE.augment, RegMixup(1.0))),
+    # Read as needed: each process decodes its own share, unless images are mixed.
+    "streamed": replace(RECIPE, augment=(READ, HorizontalFlip(), JensenShannon(HorizontalFlip(1.0), 1.0))),
+    "streamed mixup": replace(RECIPE, augment=(READ, HorizontalFlip(), Mixup(1.0))),
 }
 
 

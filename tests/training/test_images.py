@@ -9,8 +9,6 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.items import ArrayItems
 from openbench.data.loading import batches
-from openbench.errors import ConfigError
-from openbench.training import images as module
 from openbench.training.augment import RandomCrop
 from openbench.training.images import hold
 
@@ -59,9 +57,3 @@ def test_held_pixels_survive_augmentation_and_normalisation() -> None:
     held.images(torch.arange(20), (RandomCrop(0),), torch.Generator())
     held.images(torch.arange(20))
     assert torch.equal(held.pixels, before)
-
-
-def test_more_images_than_memory_should_hold_are_refused_before_any_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_BYTES", 20 * 8 * 8 * 3 - 1)
-    with pytest.raises(ConfigError, match="training holds its images in memory: 20 images of 'toy' at 8×8"):
-        hold(split(Role.ID_TRAIN, 20), PREPROCESS, CPU)

@@ -12,11 +12,13 @@ from openbench.training.augment import Augmentation
 from openbench.training.cross_entropy import CrossEntropy
 from openbench.training.cutout import Cutout
 from openbench.training.loop import train
-from openbench.training.mixing import Mixing
+from openbench.training.pixmix import PixMix
 from openbench.training.policies import AugMix, RandAugment
+from openbench.training.prepared import PreparedVersions
+from openbench.training.recipe import Recipe
 
 v2 = _compat.library("torchvision.transforms.v2")
-KINDS = [Cutout(2, 3), RandAugment(2, 20), AugMix()]
+KINDS = [Cutout(2, 3), RandAugment(2, 20), AugMix(), PixMix(drawn=5)]
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -40,7 +42,7 @@ def test_augmentation_keeps_its_contract(images: torch.Tensor, kind: Augmentatio
     assert not torch.equal(first, images)
 
 
-@pytest.mark.parametrize("kind", [RandAugment(1, 30), AugMix()])
+@pytest.mark.parametrize("kind", [RandAugment(1, 30), AugMix(), PixMix(drawn=5)])
 def test_every_image_gets_draws_of_its_own(kind: Augmentation) -> None:
     one = torch.randint(0, 256, (1, 12, 10, 3), generator=seeded(1)).to(torch.uint8)
     found = kind(one.repeat(30, 1, 1, 1), seeded(2))
@@ -90,6 +92,11 @@ def test_augmented_images_still_teach_the_classes(tmp_path, kind: Augmentation) 
     assert result.curve[-1].loss < result.curve[0].loss
 
 
+def built(name: str) -> Recipe:
+    node = yaml.safe_load((paths.config_dir() / "augment" / f"{name}.yaml").read_text())
+    return build({"_target_": "openbench.training.recipe.Recipe", **node}, name)
+
+
 FILES = sorted(file.stem for file in (paths.config_dir() / "augment").glob("*.yaml"))
 
 
@@ -98,17 +105,14 @@ FILES = sorted(file.stem for file in (paths.config_dir() / "augment").glob("*.ya
 def test_an_augmentation_of_the_group_joins_any_training(name: str, training: str) -> None:
     typed = ["+benchmark=digits", f"training={training}", f"+augment={name}"]
     method = build(plain(compose("train", typed), "training"), "training")
-    last = method.recipe.augment[-1]
-    assert isinstance(last, Augmentation | Mixing)
-    assert type(last).__name__.lower() == name
+    assert method.recipe.augment == built(name).augment
     assert method.recipe.epochs == 20, "what the benchmark overrides stays"
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_defaults_of_yaml_and_class_agree(name: str) -> None:
-    node = yaml.safe_load((paths.config_dir() / "augment" / f"{name}.yaml").read_text())["augment"][-1]
-    made = build(node, name)
-    assert made == type(made)()
+    for made in built(name).augment:
+        assert isinstance(made, PreparedVersions) or made == type(made)(), "needs folders, so it has no defaults"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from openbench.errors import ConfigError
 from openbench.training import udg
 from openbench.training.base import Batch, Moment, TrainingData
 from openbench.training.grouping import balancing, k_means, pure_labels, whitened
-from openbench.training.images import ImageSet, hold
+from openbench.training.images import HeldImages, hold
 from openbench.training.udg import UDG, Grouped
 
 METHOD = UDG(outlier_weight=0.7, group_weight=0.3, groups=5, outliers_per_step=6)
@@ -140,7 +140,7 @@ def test_outliers_that_look_like_a_class_are_lent_it_and_others_are_not() -> Non
     data = sets()
     reds = data.train.labels == 0
     disguised = torch.cat([data.train.pixels[reds][:3], data.outliers.pixels[:21]])
-    mixed = ImageSet(disguised, torch.full((24,), -1), data.outliers.mean, data.outliers.std)
+    mixed = HeldImages(disguised, torch.full((24,), -1), data.outliers.mean, data.outliers.std)
     model = model_of()
     method = replace(METHOD, groups=1000, dims=3, purity=0.6)
     method.on_epoch_start(model, moment(0), TrainingData(data.train, mixed))
