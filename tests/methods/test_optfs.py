@@ -6,7 +6,7 @@ import torch
 from problems import assert_equal, f, problem, scores, z
 from scipy.special import logsumexp
 
-from openbench.core.features import FeatureSet
+from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.optfs import OptFS, _quantiles
@@ -51,6 +51,16 @@ def test_activations_beyond_the_quantiles_count_for_nothing():
     fitted = OptFS().fit(data.train, data.head)
     rows = FeatureSet({Field.FEATURES: torch.full((2, 24), 1e6), Field.LOGITS: data.test.logits[:2]})
     assert fitted.score(rows).tolist() == [0.0, 0.0]
+
+
+def test_a_bound_belongs_to_the_interval_above():
+    data = problem()
+    fitted = OptFS(2).fit(data.train, data.head)
+    fitted.bounds_ = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    fitted.theta_ = torch.tensor([0.0, 10.0, 1000.0, 0.0])
+    rows = FeatureSet({Field.FEATURES: torch.diag(torch.tensor([1.0, 2.0, 3.0])), Field.LOGITS: torch.eye(6)[:3]})
+    fitted.head_ = Head(torch.ones(6, 3), torch.zeros(6))
+    assert fitted.score(rows).tolist() == [-10.0, -2000.0, 0.0]
 
 
 @pytest.mark.parametrize("value", [0.0, 0.7])
