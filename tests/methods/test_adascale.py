@@ -81,6 +81,15 @@ def test_features_that_move_further_are_scaled_less():
     assert bool((moved > still).all()), "a logit is positive here, so less scaling is more energy"
 
 
+def test_a_sample_is_among_those_with_a_shift_at_most_as_large_as_its_own():
+    """Of four samples seen, the one that moved furthest gets p_min itself."""
+    data = with_moved("rectified")
+    seen = data.val[:4]
+    furthest = max(range(4), key=lambda i: shift_of(f(seen)[i], g(seen)[i], 1, 1, 10.0))
+    both, least = (AdaSCALE(percentiles=p).fit(seen, data.head).score(seen)[furthest] for p in ((30, 90), (30, 30)))
+    assert both == least
+
+
 def test_few_features_still_measure_a_shift():
     data = with_moved("rectified")
     assert not np.allclose(scores(AdaSCALE(k2=0.5, weight=10), data), scores(AdaSCALE(k2=0.5, weight=0), data))
