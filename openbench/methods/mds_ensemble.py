@@ -11,7 +11,7 @@ from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
 from openbench.errors import MethodError
-from openbench.methods._layer_mds import NEEDS, LayerMDS, SteppedLayerMDS
+from openbench.methods._layer_mds import LayerMDS, SteppedLayerMDS
 
 
 @dataclass
@@ -40,7 +40,7 @@ class MDSEnsemble(Composite):
     OpenOOD's postprocessor reads the stem alone (`method=mds_ensemble_openood`).
     """
 
-    needs: ClassVar[Request] = NEEDS
+    needs: ClassVar[Request] = LayerMDS.needs
     reference: ClassVar[str] = "Lee et al., NeurIPS 2018, arXiv 1807.03888"
 
     layers: Sequence[str] | None = None
