@@ -53,6 +53,15 @@ def test_training_it_leaves_the_start_as_it_is() -> None:
     assert float(untouched.abs().sum()) > 0
 
 
+def test_what_happens_to_the_start_later_does_not_matter() -> None:
+    start = released()
+    tuned = finetuned("tuned", start, num_classes=6, preprocess=SMALL)
+    for parameter in start.module().parameters():
+        parameter.data.zero_()
+    features = tuned.initialise(0).outputs(IMAGES, Request(fields=frozenset({Field.FEATURES}))).features
+    assert float(features.abs().sum()) > 0
+
+
 def test_other_starting_weights_are_another_architecture() -> None:
     """The name of a checkpoint is made of the architecture: trainings from other weights must not share one."""
     first, second = (finetuned("t", released(seed), num_classes=6, preprocess=SMALL) for seed in (5, 6))
