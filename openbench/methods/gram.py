@@ -44,7 +44,7 @@ class Gram(Method):
     The authors read every convolution and activation and take E over a tenth of the test set; OpenOOD reads them too,
     and draws a tenth of the training set anew in each run. Here layers are the stages, whose row sums alone are cached,
     and the draw is seeded. A class without training samples takes the range of all classes. Ranges are kept, Gram rows
-    of the training set are not.
+    of the training set are not. Samples that leave no range tie at 0; with few channels these are many.
     """
 
     needs: ClassVar[Request] = Request(
