@@ -182,7 +182,8 @@ def _needs(family: Sequence[_Class], folders: Sequence[Path]) -> Needs:
     keywords = _keywords(value, family, folders) if value is not None else {}
     known = {"fields", "fit_on", "head", "layers", "pool", "perturb", "beside"}
     texts = {key: ast.unparse(node) for key, node in keywords.items() if key in known}
-    fields = re.findall(r"Field\.(\w+)", texts.get("fields", "")) or ["LOGITS"]
+    # A live method may read nothing but images: `frozenset()`.
+    fields = re.findall(r"Field\.(\w+)", texts.get("fields", "Field.LOGITS"))
     fit_on = re.search(r"Role\.(\w+)", texts.get("fit_on", ""))
     in_request = any(
         isinstance(node, ast.FunctionDef) and node.name == "request" and "perturb" in ast.unparse(node)

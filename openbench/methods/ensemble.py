@@ -13,7 +13,6 @@ from openbench.core.request import Field, Request
 from openbench.errors import MethodError
 
 Uncertainty = Literal["msp", "entropy", "disagreement"]
-LAYER = "members"
 
 
 @dataclass
@@ -35,7 +34,7 @@ class Ensemble(Method):
     Ensembles, NeurIPS 2017, arXiv 1612.01474. Its disagreement is the sum over members, here the mean.
     """
 
-    needs: ClassVar[Request] = Request(fields=frozenset({Field.MAPS}), layers=(LAYER,))
+    needs: ClassVar[Request] = Request(fields=frozenset({Field.MAPS}), layers=("members",))
     reference: ClassVar[str] = "Lakshminarayanan et al., NeurIPS 2017, arXiv 1612.01474"
 
     uncertainty: Uncertainty = "msp"
@@ -61,7 +60,7 @@ class Ensemble(Method):
 
     def _log_probabilities(self, x: FeatureSet) -> tuple[Tensor, Tensor]:
         """Return log softmax(z_m) (n, M, c) and log p̄ (n, c), float64."""
-        log_p = torch.log_softmax(x.map(LAYER)[..., 0].double(), dim=2)
+        log_p = torch.log_softmax(x.map("members")[..., 0].double(), dim=2)
         if log_p.shape[2] < 2:
             raise MethodError("Ensemble: found 1 class — two or more are needed for a probability to tell anything")
         return log_p, torch.logsumexp(log_p, dim=1) - math.log(log_p.shape[1])

@@ -13,6 +13,7 @@ from openbench import paths
 from openbench.build import target_of
 from openbench.cli.listing import main, show
 from openbench.cli.method_source import method_source
+from openbench.core.live import LiveMethod
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError
 from openbench.results.store import RecordStore
@@ -76,7 +77,8 @@ def test_what_a_method_needs_is_read_as_the_class_itself_says(file):
         assert source.needs.fields == tuple(sorted(field.value for field in needs.fields))
         assert source.needs.fit_on == (needs.fit_on and needs.fit_on.value)
         assert (source.needs.head, source.needs.layers, source.needs.pool) == (needs.head, needs.layers, needs.pool)
-        assert source.needs.perturb == (needs.perturb is not None)
+        assert source.needs.perturb == (needs.perturb is not None or needs.beside is not None)
+        assert source.needs.images == issubclass(cls, LiveMethod)
     assert source.reference == cls.reference
     assert list(source.parameters) == [field.name for field in fields(cls)]
     assert [bool(text) for text in source.parameters.values()] == [
