@@ -229,8 +229,15 @@ def _parameters(family: Sequence[_Class]) -> dict[str, str]:
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
                 continue
             if "ClassVar" not in ast.unparse(node.annotation):
-                found[node.target.id] = "" if node.value is None else ast.unparse(node.value)
+                found[node.target.id] = "" if node.value is None else ast.unparse(_default(node.value))
     return found
+
+
+def _default(value: ast.expr) -> ast.expr:
+    """What a field is without being given: the `default` of a call to `field`."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        return next((keyword.value for keyword in value.keywords if keyword.arg == "default"), value)
+    return value
 
 
 def _text(value: ast.expr | None) -> str:

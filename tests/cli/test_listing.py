@@ -109,6 +109,10 @@ def test_a_users_methods_stand_beside_ours_without_being_imported(toys, capsys):
     assert "2 settings in all" in text
 
 
+def test_a_default_that_a_field_call_gives_is_shown_by_itself():
+    assert method_source("openbench.methods.knn.KNN").parameters["normalise"] == "True"
+
+
 def test_the_year_comes_from_the_reference(toys):
     assert method_source("plugin.Ours", (toys,)).year == "2024"
     assert method_source("openbench.core.method.HeadMethod").year == ""
