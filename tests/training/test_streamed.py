@@ -124,8 +124,8 @@ def test_the_part_is_resized_as_torchvision_does() -> None:
 )
 def test_parts_are_distributed_as_torchvisions(height: int, width: int, scale: tuple[float, float]) -> None:
     rng, n = np.random.default_rng(0), 1500
-    ours = np.array([RandomResizedCrop(scale).part(height, width, rng) for _ in range(n)])
-    theirs = v2.RandomResizedCrop(16, scale=scale, ratio=(3 / 4, 4 / 3))
+    ours = np.array([RandomResizedCrop(scale, (0.5, 1.0)).part(height, width, rng) for _ in range(n)])
+    theirs = v2.RandomResizedCrop(16, scale=scale, ratio=(0.5, 1.0))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made = [theirs.make_params([torch.empty(3, height, width)]) for _ in range(n)]
