@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 
 Rows = NDArray[np.int64]
 Table = NDArray[np.float64]
@@ -61,6 +60,9 @@ def adbench(anomalous: NDArray[np.bool_], draw: int) -> dict[str, Rows]:
     rows = np.arange(n)
     if not _LEAST <= n <= _MOST:
         rows = stream.choice(n, _LEAST if n < _LEAST else _MOST, replace=n < _LEAST)
+    # Seconds to import, and only tables are parted.
+    from sklearn.model_selection import train_test_split
+
     train, test = train_test_split(rows, test_size=_TEST, stratify=anomalous[rows], random_state=stream)
     return {
         "train": train,

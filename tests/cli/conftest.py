@@ -71,8 +71,11 @@ class Engine:
 
     def train(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
         name = self.answer("train", config, runtime)
-        checkpoint = types.SimpleNamespace(weights=Path(f"checkpoints/{name}.safetensors"))
-        return types.SimpleNamespace(backbone=types.SimpleNamespace(name="tiny"), checkpoint=checkpoint)
+        from openbench.training.ensure import Trained
+
+        checkpoint: Any = types.SimpleNamespace(weights=Path(f"checkpoints/{name}.safetensors"))
+        backbone: Any = types.SimpleNamespace(name="tiny")
+        return Trained(backbone, checkpoint)
 
     def extract(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> dict[str, int]:
         self.answer("extract", config, runtime)
