@@ -119,11 +119,11 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def gemm(rows: int, inner: int, columns: int) -> float:
-    """Seconds of one (rows, inner) × (inner, columns) product, timed on at most 8,192 rows and scaled."""
-    part = min(rows, 8192)
-    a, b = torch.randn(part, inner), torch.randn(inner, columns)
-    out = torch.empty(part, columns)
-    return seconds(lambda: torch.mm(a, b, out=out), 3) * rows / part
+    """Seconds of one (rows, inner) × (inner, columns) product, timed on at most 8,192 × 65,536 of it and scaled."""
+    part, wide = min(rows, 8192), min(columns, _BLOCK)
+    a, b = torch.randn(part, inner), torch.randn(inner, wide)
+    out = torch.empty(part, wide)
+    return seconds(lambda: torch.mm(a, b, out=out), 3) * (rows / part) * (columns / wide)
 
 
 def one_pass(x: FeatureSet, fields: Iterable[Field]) -> float:
