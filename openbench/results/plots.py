@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, told apart with every common colour blindness; black and yellow are left out for contrast.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 # Role → colour, line style, legend: no two differ by colour alone.
 _SIDES: tuple[tuple[Role, str, str, str], ...] = (
     (Role.ID_TEST, "#0072B2", "-", "ID test"),
@@ -29,6 +29,7 @@ _SIDES: tuple[tuple[Role, str, str, str], ...] = (
 )
 _DPI = 150
 _BINS = 60
+_CROWD = 12  # more methods than this get a second panel that enlarges where most of them lie
 
 
 def near_far(board: Board, path: Path) -> Path:
@@ -52,32 +53,58 @@ def near_far(board: Board, path: Path) -> Path:
             f"plot of '{board.benchmark}': no method has both near and far AUROC — found {len(board.ranked)} ranked "
             f"and {len(board.unranked)} other rows — run a method on a benchmark with near and far sets"
         )
-    with _figure(path, (9.0, 5.5)) as axes:
-        styles = cycle((c, m) for m in MARKERS for c in COLOURS)
-        for row, (colour, marker) in zip(rows, styles, strict=False):
-            far, near = row.values["far auroc"], row.values["near auroc"]
-            if isinstance(far, Estimate) and isinstance(near, Estimate):
-                axes.errorbar(
-                    100 * far.value,
-                    100 * near.value,
-                    xerr=_bars(far),
-                    yerr=_bars(near),
-                    fmt=marker,
-                    color=colour,
-                    markeredgecolor="black",
-                    markeredgewidth=0.6,
-                    markersize=7,
-                    elinewidth=1.0,
-                    capsize=2,
-                    label=_label(row, rows),
-                )
+    crowded = len(rows) > _CROWD
+    with _figure(path, (15.0, 6.5) if crowded else (9.0, 5.5), 1 + crowded) as axes:
+        panels = axes.figure.axes
+        for panel in panels:
+            _points(panel, rows)
+            panel.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)")
+            panel.grid(visible=True, color="0.9", linewidth=0.8)
+            panel.set_axisbelow(True)
         side = "full spectrum" if board.full_spectrum else "standard"
-        axes.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)", title=f"{board.benchmark} ({side}{note})")
-        axes.grid(visible=True, color="0.9", linewidth=0.8)
-        axes.set_axisbelow(True)
+        axes.set_title(f"{board.benchmark} ({side}{note})")
+        if crowded:
+            _enlarge(panels[-1], rows)
         # Beside the axes, in the order of the ranking: labels at the points would lie on one another.
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8, ncols=1 + len(rows) // 28)
+        columns = 1 + len(rows) // 28
+        panels[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8, ncols=columns)
     return path
+
+
+def _points(axes: "Axes", rows: Sequence[Row]) -> None:
+    """Draw each row's point with its bars."""
+    styles = cycle((c, m) for m in MARKERS for c in COLOURS)
+    for row, (colour, marker) in zip(rows, styles, strict=False):
+        far, near = row.values["far auroc"], row.values["near auroc"]
+        if isinstance(far, Estimate) and isinstance(near, Estimate):
+            axes.errorbar(
+                100 * far.value,
+                100 * near.value,
+                xerr=_bars(far),
+                yerr=_bars(near),
+                fmt=marker,
+                color=colour,
+                markeredgecolor="black",
+                markeredgewidth=0.6,
+                markersize=7,
+                elinewidth=1.0,
+                capsize=2,
+                label=_label(row, rows),
+            )
+
+
+def _enlarge(axes: "Axes", rows: Sequence[Row]) -> None:
+    """Show the best two thirds of the rows on both axes, and number them as the legend lists them."""
+    values = [(row.values["far auroc"], row.values["near auroc"]) for row in rows]
+    points = [(100 * x.value, 100 * y.value) for x, y in values if isinstance(x, Estimate) and isinstance(y, Estimate)]
+    low, high = np.quantile(points, 1 / 3, axis=0), np.max(points, axis=0)
+    margin = 0.06 * np.maximum(high - low, 0.1)
+    axes.set_xlim(low[0] - margin[0], high[0] + margin[0])
+    axes.set_ylim(low[1] - margin[1], high[1] + margin[1])
+    axes.set_title("best two thirds on each axis, enlarged", fontsize=10)
+    for number, (point, container) in enumerate(zip(points, axes.containers, strict=True), start=1):
+        container.set_label(f"{number} {container.get_label()}")
+        axes.annotate(str(number), point, xytext=(5, 4), textcoords="offset points", fontsize=7, clip_on=True)
 
 
 def histograms(scores: Sequence[SplitScores], path: Path, title: str = "") -> Path:
@@ -113,14 +140,16 @@ def histograms(scores: Sequence[SplitScores], path: Path, title: str = "") -> Pa
 
 
 @contextmanager
-def _figure(path: Path, size: tuple[float, float]) -> "Iterator[Axes]":
-    """A figure of one axes, saved as PNG without the time or versions, so that equal results give equal bytes."""
+def _figure(path: Path, size: tuple[float, float], panels: int = 1) -> "Iterator[Axes]":
+    """The first axes of a figure of `panels`, saved as PNG without time and versions: equal results, equal bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    yield figure.add_subplot()
+    for panel in range(panels):
+        figure.add_subplot(1, panels, panel + 1)
+    yield figure.axes[0]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, format="png", dpi=_DPI, metadata={"Software": None})

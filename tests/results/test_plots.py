@@ -61,6 +61,20 @@ def test_no_two_methods_share_colour_and_marker(tmp_path, drawn):
     assert len(styles) == 50
 
 
+def test_a_crowd_is_shown_again_enlarged_with_every_number_of_the_list(tmp_path, drawn):
+    found = board(30)
+    plots.near_far(found, tmp_path / "p.png")
+    whole, enlarged = drawn
+    assert whole.get_legend() is None
+    labels = [text.get_text() for text in enlarged.get_legend().get_texts()]
+    assert labels == [f"{number} {row.method}" for number, row in enumerate(found.ranked, start=1)]
+    (left, right), far = enlarged.get_xlim(), np.array([100 * row.values["far auroc"].value for row in found.ranked])
+    assert ((left < far) & (far < right)).sum() == 20
+    assert {note.get_text(): note.xy for note in enlarged.texts}["7"] == pytest.approx(
+        (100 * found.ranked[6].values["far auroc"].value, 100 * found.ranked[6].values["near auroc"].value)
+    )
+
+
 def test_rows_of_one_method_are_told_apart_in_the_legend(tmp_path, drawn):
     base = make_record()
     logitnorm = replace(with_method(base, "knn", k=50), backbone={**base.backbone, "training": "logitnorm"})
