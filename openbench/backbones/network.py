@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from openbench.backbones.anatomy import Anatomy, Tapped, changing, tapping
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.checkpoints import apply_weights, read_weights
-from openbench.backbones.device import Precision, arithmetic
+from openbench.backbones.device import Precision, arithmetic, as_input
 from openbench.backbones.perturb import perturbed
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
@@ -193,7 +193,7 @@ class NetworkBackbone(Backbone):
         """
         for layer in request.layers:
             self._require(layer)
-        images = images.to(self._device, torch.float32, memory_format=torch.channels_last)
+        images = as_input(images, self._device)
         with evaluating(self._module), arithmetic(self.precision, self._device):
             if request.perturb is not None:
                 images = perturbed(self._module, images, self.preprocess.std, request.perturb)

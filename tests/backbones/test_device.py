@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from openbench import _compat
-from openbench.backbones.device import resolve_device
+from openbench.backbones.device import as_input, resolve_device
 from openbench.errors import ConfigError
 
 
@@ -62,3 +62,35 @@ def test_library_imports_in_a_fresh_process(name: str) -> None:
 def test_absent_package_names_the_command_that_installs_it() -> None:
     with pytest.raises(ConfigError, match="pip install no_such_package"):
         _compat.library("no_such_package")
+
+
+class Images:
+    """Stands in for images, so that what happens on the way to a GPU is seen without one."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.asked = torch.device(device), []
+
+    def pin_memory(self) -> "Images":
+        self.asked.append("pinned")
+        return self
+
+    def to(self, device: torch.device, dtype: torch.dtype, **options: object) -> "Images":
+        self.asked.append((device.type, dtype, options["non_blocking"]))
+        return self
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "pinned"), [("cpu", "cuda", True), ("cpu", "cpu", False), ("cuda", "cuda", False)]
+)
+def test_images_go_to_a_gpu_through_page_locked_memory(start: str, end: str, pinned: bool) -> None:
+    images = Images(start)
+    as_input(images, torch.device(end))  # type: ignore[arg-type]
+    assert images.asked == (["pinned"] if pinned else []) + [(end, torch.float32, True)]
+
+
+def test_images_on_a_cpu_are_laid_out_channels_last() -> None:
+    images = torch.arange(24).view(1, 2, 3, 4)
+    found = as_input(images, torch.device("cpu"))
+    assert found.dtype == torch.float32
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(found, images.float())
