@@ -153,8 +153,9 @@ def discoveries(curve: PooledCurve, calibration: ArrayLike, level: float) -> tup
     entries = np.searchsorted(curve.thresholds, falling, side="right") - 1
     tested = curve.n + curve.m
     rejected = tested - (curve.id_accepted[entries] + curve.ood_accepted[entries])
-    p = np.arange(1, falling.size + 1) / (falling.size + 1)
-    passing = np.flatnonzero((p <= level * rejected / tested) & (rejected > 0))
+    # K/(n+1) ≤ q·rejected/tested in whole numbers: where both sides are equal, quotients would round apart.
+    ranks = np.arange(1, falling.size + 1)
+    passing = np.flatnonzero((ranks * tested <= level * (rejected * (falling.size + 1))) & (rejected > 0))
     if not passing.size:
         return 0, 0
     last = entries[passing[-1]]
