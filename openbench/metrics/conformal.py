@@ -153,9 +153,10 @@ def discoveries(curve: PooledCurve, calibration: ArrayLike, level: float) -> tup
     entries = np.searchsorted(curve.thresholds, falling, side="right") - 1
     tested = curve.n + curve.m
     rejected = tested - (curve.id_accepted[entries] + curve.ood_accepted[entries])
-    # K/(n+1) ≤ q·rejected/tested in whole numbers: where both sides are equal, quotients would round apart.
-    ranks = np.arange(1, falling.size + 1)
-    passing = np.flatnonzero((ranks * tested <= level * (rejected * (falling.size + 1))) & (rejected > 0))
+    # K/(n+1) ≤ q·rejected/tested, multiplied out. A decimal q is stored a hair off: equality must survive that, and
+    # whole numbers of a trillion and less are farther apart.
+    ranks, bound = np.arange(1, falling.size + 1), level * (1 + 1e-12) * (rejected * (falling.size + 1))
+    passing = np.flatnonzero((ranks * tested <= bound) & (rejected > 0))
     if not passing.size:
         return 0, 0
     last = entries[passing[-1]]

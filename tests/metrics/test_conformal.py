@@ -133,10 +133,11 @@ def test_discoveries_are_those_of_scipy_on_p_values_counted_one_by_one(calibrati
     assert got == (flagged[: ids.size].sum(), flagged[ids.size :].sum())
 
 
-def test_a_p_value_that_equals_its_bound_is_a_discovery():
-    # K = 9 of n + 1 = 10 and all 9 scores rejected: p = .9 = q · 9/9.
-    curve = PooledCurve.of([0.0], np.full(8, 1.5))
-    assert discoveries(curve, [0.0] * 8 + [-1.0], 0.9) == (1, 8)
+@pytest.mark.parametrize("level", [0.1, 0.3, 0.7, 0.9])
+def test_a_p_value_that_equals_its_bound_is_a_discovery(level):
+    # K = 10·q of n + 1 = 10 and all 9 scores rejected: p = q · 9/9.
+    k = round(10 * level)
+    assert discoveries(PooledCurve.of([0.0], np.full(8, 1.5)), [0.0] * (k - 1) + [-1.0] * (10 - k), level) == (1, 8)
 
 
 def test_discoveries_find_most_of_a_distant_set():
