@@ -13,7 +13,7 @@ from openbench.metrics.curve_ranking import aupr_out, auroc, fpr_at_tpr
 from openbench.metrics.shared_threshold import SharedThresholds, shared_thresholds
 from openbench.results.scores import ScoreStore
 from openbench.results.table import Column, Table
-from openbench.results.views import hyper_parameters, training_of
+from openbench.results.views import hyper_parameters, training_of, tuned_on
 
 Pairs = Mapping[str, tuple[Floats, Floats]]
 _HEADER = (
@@ -47,7 +47,7 @@ def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: S
         prefixes: e.g. `rebench_case1`.
 
     Raises:
-        RecordError: a prefix that no record's benchmark has.
+        RecordError: a prefix that no record's benchmark has, or two runs that one row cannot hold.
         CacheError: the scores of a run are not there any more.
     """
     records = list(records)
@@ -63,9 +63,9 @@ def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: S
     for record in sorted(records, key=lambda r: -int(r.method.get("version", 0))):
         name = str(record.benchmark.get("name"))
         if any(name.startswith(prefix) for prefix in prefixes):
-            # Runs that differ in their choice of metrics only have the same scores: one of them is enough.
             versions = chosen.setdefault(_who(record), {}).setdefault(name, {})
-            versions.setdefault(str(record.benchmark.get("digest")), record)
+            kept = versions.setdefault(str(record.benchmark.get("digest")), record)
+            _check_same_scores(kept, record)
     return [
         Scored(method, about, {name: _sides(record, scores) for name, record in _by_group(groups).items()})
         for (method, about), groups in sorted(chosen.items())
@@ -124,9 +124,21 @@ def group_table(scored: Scored) -> Table:
     return Table(f"{title} · single threshold {found.single_threshold:.4g}", columns, rows, _HEADER)
 
 
+def _check_same_scores(kept: ResultRecord, other: ResultRecord) -> None:
+    """Refuse a run beside that which a row keeps, unless it has the same scores or the method has changed since."""
+    # Runs that differ in their choice of metrics only have the same scores: one of them is enough.
+    made = [(r.method.get("params"), r.backbone.get("digest")) for r in (kept, other)]
+    if made[0] != made[1] and kept.method.get("version") == other.method.get("version"):
+        raise RecordError(
+            f"benchmark '{kept.benchmark.get('name')}': the runs {kept.run_id} and {other.run_id} of method "
+            f"'{kept.method.get('name')}' differ in the parameters chosen or in the network, which tells no rows apart "
+            "— keep the records of each sweep in a folder of their own, and give it as --results"
+        )
+
+
 def _who(record: ResultRecord) -> tuple[str, str]:
     parts = [
-        hyper_parameters(record.method.get("params", {})) if not record.tuned else "tuned",
+        hyper_parameters(record.method.get("params", {})) if not record.tuned else f"tuned on {tuned_on(record)}",
         training_of(record),
         str(record.backbone.get("name")),
         f"seed {record.config.get('seed')}",

@@ -93,6 +93,12 @@ def training_of(record: ResultRecord) -> str:
     return str(record.backbone.get("training") or "released weights")
 
 
+def tuned_on(record: ResultRecord) -> str:
+    """Return the data on which a tuned run's hyper-parameters were chosen."""
+    tune = record.config.get("tune")
+    return "test data (oracle)" if isinstance(tune, Mapping) and tune.get("strategy") == "oracle" else "validation"
+
+
 def family_of(key: str) -> str:
     """Return the view in which a metric key of a set or group is shown."""
     return next((f for f, patterns in FAMILIES.items() if any(re.fullmatch(p, key) for p in patterns)), "other")
@@ -130,9 +136,7 @@ def _role(record: ResultRecord, name: str) -> str:
 
 def _title(record: ResultRecord, decimals: int) -> str:
     params = hyper_parameters(record.method.get("params", {}))
-    tune = record.config.get("tune")
-    where = "test data (oracle)" if isinstance(tune, Mapping) and tune.get("strategy") == "oracle" else "validation"
-    chosen = f"; tuned on {where}: {hyper_parameters(record.tuned)}" if record.tuned else ""
+    chosen = f"; tuned on {tuned_on(record)}: {hyper_parameters(record.tuned)}" if record.tuned else ""
     backbone = f"{record.backbone.get('name')} ({training_of(record)})"
     accuracy = []
     for side, label in SIDES.items():

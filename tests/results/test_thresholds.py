@@ -113,6 +113,30 @@ def test_versions_of_a_benchmark_are_told_apart(runs):
     assert list(scored.groups) == ["case_a (aaaa)", "case_a (bbbb)"]
 
 
+def test_a_run_tuned_on_test_data_is_a_row_of_its_own_that_says_so(runs):
+    records, scores, _ = runs
+    tuned = [
+        replace(records[0], run_id=run_id, tuned={"k": 5}, config={**records[0].config, "tune": {"strategy": strategy}})
+        for run_id, strategy in (("e" * 16, "oracle"), ("f" * 16, "validation"))
+    ]
+    for record in tuned:
+        scores.write(record.run_id, scores.read(records[0].run_id))
+    found = scored_runs(tuned, scores, ["case_a"])
+    assert [s.about.split(" · ")[0] for s in found] == ["tuned on test data (oracle)", "tuned on validation"]
+
+
+@pytest.mark.parametrize("what", ["params", "network"])
+def test_runs_that_a_row_cannot_tell_apart_are_refused_rather_than_one_taken(runs, what):
+    records, scores, _ = runs
+    first, second = (replace(records[0], run_id=run_id, tuned={"k": 5}) for run_id in ("e" * 16, "f" * 16))
+    if what == "params":
+        second = replace(second, method={**second.method, "params": {"k": 9}})
+    else:
+        second = replace(second, backbone={**second.backbone, "digest": "other"})
+    with pytest.raises(RecordError, match=r"runs e{16} and f{16} of method 'knn' differ"):
+        scored_runs([first, second], scores, ["case_a"])
+
+
 def test_what_is_missing_is_named(runs):
     records, scores, _ = runs
     with pytest.raises(RecordError, match="no record of a benchmark 'cases_a…'; did you mean 'case_a'"):
