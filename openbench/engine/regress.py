@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from openbench.core.benchmark import Split
 from openbench.engine.evaluate import fit, score_split, with_params
 from openbench.engine.search import grid
-from openbench.engine.tune import TuneContext, Tuned
+from openbench.engine.tune import TuneContext, Tuned, best_trial
 from openbench.errors import MethodError
 from openbench.methods.mds_ensemble import MDSEnsemble
 from openbench.metrics.ranking import auroc
@@ -35,29 +35,21 @@ def regress(method: MDSEnsemble, space: Mapping[str, Sequence[Any]], context: Tu
     trials: list[dict[str, Any]] = []
     measured: dict[str, tuple[MDSEnsemble, Distances, Distances]] = {}
     for params in settings:
-        others = {name: value for name, value in params.items() if name != "weights"}
-        weights = params.get("weights", method.weights)
+        others, weights = _but_weights(params), params.get("weights", method.weights)
         try:
-            if repr(others) not in measured:
-                measured[repr(others)] = _measured(with_params(method, {**others, "weights": "equal"}), context)
-            fitted, inside, outside = measured[repr(others)]
+            if others not in measured:
+                measured[others] = _measured(with_params(method, {**params, "weights": "equal"}), context)
+            fitted, inside, outside = measured[others]
             found = logistic_weights(inside, outside) if weights == "logistic" else weights
             chosen: dict[str, Any] = {**params, "weights": found if isinstance(found, str) else list(found)}
-            # A copy of the fitted parts, weighed otherwise.
-            weighed = with_params(fitted, {"weights": chosen["weights"]})
-            vars(weighed)["parts_"] = fitted.fitted_parts
+            weighed = _weighed(fitted, chosen["weights"])
             trials.append({"params": chosen, "auroc": auroc(_total(weighed, inside), _total(weighed, outside))})
         except MethodError as error:
             trials.append({"params": params, "infeasible": str(error)})
         context.report(len(trials), len(settings), trials[-1])
-    feasible = [trial for trial in trials if "auroc" in trial]
-    if not feasible:
-        raise MethodError(
-            f"{type(method).__name__}: none of the {len(trials)} settings in `_space_` is feasible — "
-            f"first reason: {trials[0]['infeasible']} — change `_space_` or run with tune=none"
-        )
-    best = max(feasible, key=lambda trial: trial["auroc"])  # max keeps the first of equals
-    return Tuned(dict(best["params"]), trials)
+    best = best_trial(method, trials)["params"]
+    fitted, *_ = measured[_but_weights(best)]
+    return Tuned(dict(best), trials, _weighed(fitted, best["weights"]))
 
 
 def logistic_weights(inside: Distances, outside: Distances) -> list[float]:
@@ -77,6 +69,17 @@ def logistic_weights(inside: Distances, outside: Distances) -> list[float]:
     model = LogisticRegression(C=1.0, class_weight="balanced", tol=1e-8, max_iter=10000)
     weights: list[float] = (model.fit((x - mean) / std, y).coef_[0] / std).tolist()
     return weights
+
+
+def _but_weights(params: Mapping[str, Any]) -> str:
+    return repr({name: value for name, value in params.items() if name != "weights"})
+
+
+def _weighed(fitted: Any, weights: str | Sequence[float]) -> Any:
+    """The fitted parts, weighed otherwise."""
+    weighed = with_params(fitted, {"weights": weights})
+    vars(weighed)["parts_"] = fitted.fitted_parts
+    return weighed
 
 
 def _measured(method: Any, context: TuneContext) -> tuple[MDSEnsemble, Distances, Distances]:

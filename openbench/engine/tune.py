@@ -109,14 +109,23 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContex
     for params in settings:
         trials.append({"params": params, **_trial(candidates, params, context)})
         context.report(len(trials), len(settings), trials[-1])
+    best = best_trial(method, trials)
+    return Tuned(dict(best["params"]), trials, candidates.at_hand(best["params"]))
+
+
+def best_trial(method: Method, trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the trial of the highest AUROC (ties: the first tried).
+
+    Raises:
+        MethodError: no setting is feasible.
+    """
     feasible = [t for t in trials if "auroc" in t]
     if not feasible:
         raise MethodError(
             f"{type(method).__name__}: none of the {len(trials)} settings in `_space_` is feasible — "
             f"first reason: {trials[0]['infeasible']} — change `_space_` or run with tune=none"
         )
-    best = max(feasible, key=lambda t: t["auroc"])  # max keeps the first of equals
-    return Tuned(dict(best["params"]), trials, candidates.at_hand(best["params"]))
+    return max(feasible, key=lambda t: t["auroc"])  # max keeps the first of equals
 
 
 class _Candidates:

@@ -1,5 +1,6 @@
 """Choosing the weight of a double score: the least selective risk, with both parts fitted once for all weights."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -65,7 +66,14 @@ def weigh(method: DoubleScore, space: Mapping[str, Sequence[Any]], context: Tune
             f"DoubleScore: no weight in `_space_` is feasible — {trials[0]['infeasible']} — raise method.fpr, lower "
             "method.tpr, or set method.fpr=null for a bound that can be met"
         )
-    return Tuned({"mu": best.mu}, trials)
+    return Tuned({"mu": best.mu}, trials, _weighed(fitted, best.mu))
+
+
+def _weighed(fitted: DoubleScore, mu: float) -> DoubleScore:
+    """The fitted parts, weighed otherwise."""
+    found = copy.copy(fitted)
+    found.mu = mu
+    return found
 
 
 def _pair(fitted: DoubleScore, splits: Sequence[Split], context: TuneContext) -> ScorePair:

@@ -1,11 +1,17 @@
 """How far out in the tail of each feature a sample lies, by training samples."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from openbench.errors import MethodError
+from openbench.core.features import FeatureSet
+from openbench.methods._inputs import finite
+from openbench.methods._stats import FIT_BATCH, mean_feature
+
+_KEPT = 2**30  # training values that are kept in order, at most: 4 GiB
+_SORTED = 2**25  # values sorted at a time: the sort takes 16 bytes more for each
 
 
 @dataclass(frozen=True)
@@ -13,37 +19,69 @@ class Tails:
     """Empirical tails of d features.
 
     Args:
-        ordered: (d, n) training values of each feature in ascending order.
+        values: (d, n) training values of each feature in ascending order; or, where these would fill the memory, the
+            training features (n, d) as they are, memory-mapped or not.
         skew: (d,) sign of each feature's skewness; 0 where it is symmetric or constant.
+        ordered: which of both `values` is.
     """
 
-    ordered: Tensor
+    values: Tensor
     skew: Tensor
+    ordered: bool
 
     @classmethod
-    def of(cls, features: Tensor) -> "Tails":
-        """The tails of training features (n, d).
+    def of(cls, train: FeatureSet, where: str) -> "Tails":
+        """The tails of training features (n, d), read in batches.
+
+        Args:
+            train: with features.
+            where: the method that they are for; errors name it.
 
         Raises:
             MethodError: a feature is NaN or infinite.
         """
-        if not bool(features.isfinite().all()):
-            raise MethodError("tails: training features hold NaN or inf — finite ones needed")
-        centred = features.double() - features.double().mean(dim=0)
-        spread = centred.square().mean(dim=0).sqrt()
-        third = centred.pow(3).mean(dim=0)
-        # Sums of n cubes round; below this a symmetric feature would get the sign of its rounding.
-        skew = torch.where(third.abs() > 1e-9 * spread**3, third.sign(), 0.0)
-        return cls(features.T.contiguous().sort(dim=1).values, skew.float())
+        skew, features = _skewness(train, where), train.features
+        if features.numel() > _KEPT:
+            return cls(features, skew, ordered=False)
+        n, d = features.shape
+        ordered = torch.empty(d, n, dtype=features.dtype, device=train.device)
+        for part in torch.arange(d).split(max(1, _SORTED // n)):
+            strip = slice(int(part[0]), int(part[-1]) + 1)
+            ordered[strip] = features[:, strip].to(train.device).T.contiguous().sort(dim=1).values
+        return cls(ordered, skew, ordered=True)
 
     def surprise(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return −log of P(X ≤ x), of P(X ≥ x), and of the tail on the long side, (n, d) float32 each.
 
         Probabilities count the sample itself as one of n + 1. A feature that is not skewed counts both tails.
         """
-        ordered, skew = self.ordered.to(features.device), self.skew.to(features.device)
-        n, x = ordered.shape[1], features.T.contiguous()
-        at_most = torch.searchsorted(ordered, x, right=True)
-        at_least = n - torch.searchsorted(ordered, x)
-        left, right = (-((count.T + 1) / (n + 1)).log() for count in (at_most, at_least))
+        skew, x = self.skew.to(features.device), features.T.contiguous()
+        n = below = at_most = torch.zeros((), dtype=torch.int64, device=x.device)
+        for ordered in self._blocks(x.device):
+            n = n + ordered.shape[1]
+            below = below + torch.searchsorted(ordered, x)
+            at_most = at_most + torch.searchsorted(ordered, x, right=True)
+        left, right = (-((count.T + 1) / (n + 1)).log() for count in (at_most, n - below))
         return left, right, left * (skew <= 0) + right * (skew >= 0)
+
+    def _blocks(self, device: torch.device) -> Iterator[Tensor]:
+        """Training values (d, k) in ascending order, of all samples at once or of some after others."""
+        if self.ordered:
+            yield self.values.to(device)
+            return
+        for rows in torch.split(self.values, max(1, _SORTED // self.values.shape[1])):
+            yield rows.to(device).T.contiguous().sort(dim=1).values
+
+
+def _skewness(train: FeatureSet, where: str) -> Tensor:
+    """The sign (d,) float32 of each feature's third central moment, in two passes."""
+    mean = finite(mean_feature(train)[None], where)[0]
+    second, third = torch.zeros_like(mean), torch.zeros_like(mean)
+    for rows in train.batches(FIT_BATCH):
+        centred = rows.features.double() - mean
+        squared = centred.square()
+        second += squared.sum(dim=0)
+        third += squared.mul_(centred).sum(dim=0)
+    spread, third = (second / len(train)).sqrt(), third / len(train)
+    # Sums of n cubes round; below this a symmetric feature would get the sign of its rounding.
+    return torch.where(third.abs() > 1e-9 * spread**3, third.sign(), 0.0).float()

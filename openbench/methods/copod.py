@@ -25,15 +25,16 @@ class COPOD(Method):
 
     Reference: Li et al., COPOD: Copula-Based Outlier Detection, ICDM 2020, arXiv 2009.09463.
     Skewness is that of training features alone. PyOD takes tails and skewness over all samples scored together, so that
-    its scores depend on the batch; for a batch of one they are these.
+    its scores depend on the batch; for a batch of one they are these. Above 2³⁰ training values none are copied, and
+    each batch that is scored takes a pass over all of them, minutes long.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Li et al., ICDM 2020, arXiv 2009.09463"
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Keep the training values of each feature in order, (d, n)."""
-        self.tails_ = Tails.of(training(train, "COPOD").features)
+        """Keep the training values of each feature in order, (d, n), or training features (n, d) where they are."""
+        self.tails_ = Tails.of(training(train, "COPOD"), "COPOD")
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

@@ -26,15 +26,16 @@ class ECOD(Method):
     Reference: Li et al., ECOD: Unsupervised Outlier Detection Using Empirical Cumulative Distribution Functions,
     TKDE 2022, arXiv 2201.00382.
     Skewness is that of training features alone. PyOD takes tails and skewness over all samples scored together, so that
-    its scores depend on the batch; for a batch of one they are these.
+    its scores depend on the batch; for a batch of one they are these. Above 2³⁰ training values none are copied, and
+    each batch that is scored takes a pass over all of them, minutes long.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Li et al., TKDE 2022, arXiv 2201.00382"
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Keep the training values of each feature in order, (d, n)."""
-        self.tails_ = Tails.of(training(train, "ECOD").features)
+        """Keep the training values of each feature in order, (d, n), or training features (n, d) where they are."""
+        self.tails_ = Tails.of(training(train, "ECOD"), "ECOD")
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

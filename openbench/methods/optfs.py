@@ -92,7 +92,10 @@ def _quantiles(train: FeatureSet) -> tuple[float, float]:
     least = most = torch.empty(0)
     for rows in train.batches():
         values = finite(rows.features, "OptFS").reshape(-1).cpu()
-        least, most = torch.cat([least, values]), torch.cat([most, values])
+        # Once there are enough, nearly all that comes lies between them: selecting among it would cost the most.
+        smaller = values if len(least) < kept else values[values < least.max()]
+        larger = values if len(most) < kept else values[values > most.min()]
+        least, most = torch.cat([least, smaller]), torch.cat([most, larger])
         least = least.topk(min(kept, len(least)), largest=False).values
         most = most.topk(min(kept, len(most))).values
     ends = []

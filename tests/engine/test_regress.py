@@ -99,6 +99,15 @@ def test_the_auroc_of_a_trial_is_that_of_the_method_with_its_weights():
         assert trial["auroc"] == pytest.approx(roc_auc_score(truth, np.concatenate(s)), abs=1e-6)
 
 
+def test_the_method_with_the_chosen_weights_comes_fitted():
+    space = {"weights": ["equal", "logistic"], "layers": [["stage1"], LAYERS]}
+    tuned = regress(MDSEnsemble(LAYERS), space, context(Source()))
+    fresh = fit(with_params(MDSEnsemble(LAYERS), tuned.params), FITTING, Source(), CPU)
+    assert tuned.fitted.params() == fresh.params()
+    found, expected = (score_split(m, VALIDATION.ood_val, Source(), (CPU, 7)) for m in (tuned.fitted, fresh))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_only_validation_is_read_and_distances_are_taken_once():
     source = Source()
     regress(MDSEnsemble(LAYERS), {"weights": ["equal", "logistic"]}, context(source))

@@ -180,6 +180,15 @@ def test_parts_are_fitted_once_for_all_weights():
     assert sum(role == Role.ID_TRAIN for role, _, _ in source.asked) == 1
 
 
+def test_the_method_with_the_chosen_weight_comes_fitted():
+    method = DoubleScore(Column(0), Column(1))
+    tuned = weigh(method, {"mu": [3.0, 0.3, 10.0]}, context(Source()))
+    fresh = fit(with_params(method, tuned.params), FITTING, Source(), CPU)
+    assert tuned.fitted.params() == fresh.params()
+    found, expected = (score_split(m, ID_TEST, Source(), RUNTIME) for m in (tuned.fitted, fresh))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_the_oracle_chooses_on_all_test_sets_but_keeps_the_units_of_validation():
     source = Source()
     tuned = weigh(

@@ -9,6 +9,7 @@ from scipy.stats import skew
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
+from openbench.methods import _tails
 from openbench.methods.copod import COPOD
 from openbench.methods.ecod import ECOD
 
@@ -43,6 +44,26 @@ def test_equals_tails_counted_one_by_one(cls, kind):
     data = problem(kind, n=80)
     expected = [counted(f(data.train), row, cls is ECOD) for row in f(data.test)]
     assert_equal(scores(cls(), data), expected)
+
+
+@pytest.mark.parametrize("kind", ["rectified", "dead"])
+@pytest.mark.parametrize("cls", METHODS)
+def test_training_values_too_many_to_be_copied_count_the_same(cls, kind, monkeypatch):
+    """Rectified and constant features repeat values in several blocks."""
+    data = problem(kind, n=80)
+    monkeypatch.setattr(_tails, "_KEPT", 80 * 24 - 1)
+    monkeypatch.setattr(_tails, "_SORTED", 7 * 24)  # blocks of 7 of the 80
+    fitted = cls().fit(data.train, None)
+    expected = [counted(f(data.train), row, cls is ECOD) for row in f(data.test)]
+    assert_equal(fitted.score(data.test.without_labels()), expected)
+    assert fitted.tails_.values.data_ptr() == data.train.features.data_ptr()
+
+
+@pytest.mark.parametrize("cls", METHODS)
+def test_training_values_are_put_in_order_some_features_at_a_time(cls, monkeypatch):
+    data = problem("rectified", n=80)
+    monkeypatch.setattr(_tails, "_SORTED", 5 * 80 + 3)  # strips of 5 of the 24
+    assert_equal(scores(cls(), data), [counted(f(data.train), row, cls is ECOD) for row in f(data.test)])
 
 
 @pytest.mark.parametrize(("cls", "expected"), [(ECOD, np.log(5) + np.log(5 / 5)), (COPOD, np.log(5))])
