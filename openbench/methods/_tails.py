@@ -45,8 +45,9 @@ class Tails:
             return cls(features, skew, ordered=False)
         n, d = features.shape
         ordered = torch.empty(d, n, dtype=features.dtype, device=train.device)
-        for part in torch.arange(d).split(max(1, _SORTED // n)):
-            strip = slice(int(part[0]), int(part[-1]) + 1)
+        wide = max(1, _SORTED // n)
+        for start in range(0, d, wide):
+            strip = slice(start, start + wide)
             ordered[strip] = features[:, strip].to(train.device).T.contiguous().sort(dim=1).values
         return cls(ordered, skew, ordered=True)
 
