@@ -3,12 +3,20 @@
 import csv
 import io
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from openbench.errors import ConfigError, did_you_mean
 from openbench.results.table import Cell, Column, Estimate, Table
 
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
 WIDTH = 120
+# Narrower than that no table is laid out, and a cell of words is squeezed to no less, unless it is a single long word.
+_NARROWEST, _WORDS, _WORD = 60, 24, 40
+_GAP = 3  # between two columns
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -38,22 +46,24 @@ _LATEX = {
 }
 
 
-def to_console(table: Table, width: int = WIDTH) -> str:
-    """Return a table for a terminal of `width` characters; long headers and notes are wrapped."""
-    from rich.box import SIMPLE
+def to_console(table: Table, width: int | None = None) -> str:
+    """Return a table for a terminal; long headers and notes are wrapped.
+
+    Numbers are never broken. What does not fit beside one another is shown in parts below one another, which repeat the
+    first columns.
+
+    Args:
+        table: any.
+        width: characters in a line; None takes the terminal's (COLUMNS, if that is set), and 120 where there is none.
+    """
     from rich.console import Console
-    from rich.table import Table as RichTable
     from rich.text import Text
 
-    # Text objects: in plain strings rich would read the brackets of an interval as markup.
-    grid = RichTable(box=SIMPLE, pad_edge=False, padding=(0, 1))
-    for column in table.columns:
-        grid.add_column(Text(column.title), justify="left" if column.kind == "text" else "right", overflow="fold")
-    for row in table.texts():
-        grid.add_row(*map(Text, row))
+    room = max(_NARROWEST, shutil.get_terminal_size((WIDTH, 24)).columns if width is None else width)
     stream = io.StringIO()
-    console = Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    console.print(Text(table.title), grid, *(Text(line) for line in (table.header, *table.notes) if line), sep="\n")
+    console = Console(file=stream, width=room, color_system=None, force_terminal=False, legacy_windows=False)
+    grids = [_grid(part, room) for part in _parts(table, room)]
+    console.print(Text(table.title), *grids, *(Text(line) for line in (table.header, *table.notes) if line), sep="\n")
     return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").split("\n")) + "\n"
 
 
@@ -148,6 +158,67 @@ def split_wide(table: Table, width: int = WIDTH, fixed: int = 1) -> list[Table]:
         groups[-1].append(index)
         used += widths[index]
     return [_select(table, [*range(fixed), *group]) for group in groups] or [table]
+
+
+def _grid(table: Table, room: int) -> "RichTable":
+    """The lines of a table without title and notes."""
+    from rich.box import SIMPLE
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    # Text objects: in plain strings rich would read the brackets of an interval as markup.
+    grid = RichTable(box=SIMPLE, pad_edge=False, padding=(0, 1))
+    for column, width in zip(table.columns, _shares(table, room), strict=True):
+        side: Literal["left", "right"] = "left" if column.kind == "text" else "right"
+        grid.add_column(Text(column.title), justify=side, overflow="fold", width=width)
+    for row in table.texts():
+        grid.add_row(*map(Text, row))
+    return grid
+
+
+def _parts(table: Table, room: int) -> list[Table]:
+    """The table in parts of at most `room` characters; the later ones repeat what tells its rows apart."""
+    kinds = [column.kind == "text" for column in table.columns]
+    lead = min(kinds.index(False) if False in kinds else 1, len(kinds) - 1)
+    least, texts = _least(table), table.texts()
+    if lead < 1 or sum(least) + _GAP * len(least) <= room:
+        return [table]
+    again = next((k for k in range(1, lead) if len({tuple(row[:k]) for row in texts}) == len(texts)), lead)
+    parts = [list(range(lead))]
+    for index in range(lead, len(least)):
+        if len(parts[-1]) > (lead if len(parts) == 1 else again) and (
+            sum(least[i] + _GAP for i in (*parts[-1], index)) > room
+        ):
+            parts.append(list(range(again)))
+        parts[-1].append(index)
+    return [_select(table, part) for part in parts]
+
+
+def _least(table: Table) -> list[int]:
+    """The fewest characters in which each column can be read."""
+    found = []
+    for column, *cells in zip(table.columns, *table.texts(), strict=True):
+        longest = max(map(len, cells), default=0)
+        if column.kind == "text":
+            longest = min(longest, max(_WORDS, min(_WORD, _longest_word(cells))))
+        found.append(max(_longest_word([column.title]), longest))
+    return found
+
+
+def _shares(table: Table, room: int) -> list[int]:
+    """The characters for each column: all it wants if there is room, else the least, and what is left to text first."""
+    wanted = [width - _GAP for width in column_widths(table)]
+    shares = wanted.copy() if sum(wanted) + _GAP * len(wanted) <= room else _least(table)
+    left = room - sum(shares) - _GAP * len(shares)
+    for index in sorted(range(len(shares)), key=lambda i: table.columns[i].kind != "text"):
+        more = max(0, min(left, wanted[index] - shares[index]))
+        shares[index] += more
+        left -= more
+    return shares
+
+
+def _longest_word(texts: Sequence[str]) -> int:
+    return max((len(word) for text in texts for word in text.split()), default=0)
 
 
 def _select(table: Table, indices: list[int]) -> Table:

@@ -122,3 +122,55 @@ def test_a_wide_table_is_cut_between_columns_and_keeps_its_first_one():
     assert all(part.columns[0].title == "set" and part.rows[0][0] == "a" for part in parts)
     assert all(sum(column_widths(part)) <= 80 for part in parts)
     assert [len(part.columns) for part in parts] == [4, 4, 4]  # 6 + 3 × 24 ≤ 80
+
+
+def methods_of(*settings: str) -> Table:
+    columns = (Column("method"), Column("run"), *(Column(f"a title {i}", "number") for i in range(9)))
+    rows = [(name, text, *(1 / (7 + i) for i in range(9))) for name, text in zip(("knn", "vim"), settings, strict=True)]
+    return Table("wide", columns, tuple(rows), "the header", ("a note",))
+
+
+SETTINGS = ("index=exact, k=50, probes=16 · cross_entropy · resnet18", "dim=auto · resnet18")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 300])
+def test_console_breaks_neither_numbers_nor_words_and_stays_within_its_width(width):
+    table = methods_of(*SETTINGS)
+    text = to_console(table, width)
+    assert max(map(len, text.splitlines())) <= width
+    words = text.split()
+    for row in table.texts():
+        for cell in row:
+            assert set(cell.split()) <= set(words)
+    assert all(words.count(f"{1 / (7 + i):.4g}") == 2 for i in range(9))
+    assert [words.count(word) for word in ("wide", "header", "note")] == [1, 1, 1]
+
+
+def test_later_parts_repeat_no_more_than_tells_the_rows_apart():
+    text = to_console(methods_of(*SETTINGS), 80)
+    assert text.count("method") == text.count("knn") == 2
+    assert text.count("index=exact") == 1
+    alike = methods_of(*SETTINGS)
+    alike = Table("wide", alike.columns, tuple(("knn", *row[1:]) for row in alike.rows))
+    text = to_console(alike, 80)
+    assert text.count("index=exact") == text.count(" method ") >= 2
+
+
+def test_a_table_with_room_is_shown_whole_and_on_one_line_a_row():
+    lines = to_console(methods_of(*SETTINGS), 300).splitlines()
+    assert sum("index=exact, k=50, probes=16 · cross_entropy · resnet18" in line for line in lines) == 1
+    assert len(lines) == 9  # title, blank, columns, rule, two rows, blank, header, note
+
+
+def test_one_long_word_is_folded_and_nothing_of_it_is_lost():
+    table = Table("t", (Column("file"), PERCENT), (("x" * 100, 0.5),))
+    text = to_console(table, 80)
+    assert text.count("x") == 100
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_terminal_gives_the_width(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert to_console(methods_of(*SETTINGS)) == to_console(methods_of(*SETTINGS), 80)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert to_console(methods_of(*SETTINGS)) == to_console(methods_of(*SETTINGS), 160)
