@@ -32,6 +32,7 @@ from torch import Tensor
 
 from openbench import paths
 from openbench.build import build
+from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Role
@@ -173,6 +174,9 @@ def score_floor(name: str, data: Data, size: Sizes) -> float:
 
 
 def fitted(method: Method, data: Data) -> Method:
+    if isinstance(method, Composite):
+        validation = Data(data.train, data.train[:_VALIDATION], data.head)
+        return method.fit_parts(lambda part: fitted(part, data), lambda part: score(part, validation))
     request = method.request
     rows = data.train[:_VALIDATION] if request.fit_on == Role.ID_VAL else data.train
     train = None if request.fit_on is None else declared(rows, method)
