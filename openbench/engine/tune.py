@@ -104,11 +104,11 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContex
         MethodError: no setting of the space is feasible.
     """
     settings = grid(space, list(method.params()), type(method).__name__)
-    trials: list[dict[str, Any]] = []
+    trials: list[dict[str, Any]] = [{} for _ in settings]
     candidates = _Candidates(method, context)
-    for params in settings:
-        trials.append({"params": params, **_trial(candidates, params, context)})
-        context.report(len(trials), len(settings), trials[-1])
+    for done, index in enumerate(_by_fit(settings, type(method).read_by_score), start=1):
+        trials[index] = {"params": settings[index], **_trial(candidates, settings[index], context)}
+        context.report(done, len(settings), trials[index])
     best = best_trial(method, trials)
     return Tuned(dict(best["params"]), trials, candidates.at_hand(best["params"]))
 
@@ -126,6 +126,15 @@ def best_trial(method: Method, trials: Sequence[dict[str, Any]]) -> dict[str, An
             f"first reason: {trials[0]['infeasible']} — change `_space_` or run with tune=none"
         )
     return max(feasible, key=lambda t: t["auroc"])  # max keeps the first of equals
+
+
+def _by_fit(settings: Sequence[Mapping[str, Any]], read_by_score: frozenset[str]) -> list[int]:
+    """Indices of the settings, those that one fit serves side by side and otherwise in their order."""
+    groups: dict[str, list[int]] = {}
+    for index, params in enumerate(settings):
+        read_by_fit = {name: value for name, value in params.items() if name not in read_by_score}
+        groups.setdefault(repr(read_by_fit), []).append(index)
+    return [index for group in groups.values() for index in group]
 
 
 class _Candidates:

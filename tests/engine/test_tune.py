@@ -11,6 +11,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.engine.evaluate import Fitting, fit, predictions, score, score_splits, with_params
+from openbench.engine.search import grid
 from openbench.engine.tune import TuneContext, Tuning, _Candidates, tune
 from openbench.errors import ConfigError, FieldError, MethodError
 
@@ -142,6 +143,21 @@ def test_settings_that_differ_in_what_score_reads_share_a_fit_and_give_the_trial
     shared, separate = ([(t["params"], t.get("auroc")) for t in tuned.trials] for tuned in found)
     assert shared == separate
     assert len({auroc for _, auroc in shared}) > 4
+
+
+def test_settings_share_a_fit_wherever_their_keys_stand_in_the_space():
+    space = {"offset": [0.5, -3.0], "weight": [0.0, -1.0, 2.0]}
+    seen, found = [], []
+    for method, fits in ((Drawn(), [0.5, -3.0]), (DrawnAnew(), [0.5, -3.0] * 3)):
+        type(method).fits.clear()
+        source = Source({Role.OOD_VAL: torch.tensor([-1.0, 0.5])})
+        progress = TuneContext(VALIDATION, FITTING, source, CPU, 7, report=lambda *args: seen.append(args))
+        found.append(tune(method, space, progress))
+        assert method.fits == fits
+    assert found[0].trials == found[1].trials
+    assert [t["params"] for t in found[0].trials] == grid(space, ["offset", "weight"])
+    assert [done for done, _, _ in seen] == [1, 2, 3, 4, 5, 6] * 2
+    assert all(trial in found[0].trials for _, _, trial in seen)
 
 
 def test_candidates_of_one_fit_are_objects_of_their_own():
