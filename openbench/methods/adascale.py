@@ -10,7 +10,6 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Perturb, Request, Role
-from openbench.errors import NotFittedError
 from openbench.methods._inputs import classifier, training
 
 Variant = Literal["a", "l"]
@@ -52,6 +51,8 @@ class AdaSCALE(Method):
         beside=Perturb(1.0, 0.5, "flat", 0.05),
     )
     reference: ClassVar[str] = "Regmi, 2025, arXiv 2503.08023"
+
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"percentiles"})
 
     variant: Variant = "a"
     percentiles: Sequence[float] = (75.0, 85.0)
@@ -99,20 +100,19 @@ class AdaSCALE(Method):
         return 1 - torch.softmax(self._scaled_logits(x), dim=1)
 
     def _scaled_logits(self, x: FeatureSet) -> Tensor:
-        head: Head | None = getattr(self, "head_", None)
-        if head is None:
-            raise NotFittedError("AdaSCALE.score called before fit — call fit(train, head) first")
+        self.learnt("head_")
         ratio = self._ratio(x.features, self._percentile(x))[:, None]
-        return head(x.features * ratio.exp()) if self.variant == "a" else head(x.features) * ratio.square()
+        if self.variant == "a":
+            return self.head_(x.features * ratio.exp())
+        return self.head_(x.features) * ratio.square()
 
     def _shift(self, x: FeatureSet) -> Tensor:
         """Return Q' (n,) float64, whose sums no order of summation changes by more than float64 rounding."""
         features, moved = x.features, x.moved
         most, top = (self._largest(features, percent) for percent in (self.k1, self.k2))
         correction = moved.gather(1, most).double().relu().sum(dim=1)
-        return correction + self.weight * (features.gather(1, top).double() - moved.gather(1, top).double()).abs().sum(
-            1
-        )
+        shift = (features.gather(1, top).double() - moved.gather(1, top).double()).abs().sum(dim=1)
+        return correction + self.weight * shift
 
     @staticmethod
     def _largest(features: Tensor, percent: float) -> Tensor:

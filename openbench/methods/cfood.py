@@ -40,6 +40,8 @@ class CFOOD(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Angiulli et al., 2026; CFOF: Angiulli, TKDD 2020, arXiv 1901.04992"
 
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"share"})
+
     alpha: float = 0.1
     share: float = 0.01
     seed: int = 0

@@ -37,6 +37,8 @@ class FDBD(Method):
     )
     reference: ClassVar[str] = "Liu & Qin, ICML 2024, arXiv 2312.11536"
 
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"distance"})
+
     distance: bool = True
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:

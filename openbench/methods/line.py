@@ -43,6 +43,8 @@ class LINe(HeadMethod):
     )
     reference: ClassVar[str] = "Ahn et al., CVPR 2023, arXiv 2303.13995"
 
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"clip"})
+
     weight_percentile: float = 10.0
     activation_percentile: float = 10.0
     clip: float = 0.8

@@ -46,6 +46,8 @@ class NAC(Method):
     )
     reference: ClassVar[str] = "Liu et al., ICLR 2024, arXiv 2306.02879"
 
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"full"})
+
     bins: int = 50
     full: int = 50
     steepness: float = 100.0
@@ -70,12 +72,12 @@ class NAC(Method):
         counts = torch.zeros(d * (self.bins - 1), dtype=torch.float64, device=chosen.device)
         for rows in chosen.batches(_ROWS):
             counts += torch.bincount(self._cells(rows).reshape(-1), minlength=len(counts))
-        self.coverage_ = (counts / self.full).clamp(max=1)
+        self.counts_ = counts
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        coverage = self.learnt("coverage_").to(x.features.device)
+        coverage = (self.learnt("counts_").to(x.features.device) / self.full).clamp(max=1)
         return -coverage[self._cells(x)].mean(dim=1).float()
 
     def _cells(self, x: FeatureSet) -> Tensor:

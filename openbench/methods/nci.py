@@ -34,6 +34,8 @@ class NCI(Method):
     )
     reference: ClassVar[str] = "Liu & Qin, CVPR 2025, arXiv 2311.01479"
 
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"alpha"})
+
     alpha: float = 1e-4
 
     def __post_init__(self) -> None:

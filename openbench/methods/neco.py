@@ -41,6 +41,8 @@ class NECO(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Ben Ammar et al., ICLR 2024, arXiv 2310.06823"
 
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"max_logit"})
+
     dim: int | Literal["auto"] = "auto"
     standardise: bool = True
     max_logit: bool = True

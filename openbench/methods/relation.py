@@ -36,6 +36,8 @@ class Relation(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Kim et al., NeurIPS 2023, arXiv 2301.12321"
 
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"power"})
+
     power: float = 1.0
     threshold: float = 0.03
 

@@ -50,6 +50,8 @@ class WeiPer(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN, head=True)
     reference: ClassVar[str] = "Granz et al., NeurIPS 2024, arXiv 2405.17164"
 
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"lambda_1", "lambda_2", "smoothing", "smoothing_perturbed"})
+
     form: Literal["kld", "msp"] = "kld"
     repeats: int = 100
     distance: float = 1.8
