@@ -1,7 +1,6 @@
 """Nearest neighbours and Mahalanobis distance combined."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -13,7 +12,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.methods._bank import Bank
 from openbench.methods._inputs import training
-from openbench.methods._stats import moments, row_normalise, unit_features
+from openbench.methods._stats import FIT_BATCH, moments, row_normalise, unit_features
 from openbench.methods._yeo_johnson import best_exponents, yeo_johnson
 
 _CLOSEST = 1e-12  # squared distances below it are rounding, and the logarithm of 0 is not a number
@@ -57,10 +56,8 @@ class CombOOD(Method):
         plain = moments(train, "CombOOD", unit_features, by_class=False)
         self.center_, self.scale_ = plain.mean(), _inverse_spread(plain.mean(), plain.total_covariance())
 
-        def batches() -> Iterator[Tensor]:
-            return (self._standard(rows.features) for rows in train.batches())
-
-        exponents = best_exponents(batches)
+        standard = (self._standard(rows.features) for rows in train.batches(FIT_BATCH))
+        exponents = best_exponents(standard, len(train))
         # A feature that does not vary has no shape.
         self.exponents_ = torch.where(self.scale_.cpu() > 0, exponents, 1.0).to(self.scale_.device)
         shaped = moments(train, "CombOOD", lambda rows: self._shaped(rows.features), by_class=False)
