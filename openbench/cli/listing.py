@@ -9,6 +9,7 @@ from typing import Any
 from openbench import paths
 from openbench.cli.exits import OK
 from openbench.cli.method_source import MethodSource, method_source
+from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.results.render import FORMATS, render
 from openbench.results.table import Column, Table
@@ -246,7 +247,7 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
 
 
 def record_text(arguments: argparse.Namespace) -> str:
-    """Return the tables of a record.
+    """Return the tables of a record and, on the console, what made it and the command that verifies it.
 
     Raises:
         RecordError: there is none with this run id.
@@ -263,7 +264,24 @@ def record_text(arguments: argparse.Namespace) -> str:
         )
     views = VIEWS if arguments.view == "all" else (arguments.view,)
     tables = [table for view in views for table in run_tables(found[0], view)]
-    return "\n".join(render(table, arguments.format) for table in tables)
+    text = "\n".join(render(table, arguments.format) for table in tables)
+    return f"{text}\n{_origin(found[0], arguments.config_dir)}\n" if arguments.format == "console" else text
+
+
+def _origin(record: ResultRecord, config_dir: Path | None) -> str:
+    """What made a record, and the command that makes it again."""
+    from openbench.cli.again import command
+
+    made = record.provenance
+    sha, changed = str(made.get("git_sha") or "unknown")[:12], " with changes" if made.get("git_dirty") else ""
+    again = command(record, config_dir) or (
+        "no command gives its config any more, which other config files made — check out that commit, or give your "
+        "folder of them as --config-dir"
+    )
+    return (
+        f"made by: openbench {made.get('openbench', 'unknown')}, commit {sha}{changed}, {made.get('utc', 'no date')}\n"
+        f"verify: {again}"
+    )
 
 
 def _one_line(value: Any) -> str:

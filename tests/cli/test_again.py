@@ -1,0 +1,118 @@
+"""The command that makes a record again: it composes to the config that the record holds, or is not given."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from openbench.cli.again import command
+from openbench.cli.config import compose, scientific
+from openbench.cli.listing import show
+from openbench.core.record import ResultRecord
+from openbench.digest import digest
+from openbench.results.store import RecordStore
+
+GROUPS = ("backbone", "training", "method", "tune", "metrics")
+DEFAULTS = {"training": "cross_entropy", "method": "msp", "tune": "validation", "metrics": "default"}
+
+
+def record_of(words: list[str], name: str, **chosen: str) -> ResultRecord:
+    """A record as a run with this command line writes it, as far as the command can be told from it."""
+    config = scientific(compose("run", words), {**DEFAULTS, **chosen})
+    return ResultRecord(
+        run_id="0123456789abcdef",
+        config=config,
+        benchmark={"name": name, "digest": "a", "pristine": True, "deviations": []},
+        backbone={"name": "b", "digest": "b"},
+        method={"name": "m", "version": 1, "reference": "", "params": {}},
+        tuned={},
+        trials=[],
+        metrics={"near": {"auroc": 0.5}},
+        header="",
+        counts={},
+        provenance={"openbench": "0.1.0", "git_sha": "abcdef0123456789", "git_dirty": True, "utc": "2026-01-02"},
+    )
+
+
+def config_of(typed: str) -> dict:
+    """The config of a typed command line, with the names of the groups' files as Hydra would know them."""
+    program, *words = shlex.split(typed)[3:]
+    assert (program, words[-1]) == ("run", "runtime.on_existing=verify")
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    return scientific(
+        compose("run", words), {**DEFAULTS, **{group: given[group] for group in GROUPS if group in given}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "chosen"),
+    [
+        (["+benchmark=digits"], "digits", {"backbone": "resnet8_digits"}),
+        (
+            ["+benchmark=digits", "method=knn", "method.k=7", "tune=none", "seed=3", "training=logitnorm"],
+            "digits",
+            {"backbone": "resnet8_digits", "method": "knn", "tune": "none", "training": "logitnorm"},
+        ),
+        # A set that is left out, a rate by set, text that Hydra would read as something else, and a key that is new.
+        (
+            [
+                *("+benchmark=cifar10", "~benchmark.far.svhn", "benchmark.incomplete=allow", "backbone=resnet18_cifar"),
+                *("metrics.fpr={tin: 0.1, mnist: 2.5e-3}", "metrics.alphas=[0.1,0.2]", "+training.recipe.ema=0.99"),
+                "backbone.weights='my weights, 2.pt'",
+            ],
+            "cifar10",
+            {"backbone": "resnet18_cifar"},
+        ),
+        # What the benchmark is given reaches the backbone.
+        (["+benchmark=digits", "benchmark.preprocess.resize=12"], "digits", {"backbone": "resnet8_digits"}),
+        (
+            ["+benchmark=adbench", "benchmark.table=wine", "method=mds"],
+            "adbench_wine",
+            {"backbone": "identity", "method": "mds"},
+        ),
+    ],
+)
+def test_the_command_composes_to_the_config_of_the_record(words, name, chosen):
+    record = record_of(words, name, **chosen)
+    typed = command(record)
+    assert typed is not None
+    assert digest(config_of(typed)) == digest(record.config)
+
+
+def test_only_what_differs_from_the_files_is_typed():
+    record = record_of(
+        ["+benchmark=digits", "method=knn", "method.k=7"], "digits", backbone="resnet8_digits", method="knn"
+    )
+    assert command(record) == (
+        "python -m openbench run +benchmark=digits backbone=resnet8_digits training=cross_entropy method=knn "
+        "tune=validation method.k=7 runtime.on_existing=verify"
+    )
+
+
+def test_no_command_is_given_for_files_that_are_not_there():
+    record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
+    gone = replace(record, config={**record.config, "method": {"_name_": "mine", "_target_": "mine.Mine"}})
+    assert command(gone) is None
+    assert command(replace(record, benchmark={**record.benchmark, "name": "letters"})) is None
+
+
+def test_a_folder_of_ones_own_completes_the_command(tmp_path):
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "mine.yaml").write_text("_target_: mine.Mine\n")
+    record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
+    mine = replace(record, config={**record.config, "method": {"_name_": "mine", "_target_": "mine.Mine"}})
+    typed = command(mine, tmp_path)
+    assert typed is not None
+    assert f"method=mine tune=validation --config-dir {tmp_path} runtime.on_existing=verify" in typed
+
+
+def test_showing_a_record_ends_in_its_origin_and_the_command(tmp_path: Path, capsys):
+    record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
+    RecordStore(tmp_path).write(record)
+    assert show(["record", record.run_id, "--results", str(tmp_path)]) == 0
+    made, verify = capsys.readouterr().out.splitlines()[-2:]
+    assert made == "made by: openbench 0.1.0, commit abcdef012345 with changes, 2026-01-02"
+    assert verify == f"verify: {command(record)}"
+    assert show(["record", record.run_id, "--results", str(tmp_path), "--format", "csv"]) == 0
+    assert "verify:" not in capsys.readouterr().out
