@@ -1,7 +1,7 @@
 """The exceptions a user can meet. Each message says what is wrong, what was found, what is allowed, what to do."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class OpenbenchError(Exception):
@@ -60,3 +60,13 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest of `choices`, or an empty string if none is near."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def check_choice(key: str, found: object, allowed: Sequence[str]) -> None:
+    """Check that the config's `key` has one of the values `allowed`.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    if found not in allowed:
+        raise ConfigError(f"{key} — found {found!r} — allowed: {', '.join(allowed)}{did_you_mean(str(found), allowed)}")

@@ -20,7 +20,7 @@ from openbench.data.manifest import Manifest, load_manifest
 from openbench.data.sources import Found, Source
 from openbench.data.tables import is_table_part, table_part
 from openbench.digest import array_sha256, digest
-from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.errors import ConfigError, DataError, check_choice, did_you_mean
 
 Incomplete = Literal["error", "allow"]
 _FINGERPRINTS = 32
@@ -191,8 +191,7 @@ def check_complete(
         ConfigError: `incomplete` is neither `error` nor `allow`.
         DataError: nothing was found, or not everything while `incomplete` is `error`.
     """
-    if incomplete not in get_args(Incomplete):
-        raise ConfigError(f"benchmark.incomplete — found {incomplete!r} — allowed: {', '.join(get_args(Incomplete))}")
+    check_choice("benchmark.incomplete", incomplete, get_args(Incomplete))
     if located.count == 0 or (located.count < located.wanted and incomplete == "error"):
         raise DataError(missing_message(config, located, where, benchmark))
 

@@ -2,15 +2,16 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.errors import ConfigError
-from openbench.training.base import Batch, Moment, Selection, Surface, TrainingData, TrainingMethod
-from openbench.training.projected import Projected, moved, projected
+from openbench.training.base import Batch, TrainingData, features_and_logits
+from openbench.training.contrastive import Contrastive
+from openbench.training.projected import Projected, moved
 from openbench.training.recipe import Recipe
 
 # The official code scales the compactness loss by τ over this.
@@ -25,6 +26,37 @@ class OnSphere(Projected):
         self.prototypes: Tensor
         self.register_buffer("prototypes", torch.zeros(num_classes, width))
 
+    def point_at_means(self, data: TrainingData) -> None:
+        """Put directions and prototypes at the class means of all training images."""
+        self.eval()
+        with torch.no_grad():
+            for images, labels, _ in data.train.clean():
+                features, embedded = self.embed(images)
+                self.directions.index_add_(0, labels, features)
+                self.prototypes.index_add_(0, labels, embedded)
+            self.directions.copy_(functional.normalize(self.directions, dim=1))
+            self.prototypes.copy_(functional.normalize(self.prototypes, dim=1))
+
+    def step(self, images: Tensor, labels: Tensor, keep: float, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Move prototypes and directions by a batch.
+
+        Args:
+            images: (n, channels, h, w).
+            labels: (n,).
+            keep: α in [0, 1), what stays of them at each sample.
+            temperature: τ > 0.
+
+        Returns:
+            The features (n, d) of the images; compactness, τ/0.07 · CE(P h/τ, y); dispersion, see `dispersion`.
+        """
+        features, _ = features_and_logits(self.network, images)
+        embedded = functional.normalize(self.project(features).float(), dim=1)
+        prototypes = moved(self.prototypes, embedded, labels, keep)
+        self.prototypes = prototypes.detach()
+        self.follow(functional.normalize(features, dim=1), labels, keep)
+        entropy = functional.cross_entropy(embedded @ self.prototypes.T / temperature, labels)
+        return features, temperature / _BASE_TEMPERATURE * entropy, dispersion(prototypes, temperature)
+
 
 def dispersion(prototypes: Tensor, temperature: float) -> Tensor:
     """Return the mean over i of log mean over j ≠ i of exp(P_i·P_j/τ)."""
@@ -36,7 +68,7 @@ def dispersion(prototypes: Tensor, temperature: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class CIDER(TrainingMethod):
+class CIDER(Contrastive):
     """w·(τ/0.07)·CE(P h/τ, y) + mean_i log mean_{j≠i} exp(P_i·P_j/τ), h the unit projection, P moving class prototypes.
 
     Two views of every image. No classifier is trained: the epoch of lowest loss is kept. So that accuracy and logits
@@ -62,9 +94,6 @@ class CIDER(TrainingMethod):
 
     reference: ClassVar[str] = "Ming et al., ICLR 2023, arXiv:2203.04450"
     version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "knn"
-    selection: ClassVar[Selection] = "train_loss"
-    views: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -76,36 +105,9 @@ class CIDER(TrainingMethod):
         """Return the network with projection and prototypes."""
         return OnSphere(model, feature_dim, num_classes, self.width)
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return all parameters but those of the unused classifier."""
-        return projected(model, "CIDER.parameter_groups").learning()
-
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Before the first step, put prototypes and directions at the class means of all training images."""
-        if moment.epoch > 0 or not isinstance(model, OnSphere):
-            return
-        model.eval()
-        with torch.no_grad():
-            for images, labels, _ in data.train.clean():
-                features, embedded = model.embed(images)
-                model.directions.index_add_(0, labels, features)
-                model.prototypes.index_add_(0, labels, embedded)
-            model.directions.copy_(functional.normalize(model.directions, dim=1))
-            model.prototypes.copy_(functional.normalize(model.prototypes, dim=1))
-
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move prototypes and directions by it."""
         if not isinstance(model, OnSphere):
             raise TypeError(f"CIDER.loss: found {type(model).__name__} — pass what prepare returned")
-        features, embedded = model.embed(batch.images)
-        embedded = embedded.float()
-        prototypes = moved(model.prototypes, embedded, batch.labels, self.keep)
-        model.prototypes = prototypes.detach()
-        model.follow(features, batch.labels, self.keep)
-        logits = embedded @ model.prototypes.T / self.temperature
-        compactness = self.temperature / _BASE_TEMPERATURE * functional.cross_entropy(logits, batch.labels)
-        return self.weight * compactness + dispersion(prototypes, self.temperature)
-
-    def surface(self, model: nn.Module) -> Surface:
-        """Return the network with class mean directions as its head."""
-        return projected(model, "CIDER.surface").surface()
+        _, compactness, apart = model.step(batch.images, batch.labels, self.keep, self.temperature)
+        return self.weight * compactness + apart

@@ -3,15 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from openbench.errors import ConfigError
-from openbench.training.base import Batch, Moment, Selection, Surface, TrainingData, TrainingMethod, head_of
+from openbench.training.base import head_of
 from openbench.training.cider import CIDER, OnSphere
-from openbench.training.cross_entropy import CrossEntropy
-from openbench.training.outliers import FineTuning
-from openbench.training.projected import projected
-from openbench.training.recipe import Recipe
+from openbench.training.fine_tuning import FineTuned, FineTuning
 
 
 def last_stage(network: nn.Module) -> nn.Module:
@@ -34,7 +31,7 @@ def last_stage(network: nn.Module) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class CIDERLastStage(TrainingMethod):
+class CIDERLastStage(FineTuned, CIDER):
     """The loss of CIDER; only the network's last stage and the projection follow it, from cross-entropy's weights.
 
     How CIDER is trained on ImageNet in OpenOOD. Earlier stages keep their weights; their batch norm goes on averaging,
@@ -55,61 +52,25 @@ class CIDERLastStage(TrainingMethod):
         lasts all ten epochs.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
     tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=10, lr=0.01))
     weight_decay: float = 1e-4
-    weight: float = 2.0
-    temperature: float = 0.1
-    keep: float = 0.95
-    width: int = 128
 
     reference: ClassVar[str] = "Ming et al., ICLR 2023, arXiv:2203.04450"
     version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "knn"
-    selection: ClassVar[Selection] = "train_loss"
-    views: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        self.whole.__post_init__()
+        super().__post_init__()
         if not self.weight_decay >= 0:
             raise ConfigError(f"training.weight_decay — found {self.weight_decay!r} — allowed: a number ≥ 0")
 
-    @property
-    def whole(self) -> CIDER:
-        """CIDER with these settings, for all stages."""
-        return CIDER(self.schedule, self.weight, self.temperature, self.keep, self.width)
-
-    @property
-    def initial(self) -> TrainingMethod:
-        """Cross-entropy with the same recipe."""
-        return CrossEntropy(self.recipe)
-
-    @property
-    def schedule(self) -> Recipe:
-        """The recipe of the fine-tuning."""
-        return self.tuning.of(self.recipe)
-
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> OnSphere:
         """Return the network with projection and prototypes; earlier stages ask for no gradient."""
-        made = self.whole.prepare(model, feature_dim, num_classes)
+        made = super().prepare(model, feature_dim, num_classes)
         model.requires_grad_(False)
         last_stage(model).requires_grad_(True)
         return made
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return the parameters of the last stage and of the projection."""
-        groups = projected(model, "CIDERLastStage.parameter_groups").learning()
-        return [{**group, "weight_decay": self.weight_decay} for group in groups]
-
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Before the first step, put prototypes and directions at the class means of all training images."""
-        self.whole.on_epoch_start(model, moment, data)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the loss of a batch, and move prototypes and directions by it."""
-        return self.whole.loss(model, batch)
-
-    def surface(self, model: nn.Module) -> Surface:
-        """Return the network with class mean directions as its head."""
-        return self.whole.surface(model)
+        return [{**group, "weight_decay": self.weight_decay} for group in super().parameter_groups(model)]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
-from openbench.training.outliers import FineTuning
+from openbench.training.fine_tuning import FineTuning
 from openbench.training.recipe import Recipe
 from openbench.training.rotpred import ROTATIONS, rotated
 from openbench.training.supcon import SupCon

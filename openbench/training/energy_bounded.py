@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.errors import ConfigError
-from openbench.training.base import Batch, TrainingMethod
-from openbench.training.cross_entropy import CrossEntropy
-from openbench.training.outliers import FineTuning, outliers_of
+from openbench.training.base import Batch
+from openbench.training.fine_tuning import FineTuned, FineTuning
+from openbench.training.outliers import outliers_of
 from openbench.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class EnergyBounded(TrainingMethod):
+class EnergyBounded(FineTuned):
     """CE(z, y) + λ·{mean_ID max(0, E − m_in)² + mean_out max(0, m_out − E)²}, E(x) = −log Σ exp z.
 
     Args:
@@ -50,16 +50,6 @@ class EnergyBounded(TrainingMethod):
         if not self.weight >= 0 or self.outliers_per_step < 1:
             found = f"weight {self.weight}, outliers_per_step {self.outliers_per_step}"
             raise ConfigError(f"training — found {found} — allowed: weight ≥ 0, outliers_per_step ≥ 1")
-
-    @property
-    def initial(self) -> TrainingMethod:
-        """Cross-entropy with the same recipe."""
-        return CrossEntropy(self.recipe)
-
-    @property
-    def schedule(self) -> Recipe:
-        """The recipe of the fine-tuning."""
-        return self.tuning.of(self.recipe)
 
     @property
     def outlier_batch_size(self) -> int:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import check_choice
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
 from openbench.training.recipe import Recipe
 
@@ -77,9 +77,7 @@ class GODIN(TrainingMethod):
 
     def __post_init__(self) -> None:
         """Check the choice."""
-        if self.compat not in get_args(Compat):
-            hint = did_you_mean(str(self.compat), get_args(Compat))
-            raise ConfigError(f"training.compat — found {self.compat!r} — allowed: {', '.join(get_args(Compat))}{hint}")
+        check_choice("training.compat", self.compat, get_args(Compat))
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Decomposed:
         """Return the network with h and g in place of its own classifier."""

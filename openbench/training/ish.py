@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, check_choice
 from openbench.methods._stats import largest_kept
-from openbench.training.base import Batch, TrainingMethod, features_and_logits, head_of
-from openbench.training.cross_entropy import CrossEntropy
-from openbench.training.outliers import FineTuning
+from openbench.training.base import Batch, features_and_logits, head_of
+from openbench.training.fine_tuning import FineTuned, FineTuning
 from openbench.training.recipe import Recipe
 
 Compat = Literal["paper", "openood"]
@@ -46,7 +45,7 @@ def shaped_linear(features: Tensor, shaped: Tensor, head: nn.Linear) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ISH(TrainingMethod):
+class ISH(FineTuned):
     """CE(Wf + b, y), the gradient of W taken at f·exp(r), r = Σf / Σ of the k largest f; all else learns as always.
 
     Forward passes and the gradient of the network are those of cross-entropy: images whose mass lies in many
@@ -78,22 +77,10 @@ class ISH(TrainingMethod):
 
     def __post_init__(self) -> None:
         """Check the choice and the ranges."""
-        if self.compat not in get_args(Compat):
-            hint = did_you_mean(str(self.compat), get_args(Compat))
-            raise ConfigError(f"training.compat — found {self.compat!r} — allowed: {', '.join(get_args(Compat))}{hint}")
+        check_choice("training.compat", self.compat, get_args(Compat))
         if not (0 <= self.percentile < 100 and self.head_weight_decay >= 0):
             found = f"percentile {self.percentile}, head_weight_decay {self.head_weight_decay}"
             raise ConfigError(f"training — found {found} — allowed: 0 ≤ percentile < 100, head_weight_decay ≥ 0")
-
-    @property
-    def initial(self) -> TrainingMethod:
-        """Cross-entropy with the same recipe."""
-        return CrossEntropy(self.recipe)
-
-    @property
-    def schedule(self) -> Recipe:
-        """The recipe of the fine-tuning."""
-        return self.tuning.of(self.recipe)
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return the network, and its classifier with a weight decay of its own."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, check_choice
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits
 from openbench.training.branches import Branched
 from openbench.training.outliers import outliers_of
@@ -55,9 +55,7 @@ class MCD(TrainingMethod):
 
     def __post_init__(self) -> None:
         """Check the choice and the ranges."""
-        if self.compat not in get_args(Compat):
-            hint = did_you_mean(str(self.compat), get_args(Compat))
-            raise ConfigError(f"training.compat — found {self.compat!r} — allowed: {', '.join(get_args(Compat))}{hint}")
+        check_choice("training.compat", self.compat, get_args(Compat))
         if not 0 <= self.start <= 1 or not self.weight >= 0:
             found = f"start {self.start}, weight {self.weight}"
             raise ConfigError(f"training — found {found} — allowed: 0 ≤ start ≤ 1, weight ≥ 0")

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError, did_you_mean
-from openbench.training.base import Batch, TrainingMethod
-from openbench.training.cross_entropy import CrossEntropy
+from openbench.errors import ConfigError, check_choice
+from openbench.training.base import Batch
+from openbench.training.fine_tuning import FineTuned, FineTuning
 from openbench.training.mixing import box, draw_share
-from openbench.training.outliers import FineTuning, outliers_of
+from openbench.training.outliers import outliers_of
 from openbench.training.recipe import Recipe
 
 Mix = Literal["cutmix", "linear"]
 
 
 @dataclass(frozen=True)
-class MixOE(TrainingMethod):
+class MixOE(FineTuned):
     """CE(z(x), y) + β · CE(z(x̃), λ·onehot(y) + (1 − λ)/C), x̃ a mix of ID image (share λ) and outlier.
 
     Args:
@@ -46,23 +46,11 @@ class MixOE(TrainingMethod):
 
     def __post_init__(self) -> None:
         """Check the choices and ranges."""
-        if self.mix not in get_args(Mix):
-            hint = did_you_mean(str(self.mix), get_args(Mix))
-            raise ConfigError(f"training.mix — found {self.mix!r} — allowed: {', '.join(get_args(Mix))}{hint}")
+        check_choice("training.mix", self.mix, get_args(Mix))
         if not self.alpha > 0 or not self.weight >= 0:
             raise ConfigError(
                 f"training — found alpha {self.alpha}, weight {self.weight} — allowed: alpha > 0, weight ≥ 0"
             )
-
-    @property
-    def initial(self) -> TrainingMethod:
-        """Cross-entropy with the same recipe."""
-        return CrossEntropy(self.recipe)
-
-    @property
-    def schedule(self) -> Recipe:
-        """The recipe of the fine-tuning."""
-        return self.tuning.of(self.recipe)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of clean and mixed images in one pass."""

@@ -7,12 +7,11 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from openbench.errors import ConfigError, did_you_mean
-from openbench.training.base import Batch, Moment, Surface, TrainingData, TrainingMethod, features_and_logits, head_of
+from openbench.errors import ConfigError, check_choice
+from openbench.training.base import Batch, Moment, Surface, TrainingData, features_and_logits, head_of
 from openbench.training.class_groups import Groups, assignment, checked, clustered
-from openbench.training.cross_entropy import CrossEntropy
+from openbench.training.fine_tuning import FineTuned, FineTuning
 from openbench.training.mixing import blend, draw_share
-from openbench.training.outliers import FineTuning
 from openbench.training.recipe import Recipe
 
 Compat = Literal["paper", "openood"]
@@ -77,7 +76,7 @@ class Scored(nn.Module):
 
 
 @dataclass(frozen=True)
-class MOS(TrainingMethod):
+class MOS(FineTuned):
     """Σ_g CE of the softmax over g's classes and "others", the answer of every group that is not the label's.
 
     Fine-tunes the weights of plain cross-entropy, with mixup and without weight decay. With a_k = z_k − o_g(k), the
@@ -112,21 +111,9 @@ class MOS(TrainingMethod):
     def __post_init__(self) -> None:
         """Check groups, choice and range."""
         object.__setattr__(self, "groups", checked(self.groups))
-        if self.compat not in get_args(Compat):
-            hint = did_you_mean(str(self.compat), get_args(Compat))
-            raise ConfigError(f"training.compat — found {self.compat!r} — allowed: {', '.join(get_args(Compat))}{hint}")
+        check_choice("training.compat", self.compat, get_args(Compat))
         if not self.mixup >= 0:
             raise ConfigError(f"training.mixup — found {self.mixup!r} — allowed: a number ≥ 0")
-
-    @property
-    def initial(self) -> TrainingMethod:
-        """Cross-entropy with the same recipe."""
-        return CrossEntropy(self.recipe)
-
-    @property
-    def schedule(self) -> Recipe:
-        """The recipe of the fine-tuning."""
-        return self.tuning.of(self.recipe)
 
     @property
     def count(self) -> int:

@@ -1,30 +1,20 @@
 """Outliers without a density model: noise around the ID features with the farthest neighbours, told by a small MLP."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, check_choice
 from openbench.training import queues
-from openbench.training.base import (
-    Batch,
-    Moment,
-    Selection,
-    Surface,
-    TrainingData,
-    TrainingMethod,
-    features_and_logits,
-)
-from openbench.training.cider import CIDER, OnSphere, dispersion
-from openbench.training.projected import moved, projected
+from openbench.training.base import Batch, Moment, TrainingData
+from openbench.training.cider import OnSphere
+from openbench.training.contrastive import Contrastive
 from openbench.training.recipe import Recipe
 
 Compat = Literal["paper", "openood"]
-# CIDER's, which the compactness loss is scaled by τ over.
-_BASE_TEMPERATURE = 0.07
 
 
 class WithBoundary(OnSphere):
@@ -67,7 +57,7 @@ def remoteness(queries: Tensor, bank: Tensor, k: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class NPOS(TrainingMethod):
+class NPOS(Contrastive):
     """w_c·comp + w_d·disp + λ·BCE(φ(f), is-ID), φ an MLP on features f of the batch and on synthesised outliers.
 
     comp and disp are CIDER's. For each class, `pick` features are drawn from the `select` of its queue that have the
@@ -121,15 +111,10 @@ class NPOS(TrainingMethod):
 
     reference: ClassVar[str] = "Tao, Du, Zhu, Li, ICLR 2023, arXiv:2303.02966"
     version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "knn"
-    selection: ClassVar[Selection] = "train_loss"
-    views: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Check the choice and the ranges."""
-        if self.compat not in get_args(Compat):
-            hint = did_you_mean(str(self.compat), get_args(Compat))
-            raise ConfigError(f"training.compat — found {self.compat!r} — allowed: {', '.join(get_args(Compat))}{hint}")
+        check_choice("training.compat", self.compat, get_args(Compat))
         weights = min(self.compactness, self.dispersion, self.weight) >= 0
         rates = 0 <= self.keep < 1 and 0 <= self.start <= 1 and self.temperature > 0 and self.sigma > 0
         counts = self.width >= 1 and 1 <= self.k <= self.queue and 1 <= self.pick <= self.select <= self.queue
@@ -144,13 +129,9 @@ class NPOS(TrainingMethod):
         """Return the network with projection, prototypes, queues and the MLP."""
         return WithBoundary(model, feature_dim, num_classes, self.width, length=self.queue)
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return all parameters but those of the unused classifier."""
-        return projected(model, "NPOS.parameter_groups").learning()
-
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
         """Before the first step, put prototypes and directions at the class means of all training images."""
-        CIDER(self.recipe).on_epoch_start(model, moment, data)
+        super().on_epoch_start(model, moment, data)
         if self.compat == "openood" and isinstance(model, WithBoundary):
             model.queue.zero_()
 
@@ -158,14 +139,8 @@ class NPOS(TrainingMethod):
         """Return the loss of a batch; moves prototypes and directions by it, and puts its features into the queues."""
         if not isinstance(model, WithBoundary):
             raise TypeError(f"NPOS.loss: found {type(model).__name__} — pass what prepare returned")
-        features, _ = features_and_logits(model.network, batch.images)
-        embedded = functional.normalize(model.project(features).float(), dim=1)
-        prototypes = moved(model.prototypes, embedded, batch.labels, self.keep)
-        model.prototypes = prototypes.detach()
-        model.follow(functional.normalize(features, dim=1), batch.labels, self.keep)
-        entropy = functional.cross_entropy(embedded @ model.prototypes.T / self.temperature, batch.labels)
-        compact = self.temperature / _BASE_TEMPERATURE * entropy
-        loss = self.compactness * compact + self.dispersion * dispersion(prototypes, self.temperature)
+        features, compact, apart = model.step(batch.images, batch.labels, self.keep, self.temperature)
+        loss = self.compactness * compact + self.dispersion * apart
         model.remember(features.detach(), batch.labels)
         if model.full() and batch.moment.epoch >= self.start * batch.moment.epochs:
             outliers = self.outliers(model.queue, batch.moment.generator)
@@ -197,7 +172,3 @@ class NPOS(TrainingMethod):
             farthest = distance.view(self.pick, self.sample_from).topk(self.keep_farthest, dim=1).indices
         first = self.sample_from * torch.arange(self.pick, device=own.device)
         return points[(first[:, None] + farthest).flatten()]
-
-    def surface(self, model: nn.Module) -> Surface:
-        """Return the network with class mean directions as its head."""
-        return projected(model, "NPOS.surface").surface()

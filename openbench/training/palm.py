@@ -1,27 +1,18 @@
 """Several prototypes per class on the sphere, to which samples are softly assigned: PALM."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.errors import ConfigError
-from openbench.training.base import (
-    Batch,
-    Moment,
-    Selection,
-    Surface,
-    TrainingData,
-    TrainingMethod,
-    features_and_logits,
-)
-from openbench.training.projected import Projected, projected
+from openbench.training.base import Batch, features_and_logits
+from openbench.training.contrastive import Contrastive
+from openbench.training.projected import Projected
 from openbench.training.recipe import Recipe
 
-# Of a class mean direction at each sample; only accuracy and logits see these.
-_KEEP = 0.95
 _CONTRAST_TEMPERATURE = 0.5
 
 
@@ -76,7 +67,7 @@ def contrast(prototypes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PALM(TrainingMethod):
+class PALM(Contrastive):
     """−mean_i [Σ_k w_ik h_i·P_yk/τ − log Σ_ck exp(h_i·P_ck/τ)] + λ·contrast(P), h unit projections, two views.
 
     w_ik are the Sinkhorn weights of sample i on its class' prototypes, all but the `top` largest set to zero, scaled to
@@ -115,8 +106,6 @@ class PALM(TrainingMethod):
     reference: ClassVar[str] = "Lu et al., ICLR 2024, arXiv:2402.02653"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "mds_pp"
-    selection: ClassVar[Selection] = "train_loss"
-    views: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -129,21 +118,12 @@ class PALM(TrainingMethod):
         """Return the network with projection and prototypes."""
         return Mixture(model, feature_dim, num_classes, self.width, count=self.prototypes)
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return all parameters but those of the unused classifier."""
-        return projected(model, "PALM.parameter_groups").learning()
-
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Before the first step, put the directions at the class means of all training images."""
-        if moment.epoch == 0:
-            projected(model, "PALM.on_epoch_start").point_at_means(data)
-
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move prototypes and directions by it."""
         if not isinstance(model, Mixture):
             raise TypeError(f"PALM.loss: found {type(model).__name__} — pass what prepare returned")
         features, _ = features_and_logits(model.network, batch.images)
-        model.follow(functional.normalize(features, dim=1), batch.labels, _KEEP)
+        model.follow(functional.normalize(features, dim=1), batch.labels, self.keep_direction)
         embedded = functional.normalize(model.project(features).float(), dim=1)
         with torch.autocast(embedded.device.type, enabled=False):
             chosen = self._own(embedded, model.prototypes, batch.labels).topk(self.top, dim=1).indices
@@ -187,10 +167,6 @@ class PALM(TrainingMethod):
         """Weights (n, count) that sum to 1 and are zero off `chosen`."""
         kept = torch.full_like(log_own, float("-inf")).scatter(1, chosen, log_own.gather(1, chosen))
         return kept.softmax(dim=1)
-
-    def surface(self, model: nn.Module) -> Surface:
-        """Return the network with class mean directions as its head."""
-        return projected(model, "PALM.surface").surface()
 
 
 def _of_own_class(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:

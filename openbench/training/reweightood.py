@@ -1,22 +1,21 @@
 """Pairs of images pulled together or apart, those the most that are least where they should be: ReweightOOD."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.errors import ConfigError
-from openbench.training.base import Batch, Moment, Selection, Surface, TrainingData, TrainingMethod
-from openbench.training.projected import Projected, projected
+from openbench.training.base import Batch
+from openbench.training.contrastive import Contrastive
+from openbench.training.projected import projected
 from openbench.training.recipe import Recipe
-
-_KEEP = 0.95
 
 
 @dataclass(frozen=True)
-class ReweightOOD(TrainingMethod):
+class ReweightOOD(Contrastive):
     """ELU(log Σ_same exp(−w⁺s/τ) + log Σ_other exp(w⁻s/τ)), s the cosines of all pairs of a batch on the sphere.
 
     w⁺ = σ(−(m_w s − c_w)) is large for pairs of one class that are far apart, w⁻ = σ(m_b s − c_b) for pairs of two
@@ -48,32 +47,17 @@ class ReweightOOD(TrainingMethod):
     reference: ClassVar[str] = "Regmi et al., CVPR workshops 2024"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "mds_pp"
-    selection: ClassVar[Selection] = "train_loss"
-    views: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not (self.temperature > 0 and min(self.m_b, self.m_w) >= 0 and self.width >= 1):
             raise ConfigError(f"training — found {self} — allowed: temperature > 0, m_b, m_w ≥ 0, width ≥ 1")
 
-    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Projected:
-        """Return the network with a projection."""
-        return Projected(model, feature_dim, num_classes, self.width)
-
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return all parameters but those of the unused classifier."""
-        return projected(model, "ReweightOOD.parameter_groups").learning()
-
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Before the first step, put the directions at the class means of all training images."""
-        if moment.epoch == 0:
-            projected(model, "ReweightOOD.on_epoch_start").point_at_means(data)
-
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of all pairs of a batch, and move the directions by it."""
         model = projected(model, "ReweightOOD.loss")
         features, embedded = model.embed(batch.images)
-        model.follow(features, batch.labels, _KEEP)
+        model.follow(features, batch.labels, self.keep_direction)
         first, second = torch.triu_indices(len(embedded), len(embedded), offset=1, device=embedded.device)
         cosines = (embedded.float() @ embedded.float().T)[first, second]
         same = batch.labels[first] == batch.labels[second]
@@ -88,7 +72,3 @@ class ReweightOOD(TrainingMethod):
         """Return log Σ exp(w⁻s/τ) of cosines s (pairs,)."""
         weights = torch.sigmoid(self.m_b * cosines.detach() - self.c_b)
         return torch.logsumexp(weights * cosines / self.temperature, dim=0)
-
-    def surface(self, model: nn.Module) -> Surface:
-        """Return the network with class mean directions as its head."""
-        return projected(model, "ReweightOOD.surface").surface()

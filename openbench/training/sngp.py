@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, check_choice
 from openbench.training.base import Batch, Moment, Surface, TrainingData, TrainingMethod, features_and_logits, head_of
 from openbench.training.gaussian_process import Posterior, RandomFeatures, Variance
 from openbench.training.recipe import Recipe
@@ -100,10 +100,7 @@ class SNGP(TrainingMethod):
 
     def __post_init__(self) -> None:
         """Check the choice and the ranges."""
-        choices = get_args(Likelihood)
-        if self.likelihood not in choices:
-            hint = did_you_mean(str(self.likelihood), choices)
-            raise ConfigError(f"training.likelihood — found {self.likelihood!r} — allowed: {', '.join(choices)}{hint}")
+        check_choice("training.likelihood", self.likelihood, get_args(Likelihood))
         if not (min(self.bound, self.length_scale, self.ridge, self.amplitude) > 0 and self.random_features >= 1):
             raise ConfigError(
                 f"training — found {self} — allowed: bound, length_scale, ridge, amplitude > 0, random_features ≥ 1"

@@ -1,22 +1,21 @@
 """Views of one class drawn together on the sphere and kept from all others: supervised contrastive learning."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from openbench.errors import ConfigError
-from openbench.training.base import Batch, Moment, Selection, Surface, TrainingData, TrainingMethod
-from openbench.training.projected import Projected, projected
+from openbench.training.base import Batch
+from openbench.training.contrastive import Contrastive
+from openbench.training.projected import projected
 from openbench.training.recipe import Recipe
 from openbench.training.rotpred import ROTATIONS, rotated
 
-_KEEP = 0.95
-
 
 @dataclass(frozen=True)
-class SupCon(TrainingMethod):
+class SupCon(Contrastive):
     """Mean over i of −1/|P(i)| Σ_{p∈P(i)} log[exp(h_i·h_p/τ) / Σ_{a≠i} exp(h_i·h_a/τ)], P(i) the others of i's class.
 
     Two views of every image, h their unit projections. With four rotations every view is turned by 0, 90, 180 and 270
@@ -42,28 +41,12 @@ class SupCon(TrainingMethod):
 
     reference: ClassVar[str] = "Khosla et al., NeurIPS 2020, arXiv:2004.11362"
     version: ClassVar[int] = 1
-    scorer: ClassVar[str] = "knn"
-    selection: ClassVar[Selection] = "train_loss"
-    views: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not (self.temperature > 0 and self.rotations in (1, ROTATIONS) and self.width >= 1):
             allowed = f"temperature > 0, rotations 1 or {ROTATIONS}, width ≥ 1"
             raise ConfigError(f"training — found {self} — allowed: {allowed}")
-
-    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Projected:
-        """Return the network with a projection."""
-        return Projected(model, feature_dim, num_classes, self.width)
-
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return all parameters but those of the unused classifier."""
-        return projected(model, "SupCon.parameter_groups").learning()
-
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Before the first step, put the directions at the class means of all training images."""
-        if moment.epoch == 0:
-            projected(model, "SupCon.on_epoch_start").point_at_means(data)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move the directions by its images as they are."""
@@ -74,12 +57,8 @@ class SupCon(TrainingMethod):
             images = rotated(images)
             labels = torch.cat([labels + classes * turns for turns in range(ROTATIONS)])
         features, embedded = model.embed(images)
-        model.follow(features[: len(batch.labels)], batch.labels, _KEEP)
+        model.follow(features[: len(batch.labels)], batch.labels, self.keep_direction)
         return contrast(embedded.float(), labels, self.temperature)
-
-    def surface(self, model: nn.Module) -> Surface:
-        """Return the network with class mean directions as its head."""
-        return projected(model, "SupCon.surface").surface()
 
 
 def contrast(embedded: Tensor, labels: Tensor, temperature: float) -> Tensor:

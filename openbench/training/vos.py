@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, check_choice
 from openbench.training import queues
 from openbench.training.base import Batch, Moment, TrainingMethod, features_and_logits, head_of
 from openbench.training.recipe import Recipe
@@ -93,9 +93,7 @@ class VOS(TrainingMethod):
 
     def __post_init__(self) -> None:
         """Check the choice and the ranges."""
-        if self.compat not in get_args(Compat):
-            hint = did_you_mean(str(self.compat), get_args(Compat))
-            raise ConfigError(f"training.compat — found {self.compat!r} — allowed: {', '.join(get_args(Compat))}{hint}")
+        check_choice("training.compat", self.compat, get_args(Compat))
         if not (self.weight >= 0 and 0 <= self.start <= 1 and self.queue >= 2 and 1 <= self.select <= self.sample_from):
             allowed = "weight ≥ 0, 0 ≤ start ≤ 1, queue ≥ 2, 1 ≤ select ≤ sample_from"
             raise ConfigError(f"training — found {self} — allowed: {allowed}")

@@ -70,7 +70,7 @@ def main(root: str, epochs: str, *names: str) -> None:
 
         def start(folder: Path, made: TrainingJob = made) -> None:
             result = train(made, folder, replace(QUIET, team=together))
-            print(f"rank {together.rank} of {together.size} resumed after {result.resumed_after}", flush=True)
+            print(f"rank {together.rank} of {together.size} resumed after {result.resumed_after}\n", end="", flush=True)
 
         obtain(made, Path(root), start, team=together)
 

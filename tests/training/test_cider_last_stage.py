@@ -13,10 +13,10 @@ from openbench.training.base import Batch, Moment
 from openbench.training.checkpoints import obtain
 from openbench.training.cider import CIDER
 from openbench.training.cider_last_stage import CIDERLastStage, last_stage
+from openbench.training.fine_tuning import FineTuning
 from openbench.training.loop import train
-from openbench.training.outliers import FineTuning
 
-METHOD = CIDERLastStage(RECIPE, FineTuning(3, 0.05), width=6)
+METHOD = CIDERLastStage(RECIPE, width=6, tuning=FineTuning(3, 0.05))
 
 
 def test_last_stage_is_layer4_of_a_resnet() -> None:

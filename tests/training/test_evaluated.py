@@ -18,10 +18,10 @@ from openbench.training.cross_entropy import CrossEntropy
 from openbench.training.energy_bounded import EnergyBounded
 from openbench.training.ensure import ensure_trained
 from openbench.training.evaluated import evaluated
+from openbench.training.fine_tuning import FineTuning
 from openbench.training.job import TrainingJob
 from openbench.training.loop import train
 from openbench.training.mcd import MCD
-from openbench.training.outliers import FineTuning
 from openbench.training.rotpred import RotPred
 
 EVERYTHING = frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS})
@@ -37,7 +37,7 @@ def node(target: str, **changes: object) -> dict[str, object]:
 
 TUNED = node(
     "energy_bounded.EnergyBounded",
-    tuning={"_target_": "openbench.training.outliers.FineTuning", "epochs": 3, "lr": 0.01},
+    tuning={"_target_": "openbench.training.fine_tuning.FineTuning", "epochs": 3, "lr": 0.01},
     outliers_per_step=8,
 )
 

@@ -15,11 +15,11 @@ from openbench.training.base import Batch, Moment, TrainingData, features_and_lo
 from openbench.training.checkpoints import obtain
 from openbench.training.class_groups import assignment, clustered
 from openbench.training.evaluated import evaluated
+from openbench.training.fine_tuning import FineTuning
 from openbench.training.images import hold
 from openbench.training.loop import train
 from openbench.training.mixing import blend, draw_share
 from openbench.training.mos import MOS, Grouped
-from openbench.training.outliers import FineTuning
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0])
 GIVEN = MOS(groups=[[0], [2, 1]], mixup=0.0)

@@ -18,8 +18,8 @@ from openbench.training.base import Batch, Moment, TrainingMethod, features_and_
 from openbench.training.checkpoints import obtain
 from openbench.training.csi import CSI
 from openbench.training.evaluated import evaluated
+from openbench.training.fine_tuning import FineTuning
 from openbench.training.loop import train
-from openbench.training.outliers import FineTuning
 from openbench.training.reweightood import ReweightOOD
 from openbench.training.supcon import SupCon, contrast
 
