@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from openbench.errors import MetricError
 from openbench.metrics.coverage import aurc, excess_aurc
+from openbench.metrics.curve import BLOCK
 from openbench.metrics.selective import (
     UNABLE,
     Costs,
@@ -72,6 +73,34 @@ def test_risk_is_reproduced_at_the_threshold_returned(case):
     assert e[a <= got.threshold].mean() == pytest.approx(got.value, abs=1e-12)
     assert np.mean(a <= got.threshold) >= 0.3
     assert np.mean(b <= got.threshold) <= 0.9
+
+
+@pytest.mark.parametrize("constraint", [TprFpr(0.3, 0.9), PrecisionRecall(0.6, 0.1, 0.5)])
+@pytest.mark.parametrize("falling", [False, True])
+def test_the_least_risk_of_a_long_curve_is_found_in_any_of_its_stretches(constraint, falling):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=15_000), rng.normal(size=15_000) + 0.8
+    # Few mistakes at high scores make the least risk come late, few at low scores early.
+    e = (rng.random(a.size) < 1 / (1 + np.exp(2 * a if falling else -2 * a))).astype(float)
+    cuts, order = np.sort(np.concatenate([a, b])), np.argsort(a)
+    kept = np.searchsorted(a[order], cuts, side="right")
+    phi, rho = kept / a.size, np.searchsorted(np.sort(b), cuts, side="right") / b.size
+    risk = np.concatenate([[np.nan], np.cumsum(e[order])])[kept] / np.maximum(kept, 1)
+    if isinstance(constraint, TprFpr):
+        allowed = (phi >= constraint.tpr) & (rho <= constraint.fpr)
+    else:
+        allowed = (phi >= constraint.recall) & (phi / np.maximum(phi + rho, 1e-9) >= constraint.precision)
+    best = np.flatnonzero(allowed)[np.argmin(risk[allowed])]
+    assert (best > 1.5 * BLOCK) == falling  # beyond the first stretches, whichever entry they begin at
+    got = least_risk(SelectiveCurve.of(a, e, b), constraint)
+    assert got.value == pytest.approx(risk[best], abs=1e-12)
+    assert got.threshold == cuts[best]
+
+
+def test_of_equal_risks_in_several_stretches_the_first_is_taken():
+    scores = np.arange(3.0 * BLOCK)
+    curve = SelectiveCurve.of(scores, np.zeros(scores.size), scores + 0.5)
+    assert least_risk(curve, TprFpr(0.0, 1.0)) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("case", CASES)

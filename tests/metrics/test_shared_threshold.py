@@ -91,6 +91,14 @@ def test_a_single_group_has_no_others():
     assert found.groups["low"].single == found.groups["low"].own
 
 
+def test_of_equally_good_thresholds_a_group_takes_its_own():
+    ids = np.array([0.0, 1.0])
+    found = shared_thresholds({"first": (ids, np.array([2.0, 3.0])), "second": (ids, np.array([2.5, 3.0]))})
+    # Nothing of the second group lies between 2 and 2.5: both thresholds part it.
+    assert (found.groups["second"].pooled_threshold, found.groups["second"].pooled) == (2.5, 1.0)
+    assert (found.groups["second"].others_threshold, found.groups["second"].others) == (2.0, 1.0)
+
+
 def test_constant_id_scores_have_no_unit():
     assert shared_thresholds({"a": (np.zeros(3), np.ones(3))}).relative_std is None
 

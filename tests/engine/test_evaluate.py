@@ -1,0 +1,74 @@
+"""What fitting reads, and what the oracle strategy chooses on."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from openbench.core.benchmark import Benchmark, Split
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Field, Perturb, Request, Role
+from openbench.engine.evaluate import Fitting, fit, score_split
+from openbench.engine.tune import TestSplits
+
+CPU = torch.device("cpu")
+STEP, BESIDE = Perturb(10.0, 0.1), Perturb(kind="flat", share=0.5)
+
+
+def split(name: str, role: Role, n: int = 4) -> Split:
+    labels = np.arange(n) % 2 if role.is_id else np.full(n, -1)
+    items = [np.zeros((4, 4, 3), np.uint8)] * n
+    classes = ("cat", "dog") if role.is_id else (f"class of {name}",)
+    return Split(name, role, items, labels, [f"{name}{i}" for i in range(n)], classes, f"{role}{name}", n)
+
+
+@dataclass
+class Stepped(Method):
+    """Reads logits of a moved input, and features of another beside them."""
+
+    needs: ClassVar[Request] = Request(
+        frozenset({Field.LOGITS, Field.MOVED, Field.LABELS}), Role.ID_TRAIN, perturb=STEP, beside=BESIDE
+    )
+    reference: ClassVar[str] = "test"
+
+    def fit(self, train, head):
+        return self
+
+    def score(self, x):
+        return x.logits[:, 0]
+
+
+def test_fit_reads_the_input_as_it_is_and_score_the_moved_one():
+    asked = []
+
+    def source(read, request):
+        asked.append((read.role, request.perturb, request.beside))
+        column = torch.zeros(len(read), 2)
+        return FeatureSet({Field.LOGITS: column, Field.MOVED: column, Field.LABELS: torch.as_tensor(read.labels)})
+
+    fitting = Fitting(split("a", Role.ID_TRAIN), split("a", Role.ID_VAL), Head(torch.eye(2), torch.zeros(2)))
+    method = fit(Stepped(), fitting, source, CPU)
+    score_split(method, split("f", Role.FAR), source, (CPU, 3))
+    # The step beside belongs to the column, not to the scoring: both read it.
+    assert asked == [(Role.ID_TRAIN, None, BESIDE), (Role.FAR, STEP, BESIDE)]
+
+
+def test_the_oracle_chooses_on_every_near_and_far_set_and_on_nothing_else():
+    parts = {name: split(name, role) for name, role in (("n", Role.NEAR), ("m", Role.NEAR), ("f", Role.FAR))}
+    benchmark = Benchmark(
+        name="toy",
+        classes=("cat", "dog"),
+        id_train=split("a", Role.ID_TRAIN),
+        id_val=split("b", Role.ID_VAL),
+        id_test=split("c", Role.ID_TEST),
+        ood_val=split("v", Role.OOD_VAL),
+        csid={"s": split("s", Role.CSID)},
+        near={"n": parts["n"], "m": parts["m"]},
+        far={"f": parts["f"]},
+        preprocess=Preprocess(4, 4),
+    )
+    found = TestSplits.of(benchmark)
+    assert (found.id_test, found.ood_test) == (benchmark.id_test, (parts["n"], parts["m"], parts["f"]))
