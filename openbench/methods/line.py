@@ -73,21 +73,22 @@ class LINe(HeadMethod):
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return min(f, clip) with the unimportant neurons of the predicted class at 0, (n, d)."""
-        clipped = features.clamp(max=self.clip)
-        return clipped * self.neurons_.to(features.device)[self._predicted(clipped)]
+        return self._pruned(features)[0]
 
-    def _predicted(self, clipped: Tensor) -> Tensor:
-        predicted: Tensor = self.head_(clipped).argmax(dim=1)
-        return predicted
+    def _pruned(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The reshaped features (n, d), and the predicted classes (n,)."""
+        clipped = features.clamp(max=self.clip)
+        predicted = self.head_(clipped).argmax(dim=1)
+        return clipped * self.neurons_.to(features.device)[predicted], predicted
 
     def _reshaped_logits(self, x: FeatureSet) -> Tensor:
-        self.learnt("thresholds_")
+        thresholds = self.learnt("thresholds_").to(x.features.device)
         weight, bias = self.head_.weight.to(x.features.device), self.head_.bias.to(x.features.device)
-        importance, thresholds = self.importance_.to(weight.device), self.thresholds_.to(weight.device)
-        logits = []
-        for features in torch.split(x.features, max(1, _ENTRIES // weight.numel())):
-            predicted = self._predicted(features.clamp(max=self.clip))
-            contribution = importance[predicted][:, None] * weight
-            kept = torch.where(contribution > thresholds[predicted][:, None, None], weight, 0.0)
-            logits.append((kept @ self.reshape(features)[:, :, None])[:, :, 0])
-        return torch.cat(logits) + bias
+        features, predicted = self._pruned(x.features)
+        logits = features.new_empty(len(features), len(weight))
+        # A pruned head (c, d) is made once for all samples of a class, not once for each.
+        for c in torch.bincount(predicted).nonzero()[:, 0].tolist():
+            kept = self.importance_[c].to(weight.device) * weight > thresholds[c]
+            rows = (predicted == c).nonzero()[:, 0]
+            logits[rows] = features[rows] @ torch.where(kept, weight, 0.0).T
+        return logits + bias
