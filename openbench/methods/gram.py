@@ -10,7 +10,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import MethodError, NotFittedError
+from openbench.errors import MethodError
 from openbench.methods._classes import predictions, true_labels
 from openbench.methods._inputs import training
 from openbench.methods._stats import max_softmax
@@ -80,9 +80,7 @@ class Gram(Method):
         held = _drawn(len(train), self.held_out, self.seed)
         classes = train.logits.shape[1]
         of = predictions if self.form == "paper" else true_labels
-        self.low_, self.high_ = {}, {}
-        for layer in self.request.layers:
-            self.low_[layer], self.high_[layer] = self._range(train, layer, ~held, (classes, of))
+        self._learn_ranges(_rows(train, ~held), classes, of)
         sums = torch.zeros(len(self.low_), dtype=torch.float64, device=train.device)
         for rows in _rows(train, held):
             deviations = self._deviations(rows)
@@ -101,31 +99,32 @@ class Gram(Method):
             found.append((total / max_softmax(rows.logits).double()).float())
         return torch.cat(found)
 
-    def _range(
-        self, train: FeatureSet, layer: str, used: Tensor, by: tuple[int, Callable[[FeatureSet], Tensor]]
-    ) -> tuple[Tensor, Tensor]:
-        """Least and largest values (classes, channels · powers) of a layer over the rows `used`."""
-        classes, of = by
-        low = high = None
-        for rows in _rows(train, used):
-            g = self._flat(rows, layer)
-            index = _checked(of(rows), classes)[:, None].expand_as(g)
-            if low is None or high is None:
-                low, high = (g.new_full((classes, g.shape[1]), bound) for bound in (torch.inf, -torch.inf))
-            low.scatter_reduce_(0, index, g, "amin")
-            high.scatter_reduce_(0, index, g, "amax")
-        if low is None or high is None:
+    def _learn_ranges(self, batches: Iterator[FeatureSet], classes: int, of: Callable[[FeatureSet], Tensor]) -> None:
+        """Keep the least and largest values (classes, channels · powers) of each layer, in one pass over all layers."""
+        low: dict[str, Tensor] = {}
+        high: dict[str, Tensor] = {}
+        for rows in batches:
+            index = _checked(of(rows), classes)[:, None]
+            for layer in self.request.layers:
+                g = self._flat(rows, layer)
+                if layer not in low:
+                    low[layer], high[layer] = (
+                        g.new_full((classes, g.shape[1]), end) for end in (torch.inf, -torch.inf)
+                    )
+                low[layer].scatter_reduce_(0, index.expand_as(g), g, "amin")
+                high[layer].scatter_reduce_(0, index.expand_as(g), g, "amax")
+        if not low:
             raise MethodError(
-                f"Gram.fit: {len(train)} training sample(s), none of which is left for ranges — at least 2 needed — "
-                "fit on more, or lower held_out"
+                "Gram.fit: no training sample is left for ranges — at least 2 needed — fit on more, or lower held_out"
             )
-        empty = low > high
-        return torch.where(empty, low.amin(dim=0), low), torch.where(empty, high.amax(dim=0), high)
+        self.low_, self.high_ = low, high
+        for layer, least in low.items():
+            empty = least > high[layer]
+            low[layer] = torch.where(empty, least.amin(dim=0), least)
+            high[layer] = torch.where(empty, high[layer].amax(dim=0), high[layer])
 
     def _deviations(self, rows: FeatureSet) -> Tensor:
         """δ (n, layers) float64 of a batch, against the ranges of its predicted classes."""
-        if not hasattr(self, "low_"):
-            raise NotFittedError("Gram.score called before fit — call fit(train, head) first")
         predicted, found = rows.logits.argmax(dim=1), []
         for layer, low in self.low_.items():
             g = self._flat(rows, layer)
