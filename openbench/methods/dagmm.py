@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import MethodError, NotFittedError
+from openbench.errors import MethodError
 from openbench.methods._inputs import training
 
 # Added to each covariance: a component on few samples would be singular.
@@ -74,7 +74,7 @@ class DAGMM(Method):
         if len(whole) < 2 or not bool(whole.features.isfinite().all()):
             raise MethodError(f"DAGMM.fit: {len(whole)} training samples — at least 2, all of them finite, are needed")
         device = whole.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
             torch.manual_seed(self.seed)
             network = Compression(whole.features.shape[1], self.latent, self.components).to(device)
             self._train(network, whole)
@@ -86,10 +86,8 @@ class DAGMM(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        network: Compression | None = getattr(self, "network_", None)
-        if network is None:
-            raise NotFittedError("DAGMM.score called before fit — call fit(train, head) first")
-        code, _, _ = network.to(x.features.device)(x.features.float())
+        self.learnt("network_")
+        code, _, _ = self.network_.to(x.features.device)(x.features.float())
         return self.mixture_.energy(code).float()
 
     def _train(self, network: "Compression", whole: FeatureSet) -> None:

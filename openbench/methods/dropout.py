@@ -9,7 +9,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
-from openbench.errors import MethodError, NotFittedError
+from openbench.methods._inputs import classifier
 
 
 @dataclass
@@ -47,8 +47,7 @@ class Dropout(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the head and draw the masks (K, d)."""
-        if head is None:
-            raise MethodError("Dropout.fit: needs the classifier head — found None — pass head=Head(W, b)")
+        head = classifier(head, "Dropout")
         generator = torch.Generator().manual_seed(self.seed)
         drawn = torch.rand(self.passes, head.weight.shape[1], generator=generator)
         self.masks_ = (drawn >= self.probability).float() / (1 - self.probability)
@@ -57,11 +56,8 @@ class Dropout(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        head: Head | None = getattr(self, "head_", None)
-        if head is None:
-            raise NotFittedError("Dropout.score called before fit — call fit(train, head) first")
-        features = x.features
-        total = torch.zeros(len(features), head.num_classes, device=features.device)
-        for mask in self.masks_.to(features.device):
-            total += torch.softmax(head(features * mask), dim=1)
+        features, masks = x.features, self.learnt("masks_")
+        total = torch.zeros(len(features), self.head_.num_classes, device=features.device)
+        for mask in masks.to(features.device):
+            total += torch.softmax(self.head_(features * mask), dim=1)
         return -(total / self.passes).max(dim=1).values

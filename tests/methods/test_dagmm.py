@@ -112,6 +112,26 @@ def test_a_seed_fixes_the_networks_and_leaves_the_global_generator_alone():
     assert not torch.equal(first, other)
 
 
+def test_memberships_are_learnt_with_half_of_ten_units_dropped():
+    torch.manual_seed(0)
+    network, units = Compression(5, 1, 3), []
+    network.estimator[-2].register_forward_hook(lambda module, given, found: units.append(given[0]))
+    x = torch.randn(500, 5)
+    for mode in (True, False):
+        network.train(mode)(x)
+    dropped, whole = units
+    assert dropped.shape == (500, 10)
+    assert 0.45 < float((dropped == 0).float().mean()) < 0.55
+    torch.testing.assert_close(dropped[dropped != 0], 2 * whole[dropped != 0])
+
+
+def test_training_needs_no_gradients_of_the_caller():
+    inside, _ = drawn(n=60)
+    with torch.no_grad():
+        found = DAGMM(epochs=2).fit(features(inside), None).score(features(inside))
+    assert torch.equal(found, DAGMM(epochs=2).fit(features(inside), None).score(features(inside)))
+
+
 @pytest.mark.parametrize("name", ["components", "latent", "epochs", "batch", "learning_rate"])
 def test_hyper_parameters_out_of_range_are_refused(name):
     with pytest.raises(MethodError, match=f"{name} out of range — found 0"):
