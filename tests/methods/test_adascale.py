@@ -13,11 +13,11 @@ from openbench.methods.adascale import AdaSCALE
 
 
 def with_moved(kind: str) -> Problem:
-    """A problem whose features have moved, each split by noise of its own."""
+    """A problem whose features have moved, each split by noise of its own, large activations below zero too."""
     data, generator = problem(kind, n=200), torch.Generator().manual_seed(5)
 
     def moved(x: FeatureSet) -> FeatureSet:
-        shift = 0.3 * torch.randn(x.features.shape, generator=generator)
+        shift = 1.5 * torch.randn(x.features.shape, generator=generator)
         return replace(x, columns={**x.columns, Field.MOVED: x.features + shift})
 
     return replace(data, val=moved(data.val), test=moved(data.test))
