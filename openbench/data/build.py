@@ -81,7 +81,7 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
         DataError: a set is missing, incomplete or unreadable.
         LeakageError: classes meet that must not.
     """
-    node = arranged(node)
+    given, node = node, arranged(node)
     sets = list(set_nodes(node))
     own = _classes_by_member(node)
     classes = class_names(node)
@@ -97,7 +97,7 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
         if incomplete == "allow" and located.count == 0 and not entry.path.startswith("id."):
             dropped.append(entry.path)
             continue
-        check_complete(config, located, incomplete, where, typed(node))
+        check_complete(config, located, incomplete, where, typed(given))
         split = split_of(config, located, entry.role, own.get(entry.member, classes), where)
         if entry.member:
             members.setdefault(entry.path.removesuffix(f".{entry.member}"), {})[entry.member] = split
@@ -129,7 +129,7 @@ def survey(node: Mapping[str, Any]) -> list[SetStatus]:
     Raises:
         ConfigError: an unknown or missing key.
     """
-    node = arranged(node)
+    given, node = node, arranged(node)
     result = []
     for entry in set_nodes(node):
         where = f"benchmark.{entry.path}"
@@ -140,7 +140,7 @@ def survey(node: Mapping[str, Any]) -> list[SetStatus]:
             result.append(SetStatus(entry.path, config.name, entry.role, 0, 0, (), str(error)))
             continue
         wanted = located.wanted
-        message = missing_message(config, located, where, typed(node)) if located.count < wanted else ""
+        message = missing_message(config, located, where, typed(given)) if located.count < wanted else ""
         result.append(SetStatus(entry.path, config.name, entry.role, located.count, wanted, located.searched, message))
     return result
 
@@ -195,8 +195,16 @@ def _listed(classes: str | Sequence[object]) -> tuple[str, ...]:
 
 
 def typed(node: Mapping[str, Any]) -> str:
-    """Return what users type after `+benchmark=` for a node: the name, less the choice that it ends in, and that."""
-    for key, choice in (("table", node.get("table")), ("openset.seed", (node.get("openset") or {}).get("seed"))):
+    """Return what users type after `+benchmark=` for a node: the name, less the choice that it ends in, and that.
+
+    Args:
+        node: as it is configured; a group is not known any more once its collection is arranged.
+    """
+    for key, choice in (
+        ("table", node.get("table")),
+        ("openset.seed", (node.get("openset") or {}).get("seed")),
+        ("group", node.get("group")),
+    ):
         if choice is not None and str(node["name"]).endswith(f"_{choice}"):
             return f"{str(node['name']).removesuffix(f'_{choice}')} benchmark.{key}={choice}"
     return str(node["name"])

@@ -191,6 +191,14 @@ def test_an_unknown_preprocess_key_is_refused():
         (["+benchmark=openset_mnist"], "openset_mnist benchmark.openset.seed=0"),
         (["+benchmark=openset_digits", "benchmark.openset.seed=3"], "openset_digits benchmark.openset.seed=3"),
         (["+benchmark=adbench", "benchmark.table=magic.gamma"], "adbench benchmark.table=magic.gamma"),
+        (
+            ["+benchmark=rebench_case1", "benchmark.group=textures_vs_fashion_mnist"],
+            "rebench_case1 benchmark.group=textures_vs_fashion_mnist",
+        ),
+        (
+            ["+benchmark=rebench_case2"],
+            "rebench_case2 benchmark.group=tiny_imagenet+kmnist+places365_vs_fashion_mnist+textures",
+        ),
     ],
 )
 def test_a_message_names_a_benchmark_as_it_is_typed(overrides, expected, composed, root):
@@ -198,3 +206,7 @@ def test_a_message_names_a_benchmark_as_it_is_typed(overrides, expected, compose
     assert typed(node) == expected
     if "digits" not in expected:
         assert f"check +benchmark={expected}`" in survey(node)[0].message
+        with pytest.raises(DataError) as raised:
+            build_benchmark(node)
+        assert f"`python -m openbench check +benchmark={expected}`" in str(raised.value)
+    assert composed(*f"+benchmark={expected}".split()) == node
