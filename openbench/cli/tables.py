@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from openbench.core.record import ResultRecord
-from openbench.metrics.suite import MetricOptions, SetScores, describe
+from openbench.metrics.suite import MetricOptions, SetScores, describe, fixed_thresholds
 from openbench.results.render import render
 from openbench.results.table import Table
-from openbench.results.views import VIEWS, run_tables
+from openbench.results.views import SIDES, VIEWS, run_tables
 
 ALL = "all"
 SCORE_VIEWS = tuple(view for view in VIEWS if view not in ("trials", "counts"))  # a file of scores has no others
@@ -58,4 +58,28 @@ def tables_of_scores(
     accuracy = metrics["id"].get("accuracy")
     title = name if accuracy is None else f"{name} · ID accuracy {100 * accuracy:.2f} %"
     # Backbone and method are unknown here, so the title that a run's tables have would say little.
-    return [replace(table, title=f"{v} · {title}") for v in views for table in run_tables(record, v)]
+    found: list[Table] = []
+    for v in views:
+        tables = [(_side(table, v), table) for table in run_tables(record, v)]
+        found += [replace(t, title=" · ".join(part for part in (v, side, title) if part)) for side, t in tables]
+        standard = [at for at, (side, _) in enumerate(tables, len(found) - len(tables)) if not side]
+        if v == "threshold" and standard:
+            last = found[standard[-1]]
+            found[standard[-1]] = replace(last, notes=(*last.notes, _operating(sets)))
+    return found
+
+
+def _side(table: Table, view: str) -> str:
+    """The ID side that a run's table is about; empty for the standard one."""
+    return next((side for side in SIDES.values() if side and table.title.startswith(f"{view} · {side} · ")), "")
+
+
+def _operating(sets: Sequence[SetScores]) -> str:
+    """What the names of thresholds stand for, with their values, to be used elsewhere."""
+    meant = {"95tnr": "accepts 95 % of id_test", "val": "FPR = FNR on id_val and ood_val"}
+    values = [f"{name} = {value:.6g} ({meant[name]})" for name, value in fixed_thresholds(sets).items()]
+    unknown = [] if len(values) == len(meant) else ["val: needs the roles id_val and ood_val"]
+    return (
+        f"thresholds, above which a score is flagged: {' · '.join([*values, *unknown])} · test: FPR = FNR on each set "
+        "itself, for comparison only"
+    )

@@ -27,7 +27,16 @@ from openbench.metrics.prediction_sets import (
 from openbench.metrics.selective import UNABLE
 from openbench.metrics.threshold import balanced_threshold, choose_scale, threshold_stability, tnr_threshold
 
-__all__ = ["FAMILIES", "ROLES", "MetricOptions", "SetScores", "describe", "evaluate", "higher_is_better"]
+__all__ = [
+    "FAMILIES",
+    "ROLES",
+    "MetricOptions",
+    "SetScores",
+    "describe",
+    "evaluate",
+    "fixed_thresholds",
+    "higher_is_better",
+]
 
 ROLES: tuple[str, ...] = ("id_test", "id_val", "csid", "ood_val", "near", "far")
 GROUPS: tuple[str, ...] = ("near", "far")
@@ -143,9 +152,6 @@ def _setting(
     scores, losses = np.concatenate([_floats(s) for s in side]), _losses(side)
     id_side = IdSide.of(scores, losses)
     id_val, ood_val = ([_floats(s) for s in by_role[role]] for role in ("id_val", "ood_val"))
-    thresholds = {"95tnr": tnr_threshold(id_side.ordered)}
-    if id_val and ood_val:
-        thresholds["val"] = balanced_threshold(PooledCurve.of(np.concatenate(id_val), np.concatenate(ood_val)))
     conformal = "conformal" in options.families
     setting = Setting(
         options=options,
@@ -153,10 +159,34 @@ def _setting(
         benchmark=(scores, *(_floats(s) for group in GROUPS for s in by_role[group])),
         validation=(*id_val, *ood_val),
         id_val=np.concatenate(id_val) if id_val else None,
-        thresholds=thresholds,
+        thresholds=_fixed_thresholds(id_side.ordered, id_val, ood_val),
         table=correction_table(scores.size, options.delta, options.correction, cache_dir) if conformal else None,
     )
     return setting, losses
+
+
+def fixed_thresholds(sets: Sequence[SetScores]) -> dict[str, float]:
+    """Return the thresholds, the same for every OOD set, at which `fpr@NAME` and `fnr@NAME` are read.
+
+    `95tnr` is the smallest that accepts 95 % of ID test; `val`, present where both validation sets are, is where FPR
+    and FNR on validation are nearest to equal. A score above the threshold is flagged.
+
+    Args:
+        sets: as for `evaluate`.
+
+    Raises:
+        MetricError: as `evaluate`.
+    """
+    by_role = _checked(sets)
+    id_val, ood_val = ([_floats(s) for s in by_role[role]] for role in ("id_val", "ood_val"))
+    return _fixed_thresholds(np.sort(_floats(by_role["id_test"][0])), id_val, ood_val)
+
+
+def _fixed_thresholds(ordered: Floats, id_val: list[Floats], ood_val: list[Floats]) -> dict[str, float]:
+    found = {"95tnr": tnr_threshold(ordered)}
+    if id_val and ood_val:
+        found["val"] = balanced_threshold(PooledCurve.of(np.concatenate(id_val), np.concatenate(ood_val)))
+    return found
 
 
 def _evaluate_side(
