@@ -1,0 +1,143 @@
+"""Ways of training side by side: which runs meet, the paired gain and its interval, and what is refused."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from records import make_record, metrics
+from scipy import stats
+
+from openbench.errors import RecordError
+from openbench.results.trainings import TrainingRun, comparison, read_runs, training_runs, write_runs
+
+GAIN = 7
+SAME = 8
+
+
+def record(training="cross_entropy", score="msp", seed=0, near=0.8, **changes):
+    whole = {
+        "config": {"seed": seed, "method": {"_name_": score}, "tune": {"_name_": "none"}},
+        "backbone": {"name": "tiny", "digest": "bbbb", "training": training},
+        "method": {"name": score, "version": 1, "reference": "-", "params": {}},
+        "metrics": metrics(near, 0.9, 0.7),
+    }
+    return make_record(**{**whole, **changes})
+
+
+def table_of(records):
+    return comparison(training_runs(records, "toy"), "toy")
+
+
+def rows_of(records):
+    return {row[0]: row for row in table_of(records).rows}
+
+
+def seeds(training, score, nears):
+    return [record(training, score, seed, near) for seed, near in enumerate(nears)]
+
+
+def test_cross_entropy_comes_first_and_the_others_by_near_auroc():
+    records = [record("vos", "energy", near=0.7), record("csi", "csi", near=0.95), record(near=0.8), record("udg")]
+    assert [row[0] for row in table_of(records).rows] == ["cross_entropy", "csi", "udg", "vos"]
+
+
+def test_cells_are_mean_and_population_deviation_over_seeds():
+    nears = [0.81, 0.84, 0.9]
+    row = rows_of(seeds("cross_entropy", "msp", nears))["cross_entropy"]
+    assert row[1:3] == ("msp", 3)
+    assert row[4].value == pytest.approx(np.mean(nears))
+    assert row[4].std == pytest.approx(np.std(nears))
+    assert (row[3].value, row[5].value) == (pytest.approx(0.7), pytest.approx(0.9))
+    assert row[6].value == pytest.approx(1 - np.mean(nears))
+
+
+def test_the_gain_has_the_interval_of_a_paired_t_test():
+    base, other = [0.80, 0.85, 0.70, 0.77], [0.82, 0.88, 0.71, 0.83]
+    row = rows_of([*seeds("cross_entropy", "msp", base), *seeds("vos", "energy", other)])["vos"]
+    expected = stats.ttest_rel(other, base).confidence_interval(0.95)
+    assert row[GAIN].value == pytest.approx(np.mean(other) - np.mean(base))
+    assert (row[GAIN].low, row[GAIN].high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+
+
+def test_the_gain_is_taken_over_the_seeds_that_both_have():
+    records = [*seeds("cross_entropy", "msp", [0.5, 0.6, 0.9]), *seeds("vos", "energy", [0.6, 0.8])]
+    assert rows_of(records)["vos"][GAIN].value == pytest.approx(0.15)
+
+
+def test_one_common_seed_gives_a_gain_without_interval():
+    row = rows_of([record(near=0.5), record("vos", "energy", near=0.6)])["vos"]
+    assert row[GAIN].value == pytest.approx(0.1)
+    assert (row[GAIN].low, row[GAIN].std) == (None, None)
+
+
+def test_no_common_seed_gives_no_gain():
+    assert rows_of([record(seed=1), record("vos", "energy", seed=2)])["vos"][GAIN] is None
+
+
+def test_the_same_score_on_cross_entropy_fills_the_last_column_and_no_row():
+    records = [record(near=0.8), record(score="energy", near=0.65), record("vos", "energy", near=0.7)]
+    rows = table_of(records).rows
+    assert [row[:2] for row in rows] == [("cross_entropy", "msp"), ("vos", "energy")]
+    assert rows[1][SAME].value == pytest.approx(0.65)
+
+
+def test_a_score_with_other_settings_is_not_the_same_score():
+    other = {"seed": 0, "method": {"_name_": "energy", "temperature": 2.0}, "tune": {"_name_": "none"}}
+    records = [record(), record(score="energy", config=other), record("vos", "energy")]
+    assert rows_of(records)["vos"][SAME] is None
+
+
+def test_other_benchmarks_and_released_weights_are_passed_over():
+    elsewhere = record(benchmark={"name": "other", "digest": "cccc"})
+    released = record(backbone={"name": "big", "digest": "d", "training": None})
+    assert len(training_runs([record(), elsewhere, released], "toy")) == 1
+
+
+def test_a_backbone_is_chosen_by_name():
+    big = record(backbone={"name": "big", "digest": "d", "training": "cross_entropy"}, seed=3)
+    assert [run.seed for run in training_runs([record(), big], "toy", "big")] == [3]
+    with pytest.raises(RecordError, match="several backbones — found big, tiny"):
+        training_runs([record(), big], "toy")
+
+
+def test_states_of_a_benchmark_do_not_mix():
+    dropped = record(seed=1, benchmark={"name": "toy", "digest": "zzzz"})
+    with pytest.raises(RecordError, match="several states of the benchmark"):
+        training_runs([record(), dropped], "toy")
+
+
+def test_two_recipes_of_one_training_are_refused():
+    with pytest.raises(RecordError, match="training 'vos' with method 'energy', seed 0: two runs"):
+        table_of([record(), record("vos", "energy"), record("vos", "energy", near=0.6)])
+
+
+def test_without_cross_entropy_the_command_that_makes_it_is_named():
+    with pytest.raises(RecordError, match=r"run \+benchmark=toy training=cross_entropy"):
+        table_of([record("vos", "energy")])
+
+
+def test_runs_survive_their_csv(tmp_path):
+    records = [record(t, seed=s, near=0.6 + s / 7) for t, s in product(("cross_entropy", "udg"), (0, 1))]
+    runs = training_runs(records, "toy")
+    write_runs(runs, tmp_path / "runs.csv")
+    assert read_runs(tmp_path / "runs.csv") == runs
+
+
+def test_the_order_of_records_does_not_matter():
+    records = [record(t, seed=s) for t, s in product(("cross_entropy", "udg", "vos"), (0, 1, 2))]
+    assert training_runs(records, "toy") == training_runs(records[::-1], "toy")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(("near,", "nearly,"), "found the columns"), (("0.8,", "much,"), "a number is expected")],
+)
+def test_a_csv_that_cannot_be_read_is_named(tmp_path, change, message):
+    run = TrainingRun("vos", "energy", "ab", 0, 0.7, 0.8, 0.9, 0.2, "f")
+    write_runs([run, replace(run, seed=1)], tmp_path / "runs.csv")
+    text = (tmp_path / "runs.csv").read_text()
+    (tmp_path / "runs.csv").write_text(text.replace(*change, 1))
+    with pytest.raises(RecordError, match=message) as caught:
+        read_runs(tmp_path / "runs.csv")
+    assert "runs.csv" in str(caught.value)
