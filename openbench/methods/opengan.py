@@ -114,7 +114,8 @@ def _step(real: Tensor, latent: Tensor, judge: Rival, forger: Rival) -> None:
     torch.autograd.backward(told)
     its_optimiser.step()
     makers_optimiser.zero_grad()
-    torch.autograd.backward(functional.softplus(-discriminator(made)).mean())
+    found_out = functional.softplus(-discriminator(made)).mean()
+    torch.autograd.backward(found_out, inputs=list(maker.parameters()))  # the discriminator's would go unused
     makers_optimiser.step()
 
 
