@@ -27,7 +27,7 @@ from openbench.engine.regress import regress
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TestSplits, TuneContext, Tuned, Tuning, tune
 from openbench.engine.weigh import weigh
-from openbench.errors import RecordError
+from openbench.errors import MethodError, RecordError
 from openbench.features.store import FeatureStore
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.mds_ensemble import MDSEnsemble
@@ -241,8 +241,14 @@ def _class_scores(
         return {}
     splits = (benchmark.id_val, benchmark.id_test)
     found = {split.role: class_scores(method, split, features, runtime) for split in splits}
-    # A method that learns classes from labels does not know of those that come after the last it has seen.
     c = len(benchmark.classes)
+    widest = max((scores.shape[1] for scores in found.values() if scores is not None), default=0)
+    if widest > c:
+        raise MethodError(
+            f"{type(method).__name__}.class_scores: {widest} classes — benchmark '{benchmark.name}' has {c} — "
+            "return one column for each, or leave `score` out of metrics.set_kinds"
+        )
+    # A method that learns classes from labels does not know of those that come after the last it has seen.
     return {
         role: np.pad(scores, ((0, 0), (0, c - scores.shape[1])), constant_values=np.inf)
         for role, scores in found.items()

@@ -1,17 +1,24 @@
 """How a run ends: written, skipped, verified, or an error; also when another job was faster."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from openbench.core.method import Method
 from openbench.core.record import ResultRecord
-from openbench.core.request import Role
+from openbench.core.request import Request, Role
 from openbench.core.scores import SplitScores
+from openbench.digest import LATER
 from openbench.engine import run as engine
+from openbench.engine.run import plain_params
 from openbench.engine.runtime import Runtime
-from openbench.errors import RecordError
+from openbench.errors import MethodError, RecordError
+from openbench.methods.double_score import DoubleScore
+from openbench.methods.msp import MSP
+from openbench.metrics.suite import MetricOptions
 from openbench.results.store import RecordStore
 
 RECORD = ResultRecord(
@@ -80,6 +87,46 @@ def test_a_record_from_another_job_is_an_error_where_any_is(monkeypatch, runtime
     computing(monkeypatch, RECORD, faster=RECORD, store=RecordStore(runtime.records))
     with pytest.raises(RecordError, match="written once"):
         engine.run(SPEC, replace(runtime, on_existing="error"))
+
+
+def test_a_hyper_parameter_that_came_later_is_written_down_where_it_is_not_as_before():
+    @dataclass
+    class Grown(Method):
+        needs: ClassVar[Request] = Request()
+        reference: ClassVar[str] = "test"
+        k: int = 5
+        late: bool = field(default=True, metadata={LATER: True})
+
+        def score(self, x):
+            return x.logits[:, 0]
+
+    assert plain_params(Grown()) == {"k": 5}
+    assert plain_params(Grown(late=False)) == {"k": 5, "late": False}
+    both = DoubleScore(Grown(), Grown(7, late=False))
+    name = Grown.__qualname__
+    assert plain_params(both)["risk"] == f"{name}(k=5)"
+    assert plain_params(both)["ood"] == f"{name}(k=7, late=False)"
+
+
+@pytest.fixture
+def three_classes() -> SimpleNamespace:
+    splits = {role: SimpleNamespace(role=Role(role), name="some") for role in ("id_val", "id_test")}
+    benchmark = SimpleNamespace(name="toy", classes=("a", "b", "c"), **splits)
+    return SimpleNamespace(benchmark=benchmark, metrics=MetricOptions())
+
+
+def test_a_class_that_the_method_has_not_met_fits_no_image(monkeypatch, three_classes):
+    found = np.array([[0.1, 0.2], [0.3, 0.4]], np.float32)
+    monkeypatch.setattr(engine, "class_scores", lambda *_: found)
+    scores = engine._class_scores(None, three_classes, None, None)
+    assert set(scores) == {Role.ID_VAL, Role.ID_TEST}
+    np.testing.assert_array_equal(scores[Role.ID_TEST], [[*found[0], np.inf], [*found[1], np.inf]])
+
+
+def test_scores_of_more_classes_than_there_are_name_the_method(monkeypatch, three_classes):
+    monkeypatch.setattr(engine, "class_scores", lambda *_: np.zeros((2, 4), np.float32))
+    with pytest.raises(MethodError, match=r"MSP\.class_scores: 4 classes — benchmark 'toy' has 3"):
+        engine._class_scores(MSP(), three_classes, None, None)
 
 
 def test_a_folder_that_cannot_be_written_stays_an_error(monkeypatch, runtime):

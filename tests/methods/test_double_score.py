@@ -121,6 +121,22 @@ def test_each_part_is_fitted_on_its_own_split_and_reads_its_own_inputs():
         fitted.score(source(FAR, Request()))
 
 
+def test_parts_that_read_differently_moved_features_are_not_scored_on_one_feature_set():
+    @dataclass
+    class Moved(Column):
+        epsilon: float = 0.1
+
+        @property
+        def request(self):
+            return Request(frozenset({Field.MOVED}), beside=Perturb(epsilon=self.epsilon))
+
+    x = FeatureSet({Field.MOVED: torch.zeros(4, 3)})
+    with pytest.raises(MethodError, match="read different inputs or poolings"):
+        DoubleScore(Moved(0, 0.1), Moved(1, 0.2)).score(x)
+    with pytest.raises(NotFittedError):  # of one step they can be scored together, once fitted
+        DoubleScore(Moved(0, 0.1), Moved(1, 0.1)).score(x)
+
+
 def test_fitting_leaves_the_parts_that_were_given_unfitted():
     given = DoubleScore(MSP(), KNN(k=3))
     fitted = fit(with_params(given, {"mu": 2.0}), FITTING, Source(), CPU)
@@ -254,7 +270,10 @@ def test_a_part_of_a_newer_version_makes_a_newer_composite():
     class Newer(Column):
         version: ClassVar[int] = 3
 
-    assert version_of(DoubleScore(Column(0), Newer(1))) == version_of(DoubleScore(Column(0), Column(1))) + 2
+    # Parts of a first version leave the composite its own: the ids of its records do not move when parts are counted.
+    assert version_of(DoubleScore(Column(0), Column(1))) == DoubleScore.version
+    assert version_of(DoubleScore(Column(0), Newer(1))) == DoubleScore.version + 2
+    assert version_of(DoubleScore(DoubleScore(Column(0), Newer(1)), Newer(1))) == DoubleScore.version + 4
 
 
 def test_parts_may_be_composites():
