@@ -1,4 +1,4 @@
-"""Exact distances to neighbours in a bank that may be larger than memory."""
+"""Exact nearest neighbours by Euclidean distance, in a bank that may be larger than memory."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +10,7 @@ from openbench.methods._stats import row_normalise
 
 _BANK_CHUNK = 32768
 _QUERY_CHUNK = 512
+_ENTRIES = 2**24  # of differences handled at a time
 
 
 class Vectors(Protocol):
@@ -22,51 +23,82 @@ class Vectors(Protocol):
 
 @dataclass(frozen=True)
 class Bank:
-    """Vectors to search among.
+    """Vectors to search among, in the precision and on the device of the queries.
 
     Args:
         vectors: (m, d), memory-mapped or not.
         unit: whether they are scaled to unit length when they are read.
+        origin: (d,) taken off them when they are read, as products lose digits to a common offset; None takes none.
     """
 
     vectors: Vectors
     unit: bool = False
+    origin: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def __getitem__(self, index: slice | Tensor) -> Tensor:
-        """Vectors `index`, at unit length if asked for."""
-        found = self.vectors[index]
-        return row_normalise(found) if self.unit else found
+    def nearest(self, queries: Tensor, k: int, own: bool = False) -> Tensor:
+        """Return rows (n, k) of the k nearest to each query (n, d), the nearest first, to the rounding of products.
 
-    def kth_squared_distance(self, queries: Tensor, k: int) -> Tensor:
-        """Return the squared Euclidean distance (n,) of each query (n, d) to its k-th nearest vector, 1 ≤ k ≤ m."""
-        index = self._nearest(queries, k)
-        kth = self[index.cpu()].to(queries)
-        # ‖q‖² + ‖b‖² − 2qb loses digits for close neighbours; the difference itself does not.
-        distance: Tensor = (queries - kth).square().sum(dim=1)
-        return distance
-
-    def _nearest(self, queries: Tensor, k: int) -> Tensor:
-        """Index (n,) of the k-th nearest."""
-        best = queries.new_empty(len(queries), 0)
+        Args:
+            queries: (n, d), where the vectors are when they are read.
+            k: 1 to m; to m − 1 if `own`.
+            own: the queries are the vectors themselves, and none is its own neighbour.
+        """
+        near = queries.new_empty(len(queries), 0)
         index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
         for start in range(0, len(self), _BANK_CHUNK):
-            block = self[slice(start, start + _BANK_CHUNK)].to(queries)
-            near, place = _nearest_in(queries, block, min(k, len(block)))
-            best, index = torch.cat([best, near], dim=1), torch.cat([index, place + start], dim=1)
-            if best.shape[1] > k:
-                best, chosen = best.topk(k, dim=1, largest=False, sorted=False)
+            block = self._read(slice(start, start + _BANK_CHUNK), queries)
+            found, place = _nearest_in(block, queries, k, start if own else None)
+            near, index = torch.cat([near, found], dim=1), torch.cat([index, place + start], dim=1)
+            if start:
+                near, chosen = near.topk(min(k, near.shape[1]), dim=1)
                 index = index.gather(1, chosen)
-        farthest: Tensor = index.gather(1, best.argmax(dim=1, keepdim=True))[:, 0]
-        return farthest
+        return index
+
+    def nearest_exactly(self, queries: Tensor, k: int, own: bool = False) -> Tensor:
+        """Return the same rows (n, k) in the order of their distances, free of the products' rounding."""
+        index = self.nearest(queries, k, own)
+        return index.gather(1, self.squared_distances(queries, index).sort(dim=1, stable=True).indices)
+
+    def squared_distances(self, queries: Tensor, index: Tensor) -> Tensor:
+        """Return squared Euclidean distances (n, k) of queries (n, d) to rows `index` (n, k).
+
+        ‖q‖² + ‖b‖² − 2qb loses digits for close neighbours; the difference itself does not.
+        """
+        k, d = index.shape[1], queries.shape[1]
+        rows = max(1, _ENTRIES // (k * d))
+        found = []
+        for q, places in zip(torch.split(queries, rows), torch.split(index, rows), strict=True):
+            b = self._read(places.reshape(-1).cpu(), queries).view(len(q), k, d)
+            found.append((q[:, None] - b).square().sum(dim=2))
+        return torch.cat(found)
+
+    def kth_squared_distance(self, queries: Tensor, k: int) -> Tensor:
+        """Return the squared distance (n,) of each query (n, d) to its k-th nearest vector, 1 ≤ k ≤ m."""
+        return self.squared_distances(queries, self.nearest(queries, k)[:, -1:])[:, 0]
+
+    def _read(self, index: slice | Tensor, like: Tensor) -> Tensor:
+        found = self.vectors[index].to(like)
+        found = found if self.origin is None else found - self.origin.to(like)
+        return row_normalise(found) if self.unit else found
 
 
-def _nearest_in(queries: Tensor, block: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """‖b‖² − 2qb (n, k) and rows of the k nearest in `block`, unordered: ‖q‖² does not change their order."""
-    lengths = block.square().sum(dim=1)
+def _nearest_in(block: Tensor, queries: Tensor, k: int, own: int | None) -> tuple[Tensor, Tensor]:
+    """q·b − ‖b‖²/2 and rows (n, min(k, m)) of the block (m, d) for which it is largest, in this order.
+
+    It falls as the distance grows, as ‖q‖² is the same for all. `own` is the query which the first row of the block is.
+    """
+    # Squares of all rows at once would fill memory as large as the block.
+    half = torch.cat([rows.square().sum(dim=1) for rows in torch.split(block, _QUERY_CHUNK)]) / 2
+    # One buffer for all products: fresh memory would cost as much as the selection does.
+    buffer = queries.new_empty(min(_QUERY_CHUNK, len(queries)) * len(block))
     found = []
-    for part in torch.split(queries, _QUERY_CHUNK):
-        found.append((lengths - 2 * part @ block.T).topk(k, dim=1, largest=False, sorted=False))
+    for low, part in enumerate(torch.split(queries, _QUERY_CHUNK)):
+        near = buffer[: len(part) * len(block)].view(len(part), len(block))
+        torch.addmm(half, part, block.T, beta=-1, out=near)
+        if own is not None:
+            near.diagonal(low * _QUERY_CHUNK - own).fill_(-torch.inf)
+        found.append(near.topk(min(k, len(block)), dim=1))
     return torch.cat([values for values, _ in found]), torch.cat([places for _, places in found])

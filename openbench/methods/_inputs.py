@@ -44,3 +44,11 @@ def finite(features: Tensor, where: str) -> Tensor:
             f"dimension {int(bad[0])} — finite ones needed — look at the checkpoint's outputs"
         )
     return features
+
+
+def drawn(train: FeatureSet, most: int | None, seed: int) -> FeatureSet:
+    """Return at most `most` samples, drawn without replacement and left in their order; None takes all."""
+    if most is None or len(train) <= most:
+        return train
+    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:most]
+    return train[rows.sort().values]

@@ -9,9 +9,8 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import MethodError
-from openbench.methods._inputs import training
-from openbench.methods._neighbours import nearest, subset
+from openbench.methods._bank import Bank
+from openbench.methods._inputs import drawn, finite, training
 
 _BLOCK = 512
 
@@ -52,21 +51,17 @@ class COF(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep training features (n, d) and what each pays for its links, (n,)."""
-        whole = training(train, "COF")
-        chosen = subset(len(whole), self.max_train, self.seed)
-        bank = whole.features if chosen is None else whole[chosen].features
+        bank = drawn(training(train, "COF"), self.max_train, self.seed).features
         self.require(self.k < len(bank), "k", f"1 to {len(bank) - 1}, one less than the training samples")
-        if not bool(bank.isfinite().all()):
-            raise MethodError("COF.fit: training features hold NaN or inf — finite ones needed")
-        self.bank_ = bank
-        self.cost_ = self._cost(bank, nearest(bank, bank, self.k, own=True)[1])
+        self.bank_ = finite(bank, "COF")
+        self.cost_ = self._cost(bank, Bank(bank).nearest_exactly(bank.double(), self.k, own=True))
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         cost = self.learnt("cost_").to(x.features.device)
         bank = self.bank_.to(x.features.device)
-        index = nearest(x.features, bank, self.k)[1]
+        index = Bank(bank).nearest_exactly(x.features.double(), self.k)
         own, theirs = self._cost(x.features, index), cost[index].mean(dim=1)
         # Copies of one sample pay nothing; beside them, paying anything at all is infinitely much.
         relative = torch.where(own > 0, own / theirs, 0.0)

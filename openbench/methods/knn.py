@@ -12,11 +12,11 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.digest import LATER
 from openbench.errors import MethodError
+from openbench.methods._bank import Bank
 from openbench.methods._stats import row_normalise
 
 Index = Literal["exact", "faiss_flat", "ivf", "hnsw"]
-_BANK_CHUNK = 32768
-_QUERY_CHUNK = 512
+_FAISS_CHUNK = 32768  # features added to faiss' index at a time
 
 
 @dataclass
@@ -58,18 +58,15 @@ class KNN(Method):
         self.require(self.probes >= 1, "probes", "≥ 1")
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Keep the training features (n, d), memory-mapped as they are, and their norms; or build faiss' index."""
+        """Keep the training features (n, d), memory-mapped as they are; or build faiss' index."""
         if train is None:
             raise MethodError("KNN.fit: needs training features — found None")
         n = len(train)
         self.require(self.k <= n, "k", f"1 to {n}, the number of training samples")
         self.bank_ = train.features
         self.labels_ = train.labels.cpu() if Field.LABELS in train else None
-        tiny = torch.finfo(self.bank_.dtype).tiny
         # Products of plain features lose digits to a common offset: the mean is taken off first.
         self.centre_ = None if self.normalise else self.bank_.mean(dim=0).cpu()
-        norms = [rows.features.norm(dim=1).cpu() for rows in train.batches(_BANK_CHUNK)]
-        self.scale_ = 1 / torch.cat(norms).clamp(min=tiny)
         self.faiss_: Any = None if self.index == "exact" else self._build_faiss(train)
         return self
 
@@ -77,13 +74,7 @@ class KNN(Method):
         """Return the scores (n,) float32; larger = more OOD."""
         self.learnt("bank_")
         queries = self._placed(x.features)
-        similarity, index = self._search(queries)
-        if not self.normalise:
-            return self._farthest(queries, index)
-        neighbour = index.gather(1, similarity.min(dim=1, keepdim=True).indices)[:, 0]
-        # 2 − 2cos loses digits for close neighbours; the difference itself does not.
-        found = self.bank_[neighbour.cpu()].to(queries.device)
-        return (queries - row_normalise(found)).square().sum(dim=1)
+        return self._farthest(self._among(self.bank_), queries, self._search(queries))
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return the squared distance to the k-th nearest training feature of each class, (n, c) float32.
@@ -98,61 +89,40 @@ class KNN(Method):
         for y in range(by_class.shape[1]):
             members = torch.nonzero(self.labels_ == y)[:, 0]
             if len(members):
-                bank = self._placed(self.bank_[members].to(queries.device))
-                k = min(self.k, len(members))
-                if not self.normalise:
-                    index = members[_nearest(queries, bank, k, bank.square().sum(dim=1) / 2)[1].cpu()]
-                    by_class[:, y] = self._farthest(queries, index)
-                    continue
-                nearest = [(q @ bank.T).topk(k, dim=1, sorted=False)[0] for q in torch.split(queries, _QUERY_CHUNK)]
-                by_class[:, y] = (2 - 2 * torch.cat(nearest).amin(dim=1)).clamp(min=0)
+                bank = self._among(self.bank_[members])
+                by_class[:, y] = self._farthest(bank, queries, bank.nearest(queries, min(self.k, len(members))))
         return by_class
 
     def neighbours(self, x: FeatureSet) -> Tensor:
-        """Return the indices (n, k) of the k nearest training samples, in no particular order."""
+        """Return the indices (n, k) of the k nearest training samples, the nearest first to rounding."""
         self.learnt("bank_")
-        return self._search(self._placed(x.features))[1]
+        return self._search(self._placed(x.features))
 
     def _placed(self, features: Tensor) -> Tensor:
         """Features as they are searched: on the unit sphere, or around the mean of training."""
         return row_normalise(features) if self.centre_ is None else features - self.centre_.to(features.device)
 
-    def _farthest(self, queries: Tensor, index: Tensor) -> Tensor:
-        """Squared distances (n,) to the farthest of the bank's rows `index` (n, k), free of the products' rounding."""
-        parts = []
-        for rows, places in zip(torch.split(queries, _QUERY_CHUNK), torch.split(index, _QUERY_CHUNK), strict=True):
-            found = self._placed(self.bank_[places.cpu()].to(queries.device))
-            parts.append((rows[:, None] - found).square().sum(dim=2).amax(dim=1))
-        return torch.cat(parts)
+    def _among(self, features: Tensor) -> Bank:
+        """Training features as they are searched."""
+        return Bank(features, unit=self.normalise, origin=self.centre_)
 
-    def _search(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and bank indices (n, k) of the k nearest, unordered."""
+    def _farthest(self, bank: Bank, queries: Tensor, index: Tensor) -> Tensor:
+        """Squared distances (n,) to the farthest of the bank's rows `index` (n, k)."""
+        # Products of unit vectors tell which it is; of others, rounding may leave it open, and all are measured.
+        return bank.squared_distances(queries, index[:, -1:] if self.normalise else index).amax(dim=1)
+
+    def _search(self, queries: Tensor) -> Tensor:
+        """Rows (n, k) of the k nearest, the nearest first."""
+        bank = self._among(self.bank_)
         if self.faiss_ is None:
-            return self._search_exactly(queries)
-        similarity, index = self._search_faiss(queries)
+            return bank.nearest(queries, self.k)
+        _, found = self.faiss_.search(queries.cpu().contiguous().numpy(), self.k)
+        index = torch.from_numpy(found).to(queries.device)
         # An approximate index may find fewer than k, −1 then stands for "none": these few are searched exactly.
         short = (index < 0).any(dim=1)
         if bool(short.any()):
-            similarity[short], index[short] = self._search_exactly(queries[short])
-        return similarity, index
-
-    def _search_exactly(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        best = queries.new_empty(len(queries), 0)
-        index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
-        for start in range(0, len(self.bank_), _BANK_CHUNK):
-            stop = start + _BANK_CHUNK
-            block = self.bank_[start:stop].to(queries.device)
-            if self.normalise:
-                scale = self.scale_[start:stop].to(queries.device)
-                top, place = _nearest(queries, block * scale[:, None], self.k)
-            else:
-                block = self._placed(block)
-                top, place = _nearest(queries, block, self.k, block.square().sum(dim=1) / 2)
-            best, index = torch.cat([best, top], dim=1), torch.cat([index, place + start], dim=1)
-            if best.shape[1] > self.k:
-                best, chosen = best.topk(self.k, dim=1, sorted=False)
-                index = index.gather(1, chosen)
-        return best, index
+            index[short] = bank.nearest(queries[short], self.k)
+        return index
 
     def _build_faiss(self, train: FeatureSet) -> Any:
         import faiss
@@ -167,15 +137,11 @@ class KNN(Method):
             points = train.features[torch.from_numpy(np.sort(sample))]
             built.train(self._placed(points).float().numpy())
             built.nprobe = min(self.probes, lists)
-        for rows in train.batches(_BANK_CHUNK):
+        for rows in train.batches(_FAISS_CHUNK):
             built.add(self._placed(rows.features).cpu().float().contiguous().numpy())
         if self.index == "hnsw":
             built.hnsw.efSearch = max(2 * self.k, 64)
         return built
-
-    def _search_faiss(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        distance, index = self.faiss_.search(queries.cpu().contiguous().numpy(), self.k)
-        return (1 - torch.from_numpy(distance) / 2).to(queries.device), torch.from_numpy(index).to(queries.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle faiss' index as bytes."""
@@ -193,21 +159,3 @@ class KNN(Method):
 
             state = {**state, "faiss_": faiss.deserialize_index(state["faiss_"])}
         self.__dict__.update(state)
-
-
-def _nearest(queries: Tensor, block: Tensor, k: int, offset: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Products and rows (n, min(k, rows)) of the rows of `block` with the largest with `queries`, unordered.
-
-    On the unit sphere these are cosines and the nearest rows; elsewhere so once half of each row's squared length,
-    `offset`, is taken off.
-    """
-    # One buffer for all products: fresh memory would cost as much as the selection does.
-    buffer = queries.new_empty(min(_QUERY_CHUNK, len(queries)) * len(block))
-    found = []
-    for part in torch.split(queries, _QUERY_CHUNK):
-        cosine = buffer[: len(part) * len(block)].view(len(part), len(block))
-        torch.mm(part, block.T, out=cosine)
-        if offset is not None:
-            cosine -= offset
-        found.append(cosine.topk(min(k, len(block)), dim=1, sorted=False))
-    return torch.cat([values for values, _ in found]), torch.cat([places for _, places in found])

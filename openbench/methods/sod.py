@@ -11,9 +11,8 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import MethodError
-from openbench.methods._inputs import training
-from openbench.methods._neighbours import nearest, subset
+from openbench.methods._bank import Bank
+from openbench.methods._inputs import drawn, finite, training
 
 _BLOCK = 512
 
@@ -60,14 +59,10 @@ class SOD(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep training features (n, d) and the neighbours of each, (n, k)."""
-        whole = training(train, "SOD")
-        chosen = subset(len(whole), self.max_train, self.seed)
-        bank = whole.features if chosen is None else whole[chosen].features
+        bank = drawn(training(train, "SOD"), self.max_train, self.seed).features
         self.require(self.k < len(bank), "k", f"1 to {len(bank) - 1}, one less than the training samples")
-        if not bool(bank.isfinite().all()):
-            raise MethodError("SOD.fit: training features hold NaN or inf — finite ones needed")
-        self.bank_ = bank
-        self.neighbours_ = nearest(bank, bank, self.k, own=True)[1].cpu()
+        self.bank_ = finite(bank, "SOD")
+        self.neighbours_ = Bank(bank).nearest(bank.double(), self.k, own=True).cpu()
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
@@ -87,7 +82,7 @@ class SOD(Method):
 
     def _reference(self, part: Tensor, bank: Tensor, lists: csr_matrix) -> Tensor:
         """Rows of the bank (n, l) that share most neighbours with samples (n, d), the nearest first among equals."""
-        own = _incidence(nearest(part, bank, self.k)[1].cpu(), len(bank))
+        own = _incidence(Bank(bank).nearest(part.double(), self.k).cpu(), len(bank))
         shared = torch.from_numpy((own @ lists).toarray()).to(part.device)
         apart = torch.cdist(part.double(), bank.double())
         return (shared - apart / (1 + apart)).topk(self.l, dim=1).indices

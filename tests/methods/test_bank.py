@@ -1,3 +1,5 @@
+"""The shared neighbour search against scikit-learn's brute force, in blocks, among copies and far from the origin."""
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,16 @@ from openbench.methods import _bank
 from openbench.methods._bank import Bank
 
 
+def brute(bank, k: int) -> NearestNeighbors:
+    return NearestNeighbors(n_neighbors=k, algorithm="brute").fit(np.asarray(bank, dtype=np.float64))
+
+
+def in_small_blocks(monkeypatch) -> None:
+    monkeypatch.setattr(_bank, "_BANK_CHUNK", 37)
+    monkeypatch.setattr(_bank, "_QUERY_CHUNK", 11)
+    monkeypatch.setattr(_bank, "_ENTRIES", 1000)
+
+
 @pytest.mark.parametrize("k", [1, 7, 600])
 @pytest.mark.parametrize("unit", [True, False])
 def test_distances_equal_sklearns(unit, k, monkeypatch):
@@ -15,11 +27,10 @@ def test_distances_equal_sklearns(unit, k, monkeypatch):
     bank, queries = f(data.train), f(data.test)
     if unit:
         bank = bank / np.linalg.norm(bank, axis=1, keepdims=True)
-    expected = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(bank).kneighbors(queries)[0][:, -1] ** 2
+    expected = brute(bank, k).kneighbors(queries)[0][:, -1] ** 2
     found = Bank(data.train.features, unit).kth_squared_distance(data.test.features, k)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-    monkeypatch.setattr(_bank, "_BANK_CHUNK", 37)
-    monkeypatch.setattr(_bank, "_QUERY_CHUNK", 11)
+    in_small_blocks(monkeypatch)
     in_blocks = Bank(data.train.features, unit).kth_squared_distance(data.test.features, k)
     torch.testing.assert_close(in_blocks, found, rtol=1e-4, atol=1e-6)
 
@@ -30,3 +41,104 @@ def test_tiny_distances_keep_their_digits():
     query = 1000 + torch.tensor([[0.001, 0.0]])
     exact = float((query.double() - bank.double())[0].square().sum())
     assert Bank(bank).kth_squared_distance(query, 1).item() == pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("k", [1, 7, 600])
+def test_rows_come_in_sklearns_order(k, blocks, monkeypatch):
+    """Single precision in memory, double precision in the search: there is no other order of these."""
+    if blocks:
+        in_small_blocks(monkeypatch)
+    data = problem("rectified")
+    expected = brute(f(data.train), k).kneighbors(f(data.test), return_distance=False)
+    bank, queries = Bank(data.train.features), data.test.features.double()
+    np.testing.assert_array_equal(bank.nearest(queries, k), expected)
+    np.testing.assert_array_equal(bank.nearest_exactly(queries, k), expected)
+
+
+def test_an_origin_keeps_the_order_of_neighbours_far_from_zero():
+    """Half of squared lengths of 5e6 hides distances of order 1 from float32's products, not from differences."""
+    generator = torch.Generator().manual_seed(0)
+    bank, queries = (1000 + torch.randn(n, 5, generator=generator) for n in (300, 40))
+    expected = brute(bank, 7).kneighbors(queries.double().numpy())[0][:, -1] ** 2
+    around = Bank(bank, origin=torch.full((5,), 1000.0)).kth_squared_distance(queries - 1000, 7)
+    np.testing.assert_allclose(around, expected, rtol=1e-5)
+    assert not np.allclose(Bank(bank).kth_squared_distance(queries, 7), expected, rtol=1e-2)
+
+
+def test_a_zero_vector_in_a_bank_of_directions_is_at_distance_one():
+    """Its cosine of 0 would put it beyond everything within a right angle, at 2."""
+    bank = torch.tensor([[0.0, 0.0], [0.6, 0.8], [0.0, 3.0]])
+    found = [float(Bank(bank, unit=True).kth_squared_distance(torch.tensor([[1.0, 0.0]]), k)) for k in (1, 2, 3)]
+    assert found == pytest.approx([0.8, 1.0, 2.0])
+
+
+def test_exact_order_is_that_of_distances_where_products_round():
+    """1e8 from the origin, products of float64 are good to 1: they leave the order of distances below 1 open."""
+    generator = torch.Generator().manual_seed(0)
+    bank = 1e8 + torch.randn(50, 3, generator=generator, dtype=torch.float64)
+    queries = 1e8 + torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    apart = (queries[:, None] - bank).square().sum(dim=2)
+    rows = Bank(bank).nearest_exactly(queries, 50)
+    assert torch.equal(rows, apart.argsort(dim=1))
+    assert not torch.equal(Bank(bank).nearest(queries, 50), rows)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("k", [1, 7, 599])
+def test_neighbours_among_the_others_equal_sklearns(k, blocks, monkeypatch):
+    if blocks:
+        in_small_blocks(monkeypatch)
+    data = problem("signed")
+    expected = brute(f(data.train), k).kneighbors(return_distance=False)
+    np.testing.assert_array_equal(
+        Bank(data.train.features).nearest_exactly(data.train.features.double(), k, own=True), expected
+    )
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 9])
+def test_no_sample_is_its_own_neighbour_among_its_copies(k):
+    """Four copies each of 0, 1 and 10: three others at no distance, then the next group."""
+    values = torch.tensor([0.0, 1.0, 10.0]).repeat(4)[:, None].double()
+    rows = Bank(values).nearest(values, k, own=True)
+    assert bool((rows != torch.arange(12)[:, None]).all())
+    assert all(len(set(row)) == k for row in rows.tolist())
+    apart = (values[rows] - values[:, None])[:, :, 0].abs()
+    expected = {
+        0.0: [0, 0, 0, 1, 1, 1, 1, 10, 10],
+        1.0: [0, 0, 0, 1, 1, 1, 1, 9, 9],
+        10.0: [0, 0, 0, 9, 9, 9, 9, 10, 10],
+    }
+    assert apart.tolist() == [expected[float(value)][:k] for value in values]
+
+
+class Counted:
+    """Vectors that remember how many were asked for at once."""
+
+    def __init__(self, vectors: torch.Tensor) -> None:
+        self.vectors, self.asked = vectors, 0
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, index: slice | torch.Tensor) -> torch.Tensor:
+        found = self.vectors[index]
+        self.asked = max(self.asked, len(found))
+        return found
+
+
+def test_a_mapped_bank_is_never_read_whole(monkeypatch, tmp_path):
+    in_small_blocks(monkeypatch)
+    data = problem("signed")
+    mapped = torch.from_file(str(tmp_path / "bank"), shared=True, size=600 * 24, dtype=torch.float32).view(600, 24)
+    mapped.copy_(data.train.features)
+    bank = Counted(mapped)
+    found = Bank(bank, unit=True).kth_squared_distance(data.test.features, 50)
+    torch.testing.assert_close(found, Bank(data.train.features, unit=True).kth_squared_distance(data.test.features, 50))
+    assert 1 < bank.asked <= 41  # 37 at a time, or what 1,000 entries hold
+
+
+def test_no_queries_find_nothing():
+    bank = Bank(torch.randn(5, 3))
+    assert bank.kth_squared_distance(torch.empty(0, 3), 2).shape == (0,)
+    assert bank.nearest_exactly(torch.empty(0, 3), 2).shape == (0, 2)

@@ -8,7 +8,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.engine.run import plain_params
 from openbench.errors import MethodError
-from openbench.methods import knn
+from openbench.methods import _bank
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
@@ -35,8 +35,8 @@ def test_equals_sklearn(kind, k, index):
 
 def test_blocks_of_bank_and_queries_leave_no_trace(monkeypatch):
     data = problem()
-    monkeypatch.setattr(knn, "_BANK_CHUNK", 37)
-    monkeypatch.setattr(knn, "_QUERY_CHUNK", 11)
+    monkeypatch.setattr(_bank, "_BANK_CHUNK", 37)
+    monkeypatch.setattr(_bank, "_QUERY_CHUNK", 11)
     assert_equal(scores(KNN(50), data), by_sklearn(data, 50))
 
 
@@ -117,8 +117,8 @@ def test_without_normalisation_equals_sklearn_on_the_features_themselves(kind, k
 
 def test_without_normalisation_blocks_leave_no_trace(monkeypatch):
     data = problem()
-    monkeypatch.setattr(knn, "_BANK_CHUNK", 37)
-    monkeypatch.setattr(knn, "_QUERY_CHUNK", 11)
+    monkeypatch.setattr(_bank, "_BANK_CHUNK", 37)
+    monkeypatch.setattr(_bank, "_QUERY_CHUNK", 11)
     assert_equal(scores(KNN(50, normalise=False), data), plain_by_sklearn(data, 50))
 
 
