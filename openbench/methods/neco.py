@@ -64,7 +64,7 @@ class NECO(Method):
         values, vectors = torch.linalg.eigh(covariance * scale * scale[:, None])  # ascending
         d = len(values)
         dim = self._enough(values.flip(0)) if self.dim == "auto" else self.dim
-        self.require(dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
+        self.require(1 <= dim < d, "dim", f"1 to {d - 1} for features of dimension {d}")
         self.mean_, self.scale_ = mean.float(), scale.float()
         self.principal_ = vectors[:, d - dim :].float()
         return self

@@ -64,7 +64,8 @@ class OptFS(Method):
             total += torch.bincount(place.reshape(-1), gain.double().reshape(-1), minlength=len(total)).cpu()
         total[0] = total[-1] = 0  # outside
         length = float(torch.linalg.vector_norm(total))
-        self.theta_ = (total * (_LENGTH / max(length, torch.finfo(total.dtype).tiny))).float()
+        # A head of zeros gives no gain anywhere: θ is 0 then.
+        self.theta_ = (total * (_LENGTH / length if length > 0 else 0.0)).float()
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

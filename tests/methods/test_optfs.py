@@ -63,6 +63,13 @@ def test_a_bound_belongs_to_the_interval_above():
     assert fitted.score(rows).tolist() == [-10.0, -2000.0, 0.0]
 
 
+def test_a_head_of_zeros_gives_no_gain():
+    data = problem()
+    fitted = OptFS().fit(data.train, Head(torch.zeros(6, 24), data.head.bias))
+    assert not fitted.theta_.any()
+    assert not fitted.score(data.test).any()
+
+
 @pytest.mark.parametrize("value", [0.0, 0.7])
 def test_constant_activations_are_refused(value):
     data = problem()
