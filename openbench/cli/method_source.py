@@ -1,6 +1,7 @@
 """What a method's class says about itself, read from its source: nothing is imported, so torch is not either."""
 
 import ast
+import functools
 import importlib.util
 import re
 import sys
@@ -118,6 +119,10 @@ def method_source(target: str, folders: Sequence[Path] = ()) -> MethodSource:
     )
 
 
+# A list of methods meets their bases again and again. Trees are only read.
+_parsed = functools.cache(ast.parse)
+
+
 def _module(name: str, folders: Sequence[Path]) -> _Module | None:
     parts = name.split(".")
     roots = [Path(openbench.__file__).parent.parent, *folders, *(Path(entry or ".") for entry in sys.path)]
@@ -126,7 +131,7 @@ def _module(name: str, folders: Sequence[Path]) -> _Module | None:
         for path in (base.with_suffix(".py"), base / "__init__.py"):
             if name and path.is_file():
                 try:
-                    return _Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
+                    return _Module(name, path, _parsed(path.read_text(encoding="utf-8")))
                 except (SyntaxError, UnicodeDecodeError) as error:
                     raise ConfigError(f"{path}: not valid Python — {error} — correct the file") from error
     return None
