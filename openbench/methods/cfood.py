@@ -25,7 +25,8 @@ class CFOOD(Method):
     training samples.
 
     Args:
-        alpha: share of training samples drawn, in (0, 1]; .1 by default.
+        alpha: share of training samples drawn, in (0, 1]; .1 by default. The fit costs the square of the number of
+            references: of 1.28 million features of 2,048, an hour of one processor at .1, under a minute at .01.
         share: share of references, in (0, 1]; .01 by default.
         seed: of the draw.
 

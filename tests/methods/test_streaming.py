@@ -1,0 +1,85 @@
+"""Training columns may be larger than memory: no method that reads them makes a tensor of their size."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from openbench import paths
+from openbench.build import build
+from openbench.core.composite import Composite
+from openbench.core.features import FeatureSet, Head
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
+from openbench.core.request import Field, Role
+from openbench.errors import NotApplicableError
+from openbench.methods import _bank, _tails, relation
+
+N, D, C = 10007, 40, 20  # a batch has 4,096; no other size is a multiple of the prime
+QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 300}  # where a method has them
+
+
+def fitted_on_columns() -> dict[str, Method]:
+    """The methods that are fitted on columns of the training split."""
+    found = {}
+    for file in sorted((paths.config_dir() / "method").glob("*.yaml")):
+        try:
+            method = build(yaml.safe_load(file.read_text(encoding="utf-8")), file.stem)
+        except NotApplicableError:
+            continue
+        live = isinstance(method, LiveMethod | Composite)
+        if not live and method.needs.fit_on == Role.ID_TRAIN and not method.request.layers:
+            params = method.params()
+            found[file.stem] = type(method)(**params | {k: v for k, v in QUICK.items() if k in params})
+    return found
+
+
+METHODS = fitted_on_columns()
+
+
+class Largest(TorchDispatchMode):
+    """Notes what is made with a row, or a column, for each training sample: its largest other length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width, self.by = 0, "nothing"
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        for tensor in tree_leaves(out):
+            # Views cost nothing.
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in given:
+                width = tensor.numel() // N if tensor.numel() % N == 0 else 0
+                if width > self.width:
+                    self.width, self.by = width, f"{func} {tuple(tensor.shape)}"
+        return out
+
+
+def columns(n: int, head: Head, generator: torch.Generator) -> FeatureSet:
+    labels = torch.arange(n) % C
+    features = (head.weight[labels] + 0.5 * torch.randn(n, D, generator=generator)).relu()
+    return FeatureSet({Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_training_columns_are_never_copied_whole(name, monkeypatch):
+    # What is small enough to be copied, or handled at once, must not hide what would be at any size.
+    monkeypatch.setattr(_tails, "_KEPT", N * D - 1)
+    monkeypatch.setattr(_tails, "_SORTED", 4096 * D)
+    for module in (_bank, relation):
+        monkeypatch.setattr(module, "_BANK_CHUNK", 4096)
+    generator = torch.Generator().manual_seed(0)
+    head = Head(2 * torch.randn(C, D, generator=generator), torch.zeros(C))
+    train, test = columns(N, head, generator), columns(50, head, generator).without_labels()
+    method = METHODS[name]
+    train, test = (
+        replace(x, columns={f: c for f, c in x.columns.items() if f in method.request.fields}) for x in (train, test)
+    )
+    with Largest() as found:
+        method.fit(train, head if method.request.head else None).score(test)
+    assert found.width < min(D, C), f"{found.by}: as large as the training features, or logits"
