@@ -1,5 +1,6 @@
 """Scores of methods that run the network: what is cached under what name, what it costs, what is refused."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -182,3 +183,18 @@ def test_a_backbone_without_a_network_is_passed_over():
     identity = Identity("identity", Preprocess(1, 1), 4)
     with pytest.raises(NotApplicableError, match="no network"):
         Steepness().score_images(torch.zeros(2, 4), identity)
+
+
+def test_the_first_image_without_a_score_is_named_wherever_its_batch_is(features):
+    split, calls = toy_split(), []
+
+    @dataclass
+    class Late(Steepness):
+        def score_images(self, images, backbone):
+            calls.append(len(images))
+            scores = images[:, 0, 0, 0].clone()
+            scores[2 if len(calls) == 2 else len(scores) :] = float("nan")
+            return scores
+
+    with pytest.raises(MethodError, match=rf"scores of a batch are NaN, first '{re.escape(split.keys[8 + 2])}'"):
+        score_split(Late(), split, features, (CPU, 8))
