@@ -93,14 +93,16 @@ def _quantiles(train: FeatureSet) -> tuple[float, float]:
     least = most = torch.empty(0)
     for rows in train.batches():
         values = finite(rows.features, "OptFS").reshape(-1).cpu()
-        # Once there are enough, nearly all that comes lies between them: selecting among it would cost the most.
-        smaller = values if len(least) < kept else values[values < least.max()]
-        larger = values if len(most) < kept else values[values > most.min()]
-        least, most = torch.cat([least, smaller]), torch.cat([most, larger])
-        least = least.topk(min(kept, len(least)), largest=False).values
-        most = most.topk(min(kept, len(most))).values
-    ends = []
-    for ordered in (least.double(), most.double()):
-        inner = ordered[min(below + 1, kept - 1)]
-        ends.append(float(ordered[below] + (position - below) * (inner - ordered[below])))
-    return ends[0], ends[1]
+        least, most = _smallest(least, values, kept), _smallest(most, -values, kept)
+    least, most = (x.topk(kept, largest=False).values.double() for x in (least, most))
+    low, high = (x[below] + (position - below) * (x[min(below + 1, kept - 1)] - x[below]) for x in (least, most))
+    return float(low), -float(high)
+
+
+def _smallest(held: Tensor, values: Tensor, count: int) -> Tensor:
+    """Return at most 2·`count` of what is held and of new values, the `count` smallest among them, in no order."""
+    if len(held) >= count:
+        # Nearly all that comes is larger than the `count`-th: selecting among it would cost the most.
+        values = values[values < held[:count].max()]
+    held = torch.cat([held, values])
+    return held if len(held) <= 2 * count else held.topk(count, largest=False, sorted=False).values
