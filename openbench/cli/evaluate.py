@@ -108,7 +108,11 @@ def _rates(text: str) -> float | dict[str, float]:
     """One rate, or `SET=RATE,SET=RATE`."""
     if "=" not in text:
         return float(text)
-    return {name: float(rate) for name, _, rate in (part.strip().rpartition("=") for part in text.split(","))}
+    pairs = [part.strip().rpartition("=") for part in text.split(",")]
+    rates = {name: float(rate) for name, _, rate in pairs}
+    if "" in rates or len(rates) < len(pairs):
+        raise ValueError("a rate without a set, or two for one")
+    return rates
 
 
 _rates.__name__ = "rate"  # what argparse calls text that does not convert

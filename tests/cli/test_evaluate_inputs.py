@@ -134,6 +134,14 @@ def test_options_that_fit_nothing_are_one_message_before_anything_is_computed(tm
     assert captured.out == ""
 
 
+@pytest.mark.parametrize("rates", ["o=0.1,0.2", "=0.1", "o=0.1,o=0.2", "o=0.1,"])
+def test_shares_of_which_it_is_not_clear_whose_they_are_are_refused(tmp_path, capsys, rates):
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", str(saved(tmp_path, [0.0, 1.0], [1.0, 3.0])), "--fpr", rates])
+    assert stop.value.code == 2
+    assert f"argument --fpr: invalid rate value: '{rates}'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("ids", "ood", "message"), [([0.0], [], "at least one near or far set"), ([], [1.0], "exactly one id_test")]
 )
