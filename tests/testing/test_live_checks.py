@@ -102,6 +102,21 @@ class WritesImages(RightLive):
         return found
 
 
+class LeavesTrainingMode(RightLive):
+    def score_images(self, images, backbone):
+        with backbone.frozen() as network:
+            kept = network
+        kept.train()
+        return super().score_images(images, backbone)
+
+
+class AsksForGradients(RightLive):
+    def score_images(self, images, backbone):
+        found = super().score_images(images, backbone)
+        images.requires_grad_(True)
+        return found
+
+
 BUGS = {
     "check_separates_planted_clusters": {Swapped: "sign"},
     "check_reads_only_declared_fields": {UndeclaredInFit: "'logits'"},
@@ -111,8 +126,10 @@ BUGS = {
     "check_leaves_the_network_as_it_was": {
         ChangesWeights: "weights",
         LeavesHooks: "hooks",
-        LeavesGradients: "gradients",
+        LeavesGradients: "leaves gradients or training mode",
+        LeavesTrainingMode: "leaves gradients or training mode",
         WritesImages: "overwrites the images",
+        AsksForGradients: "asks for their gradients",
     },
 }
 
