@@ -79,10 +79,13 @@ class WeiPer(Method):
         train, head = training(train, "WeiPer"), classifier(head, "WeiPer")
         generator = torch.Generator().manual_seed(self.seed)
         weight = head.weight.cpu().double()
-        noise = torch.randn(self.repeats, *weight.shape, generator=generator, dtype=torch.float64)
-        noise = noise / torch.linalg.vector_norm(noise, dim=2, keepdim=True)
+        perturbed = torch.randn(self.repeats, *weight.shape, generator=generator, dtype=torch.float64)
         length = torch.linalg.vector_norm(weight, dim=1, keepdim=True)
-        self.weights_ = (weight + self.distance * length * noise).reshape(-1, weight.shape[1])
+        # In place: a hundred weights of ImageNet's classifier are 1.6 GB.
+        perturbed /= torch.linalg.vector_norm(perturbed, dim=2, keepdim=True)
+        perturbed *= self.distance * length
+        perturbed += weight
+        self.weights_ = perturbed.reshape(-1, weight.shape[1])
         self.biases_ = head.bias.cpu().double().repeat(self.repeats)
         if self.form == "kld":
             size = min(len(train), self.max_train or len(train))

@@ -18,6 +18,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Role
 from openbench.errors import NotApplicableError
 from openbench.methods import _bank, _tails, relation
+from openbench.methods.weiper import WeiPer
 
 N, D, C = 10007, 40, 20  # a batch has 4,096; no other size is a multiple of the prime
 QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 300}  # where a method has them
@@ -41,22 +42,19 @@ def fitted_on_columns() -> dict[str, Method]:
 METHODS = fitted_on_columns()
 
 
-class Largest(TorchDispatchMode):
-    """Notes what is made with a row, or a column, for each training sample: its largest other length."""
+class Made(TorchDispatchMode):
+    """Notes every tensor that is made: its shape, and by what. Views cost nothing."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.width, self.by = 0, "nothing"
+        self.tensors: list[tuple[torch.Size, str]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
         for tensor in tree_leaves(out):
-            # Views cost nothing.
             if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in given:
-                width = tensor.numel() // N if tensor.numel() % N == 0 else 0
-                if width > self.width:
-                    self.width, self.by = width, f"{func} {tuple(tensor.shape)}"
+                self.tensors.append((tensor.shape, str(func)))
         return out
 
 
@@ -80,6 +78,19 @@ def test_training_columns_are_never_copied_whole(name, monkeypatch):
     train, test = (
         replace(x, columns={f: c for f, c in x.columns.items() if f in method.request.fields}) for x in (train, test)
     )
-    with Largest() as found:
+    with Made() as made:
         method.fit(train, head if method.request.head else None).score(test)
-    assert found.width < min(D, C), f"{found.by}: as large as the training features, or logits"
+    # What has a row, or a column, for each training sample.
+    long = [(shape.numel() // N, by) for shape, by in made.tensors if shape.numel() % N == 0]
+    width, by = max(long, default=(0, "nothing"))
+    assert width < min(D, C), f"{by} makes {width} values per training sample, as many as a feature or its logits"
+
+
+def test_weiper_makes_its_weights_in_place():
+    """For ImageNet and 2,048 features they are 1.6 GB."""
+    generator = torch.Generator().manual_seed(0)
+    head = Head(torch.randn(C, D, generator=generator), torch.zeros(C))
+    train = columns(50, head, generator)
+    with Made() as made:
+        WeiPer(repeats=30).fit(FeatureSet({Field.FEATURES: train.features}), head)
+    assert [shape.numel() for shape, _ in made.tensors].count(30 * C * D) == 1
