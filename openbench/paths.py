@@ -24,7 +24,9 @@ def data_roots() -> tuple[Path, ...]:
     A folder that does not exist is kept: error messages name every place that was searched.
     """
     named = [Path(part).expanduser() for part in os.environ.get("OPENBENCH_DATA", "").split(os.pathsep) if part]
-    return (*named, Path("data"))
+    default = Path("data")
+    known = {folder.absolute() for folder in named}
+    return (*named,) if default.absolute() in known else (*named, default)
 
 
 def cache_dir() -> Path:

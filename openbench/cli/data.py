@@ -193,15 +193,21 @@ def _all_table(sources: Mapping[str, "DataSource"]) -> "Table":
     roots = paths.data_roots()
     rows = []
     for source in sources.values():
-        missing = source.missing(roots)
-        state = "by hand" if not source.files else "there" if not missing else "not downloaded"
-        rows.append((source.name, source.title, _megabytes(source), state, source.licence))
+        rows.append((source.name, source.title, _megabytes(source), _state(source, roots), source.licence))
     columns = tuple(Column(title) for title in ("data set", "title", "download", "state", "licence"))
     notes = (
-        "state: of the download that openbench knows; `data list BENCHMARK` finds other layouts too",
+        "state: of the files that openbench downloads; `data list BENCHMARK` finds other layouts, and what is by hand",
         "searched: " + ", ".join(str(root.absolute()) for root in roots),
     )
     return Table("Data sets", columns, tuple(rows), notes=notes)
+
+
+def _state(source: "DataSource", roots: tuple[Path, ...]) -> str:
+    """How much of a data set's download is there; nothing is known of one that comes by hand."""
+    absent, files = len(source.missing(roots)), len(source.files)
+    if not files:
+        return "–"
+    return "there" if not absent else "not downloaded" if absent == files else f"{files - absent} of {files} files"
 
 
 def _benchmark_table(name: str, statuses: Sequence["SetStatus"], sources: Mapping[str, "DataSource"]) -> "Table":
@@ -221,14 +227,20 @@ def _benchmark_table(name: str, statuses: Sequence["SetStatus"], sources: Mappin
 
 
 def _print_missing(statuses: Sequence["SetStatus"], sources: Mapping[str, "DataSource"], name: str) -> None:
-    """What is missing, where it was searched, and how to get it; each data set's instructions once."""
-    told: set[str] = set()
+    """What is missing, where it was searched, and how to get it; each data set's places and instructions once."""
+    told: set[tuple[str, tuple[Path, ...]]] = set()
+    instructed: set[str] = set()
     for status in statuses:
         if not status.message:
             continue
-        print(f"\n{status.path}: {status.message}")
-        if status.name in sources and status.name not in told:
-            told.add(status.name)
+        known = (status.name, status.searched)
+        message = status.message
+        if status.searched and known in told:
+            message = f"{message.partition(' — searched:')[0]} — searched in the same places"
+        told.add(known)
+        print(f"\n{status.path}: {message}")
+        if status.name in sources and status.name not in instructed:
+            instructed.add(status.name)
             print(_how(sources[status.name], name))
 
 
@@ -269,7 +281,10 @@ def _parser() -> argparse.ArgumentParser:
     for name, (action, summary, count) in several.items():
         command = commands.add_parser(name, help=summary, description=summary)
         command.set_defaults(action=action)
-        command.add_argument("words", nargs=count, metavar="BENCHMARK", help="a benchmark, and KEY=VALUE overrides")
+        also = ", or a data set" if name in ("list", "prepare") else ""
+        command.add_argument(
+            "words", nargs=count, metavar="BENCHMARK", help=f"a benchmark, and KEY=VALUE overrides{also}"
+        )
         command.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own group files")
         if name == "prepare":
             command.add_argument("--root", type=Path, metavar="DIR", help="where to (OPENBENCH_DATA, else ./data)")

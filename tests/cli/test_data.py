@@ -69,6 +69,35 @@ def test_a_missing_benchmark_says_where_it_was_searched_and_how_to_get_it(here, 
     assert "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz → cifar-10-batches-py" in text
 
 
+def test_places_and_instructions_are_said_once_per_data_set(here, capsys):
+    assert main(["data", "list", "cifar10"]) == 1
+    text = capsys.readouterr().out
+    assert [text.count(f"\n{path}: data set") for path in ("id.train", "id.val", "id.test", "far.svhn")] == [1] * 4
+    assert text.count(f"{here / 'data' / 'cifar-10-batches-py'}\n") == 1
+    assert text.count("0 of 9000 images — searched in the same places") == 1
+    assert text.count("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz") == 1
+
+
+def test_a_download_that_is_there_in_part_is_listed_as_such(here, capsys):
+    raw = here / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "t10k-images-idx3-ubyte.gz").touch()
+    assert main(["data", "list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert next(row for row in rows if row[:1] == ["mnist"])[4:8] == ["1", "of", "4", "files"]
+    assert next(row for row in rows if row[:1] == ["svhn"])[6:8] == ["not", "downloaded"]
+    assert next(row for row in rows if row[:1] == ["ninco"])[2:6] == ["size", "unknown", "not", "downloaded"]
+
+
+def test_a_group_is_listed_with_commands_that_can_be_typed(here, capsys):
+    words = ["rebench_case1", "benchmark.group=kmnist_vs_textures"]
+    assert main(["data", "list", *words]) == 1
+    text = capsys.readouterr().out
+    assert f"`python -m openbench check +benchmark={' '.join(words)}`" in text
+    assert f"python -m openbench data prepare {' '.join(words)}\n" in text
+    assert "rebench_case1_kmnist" not in text.partition("\n")[2]
+
+
 def test_what_may_not_be_downloaded_comes_with_instructions(here, capsys):
     assert main(["data", "prepare", "imagenet1k_train"]) == 1
     assert "Register on the page" in capsys.readouterr().out
