@@ -9,6 +9,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Request
+from openbench.methods._stats import softmax
 
 
 @dataclass
@@ -46,9 +47,10 @@ class GEN(Method):
         m = min(self.top, x.logits.shape[1])
         if self.exact:
             return self._exact(x.logits, m)
-        p = torch.softmax(x.logits, dim=1)
+        p = softmax(x.logits)
         p = p if m == p.shape[1] else p.topk(m, dim=1, sorted=False).values
-        return (p.pow(self.gamma) * (1 - p).pow(self.gamma)).sum(dim=1)
+        # One power of the product: powers take longer than all else.
+        return (p * (1 - p)).pow_(self.gamma).sum(dim=1)
 
     def _exact(self, logits: Tensor, m: int) -> Tensor:
         z = logits.double().sort(dim=1, descending=True).values

@@ -10,7 +10,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.methods._inputs import training
-from openbench.methods._stats import row_normalise
+from openbench.methods._stats import BLOCK, row_normalise
 
 Metric = Literal["inner_product", "euclidean", "cosine"]
 
@@ -52,7 +52,8 @@ class SHE(Method):
         counts = torch.zeros(2 * classes, dtype=torch.float64, device=train.device)
         for rows in train.batches():
             bins = rows.labels + classes * (rows.logits.argmax(dim=1) == rows.labels)
-            sums.index_add_(0, bins, rows.features.double())
+            for features, where in zip(torch.split(rows.features, BLOCK), torch.split(bins, BLOCK), strict=True):
+                sums.index_add_(0, where, features.double())
             counts += torch.bincount(bins, minlength=2 * classes)
         correct, of_class = sums[classes:], sums[:classes] + sums[classes:]
         n_correct, n_class = counts[classes:, None], (counts[:classes] + counts[classes:])[:, None]
@@ -62,11 +63,17 @@ class SHE(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        pattern = self.learnt("patterns_").to(x.features.device)[x.logits.argmax(dim=1)]
+        patterns = self.learnt("patterns_").to(x.features.device)
+        predicted = x.logits.argmax(dim=1)
+        # Patterns of all rows at once would be a copy as large as the features.
+        parts = zip(torch.split(x.features, BLOCK), torch.split(predicted, BLOCK), strict=True)
+        return torch.cat([self._unlike(features, patterns.index_select(0, y)) for features, y in parts])
+
+    def _unlike(self, features: Tensor, pattern: Tensor) -> Tensor:
+        """How unlike features (n, d) are to their patterns (n, d), row by row."""
         if self.metric == "euclidean":
-            distance: Tensor = torch.linalg.vector_norm(x.features - pattern, dim=1)
+            distance: Tensor = torch.linalg.vector_norm(features - pattern, dim=1)
             return distance
         if self.metric == "cosine":
-            return -(row_normalise(x.features) * row_normalise(pattern)).sum(dim=1)
-        similarity: Tensor = torch.linalg.vecdot(x.features, pattern)
-        return -similarity
+            features, pattern = row_normalise(features), row_normalise(pattern)
+        return -(features * pattern).sum(dim=1)
