@@ -16,7 +16,7 @@ from openbench import paths
 from openbench.errors import OpenbenchError
 from openbench.results.render import FORMATS, render
 from openbench.results.store import RecordStore
-from openbench.results.trainings import comparison, read_runs, training_runs, write_runs
+from openbench.results.trainings import compared, comparison, read_runs, training_runs, write_runs
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if arguments.csv is not None:
-        write_runs(runs, arguments.csv)
+        write_runs(compared(runs), arguments.csv)
     print(render(table, arguments.format), end="")
     return 0
 

@@ -102,6 +102,17 @@ def _run_of(record: ResultRecord) -> TrainingRun:
     )
 
 
+def compared(runs: Iterable[TrainingRun]) -> list[TrainingRun]:
+    """Return the runs that a comparison is made of: of cross-entropy's, those with a score that another row has too."""
+    every = list(runs)
+    wanted = {(run.score, run.setting) for run in every if run.training != BASELINE}
+    return [
+        run
+        for run in every
+        if run.training != BASELINE or run.score == BASELINE_SCORE or (run.score, run.setting) in wanted
+    ]
+
+
 def write_runs(runs: Iterable[TrainingRun], path: Path) -> None:
     """Write a CSV with a row per run, from which `read_runs` has the same runs again."""
     with open(path, "w", encoding="utf-8", newline="") as stream:

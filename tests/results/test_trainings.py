@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from records import make_record, metrics
 from scipy import stats
 
 from openbench.errors import RecordError
-from openbench.results.trainings import TrainingRun, comparison, read_runs, training_runs, write_runs
+from openbench.results.render import render
+from openbench.results.trainings import TrainingRun, compared, comparison, read_runs, training_runs, write_runs
 
+PUBLISHED = Path(__file__).parents[2] / "results" / "trainings"
 GAIN = 7
 SAME = 8
 
@@ -117,6 +120,18 @@ def test_without_cross_entropy_the_command_that_makes_it_is_named():
         table_of([record("vos", "energy")])
 
 
+def test_what_is_kept_gives_the_same_table_without_scores_that_no_row_has():
+    records = [record(), record(score="energy", near=0.65), record(score="vim"), record("vos", "energy", near=0.7)]
+    runs = training_runs(records, "toy")
+    kept = compared(runs)
+    assert [(run.training, run.score) for run in kept] == [
+        ("cross_entropy", "energy"),
+        ("cross_entropy", "msp"),
+        ("vos", "energy"),
+    ]
+    assert comparison(kept, "toy") == comparison(runs, "toy")
+
+
 def test_runs_survive_their_csv(tmp_path):
     records = [record(t, seed=s, near=0.6 + s / 7) for t, s in product(("cross_entropy", "udg"), (0, 1))]
     runs = training_runs(records, "toy")
@@ -141,3 +156,10 @@ def test_a_csv_that_cannot_be_read_is_named(tmp_path, change, message):
     with pytest.raises(RecordError, match=message) as caught:
         read_runs(tmp_path / "runs.csv")
     assert "runs.csv" in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.csv")), ids=lambda path: path.stem)
+def test_a_published_table_follows_from_its_runs(path):
+    table = comparison(read_runs(path), path.stem)
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == render(table, "markdown")
+    assert len({run.seed for run in read_runs(path)}) > 1
