@@ -35,6 +35,8 @@ def runs(tmp_path):
             parts = [
                 ("a", Role.ID_TEST, first),
                 ("v", Role.ID_VAL, first + 9),
+                ("w", Role.OOD_VAL, near - 9),
+                ("s", Role.CSID, first + 9),
                 ("b", Role.NEAR, near),
                 ("c", Role.FAR, far),
             ]
