@@ -10,7 +10,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Perturb, Request, Role
-from openbench.methods._inputs import classifier, training
+from openbench.methods._inputs import classifier, drawn, training
 
 Variant = Literal["a", "l"]
 
@@ -84,10 +84,7 @@ class AdaSCALE(Method):
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the head and the sorted Q' of ID validation samples."""
         self.head_ = classifier(head, "AdaSCALE")
-        train = training(train, "AdaSCALE")
-        if len(train) > self.samples:
-            order = torch.randperm(len(train), generator=torch.Generator().manual_seed(self.seed))
-            train = train[order[: self.samples]]
+        train = drawn(training(train, "AdaSCALE"), self.samples, self.seed)
         self.shifts_ = torch.cat([self._shift(rows) for rows in train.batches()]).sort().values
         return self
 

@@ -7,7 +7,7 @@ from openbench.backbones.reduction import reduce_map
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import FieldError, MethodError, NotFittedError
-from openbench.methods.gram import Gram, _drawn
+from openbench.methods.gram import Gram, _drawn, _rows
 
 SHAPES = {"stage1": (3, 4, 4), "stage2": (5, 2, 3)}
 
@@ -110,6 +110,20 @@ def test_fit_does_not_depend_on_how_rows_are_batched(monkeypatch):
     whole = Gram(list(SHAPES)).fit(train, None).score(test)
     monkeypatch.setattr("openbench.methods.gram._ROWS", 7)
     np.testing.assert_allclose(Gram(list(SHAPES)).fit(train, None).score(test), whole, rtol=1e-6)
+
+
+def test_training_rows_are_read_once_for_all_ranges_and_once_for_all_scales(monkeypatch):
+    passes = []
+
+    def counted(x, chosen):
+        passes.append(int(chosen.sum()))
+        return _rows(x, chosen)
+
+    monkeypatch.setattr("openbench.methods.gram._rows", counted)
+    Gram(list(SHAPES), held_out=0.2).fit(columns(data(100)), None)
+    assert len(SHAPES) > 1
+    assert len(passes) == 2
+    assert sum(passes) == 100
 
 
 def test_held_out_is_the_share_asked_for_and_never_empty():
