@@ -25,7 +25,10 @@ def target_of(node: Mapping[str, Any], where: str = "config") -> Callable[..., A
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ConfigError(f"{where}: `{TARGET}: {path}` cannot be imported — {error}") from error
+        # The module itself is not there, rather than something that it imports.
+        absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        way = " — start in the folder of its file, name that folder in PYTHONPATH, or install the package" * absent
+        raise ConfigError(f"{where}: `{TARGET}: {path}` cannot be imported — {error}{way}") from error
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
         raise ConfigError(f"{where}: module '{module_name}' has no '{name}'{did_you_mean(name, public)}")

@@ -69,9 +69,17 @@ def test_a_missing_key_is_named():
         (None, "no dotted path"),
         ("nowhere", "no dotted path"),
         ("no_such_module.Thing", "cannot be imported"),
+        ("no_such_module.inside.Thing", "cannot be imported — .* — start in the folder of its file"),
         (f"{__name__}.Hole", "did you mean 'Whole'"),
     ],
 )
 def test_a_bad_target_is_explained(target, message):
     with pytest.raises(ConfigError, match=message):
         build({"_target_": target})
+
+
+def test_a_module_that_lacks_another_is_not_taken_for_absent(tmp_path, monkeypatch):
+    (tmp_path / "lacking_another.py").write_text("import no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"cannot be imported — No module named 'no_such_module'$"):
+        build({"_target_": "lacking_another.Thing"})

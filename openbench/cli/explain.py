@@ -90,7 +90,9 @@ def _missing_file(error: MissingConfigException) -> ConfigError:
     hint = did_you_mean(name, choices) or f" — available: {', '.join(choices) or 'none'}"
     source = re.match(r"In '([^']+/[^']+)'", str(error))
     named = f", named in {source.group(1)}.yaml" if source and source.group(1) != "hydra/config" else ""
-    command = "" if group.startswith("hydra") else f" (python -m openbench list {group})"
+    command = (
+        "" if group.startswith("hydra") else f" (python -m openbench list {group}; your own files: --config-dir DIR)"
+    )
     return ConfigError(f"{group} '{name}' not found in configs/{group}{named}{hint}{command}")
 
 

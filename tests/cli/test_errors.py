@@ -28,14 +28,17 @@ def test_no_command_shows_the_help_and_is_an_error(capsys):
 @pytest.mark.parametrize("typed", ["method=knm", "-m method=knm,msp", "-m method=msp,knm seed=0,1"])
 def test_unknown_option_of_a_group(engine, capsys, typed):
     message = said(capsys, "run", "+benchmark=digits", *typed.split())
-    expected = "method 'knm' not found in configs/method; did you mean 'knn'? (python -m openbench list method)"
+    expected = (
+        "method 'knm' not found in configs/method; did you mean 'knn'? "
+        "(python -m openbench list method; your own files: --config-dir DIR)"
+    )
     assert message == expected
     assert engine.asked == []
 
 
 def test_unknown_option_without_a_near_match_lists_the_options(engine, capsys):
     message = said(capsys, "run", "+benchmark=digits", "method=zzzzz")
-    assert "configs/method — available: knn, msp (python -m openbench list method)" in message
+    assert "configs/method — available: knn, msp (python -m openbench list method; " in message
 
 
 def test_unknown_benchmark(engine, capsys):
