@@ -1,3 +1,4 @@
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -47,8 +48,8 @@ def test_time_between_stages_counts_for_none(time):
 
 def test_time_until_an_error_counts(time):
     clock = Clock()
-    with pytest.raises(ValueError, match="stop"), clock.stage("a"):
+    with suppress(ValueError), clock.stage("a"):
         time.now += 3
-        raise ValueError("stop")
+        raise ValueError
     time.now += 5
     assert clock.seconds == {"a": 3}
