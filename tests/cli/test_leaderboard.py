@@ -1,7 +1,4 @@
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -77,21 +74,13 @@ def test_a_damaged_record_stops_it_before_anything_is_written(results):
     assert not (results / "leaderboard").exists()
 
 
-def timed(program: str) -> tuple[float, str]:
-    """Seconds and last printed line of a program in a fresh interpreter."""
-    start = time.perf_counter()
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=True)
-    return time.perf_counter() - start, done.stdout.splitlines()[-1]
-
-
-def test_it_answers_without_torch_and_before_torch_would_be_loaded(results):
+def test_it_answers_without_torch_and_at_less_cost_than_loading_torch(results, processor_seconds):
     answer = (
         "import sys\nfrom openbench.cli.leaderboard import main\ncode = main([])\nprint('torch' in sys.modules, code)"
     )
-    seconds, printed = timed(answer)
-    assert printed == "False 0"
-    assert seconds < timed("import torch; print()")[0]
+    cost, printed = processor_seconds("-c", answer)
+    assert printed.splitlines()[-1] == "False 0"
+    assert cost < processor_seconds("-c", "import torch")[0]
 
 
 def test_plots_are_drawn_beside_the_tables(results, capsys):
