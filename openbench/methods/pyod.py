@@ -37,8 +37,8 @@ class PyOD(Method):
 
     Raises:
         NotApplicableError: PyOD is not installed.
-        MethodError: an unknown detector, a subset below 2 samples, features that are not finite, or a detector that
-            refuses the features.
+        MethodError: an unknown detector, a subset below 2 samples, features that are not finite, a detector that
+            refuses the features, or one whose scores of them are not finite.
 
     Reference: Zhao, Nasrullah & Li, PyOD: A Python Toolbox for Scalable Outlier Detection, JMLR 20, 2019,
     arXiv 1901.01588; Han et al., ADBench, NeurIPS 2022, arXiv 2206.09426. COF, SOD, ECOD and COPOD are methods of
@@ -67,12 +67,20 @@ class PyOD(Method):
         features = _array(self._subset(training(train, "PyOD")))
         if not np.isfinite(features).all():
             raise MethodError("PyOD.fit: training features hold NaN or inf — finite ones needed")
-        with _seeded(self.seed):
+        # What is not a number here is refused below, for a reason that a warning would not give.
+        with _seeded(self.seed), np.errstate(all="ignore"):
             detector = self._new(features.shape[1])
             try:
                 detector.fit(features)
             except ValueError as error:
                 raise MethodError(f"PyOD.fit: {self.detector} refuses {features.shape} features — {error}") from error
+            lost = int((~np.isfinite(np.asarray(detector.decision_scores_, dtype=np.float32))).sum())
+        if lost:
+            raise MethodError(
+                f"PyOD.fit: {self.detector} gives {lost} of {len(features)} training samples a score that is not "
+                "finite — finite ones needed (PCA divides by each direction's variance, and columns that are constant, "
+                "or follow from others, leave directions without any) — omit these columns, or take another detector"
+            )
         self.detector_ = detector
         return self
 

@@ -88,6 +88,15 @@ def test_what_a_detector_refuses_is_a_method_error_that_names_it():
         PyOD("CBLOF").fit(planted(seed=1, classes=4, free=16).train, None)
 
 
+@installed
+def test_principal_components_without_variance_are_refused_and_not_scored_alike():
+    """Divided by a variance of 0 every distance is infinite, and an AUROC of .5 would look like a result."""
+    flat = torch.cat([torch.tensor(TRAIN), torch.ones(len(TRAIN), 2, dtype=torch.float64)], dim=1).float()
+    with pytest.raises(MethodError, match=rf"PCA gives {len(TRAIN)} of {len(TRAIN)} training samples .*not finite"):
+        PyOD("PCA").fit(FeatureSet({Field.FEATURES: flat}), None)
+    assert PyOD("HBOS").fit(FeatureSet({Field.FEATURES: flat}), None).detector_ is not None
+
+
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NotApplicableError, match=r"pip install 'openbench\[pyod\]'"):
