@@ -18,6 +18,8 @@ from openbench.results.table import Cell, Column, Estimate, Table
 BASELINE = "cross_entropy"
 BASELINE_SCORE = "msp"
 _CONFIDENCE = 0.95
+# Two differences that happen to be alike would make an interval of no width.
+_LEAST_SEEDS = 3
 _DIGITS = 6
 _SHOWN = {"ID accuracy ↑": "accuracy", "near AUROC ↑": "near", "far AUROC ↑": "far", "near FPR@95 ↓": "fpr95"}
 _GAIN = "near AUROC less cross-entropy's [95 %]"
@@ -142,8 +144,8 @@ def comparison(runs: Iterable[TrainingRun], benchmark: str) -> Table:
     """Return a row per training and score, cross-entropy first, the others by near AUROC.
 
     The gain is the mean over seeds of the difference to cross-entropy of the same seed, with Student's interval
-    d̄ ± t(.975, n − 1)·s/√n, for each row by itself. Scores on cross-entropy other than its own fill the last column,
-    which tells what the training adds to its score.
+    d̄ ± t(.975, n − 1)·s/√n from three seeds on, for each row by itself. Scores on cross-entropy other than its own fill
+    the last column, which tells what the training adds to its score.
 
     Args:
         runs: of one benchmark and backbone.
@@ -208,7 +210,7 @@ def _gain(group: Group, base: Group) -> Estimate | None:
     if not differences:
         return None
     mean, n = fmean(differences), len(differences)
-    if n == 1:
+    if n < _LEAST_SEEDS:
         return Estimate(mean)
     half = float(student.ppf((1 + _CONFIDENCE) / 2, n - 1)) * stdev(differences) / sqrt(n)
     return Estimate(mean, mean - half, mean + half)

@@ -68,8 +68,10 @@ def test_the_gain_is_taken_over_the_seeds_that_both_have():
     assert rows_of(records)["vos"][GAIN].value == pytest.approx(0.15)
 
 
-def test_one_common_seed_gives_a_gain_without_interval():
-    row = rows_of([record(near=0.5), record("vos", "energy", near=0.6)])["vos"]
+@pytest.mark.parametrize("common", [1, 2])
+def test_fewer_than_three_common_seeds_give_a_gain_without_interval(common):
+    records = [*seeds("cross_entropy", "msp", [0.5] * 3), *seeds("vos", "energy", [0.6] * common)]
+    row = rows_of(records)["vos"]
     assert row[GAIN].value == pytest.approx(0.1)
     assert (row[GAIN].low, row[GAIN].std) == (None, None)
 
