@@ -37,6 +37,7 @@ def test_lists_from_yaml_become_tuples_so_that_options_hash():
         ({"delta": 1.0}, "metrics.delta is out of range"),
         ({"fpr": {"mnist": 0.1, "svhn": 8}}, "metrics.fpr.svhn is out of range — found 8"),
         ({"fpr": {"mnist": 0.1, "": 0.2}}, "metrics.fpr has a rate for a set without a name"),
+        ({"cost_accept_ood": float("inf")}, "metrics.cost_accept_ood is out of range — found inf"),
         ({"tpr": 80}, "metrics.tpr is out of range.*pass a fraction"),
         ({"alphas": [0.0]}, "metrics.alphas is out of range"),
         ({"confidence": 95.0}, "metrics.confidence is out of range"),
