@@ -223,6 +223,15 @@ def percentiles_of_all(values: Tensor, percentiles: Sequence[float]) -> list[flo
     return found
 
 
+def gain(total: Tensor, kept: Tensor) -> Tensor:
+    """Return exp(total/kept), 1 where kept = 0.
+
+    The exponent is held at 60, whose power products in float32 still carry: signed features get there, where those that
+    are kept cancel or are negative.
+    """
+    return torch.where(kept == 0, 1.0, (total / kept).clamp(max=60.0).exp())
+
+
 def largest_kept(dim: int, percentile: float) -> int:
     """Return how many of `dim` entries stay when a percentile is removed: d − round(d·p/100), halves to even."""
     return dim - round(dim * percentile / 100)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from openbench.core.method import HeadMethod
-from openbench.methods._stats import largest_kept
+from openbench.methods._stats import gain, largest_kept
 
 
 @dataclass
@@ -50,6 +50,5 @@ class ASH(HeadMethod):
             top = (total / k).expand_as(top)
         elif self.variant == "s":
             kept = top.sum(dim=1, keepdim=True)
-            # A row without activations stays as it is: 0/0 would make its score NaN.
-            top = top * torch.where(kept == 0, 1.0, torch.exp(total / kept))
+            top = top * gain(total, kept)
         return torch.zeros_like(features).scatter(1, index, top)

@@ -92,7 +92,8 @@ class OpenMax(Method):
         start, shape, log_scale, known = (
             getattr(self, name).to(index.device)[index] for name in ("start_", "shape_", "log_scale_", "known_")
         )
-        log_t = torch.log1p(torch.where(known, (distance - start) / _SHIFT, 0.0))
+        # Far below the tail, where the translation does not reach, the distribution is 0.
+        log_t = torch.log1p(torch.where(known, ((distance - start) / _SHIFT).clamp(min=-1), 0.0))
         return torch.where(known, -torch.expm1(-torch.exp(shape * (log_t - log_scale))), 0.0)
 
 

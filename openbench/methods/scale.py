@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from openbench.core.method import HeadMethod
-from openbench.methods._stats import largest_kept
+from openbench.methods._stats import gain, largest_kept
 
 
 @dataclass
@@ -41,5 +40,4 @@ class SCALE(HeadMethod):
         k = largest_kept(d, self.percentile)
         self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
         kept = features.topk(k, dim=1, sorted=False).values.sum(dim=1, keepdim=True)
-        ratio = features.sum(dim=1, keepdim=True) / torch.where(kept == 0, 1.0, kept)
-        return features * ratio.exp()
+        return features * gain(features.sum(dim=1, keepdim=True), kept)

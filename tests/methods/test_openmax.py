@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import logit
 from scipy.stats import weibull_min
 
+from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.openmax import OpenMax
@@ -97,3 +98,24 @@ def test_no_correct_sample_at_all_is_an_error():
 def test_impossible_hyper_parameters_are_refused(wrong):
     with pytest.raises(MethodError, match=next(iter(wrong))):
         OpenMax(**wrong)
+
+
+def test_distances_far_below_the_tail_revise_nothing():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(400) % 5
+    train = 1e8 * (torch.nn.functional.one_hot(labels, 5) + 0.1 * torch.randn(400, 5, generator=generator))
+    seen = FeatureSet({Field.LOGITS: train, Field.LABELS: train.argmax(dim=1)})
+    method = OpenMax(alpha=1).fit(seen, None)
+    at_means = method.means_.float()
+    found = method.score(FeatureSet({Field.LOGITS: at_means}))
+    torch.testing.assert_close(found, -torch.logsumexp(at_means, dim=1))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e5, 1e8])
+def test_logits_of_any_size_have_finite_scores(scale):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(400) % 5
+    train = scale * (4 * torch.nn.functional.one_hot(labels, 5) + torch.randn(400, 5, generator=generator))
+    method = OpenMax().fit(FeatureSet({Field.LOGITS: train, Field.LABELS: train.argmax(dim=1)}), None)
+    x = FeatureSet({Field.LOGITS: 3 * scale * torch.randn(300, 5, generator=generator)})
+    assert method.score(x).isfinite().all()

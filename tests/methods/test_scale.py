@@ -4,9 +4,10 @@ import torch
 from problems import assert_equal, f, problem, scores
 from scipy.special import logsumexp
 
-from openbench.core.features import FeatureSet
+from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
+from openbench.methods.ash import ASH
 from openbench.methods.scale import SCALE
 
 
@@ -32,3 +33,14 @@ def test_a_sample_without_activations_scores_the_energy_of_the_bias():
 def test_impossible_percentiles_are_refused(percentile):
     with pytest.raises(MethodError, match="percentile"):
         SCALE(percentile)
+
+
+@pytest.mark.parametrize("shift", [-10.0, -3.0, -1.0, 0.0])
+@pytest.mark.parametrize("percentile", [65, 85, 95])
+def test_signed_features_whose_kept_part_cancels_have_finite_scores(shift, percentile):
+    generator = torch.Generator().manual_seed(0)
+    features = shift + torch.randn(2000, 64, generator=generator)
+    head = Head(torch.randn(5, 64, generator=generator), torch.zeros(5))
+    x = FeatureSet({Field.FEATURES: features})
+    for method in (SCALE(percentile), ASH(variant="s", percentile=percentile)):
+        assert method.fit(None, head).score(x).isfinite().all()
