@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from openbench.data.build import typed
 from openbench.digest import digest
 from openbench.training.job import TrainingJob
 from openbench.training.shipped import shipped
@@ -21,7 +22,8 @@ def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
     """
     training = config["training"]
     name = training.get("_name_") or type(job.method).__module__.rpartition(".")[2]
-    arguments = [f"+benchmark={job.benchmark}", f"backbone={job.backbone.name}", f"training={name}", f"seed={job.seed}"]
+    benchmark = f"+benchmark={typed(config['benchmark']) if 'benchmark' in config else job.benchmark}"
+    arguments = [*benchmark.split(), f"backbone={job.backbone.name}", f"training={name}", f"seed={job.seed}"]
     for group, chosen, node in (
         ("backbone", job.backbone.name, config.get("backbone") or {}),
         ("training", name, training),

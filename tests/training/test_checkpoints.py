@@ -179,6 +179,13 @@ def test_never_prints_the_command_that_trains_it(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+def test_the_printed_command_names_a_benchmark_of_a_family_as_it_is_typed(tmp_path: Path) -> None:
+    cfg = compose("train", ["~method", "+benchmark=openset_digits", "benchmark.openset.seed=3"])
+    config = {key: plain(cfg, key) for key in ("benchmark", "training", "seed")}
+    with pytest.raises(CheckpointError, match=r" train \+benchmark=openset_digits benchmark\.openset\.seed=3 backbone"):
+        ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
+
+
 def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tmp_path: Path) -> None:
     asked = ["~method", "+benchmark=digits", "seed=3", "training.recipe.lr=0.025", "training.recipe.clip=1.0"]
     crop = "{_target_:openbench.training.augment.RandomCrop,padding:1}"
