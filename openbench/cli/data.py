@@ -83,7 +83,7 @@ def list_data(arguments: argparse.Namespace) -> int:
     if not arguments.words:
         print_tables([_all_table(sources)])
         return OK
-    if len(arguments.words) == 1 and arguments.words[0] in sources and not _is_benchmark(arguments):
+    if _is_source(arguments, sources):
         print(_how(sources[arguments.words[0]]))
         return OK
     node = benchmark_node(arguments.words, arguments.config_dir)
@@ -100,7 +100,7 @@ def prepare(arguments: argparse.Namespace) -> int:
     from openbench.data.prepare import data_sources
 
     sources, root = data_sources(), _root(arguments.root)
-    if len(arguments.words) == 1 and arguments.words[0] in sources and not _is_benchmark(arguments):
+    if _is_source(arguments, sources):
         source = sources[arguments.words[0]]
         if not source.files or _fetch_all([source], root):
             print(_how(source))
@@ -138,8 +138,9 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def stats(arguments: argparse.Namespace) -> int:
-    """Print the numbers of each split and write a contact sheet for each."""
+    """Print the numbers of each split and write a contact sheet for each; for tables, the spread of each column."""
     from openbench.data.build import build_benchmark
+    from openbench.data.column_sheet import column_stats, draw_columns
     from openbench.data.contact_sheet import draw, stats_of
 
     node = benchmark_node(arguments.words, arguments.config_dir)
@@ -147,8 +148,13 @@ def stats(arguments: argparse.Namespace) -> int:
     folder = arguments.to / benchmark.name
     folder.mkdir(parents=True, exist_ok=True)
     for split in benchmark.splits():
-        numbers = stats_of(split, benchmark.classes)
         sheet = folder / f"{split.role}-{split.name}.png"
+        if split.items[0].ndim == 1:
+            columns = column_stats(split)
+            draw_columns(columns, sheet)
+            print(f"{columns}\n  {sheet}", flush=True)
+            continue
+        numbers = stats_of(split, benchmark.classes)
         draw(split, benchmark.classes, numbers, sheet)
         print(f"{numbers}\n  {sheet}", flush=True)
     return OK
@@ -158,10 +164,23 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _is_benchmark(arguments: argparse.Namespace) -> bool:
+def _is_source(arguments: argparse.Namespace, sources: Mapping[str, "DataSource"]) -> bool:
+    """Whether one word is given, the name of a data set and of no benchmark.
+
+    Raises:
+        ConfigError: it is the name of neither.
+    """
     from openbench.cli.config import options
 
-    return arguments.words[0] in options("benchmark", arguments.config_dir)
+    word, known = arguments.words[0], options("benchmark", arguments.config_dir)
+    if len(arguments.words) > 1 or "=" in word or word.startswith("~") or word in known:
+        return False
+    if word not in sources:
+        raise ConfigError(
+            f"'{word}' is neither a benchmark nor a data set{did_you_mean(word, [*known, *sources])} "
+            "(python -m openbench list benchmark, python -m openbench data list)"
+        )
+    return True
 
 
 def _root(asked: Path | None) -> Path:

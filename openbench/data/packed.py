@@ -1,7 +1,6 @@
 """Small images decoded once: one memory-mapped array of bytes per split, kept beside the features."""
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -63,9 +62,8 @@ def _state(split: Split, items: FileItems) -> str:
 
 def _write(items: Items, shape: tuple[int, ...], path: Path, workers: int) -> bool:
     """Decode all images into a file that gets its name when it is whole; False if their shapes differ."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".packing-", suffix=".npy")
-    os.close(handle)
-    temporary = Path(name)
+    # One process at a time is here, and begins anew on what a killed one left.
+    temporary = path.with_suffix(".packing")
     try:
         array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(items), *shape))
         start = 0

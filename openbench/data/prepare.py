@@ -1,8 +1,10 @@
 """Getting data sets: what the sources file says about them, download, and unpacking that never leaves half a folder."""
 
+import gzip
 import shutil
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -186,8 +188,13 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
         if wrong:
             raise DataError(f"archive '{archive.name}': {wrong} are not the published files — delete {archive}")
         found.replace(target)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"archive '{archive}' cannot be unpacked — {error} — delete it and run this again") from error
+    except OSError as error:
+        raise DataError(
+            f"archive '{archive}' cannot be unpacked below '{workplace.parent}' — {error} — make room there or choose "
+            "another --root, and run this again; the archive was kept"
+        ) from error
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
 

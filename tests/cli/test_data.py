@@ -117,6 +117,14 @@ def test_a_download_that_fails_is_said_and_does_not_end_in_success(here, capsys,
     assert "ready" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["list", "prepare"])
+def test_a_name_of_neither_benchmark_nor_data_set_is_one_message(here, capsys, command):
+    assert main(["data", command, "svhnn"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: 'svhnn' is neither a benchmark nor a data set; did you mean 'svhn'?")
+    assert said.out == ""
+
+
 @pytest.mark.parametrize("words", [["digitz"], ["digits", "cifar10"], []])
 def test_a_wrong_benchmark_is_one_message(here, capsys, words):
     try:

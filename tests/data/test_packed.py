@@ -83,4 +83,21 @@ def test_an_unreadable_image_leaves_no_array(files, tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         packed(split, tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*.npy"))
-    assert not [p for p in (tmp_path / "cache").iterdir() if p.name.startswith(".packing")]
+    assert not list((tmp_path / "cache").glob("*.packing"))
+
+
+def test_what_a_killed_process_left_is_written_over_and_others_may_read_the_array(files, tmp_path):
+    split = files(noisy((20, 8, 8, 3)))
+    mask = os.umask(0o022)
+    try:
+        packed(split, tmp_path / "cache")
+        (array,) = (tmp_path / "cache").glob("*.npy")
+        whole = array.read_bytes()
+        array.unlink()
+        array.with_suffix(".packing").write_bytes(b"half")
+        packed(split, tmp_path / "cache")
+    finally:
+        os.umask(mask)
+    assert array.read_bytes() == whole
+    assert array.stat().st_mode & 0o777 == 0o644
+    assert not list((tmp_path / "cache").glob("*.packing"))

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import io
 import subprocess
@@ -127,6 +128,21 @@ def test_a_broken_archive_leaves_nothing(offered, tmp_path):
     with pytest.raises(DataError, match="cannot be unpacked"):
         run(offered(tar_of(FILES, "w")[:4000]), tmp_path)
     assert visible(tmp_path) == []
+
+
+def test_a_full_disk_keeps_the_archive_and_does_not_blame_it(offered, server, tmp_path, monkeypatch):
+    def full(pack, path, **rest):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = offered(tar_of(FILES))
+    with monkeypatch.context() as patched:
+        patched.setattr(prepare.tarfile.TarFile, "extractall", full)
+        with pytest.raises(DataError, match="No space left on device — make room there"):
+            run(file, tmp_path)
+    asked = len(server.asked)
+    run(file, tmp_path)
+    assert len(server.asked) == asked
+    assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
 
 
 def test_an_archive_cannot_write_outside(offered, tmp_path):
