@@ -8,9 +8,12 @@ import sys
 
 import numpy as np
 import pytest
+import yaml
 from sklearn.metrics import roc_auc_score
 
 from openbench.__main__ import main
+from openbench.build import target_of
+from openbench.paths import config_dir
 from openbench.results.store import RecordStore, ScoreStore
 
 SHORT = ["+benchmark=digits", "training.recipe.epochs=2", "metrics.replicates=0", "runtime.progress=false"]
@@ -42,6 +45,13 @@ def records(here):
 
 def test_every_method_of_the_sweep_left_a_record(records):
     assert set(records) == set(METHODS)
+
+
+def test_records_name_the_version_and_the_paper_of_their_method(records):
+    for name, record in records.items():
+        method = target_of(yaml.safe_load((config_dir() / "method" / f"{name}.yaml").read_text()), name)
+        assert (record.method["version"], record.method["reference"]) == (method.version, method.reference)
+    assert len({record.method["version"] for record in records.values()}) > 1
 
 
 def test_one_forward_pass_serves_all_methods(records):

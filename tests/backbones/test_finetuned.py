@@ -42,6 +42,20 @@ def test_the_head_is_drawn_from_the_seed_as_torch_draws_it() -> None:
     assert not torch.equal(tuned.initialise(4).head.weight, drawn.weight)
 
 
+def test_a_head_without_bias_is_replaced_by_one_without() -> None:
+    def make() -> nn.Module:
+        module = resnet("tiny", model="resnet8", num_classes=4, preprocess=SMALL).module()
+        old = anatomy.linear(module)
+        module.set_submodule(anatomy.head, nn.Linear(old.in_features, 4, bias=False))
+        return module
+
+    anatomy = released().anatomy
+    source = NetworkBackbone("bare", "bare", make, lambda _: anatomy, preprocess=SMALL).initialise(0)
+    start = source.load_state(source.module().state_dict(), "own")
+    tuned = finetuned("tuned", start, num_classes=6, preprocess=SMALL)
+    assert set(tuned.module().state_dict()) == set(start.module().state_dict())
+
+
 def test_training_it_leaves_the_start_as_it_is() -> None:
     start = released()
     before = start.weights_sha256
