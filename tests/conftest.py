@@ -21,7 +21,8 @@ hypothesis.settings.load_profile("openbench")
 def seeded() -> None:
     """Each test starts from the same random state, whichever ran before it."""
     random.seed(SEED)
-    np.random.seed(SEED)  # noqa: NPY002: the global state, for libraries that draw from it
+    # The global state: libraries draw from it.
+    np.random.seed(SEED)  # noqa: NPY002
     if "torch" in sys.modules:  # the metrics need no torch, nor do their tests
         sys.modules["torch"].manual_seed(SEED)
 
