@@ -238,7 +238,7 @@ def missing_message(config: SetConfig, located: Located, where: str, benchmark: 
     state = (
         f"incomplete — {located.count} of {total} images found" if located.count else f"not found — 0 of {total} images"
     )
-    places = "\n  ".join(str(place.absolute()) for place in located.searched)
+    places = "\n  ".join(dict.fromkeys(str(place.absolute()) for place in located.searched))
     part = where.removeprefix("benchmark.")
     named = "" if os.environ.get("OPENBENCH_DATA") else " (it is not set)"
     remedies = [f"put it into one of these places below the folder that OPENBENCH_DATA names{named}"]

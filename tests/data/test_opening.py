@@ -82,10 +82,20 @@ def test_a_missing_set_names_the_set_the_count_every_place_and_the_remedies(pets
     text = str(raised.value)
     assert "data set 'pets' (far.pets) is not found — 0 of 6 images" in text
     for place in (root / "images_classic", root / "images_largescale", root, root.parent / "data"):
-        assert f"{place}\n" in text
+        assert text.count(f"\n  {place}\n") == 1
     for remedy in ("`~benchmark.far.pets`", "OPENBENCH_DATA names,", "python -m openbench check +benchmark="):
         assert remedy in text
     assert "incomplete=allow" not in text
+
+
+def test_a_place_of_several_sources_is_named_once(pets, root):
+    for path in (root / "pets").rglob("*.png"):
+        path.unlink()
+    doubled = {**pets, "sources": {**pets["sources"], **{f"{k} again": v for k, v in pets["sources"].items()}}}
+    with pytest.raises(DataError) as raised:
+        open_split(doubled, Role.FAR, where="benchmark.far.pets")
+    places = [line for line in str(raised.value).splitlines() if line.startswith("  ")]
+    assert len(places) == len(set(places)) > 1
 
 
 def test_the_message_says_so_if_no_data_folder_is_named(pets, monkeypatch):
