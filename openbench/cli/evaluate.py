@@ -106,16 +106,16 @@ def _kind(field: Field[Any]) -> Any:
 
 def _rates(text: str) -> float | dict[str, float]:
     """One rate, or `SET=RATE,SET=RATE`."""
-    if "=" not in text:
-        return float(text)
-    pairs = [part.strip().rpartition("=") for part in text.split(",")]
-    rates = {name: float(rate) for name, _, rate in pairs}
-    if "" in rates or len(rates) < len(pairs):
-        raise ValueError("a rate without a set, or two for one")
-    return rates
-
-
-_rates.__name__ = "rate"  # what argparse calls text that does not convert
+    try:
+        if "=" not in text:
+            return float(text)
+        pairs = [part.strip().rpartition("=") for part in text.split(",")]
+        rates = {name: float(rate) for name, _, rate in pairs}
+        if "" not in rates and len(rates) == len(pairs):
+            return rates
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"found {text!r} — allowed: a rate for all sets, or SET=RATE,… with each set once")
 
 
 def _metavar(default: Any) -> str:

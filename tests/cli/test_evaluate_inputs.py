@@ -139,7 +139,7 @@ def test_shares_of_which_it_is_not_clear_whose_they_are_are_refused(tmp_path, ca
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", str(saved(tmp_path, [0.0, 1.0], [1.0, 3.0])), "--fpr", rates])
     assert stop.value.code == 2
-    assert f"argument --fpr: invalid rate value: '{rates}'" in capsys.readouterr().err
+    assert f"argument --fpr: found '{rates}' — allowed: a rate for all sets, or SET=RATE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
