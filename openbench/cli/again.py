@@ -52,7 +52,10 @@ def command(record: ResultRecord, config_dir: Path | None = None) -> str | None:
     if digest(found) != digest(wanted):
         return None
     folder = [] if config_dir is None else ["--config-dir", str(config_dir)]
-    return shlex.join(["python", "-m", "openbench", "run", *words, *folder, "runtime.on_existing=verify"])
+    typed = shlex.join(["python", "-m", "openbench", "run", *words, *folder, "runtime.on_existing=verify"])
+    # Sums in another number of threads round otherwise, and a training ends in other weights.
+    threads = record.provenance.get("threads")
+    return typed if threads is None else f"OMP_NUM_THREADS={threads} {typed}"
 
 
 def _changes(path: str, now: Any, wanted: Any) -> Iterator[str]:

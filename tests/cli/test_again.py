@@ -90,6 +90,12 @@ def test_only_what_differs_from_the_files_is_typed():
     )
 
 
+def test_the_command_computes_in_as_many_threads_as_the_record_was_made_in():
+    record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
+    made = replace(record, provenance={**record.provenance, "threads": 3})
+    assert command(made) == f"OMP_NUM_THREADS=3 {command(record)}"
+
+
 def test_no_command_is_given_for_files_that_are_not_there():
     record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
     gone = replace(record, config={**record.config, "method": {"_name_": "mine", "_target_": "mine.Mine"}})
