@@ -12,10 +12,10 @@ from omegaconf.errors import OmegaConfBaseException
 from openbench import paths
 from openbench.cli.published import SCORER_OF_TRAINING, published_scorer
 from openbench.errors import ConfigError, did_you_mean
+from openbench.overrides import NAME, quoted
 
 SCIENTIFIC = ("benchmark", "backbone", "training", "method", "tune", "metrics", "seed")
 RUNTIME = "runtime"
-NAME = "_name_"
 VERSION_BASE = "1.3"
 
 
@@ -122,8 +122,3 @@ def check_no_clash(config_dir: Path) -> None:
                 f"'{file}' has the name of a config that openbench ships ({relative}), which would hide it — "
                 "rename your file"
             )
-
-
-def quoted(text: str) -> str:
-    """Return a value in Hydra's quotes, so that commas, braces and spaces in a path are only characters."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -140,8 +140,8 @@ def verify(arguments: argparse.Namespace) -> int:
 def stats(arguments: argparse.Namespace) -> int:
     """Print the numbers of each split and write a contact sheet for each; for tables, the spread of each column."""
     from openbench.data.build import build_benchmark
-    from openbench.data.column_sheet import column_stats, draw_columns
-    from openbench.data.contact_sheet import draw, stats_of
+    from openbench.data.column_sheet import ColumnStats, column_stats, draw_columns
+    from openbench.data.contact_sheet import SplitStats, draw, stats_of
 
     node = benchmark_node(arguments.words, arguments.config_dir)
     benchmark = build_benchmark(node)
@@ -149,13 +149,13 @@ def stats(arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for split in benchmark.splits():
         sheet = folder / f"{split.role}-{split.name}.png"
+        numbers: ColumnStats | SplitStats
         if split.items[0].ndim == 1:
-            columns = column_stats(split)
-            draw_columns(columns, sheet)
-            print(f"{columns}\n  {sheet}", flush=True)
-            continue
-        numbers = stats_of(split, benchmark.classes)
-        draw(split, benchmark.classes, numbers, sheet)
+            numbers = column_stats(split)
+            draw_columns(numbers, sheet)
+        else:
+            numbers = stats_of(split, benchmark.classes)
+            draw(split, benchmark.classes, numbers, sheet)
         print(f"{numbers}\n  {sheet}", flush=True)
     return OK
 

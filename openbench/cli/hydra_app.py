@@ -20,10 +20,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from openbench import paths
-from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, quoted, runtime, scientific
+from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
 from openbench.cli.exits import BAD_INPUT, FAILED, OK
 from openbench.cli.explain import Typed, explain, parse
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
+from openbench.overrides import quoted
 
 OUTCOME = "outcome.json"
 PASSED_OVER = "passed over"

@@ -5,6 +5,7 @@ from typing import Any
 
 from openbench.build import TARGET, target_of
 from openbench.errors import ConfigError
+from openbench.overrides import NAME
 
 # A key of the method node; configs/scorer/published.yaml sets it.
 SCORER_OF_TRAINING = "_scorer_of_training_"
@@ -28,4 +29,4 @@ def published_scorer(training: Mapping[str, Any]) -> dict[str, Any]:
             f"training '{target.__name__}' is evaluated with '{target.scorer}' — no such file in configs/method — "
             "choose a method by name instead of +scorer=published"
         )
-    return {**node, **target.scorer_params, "_name_": target.scorer}
+    return {**node, **target.scorer_params, NAME: target.scorer}

@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from openbench.core.benchmark import Split
+from openbench.data.contact_sheet import spaced
 
 _SAMPLE = 10_000
 _PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
@@ -42,8 +43,7 @@ def column_stats(split: Split) -> ColumnStats:
     Raises:
         DataError: a row cannot be read.
     """
-    chosen = np.unique(np.linspace(0, len(split) - 1, min(len(split), _SAMPLE)).round().astype(np.int64))
-    rows = np.stack([np.asarray(split.items[int(index)], dtype=np.float64) for index in chosen])
+    rows = np.stack([np.asarray(split.items[int(index)], dtype=np.float64) for index in spaced(len(split), _SAMPLE)])
     return ColumnStats(f"{split.role}/{split.name}", len(split), np.percentile(rows, _PERCENTILES, axis=0))
 
 

@@ -76,7 +76,7 @@ def stats_of(split: Split, names: tuple[str, ...]) -> SplitStats:
     """
     sizes: Counter[tuple[int, int]] = Counter()
     total, squares, pixels, grey = np.zeros(3), np.zeros(3), 0, 0
-    chosen = _spaced(len(split), _SAMPLE)
+    chosen = spaced(len(split), _SAMPLE)
     for index in chosen:
         image = split.items[int(index)]
         sizes[image.shape[0], image.shape[1]] += 1
@@ -115,7 +115,7 @@ def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) ->
     axes = top.subplots(_ROWS, _COLUMNS).ravel()
     for axis in axes:
         axis.axis("off")
-    for axis, index in zip(axes, _spaced(len(split), _ROWS * _COLUMNS), strict=False):
+    for axis, index in zip(axes, spaced(len(split), _ROWS * _COLUMNS), strict=False):
         image = split.items[int(index)]
         axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
         axis.set_title(f"{_short(shown[index])}\n{image.shape[0]}×{image.shape[1]}", fontsize=7)
@@ -135,8 +135,8 @@ def _histogram(axis: Axes, stats: SplitStats) -> None:
     axis.tick_params(labelsize=7)
 
 
-def _spaced(count: int, wanted: int) -> NDArray[np.int64]:
-    """Evenly spaced positions, first and last among them."""
+def spaced(count: int, wanted: int) -> NDArray[np.int64]:
+    """Return at most `wanted` of `count` positions, evenly spaced, first and last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, wanted)).round().astype(np.int64))
 
 

@@ -23,6 +23,7 @@ from openbench.engine.search import grid
 from openbench.engine.tune import Tuning
 from openbench.errors import ConfigError
 from openbench.metrics.suite import MetricOptions
+from openbench.overrides import NAME
 from openbench.results.store import RecordStore
 from openbench.training.ensure import Trained, ensure_trained
 from openbench.training.members import ensure_members
@@ -158,7 +159,7 @@ def check_one_class(benchmark: Benchmark, backbone: Backbone, method: Method, na
 
 def name_of(node: Config) -> str:
     """The name that users type for a group node: the config file's, else the target's module."""
-    named = node.get("_name_")
+    named = node.get(NAME)
     return str(named) if named else str(node.get(TARGET, "?")).split(".")[-2]
 
 

@@ -9,7 +9,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from openbench.errors import ConfigError, check_choice
-from openbench.methods._stats import largest_kept
+from openbench.methods._stats import gain, largest_kept
 from openbench.training.base import Batch, features_and_logits, head_of
 from openbench.training.fine_tuning import FineTuned, FineTuning
 from openbench.training.recipe import Recipe
@@ -108,7 +108,7 @@ class ISH(FineTuned):
             )
         kept, places = f.topk(k, dim=1, sorted=False)
         total = kept.sum(dim=1, keepdim=True)
-        factor = (f.sum(dim=1, keepdim=True) / torch.where(total == 0, 1.0, total)).exp()
+        factor = gain(f.sum(dim=1, keepdim=True), total)
         if self.compat == "openood":
             f = torch.zeros_like(f).scatter(1, places, kept)
         return f * factor

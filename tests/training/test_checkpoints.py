@@ -188,6 +188,7 @@ def test_the_printed_command_names_a_benchmark_of_a_family_as_it_is_typed(tmp_pa
 
 def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tmp_path: Path) -> None:
     asked = ["~method", "+benchmark=digits", "seed=3", "training.recipe.lr=0.025", "training.recipe.clip=1.0"]
+    asked.append("+training.recipe.ema=0.5")  # no yaml has this key
     crop = "{_target_:openbench.training.augment.RandomCrop,padding:1}"
     cfg = compose("train", [*asked, f"training.recipe.augment=[{crop}]", "training.recipe.channels_last=false"])
     config = {key: plain(cfg, key) for key in ("training", "seed")}
@@ -196,7 +197,7 @@ def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tm
     words = shlex.split(str(caught.value).split("train it with: ")[1])
     assert words[:4] == ["python", "-m", "openbench", "train"]
     # The toys have no config files of their own: the digits stand in for them.
-    typed = ["~method", "+benchmark=digits", *(w for w in words[4:] if w.startswith(("training", "seed")))]
+    typed = ["~method", "+benchmark=digits", *(w for w in words[4:] if w.startswith(("training", "+training", "seed")))]
     again = compose("train", typed)
     assert {key: plain(again, key) for key in ("training", "seed")} == config
 

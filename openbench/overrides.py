@@ -1,0 +1,45 @@
+"""Hydra's override grammar: values as they are typed, and the overrides that make one node into another."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from openbench.digest import digest
+
+NAME = "_name_"  # key of a node that holds the name of its file, and is no part of it
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+_WORDS_OF_YAML = {"null", "true", "false", "yes", "no", "on", "off", "nan", "inf"}
+
+
+def quoted(text: str) -> str:
+    """Return a value in Hydra's quotes, so that commas, braces and spaces in a path are only characters."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def word(value: Any) -> str:
+    """Return a value as it is typed after `KEY=`: numbers, text, None, lists and mappings of them."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{word(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(word, value)) + "]"
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML else quoted(text)
+
+
+def changes(path: str, now: Any, wanted: Any) -> Iterator[str]:
+    """Yield the overrides that make the node at `path` from what it is now into what is wanted."""
+    if not (isinstance(now, Mapping) and isinstance(wanted, Mapping)):
+        if digest(now) != digest(wanted):
+            yield f"{path}={word(wanted)}"
+        return
+    yield from (f"~{path}.{key}" for key in now if key not in wanted and key != NAME)
+    for key in wanted:
+        if key in now:
+            yield from changes(f"{path}.{key}", now[key], wanted[key])
+        elif key != NAME:
+            yield f"+{path}.{key}={word(wanted[key])}"
