@@ -82,7 +82,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(_help())
         return OK if arguments else BAD_INPUT
     name, *rest = arguments
-    if name == "--version":
+    if name in ("-v", "-V", "--version"):
         print(f"openbench {openbench.__version__}")
         return OK
     if name not in COMMANDS:
@@ -99,7 +99,8 @@ def _help() -> str:
     examples = "\n".join(f"  {example}" for example in EXAMPLES)
     return (
         "usage: python -m openbench COMMAND [ARGUMENTS]\n\n"
-        f"commands (each answers to --help):\n{commands}\n\nto begin with:\n{examples}"
+        f"commands (each answers to --help):\n{commands}\n\n-v, --version prints the version\n\n"
+        f"to begin with:\n{examples}"
     )
 
 

@@ -40,7 +40,8 @@ def cache_dir() -> Path:
 
 def results_dir() -> Path:
     """Return the folder of records and tables: `OPENBENCH_RESULTS`, else `./results`."""
-    return Path(os.environ.get("OPENBENCH_RESULTS", "results")).expanduser()
+    # Set but empty is unset, as for the other two: `Path("")` would be the working directory.
+    return Path(os.environ.get("OPENBENCH_RESULTS") or "results").expanduser()
 
 
 def _shipped(name: str) -> Path:

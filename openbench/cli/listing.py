@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,8 @@ def show(argv: list[str]) -> int:
         print(record_text(arguments), end="")
         return OK
     entry = Registry.of(arguments.config_dir).entry(arguments.group, arguments.name)
-    print(method_text(entry) if entry.group == "method" else config_text(entry, arguments.config_dir), end="")
+    text = method_text if entry.group == "method" else config_text
+    print(text(entry, arguments.config_dir), end="")
     return OK
 
 
@@ -196,7 +198,14 @@ class Registry:
         return Table(f"method ({len(listed)})", columns, listed, notes=note)
 
 
-def method_text(entry: Entry) -> str:
+def usage(entry: Entry, config_dir: Path | None) -> str:
+    """Return a command that uses an entry, with the user's folder where the entry comes from there."""
+    template = _USAGE.get(entry.group, f"python -m openbench run +benchmark=digits {entry.group}={{name}}")
+    own = config_dir is not None and entry.group != "dataset" and config_dir in entry.path.parents
+    return template.format(name=entry.name) + f" --config-dir {shlex.quote(str(config_dir))}" * own
+
+
+def method_text(entry: Entry, config_dir: Path | None = None) -> str:
     """Return all about a method: formula, reference, needs, hyper-parameters with default and searched values."""
     source, config = entry.source(), entry.config()
     space = config.get(_SPACE) or {}
@@ -212,17 +221,16 @@ def method_text(entry: Entry) -> str:
     facts = [f"Needs: {source.needs}"]
     # The docstring has its own `Reference:` section where there is more to say than the citation.
     facts += [f"Reference: {source.reference}"] if source.reference else []
-    usage = f"Run: {_USAGE['method'].format(name=entry.name)}"
-    return "\n\n".join([head, source.docstring, "\n".join(facts), table.rstrip("\n"), usage]) + "\n"
+    run = f"Run: {usage(entry, config_dir)}"
+    return "\n\n".join([head, source.docstring, "\n".join(facts), table.rstrip("\n"), run]) + "\n"
 
 
 def config_text(entry: Entry, config_dir: Path | None) -> str:
     """Return an entry's file with its comments and, where other files complete it, the values that result."""
-    usage = _USAGE.get(entry.group, f"python -m openbench run +benchmark=digits {entry.group}={{name}}")
     parts = [f"# {entry.path}", entry.text.rstrip("\n")]
     resolved = resolve(entry, config_dir)
     parts += [f"# ----- with all that its defaults bring in -----\n{resolved}"] if resolved else []
-    return "\n".join([*parts, f"# {usage.format(name=entry.name)}"]) + "\n"
+    return "\n".join([*parts, f"# {usage(entry, config_dir)}"]) + "\n"
 
 
 def resolve(entry: Entry, config_dir: Path | None) -> str:

@@ -28,6 +28,13 @@ def test_a_checkout_uses_the_folders_at_its_top():
     assert paths.manifest_dir() == ROOT / "data_manifests"
 
 
+def test_a_folder_named_by_an_empty_variable_is_the_default_and_not_the_working_directory(monkeypatch):
+    for name in ("OPENBENCH_RESULTS", "OPENBENCH_CACHE", "OPENBENCH_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "")
+    found = paths.results_dir(), paths.cache_dir(), paths.data_roots()
+    assert found == (Path("results"), Path.home() / ".cache" / "openbench", (Path("data"),))
+
+
 def test_configs_are_found_from_any_working_directory(tmp_path):
     done = openbench_in(tmp_path, None, "-m", "openbench", "run", "+benchmark=digits", "--cfg", "job")
     assert done.returncode == 0, done.stderr

@@ -108,6 +108,20 @@ def test_a_users_methods_stand_beside_ours_without_being_imported(toys, capsys):
     assert "2 settings in all" in text
 
 
+def test_the_printed_command_names_the_folder_that_an_entry_comes_from(toys, capsys):
+    run = "python -m openbench run +benchmark=digits method=ours"
+    assert shown(capsys, "method", "ours", "--config-dir", str(toys)).endswith(f"Run: {run} --config-dir {toys}\n")
+    # What we ship is found without it.
+    assert shown(capsys, "tune", "none", "--config-dir", str(toys)).endswith("tune=none\n")
+
+
+def test_the_command_of_an_entry_that_is_no_method_names_the_folder_too(toys, capsys):
+    (toys / "tune").mkdir()
+    (toys / "tune" / "brief.yaml").write_text("strategy: none\n")
+    shown_text = shown(capsys, "tune", "brief", "--config-dir", str(toys))
+    assert shown_text.endswith(f"--config-dir {toys}\n")
+
+
 def test_a_default_that_a_field_call_gives_is_shown_by_itself():
     assert method_source("openbench.methods.knn.KNN").parameters["normalise"] == "True"
 

@@ -186,6 +186,7 @@ def test_top_level_help_costs_little_more_than_the_interpreter(processor_seconds
     assert ours - plain < 0.3
 
 
-def test_version(capsys):
-    assert main(["--version"]) == 0
+@pytest.mark.parametrize("option", ["-v", "-V", "--version"])
+def test_version(capsys, option):
+    assert main([option]) == 0
     assert capsys.readouterr().out == f"openbench {__version__}\n"
