@@ -37,6 +37,7 @@ COMMANDS = {
     "extract": Command("openbench.cli.extract:main", "fill the feature cache ahead of a sweep"),
     "check": Command("openbench.cli.check:main", "verify data, splits and weights before a run"),
     "data": Command("openbench.cli.data:main", "get data sets, verify them, look at them, bring your own"),
+    "verify": Command("openbench.cli.verify:main", "compute a record again and say whether its numbers come out"),
     "evaluate": Command("openbench.cli.evaluate:main", "every table from a file of scores, whatever made them"),
     "thresholds": Command("openbench.cli.thresholds:main", "how far the best threshold moves over groups of data"),
     "leaderboard": Command("openbench.cli.leaderboard:main", "regenerate the leaderboard from the records"),

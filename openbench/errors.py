@@ -56,6 +56,10 @@ class RecordError(OpenbenchError):
     """A result record is malformed, exists with other content, or does not reproduce."""
 
 
+class NotReproducedError(RecordError):
+    """A record was computed again, and its numbers did not come out."""
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest of `choices`, or an empty string if none is near."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from sklearn.metrics import roc_auc_score
 
@@ -126,6 +127,53 @@ def test_a_record_that_does_not_reproduce_is_reported(here, records, capsys):
         assert "does not reproduce: 1 values differ" in capsys.readouterr().err
     finally:
         path.write_text(text)
+
+
+def test_a_record_is_verified_by_its_name_alone(here, records, capsys):
+    before = {path: path.read_bytes() for path in (here / "results").rglob("*.json")}
+    run_ids = [records[name].run_id for name in ("knn", "msp")]
+    assert main(["verify", *run_ids, "runtime.progress=false"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\nreproduces: ") == 2
+    assert all(f"{run_id}.json" in out for run_id in run_ids)
+    assert {path: path.read_bytes() for path in (here / "results").rglob("*.json")} == before
+
+
+def test_a_network_that_came_out_otherwise_is_compared_and_no_record_is_written(here, records, capsys):
+    """The record as another processor would have left it: the same config on other weights."""
+    record = records["knn"]
+    path = next((here / "results").rglob(f"{record.run_id}.json"))
+    text, other = path.read_text(), "e" * 16
+    data = json.loads(text) | {"run_id": other}
+    data["backbone"] |= {"digest": "e" * 16, "weights_sha256": "e" * 64}
+    path.unlink()
+    path.with_name(f"{other}.json").write_text(json.dumps(data))
+    before = {path: path.read_bytes() for path in (here / "results").rglob("*.json")}
+    try:
+        for command in (["verify", other], ["run", *SHORT, "method=knn", "runtime.on_existing=verify"]):
+            assert main(command) == 0
+            out = capsys.readouterr().out
+            assert "not the same network: weights " in out
+            assert out.endswith(f"compared {path.with_name(other + '.json')}\n")
+        assert {path: path.read_bytes() for path in (here / "results").rglob("*.json")} == before
+    finally:
+        path.with_name(f"{other}.json").unlink()
+        path.write_text(text)
+
+
+def test_verify_names_what_it_cannot_use(here, records, capsys):
+    assert main(["verify", "0123456789abcdef"]) == 2
+    assert "record '0123456789abcdef' not found" in capsys.readouterr().err
+    assert main(["verify", records["knn"].run_id, "method.k=5"]) == 2
+    assert "takes a run's config from its record — found method.k=5" in capsys.readouterr().err
+    assert main(["verify", "runtime.device=cpu"]) == 2
+    assert "no run id" in capsys.readouterr().err
+
+
+def test_records_name_the_processor_and_its_instructions(records):
+    for record in records.values():
+        assert record.provenance["processor"]
+        assert record.provenance["instructions"] == torch.backends.cpu.get_cpu_capability()
 
 
 def test_other_science_is_another_record_and_other_runtime_is_not(here, records, capsys):

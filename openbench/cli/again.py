@@ -1,7 +1,9 @@
 """The command that makes a record again, found by comparing what the configs now say with what the record holds."""
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
@@ -15,8 +17,28 @@ from openbench.overrides import NAME, changes
 _GROUPS = ("backbone", "training", "method", "tune", "metrics")
 
 
+GONE = (
+    "none gives its config any more, which other config files made — check out that commit, or give your folder of "
+    "them as --config-dir"
+)
+
+
+@dataclass(frozen=True)
+class Again:
+    """What makes a record again.
+
+    Args:
+        words: the overrides after `run`.
+        config: the scientific config that they compose to. It equals the record's, and has its keys in the order of the
+            files, which a record does not keep: in that order sets are read and settings are tried.
+    """
+
+    words: tuple[str, ...]
+    config: dict[str, Any]
+
+
 def command(record: ResultRecord, config_dir: Path | None = None) -> str | None:
-    """Return the command whose scientific config is that of a record, and which verifies the record.
+    """Return the command whose scientific config is that of a record.
 
     Args:
         record: any.
@@ -25,6 +47,13 @@ def command(record: ResultRecord, config_dir: Path | None = None) -> str | None:
     Returns:
         None where no command gives this config: a file that it chose is gone, or says what cannot be overridden.
     """
+    found = again(record, config_dir)
+    folder = [] if config_dir is None else ["--config-dir", str(config_dir)]
+    return None if found is None else shlex.join(["python", "-m", "openbench", "run", *found.words, *folder])
+
+
+def again(record: ResultRecord, config_dir: Path | None = None) -> Again | None:
+    """Return the overrides and the config that make a record again; None as for `command`."""
     wanted = record.config
     name = str(record.benchmark.get("name"))
     # A benchmark may end its name in a choice: `adbench_wine` is the config `adbench`.
@@ -44,10 +73,4 @@ def command(record: ResultRecord, config_dir: Path | None = None) -> str | None:
                 found = scientific(compose("run", words, config_dir), chosen)
     except (HydraException, OmegaConfBaseException, ConfigError):
         return None
-    if digest(found) != digest(wanted):
-        return None
-    folder = [] if config_dir is None else ["--config-dir", str(config_dir)]
-    line = shlex.join(["python", "-m", "openbench", "run", *words, *folder, "runtime.on_existing=verify"])
-    # Sums in another number of threads round otherwise, and a training ends in other weights.
-    threads = record.provenance.get("threads")
-    return line if threads is None else f"OMP_NUM_THREADS={threads} {line}"
+    return Again(tuple(words), found) if digest(found) == digest(wanted) else None

@@ -12,6 +12,7 @@ from openbench.cli.exits import OK
 from openbench.cli.method_source import MethodSource, method_source
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError, did_you_mean
+from openbench.results.origin import made_by, verify_command
 from openbench.results.render import FORMATS, render
 from openbench.results.table import Column, Table
 from openbench.results.views import VIEWS, hyper_parameters, run_tables
@@ -273,23 +274,20 @@ def record_text(arguments: argparse.Namespace) -> str:
     views = VIEWS if arguments.view == "all" else (arguments.view,)
     tables = [table for view in views for table in run_tables(found[0], view)]
     text = "\n".join(render(table, arguments.format) for table in tables)
-    return f"{text}\n{_origin(found[0], arguments.config_dir)}\n" if arguments.format == "console" else text
+    return f"{text}\n{_origin(found[0], arguments.config_dir, results)}\n" if arguments.format == "console" else text
 
 
-def _origin(record: ResultRecord, config_dir: Path | None) -> str:
-    """What made a record, and the command that makes it again."""
-    from openbench.cli.again import command
+def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str:
+    """What made a record, with which command, and the command that verifies it."""
+    from openbench.cli.again import GONE, command
 
-    made = record.provenance
-    sha, changed = str(made.get("git_sha") or "unknown")[:12], " with changes" if made.get("git_dirty") else ""
-    again = command(record, config_dir) or (
-        "no command gives its config any more, which other config files made — check out that commit, or give your "
-        "folder of them as --config-dir"
+    typed = command(record, config_dir) or GONE
+    lines = (
+        f"made by: {made_by(record)}",
+        f"command: {typed}",
+        f"verify: {verify_command(record.run_id, results, config_dir)}",
     )
-    return (
-        f"made by: openbench {made.get('openbench', 'unknown')}, commit {sha}{changed}, {made.get('utc', 'no date')}\n"
-        f"verify: {again}"
-    )
+    return "\n".join(lines)
 
 
 def _one_line(value: Any) -> str:

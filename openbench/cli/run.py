@@ -17,13 +17,19 @@ def job(cfg: DictConfig) -> int:
 
 
 def act(call: Call) -> tuple[int, str]:
-    """Run, then print the overview table and where the record is; in a sweep one line instead."""
+    """Run, then print the overview table and where the record is; in a sweep one line instead.
+
+    What a reader has to know before the numbers, e.g. that they were not made now, stands above the table.
+    """
     from openbench.cli.tables import headline, print_tables
     from openbench.engine import api
     from openbench.results.views import run_tables
 
     outcome = api.run(call.config, call.runtime, call.say)
     line = f"{outcome.status} {outcome.path}"
+    before = outcome.warnings if call.sweep else (*outcome.warnings, *outcome.notes)
+    if before:
+        print("\n".join(before), flush=True)
     if call.sweep:
         print(f"{headline(outcome.record)} — {line}", flush=True)
     else:

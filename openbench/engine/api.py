@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from openbench.backbones.base import Backbone
@@ -12,12 +13,15 @@ from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
+from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role
 from openbench.data.build import build_benchmark
 from openbench.data.verify import CheckReport, verify_node
 from openbench.engine.evaluate import for_layers, with_params
-from openbench.engine.run import RunOutcome, RunSpec, feature_store
+from openbench.engine.outcome import RunOutcome
+from openbench.engine.run import RunSpec, feature_store
 from openbench.engine.run import run as run_spec
+from openbench.engine.run import verify as verify_spec
 from openbench.engine.runtime import Runtime
 from openbench.engine.search import grid
 from openbench.engine.tune import Tuning
@@ -49,15 +53,41 @@ def run(config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
         OpenbenchError: whatever is wrong, before anything is computed where it can be known before.
     """
     setting = Runtime.from_config(runtime)
+    if setting.on_existing != "verify":
+        RecordStore(setting.records).check_writable()
+    return run_spec(_spec(config, setting, say), setting, say)
+
+
+def verify(existing: tuple[ResultRecord, Path], config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
+    """Carry out the run of a record again, training the backbone first if its weights are not here, and compare.
+
+    No record is written. Weights that a training here ends in may be others; the numbers are then compared as those of
+    one more seed.
+
+    Args:
+        existing: the record and its file.
+        config: the record's, with its keys in the order of the config files: in that order sets are read.
+        runtime: the runtime node.
+        say: receives a line for everything that takes long.
+
+    Raises:
+        NotReproducedError: the numbers do not come out.
+        OpenbenchError: whatever keeps the run from being carried out as it was.
+    """
+    setting = Runtime.from_config(runtime)
+    return verify_spec(_spec(config, setting, say), setting, existing, say)
+
+
+def _spec(config: Config, setting: Runtime, say: Say) -> RunSpec:
+    """The run of a config with all that it needs; what is wrong comes out before a training begins."""
     method, space = build_method(config["method"])
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
     benchmark = build_benchmark(config["benchmark"])
     if space and tuning.strategy == "validation":
         benchmark.validation()
-    RecordStore(setting.records).check_writable()
     backbone, training = ready_backbone(config, benchmark, setting, say)
     check_one_class(benchmark, backbone, method, name_of(config["method"]))
-    spec = RunSpec(
+    return RunSpec(
         benchmark=benchmark,
         backbone=backbone,
         method=for_layers(method, backbone.layers),
@@ -68,7 +98,6 @@ def run(config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
         config=config,
         training=training,
     )
-    return run_spec(spec, setting, say)
 
 
 def train(config: Config, runtime: Config, say: Say = _silent) -> Trained:

@@ -16,7 +16,7 @@ _LIBRARIES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss-c
 
 
 def provenance(clock: Clock, device: torch.device, passes: int) -> dict[str, Any]:
-    """Return package version, git state, library versions, device, UTC time, seconds and memory per stage.
+    """Return package version, git state, library versions, device, processor, UTC time, seconds and memory per stage.
 
     Args:
         clock: the run's stages.
@@ -29,6 +29,8 @@ def provenance(clock: Clock, device: torch.device, passes: int) -> dict[str, Any
         "python": platform.python_version(),
         "libraries": {name: found for name in _LIBRARIES if (found := _version(name))},
         "device": _device(device),
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": {stage: round(seconds, 4) for stage, seconds in sorted(clock.seconds.items())},
@@ -48,6 +50,16 @@ def _device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} ({platform.machine()})"
+
+
+def _processor() -> str:
+    """The model of the processor: two of them sum in other orders, and round otherwise."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
 
 
 def _git() -> dict[str, Any]:

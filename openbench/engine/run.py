@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,19 +22,20 @@ from openbench.core.scores import SplitScores
 from openbench.digest import digest, still_as_before
 from openbench.engine.clock import Clock
 from openbench.engine.evaluate import FeatureSource, Fitting, class_scores, fit, score_splits, with_params
+from openbench.engine.outcome import RunOutcome
 from openbench.engine.provenance import provenance
 from openbench.engine.regress import regress
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TestSplits, TuneContext, Tuned, Tuning, tune
+from openbench.engine.verify import check_same_run, recorded, verdict
 from openbench.engine.weigh import weigh
 from openbench.errors import MethodError, RecordError
 from openbench.features.store import FeatureStore
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.mds_ensemble import MDSEnsemble
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
-from openbench.results.store import RecordStore, ScoreStore, verify
+from openbench.results.store import RecordStore, ScoreStore
 
-Status = Literal["written", "skipped", "verified"]
 Say = Callable[[str], None]
 
 
@@ -82,15 +83,6 @@ class RunSpec:
         )
 
 
-@dataclass(frozen=True)
-class RunOutcome:
-    """Where a run ended: the record, its file, and whether it was written, found or verified."""
-
-    record: ResultRecord
-    path: Path
-    status: Status
-
-
 @dataclass
 class CachedFeatures:
     """A feature store bound to one backbone; its time is the clock's `features` stage."""
@@ -117,22 +109,22 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOut
 
     Raises:
         RecordError: the record exists and `on_existing=error`, or it does not reproduce under `on_existing=verify` or
-            in another job.
+            in another job, or there is none to verify.
         OpenbenchError: whatever is wrong with data, cache, method or scores.
     """
     records = RecordStore(runtime.records)
+    if runtime.on_existing == "verify":
+        return verify(spec, runtime, recorded(records, spec), say)
     existing = records.find(spec.run_id)
     if existing is not None and runtime.on_existing == "skip":
         return RunOutcome(*existing, status="skipped")
-    if existing is not None and runtime.on_existing == "error":
+    if existing is not None:
         raise RecordError(
             f"record {spec.run_id} exists in {existing[1]} — records are written once; "
             "use runtime.on_existing=skip or runtime.on_existing=verify"
         )
     records.check_writable()
     record, scores = compute(spec, runtime, say)
-    if existing is not None:
-        return _verified(*existing, record)
     ScoreStore(runtime.scores).write(spec.run_id, scores)
     try:
         return RunOutcome(record, records.write(record), status="written")
@@ -140,23 +132,26 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOut
         written_meanwhile = records.find(spec.run_id)
         if written_meanwhile is None or runtime.on_existing == "error":
             raise
-    return _verified(*written_meanwhile, record)
+    return verdict(*written_meanwhile, record, records)
 
 
-def _verified(old: ResultRecord, path: Path, new: ResultRecord) -> RunOutcome:
-    """The outcome of a run whose record is there.
+def verify(
+    spec: RunSpec, runtime: Runtime, existing: tuple[ResultRecord, Path], say: Say = lambda text: None
+) -> RunOutcome:
+    """Compute a run and compare it with a record; nothing is written but cached features.
+
+    Args:
+        spec: the run.
+        runtime: how it is carried out.
+        existing: the record and its file.
+        say: receives a line for everything that takes long.
 
     Raises:
-        RecordError: it does not reproduce.
+        RecordError: the record is of another run, or does not reproduce.
     """
-    differences = verify(old, new)
-    if differences:
-        shown = "; ".join(str(d) for d in differences[:5])
-        raise RecordError(
-            f"record {old.run_id} does not reproduce: {len(differences)} values differ — {shown} — "
-            f"compare versions in its provenance ({path})"
-        )
-    return RunOutcome(old, path, status="verified")
+    check_same_run(existing[0], spec)
+    record, _ = compute(spec, runtime, say)
+    return verdict(*existing, record, RecordStore(runtime.records))
 
 
 def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, list[SplitScores]]:

@@ -12,11 +12,11 @@ from typing import Any, get_origin
 
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
-from openbench.results.compare import Difference, verify
+from openbench.results.compare import Comparison, Difference, compare
 from openbench.results.plain import dumps, loads
 from openbench.results.scores import ScoreStore
 
-__all__ = ["Difference", "RecordStore", "ScoreStore", "verify"]
+__all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 
 # A part of a path that every file system takes and no tool reads as an option or as a hidden file.
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")

@@ -70,7 +70,9 @@ class Engine:
             header="a header",
             counts={},
         )
-        return types.SimpleNamespace(record=record, path=Path("records/x.json"), status="written")
+        return types.SimpleNamespace(
+            record=record, path=Path("records/x.json"), status="written", notes=(), warnings=()
+        )
 
     def train(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
         name = self.answer("train", config, runtime)

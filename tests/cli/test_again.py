@@ -1,16 +1,19 @@
 """The command that makes a record again: it composes to the config that the record holds, or is not given."""
 
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
-from openbench.cli.again import command
+from openbench.cli.again import again, command
 from openbench.cli.config import compose, scientific
 from openbench.cli.listing import show
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
+from openbench.paths import config_dir
 from openbench.results.store import RecordStore
 
 GROUPS = ("backbone", "training", "method", "tune", "metrics")
@@ -38,7 +41,7 @@ def record_of(words: list[str], name: str, **chosen: str) -> ResultRecord:
 def config_of(typed: str) -> dict:
     """The config of a typed command line, with the names of the groups' files as Hydra would know them."""
     program, *words = shlex.split(typed)[3:]
-    assert (program, words[-1]) == ("run", "runtime.on_existing=verify")
+    assert program == "run"
     given = dict(word.split("=", 1) for word in words if "=" in word)
     return scientific(
         compose("run", words), {**DEFAULTS, **{group: given[group] for group in GROUPS if group in given}}
@@ -86,14 +89,18 @@ def test_only_what_differs_from_the_files_is_typed():
     )
     assert command(record) == (
         "python -m openbench run +benchmark=digits backbone=resnet8_digits training=cross_entropy method=knn "
-        "tune=validation method.k=7 runtime.on_existing=verify"
+        "tune=validation method.k=7"
     )
 
 
-def test_the_command_computes_in_as_many_threads_as_the_record_was_made_in():
-    record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
-    made = replace(record, provenance={**record.provenance, "threads": 3})
-    assert command(made) == f"OMP_NUM_THREADS=3 {command(record)}"
+def test_the_config_has_its_sets_and_its_grid_in_the_order_of_the_files():
+    """A record sorts its keys; a benchmark whose sets come in another order is another one."""
+    record = record_of(["+benchmark=cifar10", "method=gen"], "cifar10", backbone="resnet18_cifar", method="gen")
+    found = again(replace(record, config=json.loads(json.dumps(record.config, sort_keys=True))))
+    assert found is not None
+    assert list(found.config["benchmark"]["far"]) == ["mnist", "svhn", "texture", "places365"]
+    file = yaml.safe_load((config_dir() / "method" / "gen.yaml").read_text())
+    assert list(found.config["method"]["_space_"]) == list(file["_space_"])
 
 
 def test_no_command_is_given_for_files_that_are_not_there():
@@ -110,15 +117,16 @@ def test_a_folder_of_ones_own_completes_the_command(tmp_path):
     mine = replace(record, config={**record.config, "method": {"_name_": "mine", "_target_": "mine.Mine"}})
     typed = command(mine, tmp_path)
     assert typed is not None
-    assert f"method=mine tune=validation --config-dir {tmp_path} runtime.on_existing=verify" in typed
+    assert typed.endswith(f"method=mine tune=validation --config-dir {tmp_path}")
 
 
-def test_showing_a_record_ends_in_its_origin_and_the_command(tmp_path: Path, capsys):
+def test_showing_a_record_ends_in_its_origin_and_the_commands(tmp_path: Path, capsys):
     record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
     RecordStore(tmp_path).write(record)
     assert show(["record", record.run_id, "--results", str(tmp_path)]) == 0
-    made, verify = capsys.readouterr().out.splitlines()[-2:]
+    made, typed, verify = capsys.readouterr().out.splitlines()[-3:]
     assert made == "made by: openbench 0.1.0, commit abcdef012345 with changes, 2026-01-02"
-    assert verify == f"verify: {command(record)}"
+    assert typed == f"command: {command(record)}"
+    assert verify == f"verify: python -m openbench verify {record.run_id} --results {tmp_path}"
     assert show(["record", record.run_id, "--results", str(tmp_path), "--format", "csv"]) == 0
     assert "verify:" not in capsys.readouterr().out

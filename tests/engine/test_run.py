@@ -34,7 +34,15 @@ RECORD = ResultRecord(
     counts={"near/a": {"n": 5, "expected": 5}},
     provenance={"utc": "2026-01-01T00:00:00+00:00"},
 )
-SPEC = SimpleNamespace(run_id=RECORD.run_id)
+SPEC = SimpleNamespace(
+    run_id=RECORD.run_id,
+    config=RECORD.config,
+    benchmark=SimpleNamespace(name="toy", digest="a", deviations=()),
+    backbone=SimpleNamespace(name="tiny", digest="b", weights_sha256="1" * 64),
+    method=MSP(),
+    method_name="msp",
+    training=None,
+)
 
 
 @pytest.fixture
@@ -74,12 +82,11 @@ def test_of_two_jobs_the_slower_one_verifies_what_the_faster_one_wrote(monkeypat
     assert len(RecordStore(runtime.records)) == 1
 
 
-@pytest.mark.parametrize("policy", ["skip", "verify"])
-def test_two_jobs_that_disagree_are_an_error(monkeypatch, runtime, policy):
+def test_two_jobs_that_disagree_are_an_error(monkeypatch, runtime):
     mine = replace(RECORD, metrics={"near": {"auroc": 0.8}})
     computing(monkeypatch, mine, faster=RECORD, store=RecordStore(runtime.records))
     with pytest.raises(RecordError, match=r"0123456789abcdef does not reproduce: 1 values differ — metrics.near.auroc"):
-        engine.run(SPEC, replace(runtime, on_existing=policy))
+        engine.run(SPEC, runtime)
     assert RecordStore(runtime.records).find(RECORD.run_id)[0] == RECORD
 
 

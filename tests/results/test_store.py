@@ -18,7 +18,7 @@ from records import make_record
 
 from openbench.errors import RecordError
 from openbench.results.plain import dumps, loads
-from openbench.results.store import RecordStore, verify
+from openbench.results.store import RecordStore
 
 
 def test_a_record_lies_under_benchmark_backbone_method_and_reads_back_equal(tmp_path):
@@ -191,39 +191,3 @@ def test_a_file_system_without_hard_links_is_found_out_before_the_run(tmp_path, 
 def test_a_writable_folder_passes_and_stays_empty(tmp_path):
     RecordStore(tmp_path / "new").check_writable()
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
-
-
-def test_a_repetition_with_the_same_numbers_verifies_whatever_its_provenance():
-    record = make_record()
-    assert verify(record, replace(record, provenance={"utc": "later"})) == []
-
-
-def test_every_value_that_differs_is_reported_with_both_values():
-    old = make_record()
-    new = replace(old, metrics={**old.metrics, "far": {**old.metrics["far"], "auroc": 0.5}}, tuned={"k": 10})
-    found = {d.key: (d.old, d.new) for d in verify(old, new)}
-    assert found == {"metrics.far.auroc": (0.95, 0.5), "tuned.k": ("absent", 10), "tuned": ({}, "absent")}
-    assert "metrics.far.auroc: 0.95 was recorded, 0.5 came out" in map(str, verify(old, new))
-
-
-@pytest.mark.parametrize(("moved", "tolerance", "agrees"), [(1e-7, 1e-6, True), (2e-6, 1e-6, False), (0.0, 0.0, True)])
-def test_numbers_agree_within_the_tolerance(moved, tolerance, agrees):
-    old = make_record(metrics={"near": {"auroc": 0.5}})
-    new = replace(old, metrics={"near": {"auroc": 0.5 + moved}})
-    assert (verify(old, new, tolerance) == []) is agrees
-
-
-def test_the_tolerance_of_large_values_is_relative():
-    old = make_record(metrics={"near": {"f1_threshold": 1e6}})
-    assert verify(old, replace(old, metrics={"near": {"f1_threshold": 1e6 + 0.5}})) == []
-
-
-def test_unable_is_not_a_number():
-    old = make_record(metrics={"near": {"risk": "unable"}})
-    assert len(verify(old, replace(old, metrics={"near": {"risk": 0.0}}))) == 1
-
-
-@pytest.mark.parametrize("tolerance", [-1.0, math.nan])
-def test_a_tolerance_that_is_none_is_refused(tolerance):
-    with pytest.raises(RecordError, match="tolerance"):
-        verify(make_record(), make_record(), tolerance)

@@ -1,0 +1,124 @@
+"""Computing a record again and saying whether it holds; nothing is written."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openbench.core.composite import version_of
+from openbench.core.record import ResultRecord
+from openbench.engine.outcome import RunOutcome
+from openbench.errors import NotReproducedError, RecordError
+from openbench.results.compare import compare
+from openbench.results.origin import made_by, processor, same_machinery
+from openbench.results.seeds import one_more_seed, same_but_seed, same_setting, setting
+from openbench.results.store import RecordStore, load
+
+if TYPE_CHECKING:
+    from openbench.engine.run import RunSpec
+
+_SHOWN = 5
+
+
+def check_same_run(old: ResultRecord, spec: "RunSpec") -> None:
+    """Check before anything is computed that a run is the one that a record tells of, its trained weights aside.
+
+    Args:
+        old: the record.
+        spec: the run, built from the record's config.
+
+    Raises:
+        RecordError: other images, another version of the method, or other released weights.
+    """
+    way = f"check out the commit that made it ({made_by(old)})"
+    if spec.benchmark.digest != old.benchmark["digest"]:
+        here, then = ("; ".join(found) or "none" for found in (spec.benchmark.deviations, old.benchmark["deviations"]))
+        raise RecordError(
+            f"record {old.run_id} cannot be verified with these images — deviations from the benchmark here: {here} — "
+            f"in the record: {then} — provide the same data (python -m openbench data list)"
+        )
+    if version_of(spec.method) != old.method["version"]:
+        raise RecordError(
+            f"record {old.run_id} cannot be verified: method '{spec.method_name}' is at version "
+            f"{version_of(spec.method)} — the record was made with version {old.method['version']} — {way}"
+        )
+    if spec.training is None and spec.backbone.digest != old.backbone["digest"]:
+        raise RecordError(
+            f"record {old.run_id} cannot be verified: backbone '{spec.backbone.name}' has weights "
+            f"{_short(spec.backbone.weights_sha256)} or a preprocessing that the record does not have (weights "
+            f"{_short(old.backbone.get('weights_sha256'))}) — provide the recorded weights, or {way}"
+        )
+    if spec.training is None and spec.run_id != old.run_id:
+        raise RecordError(f"record {old.run_id} would be named {spec.run_id} by now — {way}")
+
+
+def recorded(records: RecordStore, spec: "RunSpec") -> tuple[ResultRecord, Path]:
+    """Return the record that a run would verify: its own, else one of the same config on other trained weights.
+
+    Raises:
+        RecordError: there is none.
+    """
+    found = records.find(spec.run_id)
+    if found is not None:
+        return found
+    folder = records.folder / spec.benchmark.name / spec.backbone.name / spec.method_name
+    beside = {record.run_id: (record, path) for path in sorted(folder.glob("*.json")) for record in (load(path),)}
+    facts = spec.benchmark.digest, spec.training, spec.method_name, version_of(spec.method)
+    like = same_setting((record for record, _ in beside.values()), setting(spec.config, facts)) if spec.training else []
+    if not like:
+        raise RecordError(
+            f"nothing to verify: no record of this run in '{records.root}' — found {len(beside)} of "
+            f"{spec.benchmark.name}, {spec.backbone.name}, {spec.method_name} with other settings — leave out "
+            "runtime.on_existing=verify to write one"
+        )
+    return beside[max(like, key=lambda record: str(record.provenance.get("utc", ""))).run_id]
+
+
+def verdict(old: ResultRecord, path: Path, new: ResultRecord, records: RecordStore) -> RunOutcome:
+    """Return how a repetition compares with its record.
+
+    Args:
+        old: the record.
+        path: its file.
+        new: the repetition, which is not written.
+        records: where the other seeds are.
+
+    Raises:
+        NotReproducedError: the numbers are others than a repetition, or on other weights a further seed, would give.
+    """
+    where = f"recorded on {processor(old)}, repeated on {processor(new)}"
+    if new.run_id != old.run_id:
+        return _other_weights(old, path, new, records, where)
+    found = compare(old, new)
+    if not found.reproduces:
+        shown = "; ".join(str(d) for d in found.differ[:_SHOWN])
+        shown += f"; and {len(found.differ) - _SHOWN} more" if len(found.differ) > _SHOWN else ""
+        raise NotReproducedError(
+            f"record {old.run_id} does not reproduce: {len(found.differ)} values differ — {shown} — {where} — "
+            f"compare versions in its provenance ({path})"
+        )
+    return RunOutcome(old, path, "verified", (f"reproduces: {found}", where))
+
+
+def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: RecordStore, where: str) -> RunOutcome:
+    why = "a training on another processor, or in other threads or libraries, ends in other weights"
+    if same_machinery(old, new):
+        why = "although processor, threads and libraries are the same, so the training itself has changed since"
+    weights = _short(new.backbone.get("weights_sha256")), _short(old.backbone.get("weights_sha256"))
+    told = f"not the same network: weights {weights[0]}, in the record {weights[1]} — {why}"
+    seeds = same_but_seed(records, old)
+    headlines = one_more_seed(old, new, seeds)
+    outside = [headline for headline in headlines if not headline.expected]
+    if outside:
+        raise NotReproducedError(
+            f"record {old.run_id} does not reproduce: {told} — {len(outside)} of {len(headlines)} numbers are outside "
+            f"what one more seed may give (99 %) — {'; '.join(map(str, outside))} — {where} ({path})"
+        )
+    last = (
+        f"its numbers are those of one more seed: within what {len(seeds)} recorded seeds leave room for (99 % each)"
+        if any(headline.low is not None for headline in headlines)
+        else "no other seed is recorded, so the numbers can only be set side by side"
+    )
+    return RunOutcome(old, path, "compared", (told, where, *(f"  {headline}" for headline in headlines), last))
+
+
+def _short(sha256: object) -> str:
+    return str(sha256 or "unknown")[:12]

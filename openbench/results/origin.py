@@ -1,0 +1,47 @@
+"""Who made a record: version, commit and time, on which processor, and how to verify it."""
+
+import shlex
+from pathlib import Path
+
+from openbench import paths
+from openbench.core.record import ResultRecord
+
+
+def made_by(record: ResultRecord) -> str:
+    """Return the version, commit and time of a run, e.g. `openbench 0.1.0, commit 1a2b with changes, 2026-01-01`."""
+    made = record.provenance
+    sha, changed = str(made.get("git_sha") or "unknown")[:12], " with changes" if made.get("git_dirty") else ""
+    return f"openbench {made.get('openbench', 'unknown')}, commit {sha}{changed}, {made.get('utc', 'no date')}"
+
+
+def processor(record: ResultRecord) -> str:
+    """Return the processor of a run with its instruction set and threads, as far as the record names them."""
+    made = record.provenance
+    named = "a processor that the record does not name"
+    if "processor" in made:
+        named = f"{made['processor']} ({made.get('instructions', 'instruction set unknown')})"
+    threads = made.get("threads")
+    return named if threads is None else f"{named}, {threads} thread{'s' * (threads != 1)}"
+
+
+def same_machinery(one: ResultRecord, other: ResultRecord) -> bool:
+    """Whether two runs name the same processor, device, number of threads and torch, so that trainings end alike."""
+    facts = [
+        [made.get("processor"), made.get("instructions"), made.get("device"), made.get("threads"), made.get("libraries")]
+        for made in (one.provenance, other.provenance)
+    ]
+    return facts[0] == facts[1] and None not in facts[0]
+
+
+def verify_command(run_id: str, results: Path, config_dir: Path | None = None) -> str:
+    """Return the command that computes a record again and compares.
+
+    Args:
+        run_id: the record's.
+        results: the folder of the records.
+        config_dir: the user's folder of group files that the run was given.
+    """
+    words = ["python", "-m", "openbench", "verify", run_id]
+    words += [] if config_dir is None else ["--config-dir", str(config_dir)]
+    words += [] if results.absolute() == paths.results_dir().absolute() else ["--results", str(results)]
+    return shlex.join(words)

@@ -1,0 +1,169 @@
+"""Verifying a record: the same network, another one, or another run; nothing is ever written."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+
+from openbench.core.composite import version_of
+from openbench.core.record import ResultRecord
+from openbench.engine import run as engine
+from openbench.engine.runtime import Runtime
+from openbench.errors import NotReproducedError, RecordError
+from openbench.methods.msp import MSP
+from openbench.results.store import RecordStore
+
+# Three seeds of one training: near AUROC .90, .91, .92.
+SEEDS = {0: 0.90, 1: 0.91, 2: 0.92}
+HERE = {"processor": "Xeon", "instructions": "AVX512", "device": "cpu", "threads": 2, "libraries": {"torch": "2"}}
+
+
+def record(seed: int = 0, near: float = 0.90, **changes) -> ResultRecord:
+    made = ResultRecord(
+        run_id=f"{seed:016x}",
+        config={"benchmark": {"name": "toy"}, "seed": seed, "method": {"_name_": "msp"}},
+        benchmark={"name": "toy", "digest": "images", "pristine": False, "deviations": ["far.x: dropped"]},
+        backbone={
+            "name": "tiny",
+            "digest": f"net{seed}",
+            "training": "cross_entropy",
+            "weights_sha256": f"{seed}" * 64,
+        },
+        method={"name": "msp", "version": version_of(MSP()), "reference": "-", "params": {}},
+        tuned={},
+        trials=[],
+        metrics={"near": {"auroc": near, "fpr95": 0.25}, "id": {"accuracy": 0.8, "n_id": 9000}},
+        header="-",
+        counts={"near/a": {"n": 9000, "expected": 9000}},
+        provenance={"utc": "2026-01-01T00:00:00+00:00", "threads": 2},
+    )
+    return replace(made, **changes)
+
+
+def spec_of(old: ResultRecord, **changes) -> SimpleNamespace:
+    """The run of a record as it would be built here."""
+    facts = {
+        "run_id": old.run_id,
+        "config": old.config,
+        "benchmark": SimpleNamespace(name="toy", digest="images", deviations=("far.x: dropped",)),
+        "backbone": SimpleNamespace(name="tiny", digest=old.backbone["digest"], weights_sha256="f" * 64),
+        "method": MSP(),
+        "method_name": "msp",
+        "training": old.backbone["training"],
+    }
+    return SimpleNamespace(**{**facts, **changes})
+
+
+@pytest.fixture
+def runtime(tmp_path) -> Runtime:
+    store = RecordStore(tmp_path / "results")
+    for seed, near in SEEDS.items():
+        store.write(record(seed, near))
+    return Runtime(cache=tmp_path / "cache", results=tmp_path / "results", on_existing="verify")
+
+
+def verified(monkeypatch, runtime: Runtime, spec: SimpleNamespace, new: ResultRecord):
+    """The outcome of verifying, with the folder seen to be untouched."""
+    before = contents(runtime.records)
+    monkeypatch.setattr(engine, "compute", lambda *_: (new, []))
+    try:
+        return engine.run(spec, runtime)
+    finally:
+        assert contents(runtime.records) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_same_weights_reproduce_and_both_processors_are_named(monkeypatch, runtime):
+    old = record(0)
+    found = verified(monkeypatch, runtime, spec_of(old), replace(old, provenance=HERE))
+    assert (found.status, found.record) == ("verified", old)
+    assert found.notes[1] == (
+        "recorded on a processor that the record does not name, 2 threads, repeated on Xeon (AVX512), 2 threads"
+    )
+
+
+def test_other_weights_are_said_to_be_others_and_their_numbers_to_be_those_of_one_more_seed(monkeypatch, runtime):
+    old = record(0)
+    other = record(0, 0.915, run_id="e" * 16, backbone={**old.backbone, "digest": "here", "weights_sha256": "e" * 64})
+    found = verified(monkeypatch, runtime, spec_of(old, run_id="e" * 16), other)
+    assert (found.status, found.record) == ("compared", old)
+    assert found.notes[0].startswith("not the same network: weights eeeeeeeeeeee, in the record 000000000000")
+    # Mean .91, standard deviation .01; Student's 99.5 % quantile with 2 degrees of freedom is 9.925; √(1 + 1/3).
+    # Three pairs of 81 million move no digit that is shown.
+    half = 9.925 * 0.01 * (4 / 3) ** 0.5
+    line = next(note for note in found.notes if "near AUROC" in note)
+    assert line == (
+        "  near AUROC: 90.00 recorded, 91.50 here, recorded seeds 90.00 … 92.00, one more may lie in "
+        f"{100 * (0.91 - half):.2f} … 100.00"
+    )
+
+
+def test_numbers_that_no_further_seed_would_give_do_not_reproduce(monkeypatch, runtime):
+    old = record(0)
+    for near, inside in ((0.80, True), (0.79, False)):
+        other = record(0, near, run_id="e" * 16, backbone={**old.backbone, "digest": "here"})
+        if inside:
+            assert verified(monkeypatch, runtime, spec_of(old, run_id="e" * 16), other).status == "compared"
+        else:
+            with pytest.raises(
+                NotReproducedError, match=r"1 of 3 numbers are outside .* near AUROC: 90.00 recorded, 79"
+            ):
+                verified(monkeypatch, runtime, spec_of(old, run_id="e" * 16), other)
+
+
+def test_with_one_seed_recorded_the_numbers_are_set_side_by_side(monkeypatch, tmp_path, runtime):
+    old = record(7, config={**record().config, "training": "another", "seed": 7})
+    RecordStore(runtime.records).write(old)
+    other = replace(old, run_id="e" * 16, metrics={"near": {"auroc": 0.1}})
+    found = verified(monkeypatch, runtime, spec_of(old, run_id="e" * 16), other)
+    assert found.status == "compared"
+    assert "  near AUROC: 90.00 recorded, 10.00 here" in found.notes
+    assert "no other seed is recorded" in found.notes[-1]
+
+
+def test_other_weights_from_the_same_processor_point_at_the_training(monkeypatch, runtime):
+    old = record(8, provenance=HERE)
+    RecordStore(runtime.records).write(old)
+    other = replace(old, run_id="e" * 16)
+    found = verified(monkeypatch, runtime, spec_of(old, run_id="e" * 16), other)
+    assert "although processor, threads and libraries are the same" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"benchmark": SimpleNamespace(name="toy", digest="fewer", deviations=("near.a: 5 of 9000 images found",))},
+            r"cannot be verified with these images — .* here: near.a: 5 of 9000 images found — in the record: far.x",
+        ),
+        (
+            {"training": None, "backbone": SimpleNamespace(name="tiny", digest="x", weights_sha256="abc")},
+            "has weights abc",
+        ),
+    ],
+)
+def test_another_run_than_the_record_is_refused_before_anything_is_computed(monkeypatch, runtime, changes, said):
+    monkeypatch.setattr(engine, "compute", None)
+    old = record(0)
+    with pytest.raises(RecordError, match=said):
+        engine.verify(spec_of(old, run_id="e" * 16, **changes), runtime, (old, Path("x")))
+
+
+def test_a_newer_version_of_the_method_is_refused(monkeypatch, runtime):
+    class Newer(MSP):
+        version: ClassVar[int] = 9
+
+    monkeypatch.setattr(engine, "compute", None)
+    with pytest.raises(RecordError, match=r"method 'msp' is at version 9 — the record was made with version \d"):
+        engine.verify(spec_of(record(0), method=Newer()), runtime, (record(0), Path("x")))
+
+
+def test_where_there_is_no_record_verifying_says_so_and_writes_none(monkeypatch, runtime):
+    unknown = spec_of(record(0), run_id="e" * 16, config={"seed": 0, "method": {"_name_": "msp", "k": 3}})
+    with pytest.raises(RecordError, match=r"nothing to verify: no record of this run in .* leave out"):
+        verified(monkeypatch, runtime, unknown, record(0))
