@@ -19,12 +19,14 @@ from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SplitScores
+from openbench.core.source import foreign_sources
 from openbench.digest import digest, still_as_before
 from openbench.engine.clock import Clock
 from openbench.engine.evaluate import FeatureSource, Fitting, class_scores, fit, score_splits, with_params
 from openbench.engine.outcome import RunOutcome
 from openbench.engine.provenance import provenance
 from openbench.engine.regress import regress
+from openbench.engine.reuse import METHOD_SOURCE, reused
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TestSplits, TuneContext, Tuned, Tuning, tune
 from openbench.engine.verify import check_same_run, recorded, verdict
@@ -117,7 +119,7 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOut
         return verify(spec, runtime, recorded(records, spec), say)
     existing = records.find(spec.run_id)
     if existing is not None and runtime.on_existing == "skip":
-        return RunOutcome(*existing, status="skipped")
+        return reused(*existing, spec.method)
     if existing is not None:
         raise RecordError(
             f"record {spec.run_id} exists in {existing[1]} — records are written once; "
@@ -193,9 +195,15 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, li
         metrics=metrics,
         header=describe(spec.metrics),
         counts={f"{s.role}/{s.name}": {"n": len(s), "expected": s.expected} for s in benchmark.splits()},
-        provenance=provenance(clock, device, backbone.passes - passes_before),
+        provenance=provenance(clock, device, backbone.passes - passes_before) | _method_source(spec.method),
     )
     return record, scores
+
+
+def _method_source(method: Method) -> dict[str, Any]:
+    """What tells later whether a method from outside openbench was edited; nothing for a method of ours."""
+    found = foreign_sources(method)
+    return {METHOD_SOURCE: found} if found else {}
 
 
 def _tune(
