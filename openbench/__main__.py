@@ -43,6 +43,7 @@ COMMANDS = {
     "leaderboard": Command("openbench.cli.leaderboard:main", "regenerate the leaderboard from the records"),
     "list": Command("openbench.cli.listing:main", "what can be chosen: methods, benchmarks, backbones, …"),
     "show": Command("openbench.cli.listing:show", "one method, config or record in full"),
+    "completion": Command("openbench.cli.completion:main", "a bash script that completes all this on the tab key"),
 }
 
 EXAMPLES = (
