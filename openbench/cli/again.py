@@ -18,7 +18,7 @@ _GROUPS = ("backbone", "training", "method", "tune", "metrics")
 
 
 GONE = (
-    "none gives its config any more, which other config files made — check out that commit, or give your folder of "
+    "no command gives its config any more: other config files made it — check out that commit, or give your folder of "
     "them as --config-dir"
 )
 

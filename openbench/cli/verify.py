@@ -54,7 +54,7 @@ def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object])
         )
     made = again(found[0], arguments.config_dir)
     if made is None:
-        raise RecordError(f"record {run_id} cannot be verified — commands that give its config: {GONE}")
+        raise RecordError(f"record {run_id} cannot be verified: {GONE}")
     say = _say if node.get("progress", True) else lambda text: None
     print(headline(found[0]), flush=True)
     try:

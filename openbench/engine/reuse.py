@@ -35,9 +35,9 @@ def reused(record: ResultRecord, path: Path, method: Method) -> RunOutcome:
     elif changed:
         files = ", ".join(dict.fromkeys(_file(cls) for cls in changed))
         warnings.append(
-            f"WARNING: {files} has changed since this record was made — the numbers below are those of the old source "
-            f"— to compute with the new one, {_raise_version(changed[0])}, and run again, which makes a record of its "
-            f"own — to see whether the old numbers still hold, {_VERIFY}"
+            f"WARNING: {files} has changed since this record was made: the numbers below are those of the old source\n"
+            f"  to compute with the new one, {_raise_version(changed[0])} and run again, which makes another record\n"
+            f"  to see whether the old numbers still hold, {_VERIFY}"
         )
     else:
         files = ", ".join(dict.fromkeys(_file(cls) for cls in foreign_classes(method)))

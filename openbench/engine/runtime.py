@@ -23,7 +23,8 @@ class Runtime:
         workers: processes or threads that decode images beside the network; 0 decodes in the main one.
         cache: features, scores and checkpoints; null = `OPENBENCH_CACHE` or the user's cache folder.
         results: records and tables; null = `OPENBENCH_RESULTS` or `./results`.
-        on_existing: what to do when the record is already there: skip, verify (recompute and compare) or error.
+        on_existing: what to do when the record is already there: skip, error, or verify: recompute and compare, without
+            writing a record in any case.
         train: whether a missing backbone is trained first (auto), is an error (never), or is trained anew (force).
         progress: whether long stages report how far they are.
         compile: whether training compiles the network's stages first.

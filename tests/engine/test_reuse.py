@@ -40,8 +40,8 @@ def test_a_method_of_ones_own_that_was_edited_since_is_warned_of_with_what_to_wr
     old = record(**{METHOD_SOURCE: foreign_sources(mine)})
     (tmp_path / "edited_in_test.py").write_text(SOURCE + "# better\n")
     (warning,) = reused(old, Path("x"), mine).warnings
-    assert warning.startswith("WARNING: edited_in_test.py has changed since this record was made — the numbers below")
-    assert "write `version: ClassVar[int] = 5` in class Mine, and run again" in warning
+    assert warning.startswith("WARNING: edited_in_test.py has changed since this record was made: the numbers below")
+    assert "write `version: ClassVar[int] = 5` in class Mine and run again" in warning
     assert "add runtime.on_existing=verify" in warning
 
 
