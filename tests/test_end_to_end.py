@@ -170,6 +170,19 @@ def test_verify_names_what_it_cannot_use(here, records, capsys):
     assert "no run id" in capsys.readouterr().err
 
 
+def test_a_record_of_other_images_is_refused_before_a_training(here, records, tmp_path, monkeypatch, capsys):
+    path = next((here / "results").rglob(f"{records['knn'].run_id}.json"))
+    data = json.loads(path.read_text())
+    data["benchmark"] |= {"digest": "other", "deviations": ["near.x: dropped"]}
+    copy = tmp_path / path.relative_to(here / "results")
+    copy.parent.mkdir(parents=True)
+    copy.write_text(json.dumps(data))
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    assert main(["verify", records["knn"].run_id, "--results", str(tmp_path)]) == 2
+    assert "here: none — in the record: near.x: dropped" in capsys.readouterr().err
+    assert not (tmp_path / "cache" / "checkpoints").exists()
+
+
 MINE = """
 from dataclasses import dataclass
 from typing import ClassVar

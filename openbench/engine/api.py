@@ -25,6 +25,7 @@ from openbench.engine.run import verify as verify_spec
 from openbench.engine.runtime import Runtime
 from openbench.engine.search import grid
 from openbench.engine.tune import Tuning
+from openbench.engine.verify import check_material
 from openbench.errors import ConfigError
 from openbench.metrics.suite import MetricOptions
 from openbench.overrides import NAME
@@ -75,16 +76,18 @@ def verify(existing: tuple[ResultRecord, Path], config: Config, runtime: Config,
         OpenbenchError: whatever keeps the run from being carried out as it was.
     """
     setting = Runtime.from_config(runtime)
-    return verify_spec(_spec(config, setting, say), setting, existing, say)
+    return verify_spec(_spec(config, setting, say, existing[0]), setting, existing, say)
 
 
-def _spec(config: Config, setting: Runtime, say: Say) -> RunSpec:
-    """The run of a config with all that it needs; what is wrong comes out before a training begins."""
+def _spec(config: Config, setting: Runtime, say: Say, record: ResultRecord | None = None) -> RunSpec:
+    """The run of a config, or of a record; what is wrong comes out before a training begins."""
     method, space = build_method(config["method"])
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
     benchmark = build_benchmark(config["benchmark"])
     if space and tuning.strategy == "validation":
         benchmark.validation()
+    if record is not None:
+        check_material(record, benchmark, method)
     backbone, training = ready_backbone(config, benchmark, setting, say)
     check_one_class(benchmark, backbone, method, name_of(config["method"]))
     return RunSpec(

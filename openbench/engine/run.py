@@ -29,7 +29,7 @@ from openbench.engine.regress import regress
 from openbench.engine.reuse import METHOD_SOURCE, reused
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TestSplits, TuneContext, Tuned, Tuning, tune
-from openbench.engine.verify import check_same_run, recorded, verdict
+from openbench.engine.verify import check_weights, recorded, verdict
 from openbench.engine.weigh import weigh
 from openbench.errors import MethodError, RecordError
 from openbench.features.store import FeatureStore
@@ -151,7 +151,7 @@ def verify(
     Raises:
         RecordError: the record is of another run, or does not reproduce.
     """
-    check_same_run(existing[0], spec)
+    check_weights(existing[0], spec)
     record, _ = compute(spec, runtime, say)
     return verdict(*existing, record, RecordStore(runtime.records))
 

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openbench.core.benchmark import Benchmark
 from openbench.core.composite import version_of
+from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.engine.outcome import RunOutcome
 from openbench.errors import NotReproducedError, RecordError
@@ -18,36 +20,52 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-def check_same_run(old: ResultRecord, spec: "RunSpec") -> None:
-    """Check before anything is computed that a run is the one that a record tells of, its trained weights aside.
+def check_material(old: ResultRecord, benchmark: Benchmark, method: Method) -> None:
+    """Check before a training begins that a run has the images and the method of a record.
+
+    Args:
+        old: the record.
+        benchmark: as it was found here.
+        method: as it is now.
+
+    Raises:
+        RecordError: other images, or another version of the method.
+    """
+    if benchmark.digest != old.benchmark["digest"]:
+        here, then = ("; ".join(found) or "none" for found in (benchmark.deviations, old.benchmark["deviations"]))
+        raise RecordError(
+            f"record {old.run_id} cannot be verified with these images — deviations from the benchmark here: {here} — "
+            f"in the record: {then} — provide the same data (python -m openbench data list)"
+        )
+    if version_of(method) != old.method["version"]:
+        raise RecordError(
+            f"record {old.run_id} cannot be verified: method '{old.method['name']}' is at version "
+            f"{version_of(method)} — the record was made with version {old.method['version']} — {_check_out(old)}"
+        )
+
+
+def check_weights(old: ResultRecord, spec: "RunSpec") -> None:
+    """Check before anything is computed that a run has the released weights of a record; trained ones may be others.
 
     Args:
         old: the record.
         spec: the run, built from the record's config.
 
     Raises:
-        RecordError: other images, another version of the method, or other released weights.
+        RecordError: other weights, or a run that has another name by now.
     """
-    way = f"check out the commit that made it ({made_by(old)})"
-    if spec.benchmark.digest != old.benchmark["digest"]:
-        here, then = ("; ".join(found) or "none" for found in (spec.benchmark.deviations, old.benchmark["deviations"]))
-        raise RecordError(
-            f"record {old.run_id} cannot be verified with these images — deviations from the benchmark here: {here} — "
-            f"in the record: {then} — provide the same data (python -m openbench data list)"
-        )
-    if version_of(spec.method) != old.method["version"]:
-        raise RecordError(
-            f"record {old.run_id} cannot be verified: method '{spec.method_name}' is at version "
-            f"{version_of(spec.method)} — the record was made with version {old.method['version']} — {way}"
-        )
     if spec.training is None and spec.backbone.digest != old.backbone["digest"]:
         raise RecordError(
             f"record {old.run_id} cannot be verified: backbone '{spec.backbone.name}' has weights "
             f"{_short(spec.backbone.weights_sha256)} or a preprocessing that the record does not have (weights "
-            f"{_short(old.backbone.get('weights_sha256'))}) — provide the recorded weights, or {way}"
+            f"{_short(old.backbone.get('weights_sha256'))}) — provide the recorded weights, or {_check_out(old)}"
         )
     if spec.training is None and spec.run_id != old.run_id:
-        raise RecordError(f"record {old.run_id} would be named {spec.run_id} by now — {way}")
+        raise RecordError(f"record {old.run_id} would be named {spec.run_id} by now — {_check_out(old)}")
+
+
+def _check_out(old: ResultRecord) -> str:
+    return f"check out the commit that made it ({made_by(old)})"
 
 
 def recorded(records: RecordStore, spec: "RunSpec") -> tuple[ResultRecord, Path]:

@@ -11,6 +11,7 @@ from openbench.core.composite import version_of
 from openbench.core.record import ResultRecord
 from openbench.engine import run as engine
 from openbench.engine.runtime import Runtime
+from openbench.engine.verify import check_material
 from openbench.errors import NotReproducedError, RecordError
 from openbench.methods.msp import MSP
 from openbench.results.store import RecordStore
@@ -134,33 +135,31 @@ def test_other_weights_from_the_same_processor_point_at_the_training(monkeypatch
     assert "although processor, threads and libraries are the same" in found.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"benchmark": SimpleNamespace(name="toy", digest="fewer", deviations=("near.a: 5 of 9000 images found",))},
-            r"cannot be verified with these images — .* here: near.a: 5 of 9000 images found — in the record: far.x",
-        ),
-        (
-            {"training": None, "backbone": SimpleNamespace(name="tiny", digest="x", weights_sha256="abc")},
-            "has weights abc",
-        ),
-    ],
-)
-def test_another_run_than_the_record_is_refused_before_anything_is_computed(monkeypatch, runtime, changes, said):
-    monkeypatch.setattr(engine, "compute", None)
-    old = record(0)
+def test_other_images_are_refused_with_what_is_missing_on_either_side():
+    fewer = SimpleNamespace(name="toy", digest="fewer", deviations=("near.a: 5 of 9000 images found",))
+    said = (
+        r"cannot be verified with these images — .* here: near.a: 5 of 9000 images found — in the record: far.x: dropp"
+    )
     with pytest.raises(RecordError, match=said):
-        engine.verify(spec_of(old, run_id="e" * 16, **changes), runtime, (old, Path("x")))
+        check_material(record(0), fewer, MSP())
 
 
-def test_a_newer_version_of_the_method_is_refused(monkeypatch, runtime):
+def test_a_newer_version_of_the_method_is_refused():
     class Newer(MSP):
         version: ClassVar[int] = 9
 
+    with pytest.raises(
+        RecordError, match=r"method 'msp' is at version 9 — the record was made with version \d — check"
+    ):
+        check_material(record(0), spec_of(record(0)).benchmark, Newer())
+
+
+def test_other_released_weights_are_refused_before_anything_is_computed(monkeypatch, runtime):
     monkeypatch.setattr(engine, "compute", None)
-    with pytest.raises(RecordError, match=r"method 'msp' is at version 9 — the record was made with version \d"):
-        engine.verify(spec_of(record(0), method=Newer()), runtime, (record(0), Path("x")))
+    old = record(0)
+    other = SimpleNamespace(name="tiny", digest="x", weights_sha256="abc")
+    with pytest.raises(RecordError, match="has weights abc"):
+        engine.verify(spec_of(old, run_id="e" * 16, training=None, backbone=other), runtime, (old, Path("x")))
 
 
 def test_where_there_is_no_record_verifying_says_so_and_writes_none(monkeypatch, runtime):
