@@ -23,6 +23,7 @@ from openbench.metrics.selective import (
     least_cost,
     least_risk,
     oscr,
+    oscr_selective,
     running_loss,
 )
 from openbench.metrics.threshold import balanced_threshold, choose_scale, error_rates, threshold_areas
@@ -139,6 +140,7 @@ def selective_family(pair: Pair, setting: Setting) -> Values:
         f"risk@prec{o.precision:g},rec{o.recall:g}": _value(precise),
         "cost": least_cost(curve, costs).value,
         "oscr": oscr(curve),
+        "oscr_selective": oscr_selective(curve),
         **{f"ccr@fpr{rate_label(fpr)}": ccr_at_fpr(curve, fpr) for fpr in o.ccr_fprs},
     }
 

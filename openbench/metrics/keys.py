@@ -10,7 +10,7 @@ _BETTER: tuple[tuple[str, bool], ...] = (
     (r"autc|aufpr|aufnr|f1_threshold_(std|range)", False),
     (r"(fpr|fnr)@(test|95tnr|val)", False),
     (r"risk@.+|cost|aurc|e-aurc", False),
-    (r"oscr|ccr@fpr.+", True),
+    (r"oscr(_selective)?|ccr@fpr.+", True),
     (r"bh_power@.+", True),
     (r"bh_fdp@.+", False),
     (r"(lac|aps|raps|score)_size@.+", False),

@@ -227,7 +227,8 @@ def risk_coverage(curve: SelectiveCurve, max_fpr: float = 1.0) -> tuple[Floats, 
 def oscr(curve: SelectiveCurve) -> float:
     """Return ∫ CCR dρ, the area under correct classification rate over the share of OOD accepted.
 
-    Equals P(ID input correct and scored below an OOD input), ties counted half.
+    Equals P(ID input correct and scored below an OOD input), ties counted half. Not what the reject-option paper's
+    tables call OSCR: that is `oscr_selective`.
 
     Args:
         curve: the pair with 0/1 losses.
@@ -239,6 +240,33 @@ def oscr(curve: SelectiveCurve) -> float:
         right = a - loss
         total += float(np.dot(b[1:] - b[:-1], right[1:] + right[:-1]))
     return total / (2 * curve.pair.n * curve.pair.m)
+
+
+def oscr_selective(curve: SelectiveCurve) -> float:
+    """Return ∫ (1 − R) dρ, the area under the accuracy among the *accepted* ID over the share of OOD accepted.
+
+    Without ties it is the mean, over OOD inputs, of the accuracy among the ID inputs scored below. Where ID and OOD
+    inputs tie, a share t ∈ [0, 1] of the tie is accepted, so that ρ takes every value: before it A are accepted with
+    accuracy u, in it a with accuracy v, and ∫₀¹ (uA + v·t·a)/(A + t·a) dt = v + (u − v)·log(1 + a/A)·A/a. 1 − R is 0
+    as long as no ID input is accepted: to accept OOD inputs alone earns nothing.
+
+    Args:
+        curve: the pair with 0/1 losses.
+
+    Reference: Franc, Prusa, Paplham, "Reject option models comprising out-of-distribution detection", 2023,
+        arXiv 2307.05199, whose tables call it OSCR. `oscr` divides by all ID inputs instead of the accepted ones.
+    """
+    total = 0.0
+    for a, b, loss in curve.blocks():
+        ood = np.flatnonzero(b[1:] > b[:-1])  # steps that add to ρ
+        before, within = a[ood], a[ood + 1] - a[ood]
+        right, gained = before - loss[ood], within - (loss[ood + 1] - loss[ood])
+        u, v = right / np.maximum(before, 1), gained / np.maximum(within, 1)
+        ratio = within / np.maximum(before, 1)
+        keeps = np.divide(np.log1p(ratio), ratio, out=np.ones(ood.size), where=ratio > 0)
+        keeps[before == 0] = 0.0  # the tie's own accuracy, or 0 where it holds no ID input
+        total += float(np.dot(b[ood + 1] - b[ood], v + (u - v) * keeps))
+    return total / curve.pair.m
 
 
 def ccr_at_fpr(curve: SelectiveCurve, fpr: float) -> float:

@@ -21,9 +21,14 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "detection_error", "f1", "f1_threshold", "accuracy|precision|recall",
     ),
     "threshold": ("autc", "aufpr", "aufnr", "(fpr|fnr)@.+"),
-    "selective": ("risk@.+", "cost", "oscr", "ccr@.+"),
+    "selective": ("risk@.+", "cost", "oscr", "oscr_selective", "ccr@.+"),
     "conformal": ("conformal_.+", "bh_.+"),
 }  # fmt: skip
+# What the names of columns do not tell.
+_EXPLAINED = {
+    "oscr": "area over FPR under the share of all ID that is accepted and correct (Dhamija et al. 2018)",
+    "oscr_selective": "area over FPR under the accuracy among the accepted ID (Franc et al. 2023, there called OSCR)",
+}
 VIEWS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other", "trials", "counts")
 _PREDICTION_SET = re.compile(r"(\w+?)_(coverage|size|singletons|worst_class)@(.+)")
 _END = re.compile(r"(.+)_(low|high)")
@@ -189,7 +194,8 @@ def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[T
         if any(k in v for k in ordered)
     ]
     title = f"{view}{f' · {SIDES[side]}' if side else ''} · {_title(record, decimals)}"
-    return [Table(title, columns, tuple(cells), record.header, _notes(record))]
+    explained = tuple(f"{key}: {_EXPLAINED[key]}." for key in ordered if key in _EXPLAINED)
+    return [Table(title, columns, tuple(cells), record.header, (*_notes(record), *explained))]
 
 
 def _shown_in(key: str, present: Iterable[str]) -> str:

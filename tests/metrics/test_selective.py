@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
 
 from openbench.errors import MetricError
 from openbench.metrics.coverage import aurc, excess_aurc
@@ -17,6 +18,7 @@ from openbench.metrics.selective import (
     least_cost,
     least_risk,
     oscr,
+    oscr_selective,
     risk_coverage,
 )
 
@@ -132,6 +134,117 @@ def test_oscr_of_a_perfect_classifier_is_auroc():
     assert oscr(SelectiveCurve.of(a, np.zeros(60), b)) == pytest.approx(oracle.auroc(a, b), abs=1e-12)
 
 
+def accuracy_among_accepted(a, e, threshold, share):
+    """1 − R where inputs below the threshold are accepted, those at it with probability `share`; 0 if none of ID is."""
+    accepted = (a < threshold) + share * (a == threshold)
+    return np.dot(accepted, 1 - e) / accepted.sum() if accepted.sum() > 0 else 0.0
+
+
+@pytest.mark.parametrize("case", [*CASES, (5, 3, 60, 0), (6, 60, 3, 0)])
+def test_selective_oscr_is_the_integral_over_a_randomised_threshold(case):
+    # Between two thresholds a tie is accepted in part: FPR then takes every value from 0 to 1.
+    a, e, b = setup(*case)
+    area = sum(
+        np.mean(b == t) * quad(lambda share, t=t: accuracy_among_accepted(a, e, t, share), 0, 1)[0]
+        for t in np.unique(b)
+    )
+    assert oscr_selective(SelectiveCurve.of(a, e, b)) == pytest.approx(area, abs=1e-9)
+
+
+def test_selective_oscr_without_ties_is_the_mean_accuracy_at_the_ood_scores():
+    a, e, b = setup(0, 60, 40, None)
+    want = np.mean([(1 - e)[a <= t].mean() if (a <= t).any() else 0.0 for t in b])
+    assert oscr_selective(SelectiveCurve.of(a, e, b)) == pytest.approx(want, abs=1e-12)
+
+
+def test_selective_oscr_of_a_tie_is_the_limit_of_breaking_it_at_random():
+    a, e, b = setup(1, 50, 30, 0)
+    rng, copies = np.random.default_rng(0), 2_000  # of every sample, each moved by less than the ties are apart
+    moved_a, moved_b = (np.repeat(x, copies) + rng.uniform(0, 0.5, x.size * copies) for x in (a, b))
+    broken = oscr_selective(SelectiveCurve.of(moved_a, np.repeat(e, copies), moved_b))
+    assert oscr_selective(SelectiveCurve.of(a, e, b)) == pytest.approx(broken, abs=2e-3)
+
+
+def test_selective_oscr_by_hand():
+    # Below the ID scores 1, 2, 3 (the second wrong) lie OOD scores with accuracies – , 1, 1/2, 2/3.
+    curve = SelectiveCurve.of([1.0, 2.0, 3.0], [0, 1, 0], [0.0, 1.5, 2.5, 9.0])
+    assert oscr_selective(curve) == pytest.approx((0 + 1 + 1 / 2 + 2 / 3) / 4)
+    # One right accepted before, one wrong tied with the OOD score: ∫ 1/(1 + t) dt.
+    assert oscr_selective(SelectiveCurve.of([1.0, 2.0], [0, 1], [2.0])) == pytest.approx(np.log(2))
+    # Nothing accepted before: the accuracy within the tie, whatever its part.
+    assert oscr_selective(SelectiveCurve.of([2.0, 2.0, 2.0], [0, 1, 0], [2.0, 2.0])) == pytest.approx(2 / 3)
+
+
+def test_an_ood_input_accepted_before_any_id_input_earns_nothing():
+    curve = SelectiveCurve.of([5.0, 6.0], [0, 0], [0.0, 1.0, 7.0])
+    assert oscr_selective(curve) == pytest.approx(1 / 3)
+    assert oscr_selective(SelectiveCurve.of([5.0], [0], [0.0])) == 0.0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_correct_among_all_is_never_more_than_correct_among_accepted(case):
+    curve = SelectiveCurve.of(*setup(*case))
+    assert oscr(curve) <= oscr_selective(curve) <= 1
+
+
+def test_selective_oscr_of_a_perfect_classifier_is_one_if_some_id_lies_lowest():
+    assert oscr_selective(SelectiveCurve.of([0.0, 2.0], [0, 0], [1.0, 3.0])) == 1.0
+
+
+@pytest.fixture(scope="module", params=[2.0, 3.0])
+def mixture(request):
+    """Half a million inputs of each side, and the OOD mean that they were drawn with."""
+    return request.param, oracle.sample(500_000, 500_000, 0, request.param)
+
+
+@pytest.mark.parametrize("score", oracle.SCORES)
+def test_both_oscr_of_the_synthetic_problem_are_those_of_numerical_integration(mixture, score):
+    mean, (ids, losses, ood) = mixture
+    curve = SelectiveCurve.of(oracle.SCORES[score](ids), losses, oracle.SCORES[score](ood))
+    want = oracle.integrals(score, mean)
+    assert oscr_selective(curve) == pytest.approx(want.oscr_selective, abs=2e-3)
+    assert oscr(curve) == pytest.approx(want.oscr, abs=2e-3)
+
+
+# Franc et al., Table 1, from an OOD mean of 2: AUROC, AUPR (ID positive), OSCR, selective risk at TPR ≥ .7, FPR ≤ .2;
+# what integration gives, and the printed figure.
+SYNTHETIC = {
+    "A": ((0.878, 0.88), (0.962, 0.96), (0.820, 0.82), (0.1585, 0.157)),
+    "B": ((0.865, 0.86), (0.954, 0.95), (0.827, 0.83), (0.1418, 0.143)),
+    "C": ((0.758, 0.76), (0.914, 0.92), (0.862, 0.86), None),
+}
+
+
+@pytest.mark.parametrize("score", SYNTHETIC)
+def test_the_published_synthetic_table_follows_from_an_ood_mean_of_two(score):
+    found, bound = oracle.integrals(score, 2.0), TprFpr(0.7, 0.2)
+    auroc, aupr, area, risk = SYNTHETIC[score]
+    for value, (integrated, printed) in ((found.auroc, auroc), (found.aupr_in, aupr), (found.oscr_selective, area)):
+        assert value == pytest.approx(integrated, abs=6e-4)
+        assert value == pytest.approx(printed, abs=7e-3)
+    feasible = (found.tpr >= bound.tpr) & (found.fpr <= bound.fpr)
+    if risk is None:
+        assert not feasible.any()
+    else:
+        assert found.risk[feasible].min() == pytest.approx(risk[0], abs=1e-4)
+        assert found.risk[feasible].min() == pytest.approx(risk[1], abs=2e-3)
+
+
+# The second case, the mean that the paper prints: AUROC and risk under the same bounds.
+AT_THREE = {"A": (0.8797, 0.2291), "B": (0.8588, 0.2094), "C": (0.3666, None)}
+
+
+@pytest.mark.parametrize("score", AT_THREE)
+def test_least_risk_of_the_synthetic_problem_is_that_of_numerical_integration(mixture, score):
+    mean, (ids, losses, ood) = mixture
+    curve = SelectiveCurve.of(oracle.SCORES[score](ids), losses, oracle.SCORES[score](ood))
+    want = AT_THREE[score][1] if mean == 3.0 else (SYNTHETIC[score][3] or (None,))[0]
+    got = least_risk(curve, TprFpr(0.7, 0.2))
+    assert got == UNABLE if want is None else got.value == pytest.approx(want, abs=2e-3)
+    if mean == 3.0:
+        assert oracle.integrals(score, mean).auroc == pytest.approx(AT_THREE[score][0], abs=1e-4)
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("fpr", [1e-4, 0.1, 0.5, 1.0])
 def test_ccr_at_fpr_equals_a_scan_of_all_thresholds(case, fpr):
@@ -184,7 +297,8 @@ def test_selective_metrics_do_not_depend_on_sample_order(samples, random):
     for rows in (samples, shuffled):
         a, e = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
         curve = SelectiveCurve.of(a, e, b)
-        values.append((aurc(a, e), oscr(curve), least_risk(curve, TprFpr(0.5, 0.5)), ccr_at_fpr(curve, 0.3)))
+        areas = aurc(a, e), oscr(curve), oscr_selective(curve)
+        values.append((*areas, least_risk(curve, TprFpr(0.5, 0.5)), ccr_at_fpr(curve, 0.3)))
     assert values[0] == values[1]
 
 

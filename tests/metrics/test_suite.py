@@ -82,7 +82,7 @@ def test_a_set_without_a_share_is_refused_before_any_work():
 
 
 def test_group_values_are_unweighted_means_over_sets(results):
-    for key in ("auroc", "fpr95", "autc", "conformal_auroc", "oscr", "fpr@val"):
+    for key in ("auroc", "fpr95", "autc", "conformal_auroc", "oscr", "oscr_selective", "fpr@val"):
         assert results["near"][key] == pytest.approx((results["cifar100"][key] + results["tin"][key]) / 2, abs=1e-15)
     assert results["near"]["n_ood"] == 240
     assert results["near"]["n_sets"] == 2
@@ -192,7 +192,7 @@ def test_validation_thresholds_are_absent_without_validation_splits():
 
 def test_selective_metrics_are_absent_without_correctness():
     got = evaluate([SetScores("a", "id_test", ID.scores), C100], FAST)
-    assert not {"oscr", "cost", "risk@tpr0.8,fpr0.2"} & got["cifar100"].keys()
+    assert not {"oscr", "oscr_selective", "cost", "risk@tpr0.8,fpr0.2"} & got["cifar100"].keys()
     assert "aurc" not in got["id"]
 
 
@@ -264,9 +264,12 @@ def test_direction_of_keys(key, better):
 
 
 def test_directions_agree_with_what_separation_does(results):
-    # mnist is far easier than cifar100: every directed set metric must say so.
+    # mnist is far easier than cifar100: every directed set metric must say so, but for two that separation need not
+    # improve: the accuracy among the accepted, which may fall as more are accepted, and the share of false discoveries.
     for key, easy in results["mnist"].items():
         better, hard = higher_is_better(key), results["cifar100"][key]
-        if better is None or isinstance(easy, str) or isinstance(hard, str) or key.startswith("bh_fdp"):
+        if better is None or isinstance(easy, str) or isinstance(hard, str):
+            continue
+        if key.startswith(("bh_fdp", "oscr_selective")):
             continue
         assert (easy >= hard) if better else (easy <= hard), key

@@ -122,6 +122,16 @@ def test_unable_is_printed_as_such(record):
     assert table.texts()[0][column] == "unable"
 
 
+def test_the_selective_view_shows_both_oscr_and_says_which_is_which(record):
+    tables = run_tables(record, "selective")
+    titles = [c.title for t in tables for c in t.columns]
+    assert {"oscr ↑", "oscr_selective ↑"} <= set(titles)
+    notes = " ".join(note for t in tables for note in t.notes)
+    assert re.search(r"oscr: .*all ID.*Dhamija", notes)
+    assert re.search(r"oscr_selective: .*accepted ID.*Franc", notes)
+    assert not any("Franc" in note for t in run_tables(record, "ranking") for note in t.notes)
+
+
 def test_operating_points_are_in_numeric_order(record):
     titles = [
         c.title.split(" ")[0] for t in run_tables(record, "selective") for c in t.columns if c.title.startswith("ccr")
