@@ -87,12 +87,13 @@ class Integrals(NamedTuple):
     risk: np.ndarray
 
 
-def integrals(name, mean=2.0, points=1_000_001):
-    """Quadrature on a grid of the input, sorted by the score."""
+def integrals(score, mean=2.0, points=1_000_001):
+    """Quadrature on a grid of the input, sorted by a score: a name of SCORES, or a function of both scores."""
+    of = SCORES[score] if isinstance(score, str) else score
     x = np.linspace(-9, 13, points)
     (classes, ood), dx = densities(x, mean), x[1] - x[0]
     wrong, ids = classes.sum(0) - classes.max(0), classes.sum(0)
-    order = np.argsort(SCORES[name](scores(x, mean)))
+    order = np.argsort(of(scores(x, mean)))
     tpr, fpr = np.cumsum(ids[order]) * dx, np.cumsum(ood[order]) * dx
     risk = np.cumsum(wrong[order]) * dx / tpr
     kappa = 0.75 * tpr / (0.75 * tpr + 0.25 * fpr)
