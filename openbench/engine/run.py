@@ -1,7 +1,7 @@
 """One run: features from the cache, tuning on validation, scores, metrics, one write-once record."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ from openbench.digest import digest, still_as_before
 from openbench.engine.clock import Clock
 from openbench.engine.evaluate import FeatureSource, Fitting, class_scores, fit, score_splits, with_params
 from openbench.engine.outcome import RunOutcome
+from openbench.engine.per_set import each_alone, joined_record
 from openbench.engine.provenance import provenance
 from openbench.engine.regress import regress
 from openbench.engine.reuse import METHOD_SOURCE, reused
@@ -36,6 +37,7 @@ from openbench.features.store import FeatureStore
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.mds_ensemble import MDSEnsemble
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
+from openbench.results.scores import per_set_name
 from openbench.results.store import RecordStore, ScoreStore
 
 Say = Callable[[str], None]
@@ -126,8 +128,9 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOut
             "use runtime.on_existing=skip or runtime.on_existing=verify"
         )
     records.check_writable()
-    record, scores = compute(spec, runtime, say)
-    ScoreStore(runtime.scores).write(spec.run_id, scores)
+    record, kept = compute(spec, runtime, say)
+    for name, scores in kept.items():
+        ScoreStore(runtime.scores).write(name, scores)
     try:
         return RunOutcome(record, records.write(record), status="written")
     except RecordError:
@@ -156,8 +159,22 @@ def verify(
     return verdict(*existing, record, RecordStore(runtime.records))
 
 
-def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, list[SplitScores]]:
-    """Tune, fit, score and measure; nothing is written but cached features."""
+def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, dict[str, list[SplitScores]]]:
+    """Tune, fit, score and measure; nothing is written but cached features.
+
+    Returns the record, and the scores by the name under which they are kept: the run's id; where hyper-parameters are
+    chosen per OOD set, a name for each set, with scores of the ID side of its own.
+    """
+    if spec.tuning.strategy != "oracle_per_set" or not spec.space:
+        record, scores = _compute(spec, runtime, say)
+        return record, {spec.run_id: scores}
+    found = {name: _compute(replace(spec, benchmark=alone), runtime, say) for name, alone in each_alone(spec.benchmark)}
+    joined = joined_record(spec.run_id, spec.benchmark, {name: record for name, (record, _) in found.items()})
+    return joined, {per_set_name(spec.run_id, name): scores for name, (_, scores) in found.items()}
+
+
+def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, list[SplitScores]]:
+    """Tune once, fit, score and measure."""
     clock = Clock()
     backbone, benchmark = spec.backbone, spec.benchmark
     passes_before = backbone.passes
@@ -218,8 +235,8 @@ def _tune(
         shown = ", ".join(f"{k}={v}" for k, v in trial["params"].items())
         say(f"tune {spec.method_name}: {done}/{total} {shown}: {result}")
 
-    oracle = spec.tuning.strategy == "oracle"
-    splits = TestSplits.of(spec.benchmark) if oracle else spec.benchmark.validation()
+    on_test = spec.tuning.strategy in ("oracle", "oracle_per_set")
+    splits = TestSplits.of(spec.benchmark) if on_test else spec.benchmark.validation()
     context = TuneContext(splits, fitting, features, *runtime, report)
     if isinstance(spec.method, DoubleScore):
         return weigh(spec.method, spec.space, context)

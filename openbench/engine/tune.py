@@ -15,7 +15,7 @@ from openbench.engine.search import grid
 from openbench.errors import ConfigError, MethodError, did_you_mean
 from openbench.metrics.ranking import auroc
 
-Strategy = Literal["validation", "none", "oracle"]
+Strategy = Literal["validation", "none", "oracle", "oracle_per_set"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Tuning:
 
     Args:
         strategy: `validation` searches the method's space on ID val against OOD val; `none` keeps the defaults;
-            `oracle` searches on the test sets themselves: a bound, which no leaderboard ranks.
+            `oracle` searches on the test sets themselves, `oracle_per_set` once for each OOD set on that set: bounds,
+            which no leaderboard ranks.
     """
 
     strategy: Strategy = "validation"
@@ -54,7 +55,10 @@ class Tuned:
 
 @dataclass(frozen=True, eq=False)
 class TestSplits:
-    """What the `oracle` strategy, and nothing else, chooses on: ID test against all OOD test sets together."""
+    """What the oracles, and nothing else, choose on: ID test against all OOD test sets together.
+
+    `oracle_per_set` makes a choice for each OOD set, with that set alone.
+    """
 
     __test__ = False  # no test class, whatever pytest makes of the name
 

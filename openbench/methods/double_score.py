@@ -26,13 +26,15 @@ class DoubleScore(Composite):
             equal risks for the largest AUROC; 1 weighs both scores alike.
         tpr: φ_min, the least share of ID accepted in that choice; the paper's tables use .8.
         fpr: ρ_max, the largest share of OOD accepted in that choice; None takes the larger of the two shares that the
-            parts alone accept at `tpr`, as the paper does among the methods it compares.
+            parts alone accept at `tpr`, as the paper does among the methods it compares. Under `tune=oracle_per_set`
+            also {OOD set: rate}.
 
     Raises:
         MethodError: a weight or rate out of range, or a part whose score is constant on ID validation.
 
     Reference: Franc, Prusa, Paplham, Reject option models comprising out-of-distribution detection, 2023,
-    arXiv 2307.05199. The paper chooses μ and the threshold on test data; here only `tune=oracle` does.
+    arXiv 2307.05199. The paper chooses μ and the threshold on test data, for each OOD set its own: that is
+    `tune=oracle_per_set`. `tune=oracle` chooses one μ for all test sets; by default validation data choose it.
     """
 
     needs: ClassVar[Request] = Request(fit_on=Role.ID_VAL)
@@ -42,7 +44,7 @@ class DoubleScore(Composite):
     ood: Method
     mu: float = 1.0
     tpr: float = 0.8
-    fpr: float | None = None
+    fpr: float | Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         """Check the weight, the rates and that the parts are methods."""
@@ -50,7 +52,8 @@ class DoubleScore(Composite):
             self.require(isinstance(getattr(self, name), Method), name, "a method node with its `_target_`")
         self.require(0 <= self.mu < float("inf"), "mu", "≥ 0")
         self.require(0 <= self.tpr <= 1, "tpr", "0 to 1")
-        self.require(self.fpr is None or 0 <= self.fpr <= 1, "fpr", "null, or 0 to 1")
+        rates = self.fpr.values() if isinstance(self.fpr, Mapping) else () if self.fpr is None else (self.fpr,)
+        self.require(all(0 <= rate <= 1 for rate in rates), "fpr", "null, or 0 to 1, or such a rate by OOD set")
 
     @property
     def parts(self) -> Mapping[str, Method]:

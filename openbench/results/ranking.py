@@ -142,8 +142,8 @@ def _reasons(
 ) -> tuple[str, ...]:
     """Why a row is not ranked, most serious first; empty if nothing speaks against it."""
     found = []
-    if any(_strategy(record) == "oracle" for record in records):
-        found.append("hyper-parameters chosen on test data (oracle)")
+    if any(_strategy(record).startswith("oracle") for record in records):
+        found.append(f"hyper-parameters chosen on test data ({_strategy(records[0]).replace('_', ' ')})")
     deviations = sorted({str(d) for r in records for d in r.benchmark.get("deviations") or ()})
     if any(record.benchmark.get("pristine") is not True for record in records):
         found.append(f"benchmark not as defined: {'; '.join(deviations) or 'deviations not stated'}")

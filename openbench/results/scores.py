@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 COLUMNS = ("set", "role", "score", "label", "prediction", "correct")
 
 
+def per_set_name(run_id: str, ood_set: str) -> str:
+    """Return the name under which scores are kept that a run chose for one OOD set, those of the ID side included."""
+    return f"{run_id}.{ood_set}"
+
+
 class ScoreStore:
     """One parquet file per run: columns set, role, score, label, prediction, correct; one row per image.
 

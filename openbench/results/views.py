@@ -31,6 +31,7 @@ _EXPLAINED = {
 }
 VIEWS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other", "trials", "counts")
 _PREDICTION_SET = re.compile(r"(\w+?)_(coverage|size|singletons|worst_class)@(.+)")
+_ORACLES = {"oracle": "test data (oracle)", "oracle_per_set": "each OOD test set (oracle per set)"}
 _END = re.compile(r"(.+)_(low|high)")
 
 
@@ -101,7 +102,8 @@ def training_of(record: ResultRecord) -> str:
 def tuned_on(record: ResultRecord) -> str:
     """Return the data on which a tuned run's hyper-parameters were chosen."""
     tune = record.config.get("tune")
-    return "test data (oracle)" if isinstance(tune, Mapping) and tune.get("strategy") == "oracle" else "validation"
+    strategy = tune.get("strategy") if isinstance(tune, Mapping) else None
+    return _ORACLES.get(str(strategy), "validation")
 
 
 def family_of(key: str) -> str:
@@ -119,6 +121,8 @@ def kind_of(key: str) -> Kind:
 def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_value(of)}" for key, of in value.items()) + "}"
     return "[" + ", ".join(map(_value, value)) + "]" if isinstance(value, list | tuple) else str(value)
 
 

@@ -60,7 +60,7 @@ def computing(monkeypatch, record: ResultRecord, faster: ResultRecord | None = N
     def compute(spec, runtime, say):
         if faster is not None:
             store.write(faster)
-        return record, scores()
+        return record, {record.run_id: scores()}
 
     monkeypatch.setattr(engine, "compute", compute)
 

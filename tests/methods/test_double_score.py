@@ -225,6 +225,29 @@ def test_the_oracle_chooses_on_all_test_sets_but_keeps_the_units_of_validation()
     assert Role.OOD_VAL not in {role for role, _, _ in source.asked}
 
 
+def test_a_rate_per_ood_set_bounds_the_choice_on_that_set():
+    method = DoubleScore(Column(0), Column(1), fpr={"n": 0.6, "f": 0.9})
+    for ood, rate in ((NEAR, 0.6), (FAR, 0.9)):
+        found, alone = (
+            weigh(m, {"mu": MUS}, context(Source(), TestSplits(ID_TEST, (ood,))))
+            for m in (method, DoubleScore(Column(0), Column(1), fpr=rate))
+        )
+        assert found.trials == alone.trials
+
+
+@pytest.mark.parametrize(
+    ("on", "message"),
+    [
+        (None, "rates for n, far — the weight is chosen on b — .* tune=oracle_per_set"),
+        (TestSplits(ID_TEST, (NEAR, FAR)), "chosen on n and f"),
+        (TestSplits(ID_TEST, (FAR,)), "no rate for the OOD set 'f' — found n, far"),
+    ],
+)
+def test_rates_per_ood_set_are_refused_where_the_choice_is_not_made_on_one_of_them(on, message):
+    with pytest.raises(ConfigError, match=message):
+        weigh(DoubleScore(Column(0), Column(1), fpr={"n": 0.6, "far": 0.9}), {"mu": MUS}, context(Source(), on))
+
+
 def test_an_infeasible_bound_names_the_bound_and_the_way_out():
     with pytest.raises(MethodError, match=r"no threshold accepts 1 of ID and at most 0 of OOD — raise method.fpr"):
         weigh(DoubleScore(Column(0), Column(1), tpr=1.0, fpr=0.0), {"mu": MUS}, context(Source()))
@@ -242,6 +265,7 @@ def test_the_space_may_name_the_weight_alone():
         ({"mu": float("inf")}, "mu out of range"),
         ({"tpr": 80}, "tpr out of range — found 80 — allowed: 0 to 1"),
         ({"fpr": 1.5}, "fpr out of range"),
+        ({"fpr": {"tin": 21}}, "fpr out of range — found {'tin': 21}"),
         ({"risk": {"k": 3}}, "risk out of range — found {'k': 3} — allowed: a method node"),
     ],
 )

@@ -110,6 +110,7 @@ def not_pristine(record, *deviations):
     [
         (lambda r: not_pristine(r, "tin: dropped"), "benchmark not as defined: tin: dropped"),
         (lambda r: replace(r, config={**r.config, "tune": {"strategy": "oracle"}}), "chosen on test data"),
+        (lambda r: replace(r, config={**r.config, "tune": {"strategy": "oracle_per_set"}}), "(oracle per set)"),
         (lambda r: replace(r, metrics={"id": {"accuracy": 0.5}}), "no AUROC was measured"),
     ],
 )

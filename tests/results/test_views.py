@@ -177,10 +177,15 @@ def test_accuracy_over_validation_and_test_is_that_of_the_pooled_images():
     assert "91.73 % (with validation, n = 10000)" in run_table(record).title
 
 
+def test_hyper_parameters_chosen_per_set_name_the_sets():
+    assert hyper_parameters({"mu": {"tin": 0.1, "mnist": 2.0}}) == "mu={tin: 0.1, mnist: 2}"
+
+
 def test_the_title_says_what_hyper_parameters_were_chosen_on():
     for strategy, expected in (
         ("validation", "tuned on validation: k=5"),
         ("oracle", "tuned on test data (oracle): k=5"),
+        ("oracle_per_set", "tuned on each OOD test set (oracle per set): k=5"),
     ):
         record = make_record(tuned={"k": 5}, config={"seed": 0, "tune": {"strategy": strategy}})
         assert expected in run_table(record).title

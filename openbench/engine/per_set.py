@@ -1,0 +1,99 @@
+"""A bound for each OOD set: hyper-parameters chosen on that set itself, the results of all sets in one record."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from openbench.core.benchmark import Benchmark
+from openbench.core.record import ResultRecord, Value
+from openbench.core.request import Role
+from openbench.metrics.selective import UNABLE
+
+HEADER = (
+    "hyper-parameters chosen for each OOD set on that test set itself (oracle per set): a bound, not a result; each "
+    "set is evaluated by itself, groups are means over sets, and nothing is pooled"
+)
+_SIDES = ("", "full_spectrum/")
+# Of one set alone these say nothing: they compare sets, or belong to scores that the sets do not share.
+_NOT_JOINED = ("n_sets", "n_ood", "pooled_", "f1_threshold")
+
+
+def each_alone(benchmark: Benchmark) -> Iterator[tuple[str, Benchmark]]:
+    """Yield each near and far set's name with the benchmark that has it as its only one."""
+    for name, split in benchmark.near.items():
+        yield name, replace(benchmark, near={name: split}, far={})
+    for name, split in benchmark.far.items():
+        yield name, replace(benchmark, near={}, far={name: split})
+
+
+def joined_record(run_id: str, benchmark: Benchmark, found: Mapping[str, ResultRecord]) -> ResultRecord:
+    """Return one record of the runs on each set: chosen values as {set: value}, trials with their `set`.
+
+    Args:
+        run_id: of the whole.
+        benchmark: with all sets.
+        found: each set's record, by name.
+    """
+    first = next(iter(found.values()))
+    keys = dict.fromkeys(key for record in found.values() for key in record.tuned)
+    chosen = {key: {name: record.tuned[key] for name, record in found.items()} for key in keys}
+    counts = {key: count for record in found.values() for key, count in record.counts.items()}
+    whole = {"digest": benchmark.digest, "pristine": benchmark.pristine, "deviations": list(benchmark.deviations)}
+    return replace(
+        first,
+        run_id=run_id,
+        benchmark=first.benchmark | whole,
+        method=first.method | {"params": first.method["params"] | chosen},
+        tuned=chosen,
+        trials=[{"set": name, **trial} for name, record in found.items() for trial in record.trials],
+        metrics=joined_metrics({name: record.metrics for name, record in found.items()}),
+        header=f"{first.header} · {HEADER}",
+        counts=counts,
+        provenance=_provenance([record.provenance for record in found.values()]),
+    )
+
+
+def joined_metrics(found: Mapping[str, Mapping[str, dict[str, Value]]]) -> dict[str, dict[str, Value]]:
+    """Return the metrics of all sets: each its own, groups as means, and of `id` what all sets have in common."""
+    result: dict[str, dict[str, Value]] = {}
+    for side in _SIDES:
+        parts = {name: metrics for name, metrics in found.items() if f"{side}{name}" in metrics}
+        if not parts:
+            continue
+        result |= {f"{side}{name}": metrics[f"{side}{name}"] for name, metrics in parts.items()}
+        for group in (Role.NEAR.value, Role.FAR.value):
+            members = [metrics[f"{side}{group}"] for metrics in parts.values() if f"{side}{group}" in metrics]
+            if members:
+                result[f"{side}{group}"] = _means(members)
+        first, *rest = (metrics[f"{side}id"] for metrics in parts.values())
+        common = {key: value for key, value in first.items() if all(other.get(key) == value for other in rest)}
+        result[f"{side}id"] = _without(common, ("f1_threshold",))
+    return result
+
+
+def _means(members: list[dict[str, Value]]) -> dict[str, Value]:
+    """The means over the sets of a group; `unable` where one of them is."""
+    means: dict[str, Value] = {"n_sets": len(members), "n_ood": sum(int(m["n_ood"]) for m in members)}
+    for key in _without(members[0], _NOT_JOINED):
+        column = [member[key] for member in members]
+        if not key.endswith(("_low", "_high")):
+            means[key] = UNABLE if UNABLE in column else float(np.mean(np.asarray(column, dtype=np.float64)))
+    return means
+
+
+def _without(values: Mapping[str, Value], beginnings: Iterable[str]) -> dict[str, Value]:
+    return {key: value for key, value in values.items() if not key.startswith(tuple(beginnings))}
+
+
+def _provenance(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """That of the last part, with the time and the passes of all, and the highest memory."""
+    seconds: dict[str, float] = {}
+    memory: dict[str, int] = {}
+    for part in parts:
+        for stage, spent in part.get("seconds", {}).items():
+            seconds[stage] = round(seconds.get(stage, 0.0) + spent, 4)
+        for stage, peak in part.get("peak_mib", {}).items():
+            memory[stage] = max(memory.get(stage, 0), peak)
+    return parts[-1] | {"seconds": seconds, "peak_mib": memory, "passes": sum(part.get("passes", 0) for part in parts)}
