@@ -262,12 +262,34 @@ def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
 
 
 def _trials(record: ResultRecord, decimals: int) -> list[Table]:
-    rows = tuple(
-        (hyper_parameters(t.get("params", {})), t.get("auroc", "unable"), str(t.get("infeasible", "")))
-        for t in record.trials
-    )
-    columns = (Column("hyper-parameters"), Column("validation AUROC ↑", "percent", decimals), Column("infeasible"))
-    return [Table(f"trials · {_title(record, decimals)}", columns, rows, notes=_notes(record))] if rows else []
+    """What each setting came to and which was chosen: by the AUROC, or where there are risks, by these."""
+    if not record.trials:
+        return []
+    data = "validation" if tuned_on(record) == "validation" else "test"
+    by_risk, infeasible = (any(key in trial for trial in record.trials) for key in ("risk", "infeasible"))
+    fields = [("set", Column("set"))] * any("set" in trial for trial in record.trials)
+    if by_risk:
+        fields += [("risk", Column(f"{data} risk ↓", "percent", decimals + 1)), ("threshold", Column("λ", "number"))]
+    fields += [("auroc", Column(f"{data} AUROC ↑", "percent", decimals))]
+    rows = []
+    for trial in record.trials:
+        missing = "unable" if "infeasible" in trial else None
+        cells = [trial.get(key, missing) for key, _ in fields]
+        chosen = "yes" if _is_chosen(trial, record) else ""
+        reason = [str(trial.get("infeasible", ""))] * infeasible
+        rows.append((hyper_parameters(trial.get("params", {})), *cells, chosen, *reason))
+    columns = (Column("hyper-parameters"), *(c for _, c in fields), Column("chosen"), *[Column("infeasible")] * infeasible)
+    rule = "least selective risk, of equal ones the largest AUROC" if by_risk else "largest AUROC"
+    notes = (f"Chosen on {tuned_on(record)}: {rule}.", *_notes(record))
+    return [Table(f"trials · {_title(record, decimals)}", columns, tuple(rows), notes=notes)]
+
+
+def _is_chosen(trial: Mapping[str, Any], record: ResultRecord) -> bool:
+    """Whether a trial's setting is the one that the run went on with, on its set where each set has its own."""
+    chosen = record.tuned
+    if "set" in trial:
+        chosen = {name: values[trial["set"]] for name, values in record.tuned.items()}
+    return bool(chosen) and trial.get("params") == chosen
 
 
 def _counts(record: ResultRecord, decimals: int) -> list[Table]:

@@ -101,7 +101,36 @@ def test_chosen_hyper_parameters_are_shown():
     )
     assert "tuned on validation: k=10" in run_table(record).title
     (trials,) = run_tables(record, "trials")
-    assert trials.texts() == [["k=10", "80.00", ""], ["k=1", "unable", "no"]]
+    assert [c.title for c in trials.columns] == ["hyper-parameters", "validation AUROC ↑", "chosen", "infeasible"]
+    assert trials.texts() == [["k=10", "80.00", "yes", ""], ["k=1", "unable", "", "no"]]
+    assert trials.notes[0] == "Chosen on validation: largest AUROC."
+
+
+def test_trials_of_a_double_score_show_the_risk_that_decided():
+    trials = [
+        {"params": {"mu": 0.0}, "auroc": 0.9, "risk": 0.02, "threshold": -0.5},
+        {"params": {"mu": 0.1}, "auroc": 0.8, "risk": 0.0125, "threshold": 0.25},
+        {"params": {"mu": 9.0}, "infeasible": "no threshold"},
+    ]
+    (table,) = run_tables(make_record(tuned={"mu": 0.1}, trials=trials), "trials")
+    titles = ["hyper-parameters", "validation risk ↓", "λ", "validation AUROC ↑", "chosen", "infeasible"]
+    assert [c.title for c in table.columns] == titles
+    assert table.texts() == [
+        ["mu=0", "2.000", "-0.5", "90.00", "", ""],
+        ["mu=0.1", "1.250", "0.25", "80.00", "yes", ""],
+        ["mu=9", "unable", "unable", "unable", "", "no threshold"],
+    ]
+    assert table.notes[0] == "Chosen on validation: least selective risk, of equal ones the largest AUROC."
+
+
+def test_trials_per_set_name_the_set_and_mark_each_sets_choice():
+    trials = [{"set": s, "params": {"k": k}, "auroc": k / 10} for s in ("a", "c") for k in (5, 9)]
+    config = {"seed": 0, "tune": {"strategy": "oracle_per_set"}}
+    (table,) = run_tables(make_record(tuned={"k": {"a": 5, "c": 9}}, trials=trials, config=config), "trials")
+    assert [c.title for c in table.columns] == ["hyper-parameters", "set", "test AUROC ↑", "chosen"]
+    marked = [(row[1], row[0]) for row in table.rows if row[3] == "yes"]
+    assert marked == [("a", "k=5"), ("c", "k=9")]
+    assert table.notes[0].startswith("Chosen on each OOD test set (oracle per set)")
 
 
 def test_a_benchmark_that_is_not_pristine_lists_its_deviations_under_every_table():
