@@ -256,7 +256,15 @@ def oscr_selective(curve: SelectiveCurve) -> float:
     Reference: Franc, Prusa, Paplham, "Reject option models comprising out-of-distribution detection", 2023,
         arXiv 2307.05199, whose tables call it OSCR. `oscr` divides by all ID inputs instead of the accepted ones.
     """
-    total = 0.0
+    return sum(float(np.dot(joining, accuracy)) for joining, accuracy in accuracy_steps(curve)) / curve.pair.m
+
+
+def accuracy_steps(curve: SelectiveCurve) -> Iterator[tuple[Counts, Floats]]:
+    """Yield (how many OOD inputs join, mean of 1 − R while they do) of the steps of ρ, in ascending order of ρ.
+
+    Args:
+        curve: the pair with 0/1 losses.
+    """
     for a, b, loss in curve.blocks():
         ood = np.flatnonzero(b[1:] > b[:-1])  # steps that add to ρ
         before, within = a[ood], a[ood + 1] - a[ood]
@@ -265,8 +273,7 @@ def oscr_selective(curve: SelectiveCurve) -> float:
         ratio = within / np.maximum(before, 1)
         keeps = np.divide(np.log1p(ratio), ratio, out=np.ones(ood.size), where=ratio > 0)
         keeps[before == 0] = 0.0  # the tie's own accuracy, or 0 where it holds no ID input
-        total += float(np.dot(b[ood + 1] - b[ood], v + (u - v) * keeps))
-    return total / curve.pair.m
+        yield b[ood + 1] - b[ood], v + (u - v) * keeps
 
 
 def ccr_at_fpr(curve: SelectiveCurve, fpr: float) -> float:

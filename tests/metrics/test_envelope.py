@@ -1,0 +1,112 @@
+"""The best weight at every operating point, against scikit-learn, counting by hand and numerical integration."""
+
+import metric_oracles as oracle
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+from openbench.errors import MetricError
+from openbench.metrics.double_score import ScorePair, Standard
+from openbench.metrics.envelope import envelope
+from openbench.metrics.selective import SelectiveCurve, oscr_selective
+
+MUS = [0.0, 0.3, 1.0, 5.0]
+
+
+def drawn(seed, decimals):
+    rng = np.random.default_rng(seed)
+    ids, ood = rng.normal(size=(2, 40)), rng.normal((0.5, 1.5), 1, size=(25, 2)).T
+    losses = (rng.random(40) < 0.3).astype(float)
+    pairs = [ScorePair(*(x if decimals is None else x.round(decimals))) for x in (ids, ood)]
+    return tuple(pairs), losses
+
+
+def total(pair, mu):
+    return np.asarray(pair.risk) + mu * np.asarray(pair.separation)
+
+
+CASES = [(0, None), (1, None), (2, 1), (3, 0)]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("mu", [0.0, 0.7])
+def test_with_one_weight_the_areas_are_those_of_a_single_score(case, mu):
+    sets, losses = drawn(*case)
+    ids, ood = (total(pair, mu) for pair in sets)
+    found, truth = envelope(sets, losses, Standard(), [mu]), np.repeat([1, 0], [40, 25])
+    assert found.auroc == pytest.approx(roc_auc_score(truth, -np.r_[ids, ood]), abs=1e-12)
+    assert found.ap_in == pytest.approx(average_precision_score(truth, -np.r_[ids, ood]), abs=1e-12)
+    assert found.oscr_selective == pytest.approx(oscr_selective(SelectiveCurve.of(ids, losses, ood)), abs=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_point_is_the_best_over_all_weights_and_thresholds(case):
+    sets, losses = drawn(*case)
+    found = envelope(sets, losses, Standard(), MUS)
+    sides = [tuple(total(pair, mu) for pair in sets) for mu in MUS]
+    reached = [(np.sum(a <= t), np.sum(b <= t)) for a, b in sides for t in np.r_[a, b]]
+    for k in range(1, 41):
+        assert found.fpr[k - 1] == min(b for a, b in reached if a >= k) / 25
+    assert found.fpr_at_tpr(0.8) == found.fpr[31]
+    assert found.fpr_at_tpr(0.0) == found.fpr[0]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_auroc_is_the_area_of_the_lowest_of_scikit_learns_curves(case):
+    sets, losses = drawn(*case)
+    middle, lines = (np.arange(40) + 0.5) / 40, []
+    for mu in MUS:
+        ids, ood = (total(pair, mu) for pair in sets)
+        fpr, tpr, _ = roc_curve(np.repeat([1, 0], [40, 25]), -np.r_[ids, ood], drop_intermediate=False)
+        lines.append(np.interp(middle, tpr, fpr))
+    found = envelope(sets, losses, Standard(), MUS)
+    assert found.auroc == pytest.approx(1 - np.min(lines, axis=0).mean(), abs=1e-12)
+
+
+def test_without_ties_accuracy_and_precision_are_the_best_that_any_weight_counts():
+    sets, losses = drawn(0, None)
+    found = envelope(sets, losses, Standard(), MUS)
+    accuracy, precision = np.zeros((len(MUS), 25)), np.zeros((len(MUS), 40))
+    for row, mu in enumerate(MUS):
+        ids, ood = (total(pair, mu) for pair in sets)
+        for j, t in enumerate(np.sort(ood)):
+            accuracy[row, j] = (1 - losses)[ids < t].mean() if (ids < t).any() else 0.0
+        for k, t in enumerate(np.sort(ids)):
+            precision[row, k] = (k + 1) / (k + 1 + np.sum(ood <= t))
+    np.testing.assert_allclose(found.accuracy, accuracy.max(axis=0), atol=1e-12)
+    np.testing.assert_allclose(found.precision, precision.max(axis=0), atol=1e-12)
+
+
+def test_a_further_weight_never_lowers_a_curve():
+    sets, losses = drawn(2, 1)
+    few, many = (envelope(sets, losses, Standard(), mus) for mus in (MUS[:2], MUS))
+    assert np.all(many.fpr <= few.fpr)
+    assert np.all(many.precision >= few.precision)
+    assert np.all(many.accuracy >= few.accuracy)
+
+
+def test_units_of_the_scores_do_not_matter_if_they_are_taken_into_account():
+    sets, losses = drawn(1, None)
+    other = tuple(ScorePair(100 * np.asarray(p.risk) - 7, np.asarray(p.separation) / 50 + 3) for p in sets)
+    one, two = (envelope(s, losses, Standard.of(s[0]), MUS) for s in (sets, other))
+    assert (one.auroc, one.ap_in) == pytest.approx((two.auroc, two.ap_in), abs=1e-12)
+
+
+@pytest.mark.parametrize("mean", [2.0, 3.0])
+def test_the_envelope_of_the_synthetic_problem_is_that_of_numerical_integration(mean):
+    """The separating score there is the likelihood ratio, whose ROC curve no score exceeds (Neyman and Pearson)."""
+    ids, losses, ood = oracle.sample(30_000, 10_000, 0, mean)
+    mus = [0.0, 0.02, 0.05, 0.1, 0.2, 1.0, 1000.0]
+    found = envelope((ids, ood), losses, Standard(), mus)
+    by_integration = [oracle.integrals(lambda p, mu=mu: p.risk + mu * p.separation, mean, 100_001) for mu in mus]
+    assert found.auroc == pytest.approx(oracle.integrals("A", mean, 100_001).auroc, abs=5e-3)
+    assert found.ap_in == pytest.approx(oracle.integrals("A", mean, 100_001).aupr_in, abs=5e-3)
+    grid = np.linspace(0.0005, 0.9995, 1000)
+    lines = [np.interp(grid, found.fpr, 1 - found.risk) for found in by_integration]
+    assert found.oscr_selective == pytest.approx(np.max(lines, axis=0).mean(), abs=5e-3)
+
+
+def test_a_negative_weight_is_refused():
+    sets, losses = drawn(0, None)
+    with pytest.raises(MetricError, match="μ must be finite and ≥ 0"):
+        envelope(sets, losses, Standard(), [-1.0])
