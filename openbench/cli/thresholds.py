@@ -13,17 +13,20 @@ from openbench.cli.score_file import read_sets
 from openbench.cli.tables import print_tables
 from openbench.errors import OpenbenchError
 from openbench.metrics.shared_threshold import shared_thresholds
+from openbench.results.paper_tables import rebench_figures
 from openbench.results.plain import dumps
 from openbench.results.render import FORMATS
 from openbench.results.scores import ScoreStore
 from openbench.results.store import RecordStore
-from openbench.results.thresholds import Scored, group_table, scored_runs, summary_table
+from openbench.results.thresholds import Scored, group_table, scored_runs, summary_tables
 
 _EPILOG = """\
 Each group has a threshold of largest F1. The tables show how far it moves from group to group, and what F1 is lost
-where a group must take the best of the other groups' thresholds, or all groups the same one.
+where a group must take the best of the other groups' thresholds, or all groups the same one. Every collection (the
+cases of the re-benchmark) has tables of its own, with the paper's figures beside ours; GradNorm has both of its
+variants, as the norm and divided by the number of classes, from the scores of either.
 
-  python -m openbench thresholds rebench_case1
+  python -m openbench thresholds rebench_case1 rebench_case2
   python -m openbench thresholds rebench_case3 --groups
   python -m openbench thresholds a_against_b.csv a_against_c.csv
 """
@@ -36,11 +39,11 @@ def main(argv: list[str]) -> int:
     files = [Path(word) for word in arguments.words if word.endswith(_FILES)]
     prefixes = [word for word in arguments.words if not word.endswith(_FILES)]
     methods = [_of_files(files)] if files else []
+    results = arguments.results or paths.results_dir()
     if prefixes:
         cache = arguments.cache or paths.cache_dir()
-        records = RecordStore(arguments.results or paths.results_dir())
-        methods += scored_runs(records, ScoreStore(cache / "scores"), prefixes)
-    tables = [summary_table(methods)]
+        methods += scored_runs(RecordStore(results), ScoreStore(cache / "scores"), prefixes)
+    tables = summary_tables(methods, rebench_figures(results / "reference"))
     tables += [group_table(method) for method in methods] if arguments.groups else []
     print_tables(tables, arguments.format)
     if arguments.json is not None:
@@ -68,7 +71,9 @@ def _write(methods: list[Scored], path: Path) -> None:
     Raises:
         OpenbenchError: the file cannot be written.
     """
-    found = [{"method": m.method, "about": m.about, **asdict(shared_thresholds(m.groups))} for m in methods]
+    found = [
+        {"case": m.case, "method": m.method, "about": m.about, **asdict(shared_thresholds(m.groups))} for m in methods
+    ]
     try:
         path.write_text(dumps({"methods": found}), encoding="utf-8")
     except OSError as error:
@@ -89,7 +94,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
     parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
     parser.add_argument(
-        "--results", type=Path, metavar="DIR", help="folder that holds records/ (default: OPENBENCH_RESULTS, ./results)"
+        "--results",
+        type=Path,
+        metavar="DIR",
+        help="folder that holds records/ and reference/ (default: OPENBENCH_RESULTS, ./results)",
     )
     parser.add_argument(
         "--cache",

@@ -151,3 +151,16 @@ def _rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
             if None in row or None in row.values():
                 raise RecordError(f"{path}, line {number}: more or fewer cells than the first line has columns")
             yield f"{path}, line {number}", row
+
+
+def reference_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each row of a reference file with its place; nothing if there is no such file.
+
+    Args:
+        folder: that of the reference files.
+        name: e.g. `reject_option_table2.csv`.
+
+    Raises:
+        RecordError: a row with more or fewer cells than there are columns.
+    """
+    return _rows(folder, name)

@@ -1,21 +1,26 @@
 """Thresholds of runs on several groups of ID and OOD data, such as the pairs of a collection, from stored scores."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
 
 import numpy as np
+from numpy.typing import NDArray
 
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.errors import RecordError, did_you_mean
 from openbench.metrics.curve import Floats, PooledCurve
-from openbench.metrics.curve_ranking import aupr_out, auroc, fpr_at_tpr
+from openbench.metrics.curve_ranking import aupr_out, auroc, best_f1, fpr_at_tpr
 from openbench.metrics.shared_threshold import SharedThresholds, shared_thresholds
+from openbench.results.kept import Who, by_row, is_per_set
 from openbench.results.scores import ScoreStore
-from openbench.results.table import Column, Table
-from openbench.results.views import hyper_parameters, training_of, tuned_on
+from openbench.results.table import Cell, Column, Table
+from openbench.results.views import hyper_parameters, training_of
 
 Pairs = Mapping[str, tuple[Floats, Floats]]
+Scores = NDArray[np.float32]
+_GRADNORM = "gradnorm"
 _HEADER = (
     "OOD sets of a group thrown together, OOD positive, group means unweighted · F1 at the group's best threshold; "
     "others: best of the other groups' thresholds; single: one threshold for all · FPR@95: OOD positive; AUPR by "
@@ -31,15 +36,27 @@ class Scored:
         method: its name.
         about: hyper-parameters, training, backbone and seed, as far as they are known.
         groups: ID and OOD scores by the group's name.
+        case: the collection that the groups belong to, e.g. `rebench_case1`; empty for benchmarks of their own.
+        of: how many groups the collection has, None if it is none.
+        training: how the backbone was trained.
+        listed_as: the method under whose name the re-benchmark's tables have it; empty if they do not.
     """
 
     method: str
     about: str
     groups: Pairs
+    case: str = ""
+    of: int | None = None
+    training: str = ""
+    listed_as: str = ""
 
 
 def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: Sequence[str]) -> list[Scored]:
-    """Return the runs on benchmarks whose names begin with a prefix, one entry per method, in the order of its name.
+    """Return the runs on benchmarks whose names begin with a prefix, one entry per collection and method, in order.
+
+    Of GradNorm both variants are returned, the norm and the norm divided by the number of classes, whichever was run.
+    Runs whose OOD sets have scores of the ID side of their own (`tune=oracle_per_set`) are left out: what a threshold
+    is shared by are common scores.
 
     Args:
         records: any.
@@ -50,7 +67,7 @@ def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: S
         RecordError: a prefix that no record's benchmark has, or two runs that one row cannot hold.
         CacheError: the scores of a run are not there any more.
     """
-    records = list(records)
+    records = [record for record in records if not is_per_set(record)]
     names = sorted({str(record.benchmark.get("name")) for record in records})
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in names):
@@ -58,25 +75,44 @@ def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: S
                 f"no record of a benchmark '{prefix}…'{did_you_mean(prefix, names)} — found {len(names)} benchmarks"
                 f"{': ' + ', '.join(names[:5]) if names else ''} — run it first, or give files of scores"
             )
-    chosen: dict[tuple[str, str], dict[str, dict[str, ResultRecord]]] = {}
-    # The newest version of a method first: it is the one that is kept.
-    for record in sorted(records, key=lambda r: -int(r.method.get("version", 0))):
-        name = str(record.benchmark.get("name"))
-        if any(name.startswith(prefix) for prefix in prefixes):
-            versions = chosen.setdefault(_who(record), {}).setdefault(name, {})
-            kept = versions.setdefault(str(record.benchmark.get("digest")), record)
-            _check_same_scores(kept, record)
-    return [
-        Scored(method, about, {name: _sides(record, scores) for name, record in _by_group(groups).items()})
-        for (method, about), groups in sorted(chosen.items())
-    ]
+    by_case: dict[str, list[ResultRecord]] = {}
+    for record in records:
+        if any(str(record.benchmark.get("name")).startswith(prefix) for prefix in prefixes):
+            by_case.setdefault(_case(record), []).append(record)
+    found = []
+    for case, members in sorted(by_case.items()):
+        rows = by_row(members)
+        for row, benchmarks in rows.items():
+            groups = _by_group(benchmarks)
+            found.append(_scored(case, row, groups, {name: _sides(r, scores) for name, r in groups.items()}))
+            other = _other_gradnorm(row, groups)
+            if other is not None and other not in rows:
+                rescaled = {name: _sides(r, scores, _rescale) for name, r in groups.items()}
+                found.append(_scored(case, other, groups, rescaled))
+    return sorted(found, key=lambda scored: (scored.case, scored.method, scored.about))
+
+
+def summary_tables(methods: Sequence[Scored], figures: Mapping[tuple[str, str, str], Mapping[str, float]]) -> list[Table]:
+    """Return the summary of each collection, followed by the paper's figures beside ours where it has any.
+
+    Args:
+        methods: at least one group each.
+        figures: from `rebench_figures`.
+    """
+    tables = []
+    for case in dict.fromkeys(scored.case for scored in methods):
+        members = [scored for scored in methods if scored.case == case]
+        tables.append(summary_table(members))
+        if any((case, scored.training, scored.listed_as) in figures for scored in members):
+            tables.append(_beside(members, figures))
+    return tables
 
 
 def summary_table(methods: Sequence[Scored]) -> Table:
     """Return one row per method: means over its groups, and how far its best threshold moves.
 
     Args:
-        methods: at least one group each.
+        methods: of one collection, at least one group each.
 
     Raises:
         MetricError: scores of which no finite best threshold exists.
@@ -90,18 +126,19 @@ def summary_table(methods: Sequence[Scored]) -> Table:
     rows = []
     for scored in methods:
         found = shared_thresholds(scored.groups)
-        curves = [PooledCurve.of(*pair) for pair in scored.groups.values()]
-        f1 = list(found.groups.values())
+        f1, measured = list(found.groups.values()), _means(scored)
         others = [group.others for group in f1 if group.others is not None]
         means = [
-            float(np.mean([group.own for group in f1])),
+            measured["f1"],
             float(np.mean(others)) if others else None,
             float(np.mean([group.single for group in f1])),
-            *(float(np.mean([m(c) for c in curves])) for m in (auroc, fpr_at_tpr, lambda c: aupr_out(c).trapezoid)),
+            *(measured[key] for key in ("auroc", "fpr95", "aupr")),
         ]
         spread = (found.variance, found.std, found.range, found.relative_std)
-        rows.append((scored.method, scored.about, len(curves), *means, *spread))
-    return Table("thresholds over groups", columns, tuple(rows), _HEADER)
+        rows.append((scored.method, scored.about, len(f1), *means, *spread))
+    case = methods[0].case
+    title = f"thresholds over groups{f' · {case}' if case else ''}"
+    return Table(title, columns, tuple(rows), _HEADER, _lacking(methods))
 
 
 def group_table(scored: Scored) -> Table:
@@ -120,30 +157,89 @@ def group_table(scored: Scored) -> Table:
         Column("single F1 ↑", "percent"),
     )
     rows = tuple((name, g.threshold, g.own, g.others_threshold, g.others, g.single) for name, g in found.groups.items())
-    title = f"{scored.method}{f' ({scored.about})' if scored.about else ''}"
+    title = f"{f'{scored.case} · ' if scored.case else ''}{scored.method}{f' ({scored.about})' if scored.about else ''}"
     return Table(f"{title} · single threshold {found.single_threshold:.4g}", columns, rows, _HEADER)
 
 
-def _check_same_scores(kept: ResultRecord, other: ResultRecord) -> None:
-    """Refuse a run beside that which a row keeps, unless it has the same scores or the method has changed since."""
-    # Runs that differ in their choice of metrics only have the same scores: one of them is enough.
-    made = [(r.method.get("params"), r.backbone.get("digest")) for r in (kept, other)]
-    if made[0] != made[1] and kept.method.get("version") == other.method.get("version"):
-        raise RecordError(
-            f"benchmark '{kept.benchmark.get('name')}': the runs {kept.run_id} and {other.run_id} of method "
-            f"'{kept.method.get('name')}' differ in the parameters chosen or in the network, which tells no rows apart "
-            "— keep the records of each sweep in a folder of their own, and give it as --results"
-        )
+def _case(record: ResultRecord) -> str:
+    """The collection whose group a benchmark is; empty if it is none."""
+    node, name = record.config.get("benchmark"), str(record.benchmark.get("name"))
+    group = node.get("group") if isinstance(node, Mapping) else None
+    return name.removesuffix(f"_{group}") if group and name.endswith(f"_{group}") else ""
 
 
-def _who(record: ResultRecord) -> tuple[str, str]:
-    parts = [
-        hyper_parameters(record.method.get("params", {})) if not record.tuned else f"tuned on {tuned_on(record)}",
-        training_of(record),
-        str(record.backbone.get("name")),
-        f"seed {record.config.get('seed')}",
-    ]
-    return str(record.method.get("name")), " · ".join(part for part in parts if part)
+def _number_of_groups(record: ResultRecord) -> int | None:
+    """How many groups a record's collection has."""
+    node = record.config.get("benchmark")
+    collection = node.get("collection") if isinstance(node, Mapping) else None
+    if not isinstance(collection, Mapping):
+        return None
+    n, inside = len(collection["declared"]), int(collection["id"])
+    return comb(n, inside) * comb(n - inside, int(collection["ood"]))
+
+
+def _scored(case: str, row: Who, groups: Mapping[str, ResultRecord], pairs: Pairs) -> Scored:
+    first = next(iter(groups.values()))
+    sums = row.method == _GRADNORM and "mean=True" not in row.params  # the paper divides by the number of classes
+    return Scored(
+        method=row.method,
+        about=row.about,
+        groups=pairs,
+        case=case,
+        of=_number_of_groups(first) if case else None,
+        training=training_of(first),
+        listed_as="" if sums else row.method,
+    )
+
+
+def _other_gradnorm(row: Who, groups: Mapping[str, ResultRecord]) -> Who | None:
+    """The row of the variant of GradNorm that was not run; None of other methods, or if classes are not known."""
+    params = next(iter(groups.values())).method.get("params", {})
+    known = all(record.backbone.get("num_classes") for record in groups.values())
+    if row.method != _GRADNORM or "mean" not in params or not known:
+        return None
+    return row._replace(params=hyper_parameters({**params, "mean": not params["mean"]}))
+
+
+def _rescale(scores: Scores, record: ResultRecord) -> Scores:
+    """Scores of one variant of GradNorm as those of the other, which is it divided by the number of classes."""
+    classes = np.float32(record.backbone["num_classes"])
+    return scores * classes if record.method["params"]["mean"] else scores / classes
+
+
+def _beside(methods: Sequence[Scored], figures: Mapping[tuple[str, str, str], Mapping[str, float]]) -> Table:
+    """Means over groups beside those of the paper."""
+    columns = [Column("method"), Column("run"), Column("groups", "count")]
+    for name in ("F1 ↑", "AUROC ↑", "FPR@95 ↓", "AUPR-out ↑"):
+        columns += [Column(name, "percent"), Column("paper", "percent")]
+    rows = []
+    for scored in methods:
+        printed = figures.get((scored.case, scored.training, scored.listed_as), {})
+        cells: list[Cell] = [scored.method, scored.about, len(scored.groups)]
+        for key, value in _means(scored).items():
+            cells += [value, printed.get(key)]
+        rows.append(tuple(cells))
+    notes = ("paper: Re-benchmarking OOD detection (OpenReview VkPuKTKH2Gx), tables 1 to 3, printed to two digits.",)
+    return Table(f"{methods[0].case} beside the paper", tuple(columns), tuple(rows), notes=(*notes, *_lacking(methods)))
+
+
+def _means(scored: Scored) -> dict[str, float]:
+    """Means over groups by the names of the paper's figures."""
+    curves = [PooledCurve.of(*pair) for pair in scored.groups.values()]
+    measures: dict[str, Callable[[PooledCurve], float]] = {
+        "f1": lambda curve: best_f1(curve).f1,
+        "auroc": auroc,
+        "fpr95": fpr_at_tpr,
+        "aupr": lambda curve: aupr_out(curve).trapezoid,
+    }
+    return {key: float(np.mean([measure(curve) for curve in curves])) for key, measure in measures.items()}
+
+
+def _lacking(methods: Sequence[Scored]) -> tuple[str, ...]:
+    """A note where a row has fewer groups than its collection."""
+    of = methods[0].of
+    lacking = of is not None and any(len(scored.groups) < of for scored in methods)
+    return (f"{methods[0].case} has {of} groups; rows with fewer are means over those that were run.",) * lacking
 
 
 def _by_group(groups: Mapping[str, Mapping[str, ResultRecord]]) -> dict[str, ResultRecord]:
@@ -155,8 +251,12 @@ def _by_group(groups: Mapping[str, Mapping[str, ResultRecord]]) -> dict[str, Res
     return found
 
 
-def _sides(record: ResultRecord, scores: ScoreStore) -> tuple[Floats, Floats]:
+def _sides(
+    record: ResultRecord, scores: ScoreStore, change: Callable[[Scores, ResultRecord], Scores] | None = None
+) -> tuple[Floats, Floats]:
     splits = scores.read(record.run_id)
-    inside = [split.scores for split in splits if split.role == Role.ID_TEST]
-    outside = [split.scores for split in splits if split.role in (Role.NEAR, Role.FAR)]
-    return np.concatenate(inside).astype(np.float64), np.concatenate(outside).astype(np.float64)
+    sides = []
+    for roles in ((Role.ID_TEST,), (Role.NEAR, Role.FAR)):
+        joined = np.concatenate([split.scores for split in splits if split.role in roles])
+        sides.append((joined if change is None else change(joined, record)).astype(np.float64))
+    return sides[0], sides[1]

@@ -13,7 +13,7 @@ from openbench.core.scores import SplitScores
 from openbench.errors import CacheError, RecordError
 from openbench.results.scores import ScoreStore
 from openbench.results.store import RecordStore
-from openbench.results.thresholds import Scored, group_table, scored_runs, summary_table
+from openbench.results.thresholds import Scored, group_table, scored_runs, summary_table, summary_tables
 
 
 def split(name, role, scores):
@@ -146,6 +146,113 @@ def test_what_is_missing_is_named(runs):
     scores.path(records[0].run_id).unlink()
     with pytest.raises(CacheError, match=f"scores of run {records[0].run_id} not found"):
         scored_runs(records, scores, ["case"])
+
+
+def grouped(record, case, group, **backbone):
+    """The record as that of a group of a collection of three sets, one ID and one OOD."""
+    node = {"group": group, "collection": {"declared": ["a", "b", "c"], "id": 1, "ood": 1, "sets": {}}}
+    return replace(
+        record,
+        benchmark={**record.benchmark, "name": f"{case}_{group}"},
+        config={**record.config, "benchmark": node},
+        backbone={**record.backbone, **backbone},
+    )
+
+
+def test_collections_have_tables_of_their_own(runs):
+    records, scores, _ = runs
+    names = [("case_1", "a_vs_b"), ("case_1", "b_vs_a"), ("case_2", "a_vs_b")]
+    cases = [grouped(r, *name) for r, name in zip(records[:3], names, strict=True)]
+    found = scored_runs(cases, scores, ["case"])
+    assert [(s.case, list(s.groups)) for s in found] == [
+        ("case_1", ["case_1_a_vs_b", "case_1_b_vs_a"]),
+        ("case_2", ["case_2_a_vs_b"]),
+    ]
+    first, second = summary_tables(found, {})
+    assert (first.title, second.title) == ("thresholds over groups · case_1", "thresholds over groups · case_2")
+    assert (first.rows[0][2], second.rows[0][2]) == (2, 1)
+    assert first.notes == ("case_1 has 6 groups; rows with fewer are means over those that were run.",)
+
+
+@pytest.fixture
+def gradnorm(runs):
+    """Runs of the norm itself on two groups with 3 and 7 classes."""
+    records, scores, sides = runs
+    found = [
+        grouped(with_method(r, "gradnorm", mean=False), "case_1", group, num_classes=classes)
+        for r, group, classes in zip(records[:2], ("a_vs_b", "b_vs_a"), (3, 7), strict=True)
+    ]
+    for old, new in zip(records, found, strict=False):
+        scores.write(new.run_id, scores.read(old.run_id))
+    return found, scores, [sides["knn", name] for name in ("case_a", "case_b")]
+
+
+def test_both_variants_of_gradnorm_come_from_one_run(gradnorm):
+    records, scores, sides = gradnorm
+    plain, mean = scored_runs(records, scores, ["case_1"])
+    assert [s.about.split(" · ")[0] for s in (plain, mean)] == ["mean=False", "mean=True"]
+    for name, pair, classes in zip(plain.groups, sides, (3, 7), strict=True):
+        for got, scaled, raw in zip(plain.groups[name], mean.groups[name], pair, strict=True):
+            np.testing.assert_array_equal(got, raw)
+            np.testing.assert_array_equal(scaled, (raw / np.float32(classes)).astype(np.float64))
+    # Division by another number in each group moves the thresholds apart, and no F1 of a group's own.
+    first, second = (dict(zip([c.title for c in t.columns], t.rows[0], strict=True)) for t in map(_summary, (plain, mean)))
+    assert first["F1 ↑"] == second["F1 ↑"]
+    assert first["threshold std"] != second["threshold std"]
+
+
+def _summary(scored):
+    return summary_table([scored])
+
+
+def test_the_norm_comes_from_a_run_of_the_mean(gradnorm):
+    records, scores, sides = gradnorm
+    params = {"params": {"mean": True}}
+    plain, mean = scored_runs([replace(r, method={**r.method, **params}) for r in records], scores, ["case_1"])
+    assert [s.about.split(" · ")[0] for s in (plain, mean)] == ["mean=False", "mean=True"]
+    np.testing.assert_allclose(plain.groups["case_1_b_vs_a"][0], 7 * sides[1][0], rtol=1e-6)
+
+
+def test_a_variant_that_was_run_is_not_derived(gradnorm):
+    records, scores, _ = gradnorm
+    run = [
+        replace(r, run_id=f"{i}" * 16, method={**r.method, "params": {"mean": True}}) for i, r in enumerate(records)
+    ]
+    for old, new in zip(records, run, strict=True):
+        scores.write(new.run_id, scores.read(old.run_id))
+    plain, mean = scored_runs([*records, *run], scores, ["case_1"])
+    np.testing.assert_array_equal(plain.groups["case_1_a_vs_b"][0], mean.groups["case_1_a_vs_b"][0])
+
+
+def test_the_papers_figures_stand_beside_the_variant_that_it_used(gradnorm):
+    records, scores, _ = gradnorm
+    figures = {("case_1", "cross_entropy", "gradnorm"): {"f1": 0.82, "auroc": 0.73, "fpr95": 0.53, "aupr": 0.76}}
+    own, beside = summary_tables(scored_runs(records, scores, ["case_1"]), figures)
+    plain, mean = (dict(zip([c.title for c in beside.columns[:4]], row, strict=False)) for row in beside.rows)
+    assert [row[4::2] for row in beside.rows] == [(None,) * 4, (0.82, 0.73, 0.53, 0.76)]
+    assert plain["F1 ↑"] == mean["F1 ↑"] == own.rows[0][3]
+
+
+def test_outlier_exposure_is_told_from_cross_entropy(runs):
+    records, scores, _ = runs
+    made = [
+        grouped(with_method(r, "msp"), "case_1", "a_vs_b", training=training)
+        for r, training in zip(records, ("cross_entropy", "outlier_exposure"), strict=False)
+    ]
+    for old, new in zip(records, made, strict=False):
+        scores.write(new.run_id, scores.read(old.run_id))
+    values = {"auroc": 0.7, "fpr95": 0.5, "aupr": 0.7}
+    figures = {("case_1", t, "msp"): {"f1": f1, **values} for t, f1 in (("cross_entropy", 0.74), ("outlier_exposure", 0.79))}
+    _, beside = summary_tables(scored_runs(made, scores, ["case_1"]), figures)
+    assert [row[4] for row in beside.rows] == [0.74, 0.79]
+
+
+def test_runs_without_common_scores_of_the_id_side_are_left_out(runs):
+    records, scores, _ = runs
+    config = {**records[0].config, "tune": {"strategy": "oracle_per_set"}}
+    per_set = replace(records[0], run_id="e" * 16, tuned={"k": {"b": 5, "c": 9}}, config=config)
+    found = scored_runs([*records, per_set], scores, ["case_a"])
+    assert [s.method for s in found] == ["knn", "msp"]
 
 
 def test_a_group_table_shows_each_groups_thresholds():
