@@ -40,6 +40,7 @@ COMMANDS = {
     "verify": Command("openbench.cli.verify:main", "compute a record again and say whether its numbers come out"),
     "evaluate": Command("openbench.cli.evaluate:main", "every table from a file of scores, whatever made them"),
     "thresholds": Command("openbench.cli.thresholds:main", "how far the best threshold moves over groups of data"),
+    "risk": Command("openbench.cli.risk:main", "methods compared by selective risk at a common TPR and FPR"),
     "leaderboard": Command("openbench.cli.leaderboard:main", "regenerate the leaderboard from the records"),
     "list": Command("openbench.cli.listing:main", "what can be chosen: methods, benchmarks, backbones, …"),
     "show": Command("openbench.cli.listing:show", "one method, config or record in full"),

@@ -1,0 +1,114 @@
+"""`risk`: methods compared as the reject-option paper does, from the kept scores of their runs."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from openbench import paths
+from openbench.cli.exits import OK
+from openbench.cli.tables import print_tables
+from openbench.errors import OpenbenchError
+from openbench.metrics.curve import check_rate
+from openbench.results.paper_tables import rejection_figures
+from openbench.results.plain import dumps
+from openbench.results.rejection import Comparison, compare, contenders
+from openbench.results.rejection_tables import rejection_tables
+from openbench.results.render import FORMATS
+from openbench.results.scores import ScoreStore
+from openbench.results.store import RecordStore
+
+_EPILOG = """\
+For each OOD set, ρ_max is the largest share of OOD that one of the methods accepts where it accepts 80 % of ID; the
+selective risk of every method is then the least at that TPR and FPR. Beside it the paper's figures (table 2 of arXiv
+2307.05199), on its benchmarks. Of a double score that the paper weighs in-sample, msp+knn has at every operating point
+the best weight; its honest counterpart is the method knn_msp, whose weight is chosen on validation.
+
+  python -m openbench risk cifar10_rejection
+  python -m openbench risk cifar10_rejection --methods msp,mls,odin,react,knn,vim --double msp+knn --double msp+vim
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line `argv` and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    tpr = check_rate(arguments.tpr, "--tpr")
+    doubles = [_parts(text) for text in arguments.double]
+    results = arguments.results or paths.results_dir()
+    scores = ScoreStore((arguments.cache or paths.cache_dir()) / "scores")
+    methods = [name for name in arguments.methods.split(",") if name]
+    found = contenders(RecordStore(results), scores, arguments.benchmark, methods)
+    figures = rejection_figures(results / "reference")
+    published = {key[1:]: figure for key, figure in figures.items() if key[0] == arguments.benchmark}
+    compared = {digest: compare(rows, tpr, doubles) for digest, rows in found.items()}
+    tables = []
+    for digest, comparisons in compared.items():
+        version = f" ({digest[:8]})" if len(compared) > 1 else ""
+        title, deviations = f"{arguments.benchmark}{version}", found[digest][0].deviations
+        tables += rejection_tables(title, comparisons, published, deviations)
+    print_tables(tables, arguments.format)
+    if arguments.json is not None:
+        _write(compared, arguments.json)
+        print(f"written {arguments.json}", file=sys.stderr)
+    return OK
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """The two methods of a double score, as `risk+ood`."""
+    risk, plus, ood = text.partition("+")
+    if not (risk and plus and ood) or "+" in ood:
+        raise OpenbenchError(
+            f"--double {text} — found {text!r} — allowed: two methods joined by '+', that which finds misclassified "
+            "inputs first, e.g. msp+knn"
+        )
+    return risk, ood
+
+
+def _write(compared: Mapping[str, list[Comparison]], path: Path) -> None:
+    """Write every number by the benchmark's digest.
+
+    Raises:
+        OpenbenchError: the file cannot be written.
+    """
+    plain = {digest: [asdict(comparison) for comparison in comparisons] for digest, comparisons in compared.items()}
+    try:
+        path.write_text(dumps(plain), encoding="utf-8")
+    except OSError as error:
+        raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m openbench risk",
+        description="Compare methods by their selective risk where all accept as much of ID and of OOD.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("benchmark", metavar="BENCHMARK", help="name of a benchmark with records")
+    parser.add_argument(
+        "--methods", default="", metavar="A,B", help="which methods to compare, in this order (default: all)"
+    )
+    parser.add_argument("--tpr", type=float, default=0.8, metavar="RATE", help="share of ID accepted (default: 0.8)")
+    parser.add_argument(
+        "--double",
+        action="append",
+        default=[],
+        metavar="RISK+OOD",
+        help="also a double score of two of them at the best weight of every operating point; may be repeated",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
+    parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="DIR",
+        help="folder that holds records/ and reference/ (default: OPENBENCH_RESULTS, ./results)",
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="folder that holds scores/ (default: OPENBENCH_CACHE, ~/.cache/openbench)",
+    )
+    return parser

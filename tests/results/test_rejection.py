@@ -1,0 +1,251 @@
+"""Methods compared as reject options, against counting at every threshold and scikit-learn."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from records import make_record, with_method
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from openbench.__main__ import main
+from openbench.core.request import Role
+from openbench.core.scores import SplitScores
+from openbench.errors import RecordError
+from openbench.metrics.double_score import DEFAULT_MUS
+from openbench.metrics.selective import SelectiveCurve, oscr_selective
+from openbench.results.paper_tables import RejectionFigure
+from openbench.results.rejection import compare, contenders
+from openbench.results.rejection_tables import rejection_tables
+from openbench.results.scores import ScoreStore, per_set_name
+from openbench.results.store import RecordStore
+
+N, SETS = 60, {"a": 40, "b": 50, "c": 45}
+LABELS = np.arange(N) % 3
+PREDICTIONS = np.where(np.arange(N) % 5 == 0, (LABELS + 1) % 3, LABELS)
+
+
+def split(name, role, scores, predictions=None):
+    n = len(scores)
+    labels = LABELS[:n] if role.is_id else np.full(n, -1)
+    predictions = labels if predictions is None else predictions
+    return SplitScores(name, role, np.asarray(scores, np.float32), labels, predictions)
+
+
+def splits(seed, sets=SETS):
+    """Scores of one run: wrong predictions and OOD inputs lie higher, by how much depends on the seed."""
+    rng = np.random.default_rng(seed)
+    wrong = LABELS != PREDICTIONS
+    parts = [split("toy", Role.ID_TEST, rng.normal(1.5 * wrong, 1), PREDICTIONS)]
+    parts += [split("toy", Role.ID_VAL, rng.normal(0.2, 2, 30)), split("v", Role.OOD_VAL, rng.normal(1, 1, 20))]
+    for index, (name, n) in enumerate(sets.items()):
+        parts.append(split(name, Role.FAR if name == "c" else Role.NEAR, rng.normal(0.7 + 0.4 * index, 1, n)))
+    return parts
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ScoreStore(tmp_path / "cache" / "scores")
+
+
+@pytest.fixture
+def runs(store):
+    """Records of three methods with kept scores, and these scores by method."""
+    records, kept = [], {}
+    for seed, method in enumerate(("knn", "msp", "vim")):
+        record = with_method(make_record(), method)
+        kept[method] = splits(seed)
+        store.write(record.run_id, kept[method])
+        records.append(record)
+    return records, kept
+
+
+def oracle(record, strategy, values):
+    config = {**record.config, "tune": {"strategy": strategy}}
+    return replace(record, run_id="e" * 16, config=config, tuned={"k": values})
+
+
+def sides(parts, name):
+    """Scores of ID test, whether its predictions are wrong, and scores of an OOD set."""
+    by_name = {(s.role, s.name): s for s in parts}
+    (ood,) = (s for s in parts if s.name == name)
+    return by_name[Role.ID_TEST, "toy"].scores.astype(float), LABELS != PREDICTIONS, ood.scores.astype(float)
+
+
+def fpr_at_tpr(inside, outside, tpr):
+    truth = np.repeat([1, 0], [len(inside), len(outside)])
+    fpr, found, _ = roc_curve(truth, -np.r_[inside, outside], drop_intermediate=False)
+    return fpr[np.argmax(found >= tpr)]
+
+
+def least_risk(inside, wrong, outside, tpr, fpr):
+    found = [
+        wrong[inside <= t].mean()
+        for t in np.r_[inside, outside]
+        if np.mean(inside <= t) >= tpr and np.mean(outside <= t) <= fpr
+    ]
+    return min(found, default="unable")
+
+
+def the(found):
+    """The rows of the only version of the benchmark."""
+    ((_, rows),) = found.items()
+    return rows
+
+
+@pytest.mark.parametrize("tpr", [0.8, 0.5])
+def test_every_method_is_judged_at_the_largest_fpr_among_them(runs, store, tpr):
+    records, kept = runs
+    compared = compare(the(contenders(records, store, "toy")), tpr)
+    assert [c.ood for c in compared] == ["a", "b", "c"]
+    for comparison in compared:
+        by_method = {method: sides(parts, comparison.ood) for method, parts in kept.items()}
+        shares = {m: fpr_at_tpr(inside, outside, tpr) for m, (inside, _, outside) in by_method.items()}
+        assert (comparison.max_fpr, comparison.decided_by) == (max(shares.values()), max(shares, key=shares.get))
+        for row in comparison.rows:
+            inside, wrong, outside = by_method[row.who.method]
+            truth = np.repeat([0, 1], [len(inside), len(outside)])
+            assert row.fpr == shares[row.who.method]
+            assert row.risk == least_risk(inside, wrong, outside, tpr, comparison.max_fpr)
+            assert row.auroc == pytest.approx(roc_auc_score(truth, np.r_[inside, outside]), abs=1e-12)
+            assert row.oscr == oscr_selective(SelectiveCurve.of(inside, wrong.astype(float), outside))
+
+
+def test_the_order_is_that_in_which_methods_are_named(runs, store):
+    (comparison, *_) = compare(the(contenders(runs[0], store, "toy", ["vim", "msp"])), 0.8)
+    assert [row.who.method for row in comparison.rows] == ["vim", "msp"]
+
+
+@pytest.mark.parametrize("strategy", ["oracle", "oracle_per_set"])
+def test_what_was_chosen_on_test_data_has_no_say_in_the_bound(runs, store, strategy):
+    records, _ = runs
+    bad = oracle(records[0], strategy, {"a": 1, "b": 1, "c": 1})
+    terrible = [replace(s, scores=-s.scores) if s.role in (Role.NEAR, Role.FAR) else s for s in splits(0)]
+    store.write(bad.run_id, terrible)
+    for name in SETS:
+        store.write(per_set_name(bad.run_id, name), terrible)
+    alone = compare(the(contenders(records, store, "toy")), 0.8)
+    with_bad = compare(the(contenders([*records, bad], store, "toy")), 0.8)
+    assert [c.max_fpr for c in with_bad] == [c.max_fpr for c in alone]
+    assert [[row.in_sample for row in c.rows].count(True) for c in with_bad] == [1, 1, 1]
+    (only,) = {c.decided_by for c in compare(the(contenders([bad], store, "toy")), 0.8)}
+    assert only == "knn"
+
+
+def test_a_run_with_a_choice_per_set_has_scores_of_its_own_for_each(runs, store):
+    record = oracle(runs[0][0], "oracle_per_set", {"a": 1, "b": 2, "c": 3})
+    kept = {name: splits(seed, {name: n}) for seed, (name, n) in enumerate(SETS.items(), start=7)}
+    for name, parts in kept.items():
+        store.write(per_set_name(record.run_id, name), parts)
+    for comparison in compare(the(contenders([record], store, "toy")), 0.8):
+        inside, _, outside = sides(kept[comparison.ood], comparison.ood)
+        assert comparison.rows[0].fpr == fpr_at_tpr(inside, outside, 0.8)
+
+
+def test_a_double_score_has_the_best_weight_of_every_point(runs, store):
+    records, kept = runs
+    for comparison in compare(the(contenders(records, store, "toy")), 0.8, [("msp", "knn")]):
+        *_, double = comparison.rows
+        assert (double.who.method, double.in_sample) == ("msp+knn", True)
+        (r, wrong, r_ood), (g, _, g_ood) = (sides(kept[m], comparison.ood) for m in ("msp", "knn"))
+        r_val, g_val = (next(s.scores for s in kept[m] if s.role == Role.ID_VAL).astype(float) for m in ("msp", "knn"))
+        combined = [
+            tuple(
+                (x - r_val.mean()) / r_val.std() + mu * (y - g_val.mean()) / g_val.std()
+                for x, y in ((r, g), (r_ood, g_ood))
+            )
+            for mu in DEFAULT_MUS
+        ]
+        risks = [least_risk(a, wrong, b, 0.8, comparison.max_fpr) for a, b in combined]
+        assert double.risk == min(risk for risk in risks if risk != "unable")
+        assert double.fpr == min(fpr_at_tpr(a, b, 0.8) for a, b in combined)
+        areas = [roc_auc_score(np.repeat([0, 1], [len(a), len(b)]), np.r_[a, b]) for a, b in combined]
+        assert double.auroc >= max(areas)
+
+
+def test_a_double_score_needs_both_methods_on_one_network(runs, store):
+    records, _ = runs
+    rows = the(contenders(records, store, "toy"))
+    with pytest.raises(RecordError, match=r"msp\+odin: no run of odin — compared: knn, msp, vim"):
+        compare(rows, 0.8, [("msp", "odin")])
+    other = [replace(row, weights="other") if row.who.method == "knn" else row for row in rows]
+    with pytest.raises(RecordError, match=r"msp\+knn: no runs of the two on the same network"):
+        compare(other, 0.8, [("msp", "knn")])
+
+
+def test_what_is_missing_is_named(runs, store):
+    with pytest.raises(RecordError, match=r"no record of benchmark 'tow'; did you mean 'toy'\? — found toy"):
+        contenders(runs[0], store, "tow")
+    with pytest.raises(RecordError, match="no record of method 'vin' on benchmark 'toy'; did you mean 'vim'"):
+        contenders(runs[0], store, "toy", ["vin"])
+
+
+def test_a_benchmark_without_a_classifier_has_no_selective_risk(runs, store):
+    metrics = {**runs[0][0].metrics, "id": {"n_id": 60}}
+    with pytest.raises(RecordError, match="has one class, so no prediction can be wrong"):
+        contenders([replace(runs[0][0], metrics=metrics)], store, "toy")
+
+
+def test_versions_of_a_benchmark_are_kept_apart(runs, store):
+    records, _ = runs
+    smaller = replace(records[0], run_id="f" * 16, benchmark={**records[0].benchmark, "digest": "bbbb"})
+    store.write(smaller.run_id, splits(9))
+    found = contenders([*records, smaller], store, "toy")
+    assert {digest: len(rows) for digest, rows in found.items()} == {"aaaa": 3, "bbbb": 1}
+
+
+FIGURES = {
+    ("a", "msp"): RejectionFigure(0.8, 0.21, 0.00676, 0.871, 0.977),
+    ("a", "knn_msp"): RejectionFigure(0.8, 0.21, 0.00652, 0.896, 0.976),
+}
+
+
+def test_the_papers_figures_stand_beside_ours(runs, store):
+    compared = compare(the(contenders(runs[0], store, "toy")), 0.8, [("msp", "knn")])
+    first, second, _ = rejection_tables("toy", compared, FIGURES, ["tin: dropped"])
+    titles = [c.title for c in first.columns]
+    rows = {row[0]: row for row in first.rows}
+    papers = [i for i, title in enumerate(titles) if title == "paper"]
+    assert [rows["msp"][i] for i in papers] == [0.00676, 0.871, 0.977]
+    assert [rows["msp+knn †"][i] for i in papers] == [0.00652, 0.896, 0.976]
+    assert [rows["vim"][i] for i in papers] == [None] * 3
+    assert "there ρ_max = 21 %" in first.notes[-1]
+    assert "paper" not in [c.title for c in second.columns]
+    (comparison, *_) = compare(the(contenders(runs[0], store, "toy")), 0.7)
+    (other,) = rejection_tables("toy", [comparison], FIGURES)
+    assert "paper" not in [c.title for c in other.columns]
+
+
+def test_the_bound_and_deviations_are_stated(runs, store):
+    compared = compare(the(contenders(runs[0], store, "toy")), 0.8)
+    tables = rejection_tables("toy", compared, {}, ["tin: dropped"])
+    assert f"ρ_max = {100 * compared[0].max_fpr:.2f} % (by {compared[0].decided_by})" in tables[0].title
+    assert tables[-1].notes == ("Not the benchmark as defined: tin: dropped.",)
+    assert "cross_entropy · tiny · seed 0" in tables[0].title
+
+
+def test_the_command_prints_a_table_per_set_and_writes_the_numbers(runs, store, tmp_path, capsys):
+    for record in runs[0]:
+        RecordStore(tmp_path / "results").write(record)
+    where = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
+    out = tmp_path / "out.json"
+    assert main(["risk", "toy", "--methods", "msp,knn", "--double", "msp+knn", "--json", str(out), *where]) == 0
+    printed = capsys.readouterr().out
+    assert [printed.count(text) for text in ("against a", "against b", "against c", "msp+knn †")] == [1, 1, 1, 3]
+    compared = compare(the(contenders(runs[0], store, "toy", ["msp", "knn"])), 0.8, [("msp", "knn")])
+    written = json.loads(out.read_text())["aaaa"]
+    assert [s["max_fpr"] for s in written] == [c.max_fpr for c in compared]
+    assert [r["auroc"] for r in written[0]["rows"]] == [r.auroc for r in compared[0].rows]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--double", "msp"], "--double msp — found 'msp' — allowed: two methods joined by '+'"),
+        (["--double", "a+b+c"], "allowed: two methods joined by '+'"),
+        (["--tpr", "80"], "--tpr is out of range — found 80.0"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message, tmp_path, capsys):
+    assert main(["risk", "toy", "--results", str(tmp_path), *arguments]) == 2
+    assert message in capsys.readouterr().err
