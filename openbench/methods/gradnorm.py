@@ -21,7 +21,8 @@ class GradNorm(Method):
 
     Args:
         temperature: T > 0; the paper's default is 1.
-        mean: divide by the number of classes, so that scores of models with different C compare.
+        mean: divide by the number of classes, so that scores of models with different C compare, as in the re-benchmark
+            (OpenReview VkPuKTKH2Gx). Within one model nothing changes; `thresholds` shows both from either run.
 
     Raises:
         MethodError: a temperature that is not positive.
