@@ -14,24 +14,26 @@ class Who(NamedTuple):
     Args:
         method: what users type after `method=`.
         params: its hyper-parameters, or on what data they were chosen.
-        network: training, backbone and seed.
+        training: how the network was trained.
+        network: backbone and seed.
     """
 
     method: str
     params: str
+    training: str
     network: str
 
     @property
     def about(self) -> str:
         """All but the method's name."""
-        return " · ".join(part for part in (self.params, self.network) if part)
+        return " · ".join(part for part in self[1:] if part)
 
 
 def who(record: ResultRecord) -> Who:
     """Return the row that a run belongs to."""
     params = hyper_parameters(record.method.get("params", {})) if not record.tuned else f"tuned on {tuned_on(record)}"
-    network = (training_of(record), str(record.backbone.get("name")), f"seed {record.config.get('seed')}")
-    return Who(str(record.method.get("name")), params, " · ".join(network))
+    network = f"{record.backbone.get('name')} · seed {record.config.get('seed')}"
+    return Who(str(record.method.get("name")), params, training_of(record), network)
 
 
 def strategy_of(record: ResultRecord) -> str:

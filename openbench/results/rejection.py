@@ -180,7 +180,7 @@ def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> Reject
     least = best if isinstance(best, str) else best.point
     around = envelope(sets, r.losses, standard)
     return Rejection(
-        who=Who(f"{risk.who.method}+{ood.who.method}", "best weight of every point", risk.who.network),
+        who=risk.who._replace(method=f"{risk.who.method}+{ood.who.method}", params="best weight of every point"),
         in_sample=True,
         fpr=around.fpr_at_tpr(bound.tpr),
         risk=least if isinstance(least, str) else least.value,

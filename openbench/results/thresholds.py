@@ -16,7 +16,7 @@ from openbench.metrics.shared_threshold import SharedThresholds, shared_threshol
 from openbench.results.kept import Who, by_row, is_per_set
 from openbench.results.scores import ScoreStore
 from openbench.results.table import Cell, Column, Table
-from openbench.results.views import hyper_parameters, training_of
+from openbench.results.views import hyper_parameters
 
 Pairs = Mapping[str, tuple[Floats, Floats]]
 Scores = NDArray[np.float32]
@@ -81,14 +81,15 @@ def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: S
             by_case.setdefault(_case(record), []).append(record)
     found = []
     for case, members in sorted(by_case.items()):
-        rows = by_row(members)
-        for row, benchmarks in rows.items():
-            groups = _by_group(benchmarks)
-            found.append(_scored(case, row, groups, {name: _sides(r, scores) for name, r in groups.items()}))
+        rows = {row: _by_group(benchmarks) for row, benchmarks in by_row(members).items()}
+        pairs = {row: {name: _sides(r, scores) for name, r in groups.items()} for row, groups in rows.items()}
+        for row, groups in rows.items():
             other = _other_gradnorm(row, groups)
-            if other is not None and other not in rows:
-                rescaled = {name: _sides(r, scores, _rescale) for name, r in groups.items()}
-                found.append(_scored(case, other, groups, rescaled))
+            if other is not None:
+                derived = {name: _sides(r, scores, _rescale) for name, r in groups.items()}
+                pairs[other] = dict(sorted({**derived, **pairs.get(other, {})}.items()))
+        of = _number_of_groups(members[0]) if case else None
+        found += [_scored(case, of, row, groups) for row, groups in pairs.items()]
     return sorted(found, key=lambda scored: (scored.case, scored.method, scored.about))
 
 
@@ -178,18 +179,9 @@ def _number_of_groups(record: ResultRecord) -> int | None:
     return comb(n, inside) * comb(n - inside, int(collection["ood"]))
 
 
-def _scored(case: str, row: Who, groups: Mapping[str, ResultRecord], pairs: Pairs) -> Scored:
-    first = next(iter(groups.values()))
+def _scored(case: str, of: int | None, row: Who, pairs: Pairs) -> Scored:
     sums = row.method == _GRADNORM and "mean=True" not in row.params  # the paper divides by the number of classes
-    return Scored(
-        method=row.method,
-        about=row.about,
-        groups=pairs,
-        case=case,
-        of=_number_of_groups(first) if case else None,
-        training=training_of(first),
-        listed_as="" if sums else row.method,
-    )
+    return Scored(row.method, row.about, pairs, case, of, row.training, "" if sums else row.method)
 
 
 def _other_gradnorm(row: Who, groups: Mapping[str, ResultRecord]) -> Who | None:

@@ -213,15 +213,17 @@ def test_the_norm_comes_from_a_run_of_the_mean(gradnorm):
     np.testing.assert_allclose(plain.groups["case_1_b_vs_a"][0], 7 * sides[1][0], rtol=1e-6)
 
 
-def test_a_variant_that_was_run_is_not_derived(gradnorm):
-    records, scores, _ = gradnorm
-    run = [
-        replace(r, run_id=f"{i}" * 16, method={**r.method, "params": {"mean": True}}) for i, r in enumerate(records)
-    ]
-    for old, new in zip(records, run, strict=True):
-        scores.write(new.run_id, scores.read(old.run_id))
-    plain, mean = scored_runs([*records, *run], scores, ["case_1"])
-    np.testing.assert_array_equal(plain.groups["case_1_a_vs_b"][0], mean.groups["case_1_a_vs_b"][0])
+def test_of_a_variant_that_was_run_on_some_groups_the_others_are_derived(gradnorm):
+    records, scores, sides = gradnorm
+    run = replace(records[0], run_id="e" * 16, method={**records[0].method, "params": {"mean": True}})
+    kept = scores.read(records[0].run_id)
+    scores.write(run.run_id, [replace(s, scores=s.scores - 100) for s in kept])  # told from what would be derived
+    for given in ([*records, run], [run, *records]):
+        plain, mean = scored_runs(given, scores, ["case_1"])
+        assert list(plain.groups) == list(mean.groups) == ["case_1_a_vs_b", "case_1_b_vs_a"]
+        np.testing.assert_array_equal(plain.groups["case_1_a_vs_b"][0], sides[0][0])
+        np.testing.assert_array_equal(mean.groups["case_1_a_vs_b"][0], (sides[0][0] - 100).astype(np.float64))
+        np.testing.assert_allclose(mean.groups["case_1_b_vs_a"][0], sides[1][0] / 7, rtol=1e-6)
 
 
 def test_the_papers_figures_stand_beside_the_variant_that_it_used(gradnorm):
