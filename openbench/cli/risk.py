@@ -1,8 +1,9 @@
 """`risk`: methods compared as the reject-option paper does, from the kept scores of their runs."""
 
 import argparse
+import csv
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from openbench.errors import OpenbenchError
 from openbench.metrics.curve import check_rate
 from openbench.results.paper_tables import rejection_figures
 from openbench.results.plain import dumps
-from openbench.results.rejection import Comparison, compare, contenders
-from openbench.results.rejection_tables import rejection_tables
+from openbench.results.rejection import Comparison, Curves, compare, contenders, curves
+from openbench.results.rejection_tables import curve_rows, rejection_tables
 from openbench.results.render import FORMATS
 from openbench.results.scores import ScoreStore
 from openbench.results.store import RecordStore
@@ -51,6 +52,9 @@ def main(argv: list[str]) -> int:
     if arguments.json is not None:
         _write(compared, arguments.json)
         print(f"written {arguments.json}", file=sys.stderr)
+    if arguments.curves is not None:
+        _write_curves({digest: curves(rows, doubles) for digest, rows in found.items()}, arguments.curves)
+        print(f"written {arguments.curves}", file=sys.stderr)
     return OK
 
 
@@ -78,6 +82,21 @@ def _write(compared: Mapping[str, list[Comparison]], path: Path) -> None:
         raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
 
 
+def _write_curves(found: Mapping[str, Iterable[Curves]], path: Path) -> None:
+    """Write the points of all curves, a row each.
+
+    Raises:
+        OpenbenchError: the file cannot be written.
+    """
+    try:
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(("benchmark_digest", "ood", "method", "run", "chosen", "curve", "x", "y"))
+            writer.writerows((digest, *row) for digest, each in found.items() for row in curve_rows(each))
+    except OSError as error:
+        raise OpenbenchError(f"--curves {path} cannot be written — {error.strerror} — choose another file") from error
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m openbench risk",
@@ -98,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
         help="also a double score of two of them at the best weight of every operating point; may be repeated",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
+    parser.add_argument(
+        "--curves", type=Path, metavar="FILE", help="write ROC, precision-recall and OSCR curves as CSV: x and y"
+    )
     parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
     parser.add_argument(
         "--results",

@@ -1,6 +1,6 @@
 """Methods compared as the reject-option paper does: selective risk at one bound per OOD set, from kept scores."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,9 @@ from openbench.core.request import Role
 from openbench.core.scores import SplitScores
 from openbench.errors import RecordError, did_you_mean
 from openbench.metrics.curve import Floats
-from openbench.metrics.curve_ranking import auroc, fpr_at_tpr_id_positive
+from openbench.metrics.curve_ranking import aupr_in, auroc, fpr_at_tpr_id_positive
 from openbench.metrics.double_score import DEFAULT_MUS, ScorePair, Standard, best_weighing, weighings
-from openbench.metrics.envelope import envelope
+from openbench.metrics.envelope import Envelope, envelope
 from openbench.metrics.selective import SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
 from openbench.results.kept import Who, by_row, is_per_set, strategy_of
 from openbench.results.scores import ScoreStore, per_set_name
@@ -65,6 +65,7 @@ class Rejection:
         risk: selective risk at that TPR and ρ_max, or `unable`.
         auroc: AUROC.
         oscr: selective OSCR.
+        ap_in: average precision, at the sets' own proportions.
     """
 
     who: Who
@@ -73,6 +74,24 @@ class Rejection:
     risk: float | Unable
     auroc: float
     oscr: float
+    ap_in: float
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """The curves of one row against one OOD set; ID positive.
+
+    Args:
+        ood: the set's name.
+        who: the row.
+        in_sample: as in `Rejection`.
+        points: by k of n ID inputs accepted FPR and precision (n,), by j of m OOD inputs accuracy of the accepted (m,).
+    """
+
+    ood: str
+    who: Who
+    in_sample: bool
+    points: Envelope
 
 
 @dataclass(frozen=True)
@@ -164,29 +183,59 @@ def _compare(
     bound = TprFpr(tpr, shares[first])
     found = []
     for row, curve, share in zip(rows, curves, shares, strict=True):
-        point = least_risk(curve, bound)
+        point, precision = least_risk(curve, bound), aupr_in(curve.pair).average_precision
         risk = point if isinstance(point, str) else point.value
-        found.append(Rejection(row.who, row.in_sample, share, risk, auroc(curve.pair), oscr_selective(curve)))
+        areas = (auroc(curve.pair), oscr_selective(curve), precision)
+        found.append(Rejection(row.who, row.in_sample, share, risk, *areas))
     doubles = [_double(*pair, name, bound) for pair in pairs]
     return Comparison(name, tpr, shares[first], rows[first].who.method, (*found, *doubles))
 
 
 def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> Rejection:
     """The double score of two runs at the best weight of every operating point."""
-    r, g = risk.sets[name], ood.sets[name]
-    standard = Standard.of(ScorePair(r.id_val, g.id_val))
-    sets = (ScorePair(r.id_test, g.id_test), ScorePair(r.ood, g.ood))
-    best = best_weighing(weighings(sets, r.losses, standard, bound, DEFAULT_MUS))
+    sets, standard = _weighable(risk, ood, name)
+    losses = risk.sets[name].losses
+    best = best_weighing(weighings(sets, losses, standard, bound, DEFAULT_MUS))
     least = best if isinstance(best, str) else best.point
-    around = envelope(sets, r.losses, standard)
+    around = envelope(sets, losses, standard)
     return Rejection(
-        who=risk.who._replace(method=f"{risk.who.method}+{ood.who.method}", params="best weight of every point"),
+        who=_double_who(risk, ood),
         in_sample=True,
         fpr=around.fpr_at_tpr(bound.tpr),
         risk=least if isinstance(least, str) else least.value,
         auroc=around.auroc,
         oscr=around.oscr_selective,
+        ap_in=around.ap_in,
     )
+
+
+def curves(rows: Sequence[Contender], doubles: Sequence[tuple[str, str]] = ()) -> Iterator[Curves]:
+    """Yield the curves of every run and double score against every OOD set.
+
+    Args:
+        rows: as for `compare`.
+        doubles: likewise; at every point their best weight.
+    """
+    pairs = [pair for double in doubles for pair in _pairs(rows, double)]
+    for name in rows[0].sets:
+        for row in rows:
+            s = row.sets[name]  # at weight 0 the second score of a pair is absent
+            alone = (ScorePair(s.id_test, s.id_test), ScorePair(s.ood, s.ood))
+            yield Curves(name, row.who, row.in_sample, envelope(alone, s.losses, Standard(), [0.0]))
+        for risk, ood in pairs:
+            sets, standard = _weighable(risk, ood, name)
+            yield Curves(name, _double_who(risk, ood), True, envelope(sets, risk.sets[name].losses, standard))
+
+
+def _weighable(risk: Contender, ood: Contender, name: str) -> tuple[tuple[ScorePair, ScorePair], Standard]:
+    """Both scores of ID test and of an OOD set, and their units on ID validation."""
+    r, g = risk.sets[name], ood.sets[name]
+    standard = Standard.of(ScorePair(r.id_val, g.id_val))
+    return (ScorePair(r.id_test, g.id_test), ScorePair(r.ood, g.ood)), standard
+
+
+def _double_who(risk: Contender, ood: Contender) -> Who:
+    return risk.who._replace(method=f"{risk.who.method}+{ood.who.method}", params="best weight of every point")
 
 
 def _pairs(rows: Sequence[Contender], double: tuple[str, str]) -> list[tuple[Contender, Contender]]:

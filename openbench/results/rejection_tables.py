@@ -1,10 +1,10 @@
 """The comparison of rejection as tables, one per OOD set, with the paper's figures beside."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from openbench.results.paper_tables import REJECTION_SOURCE, RejectionFigure
-from openbench.results.rejection import Comparison, Rejection
+from openbench.results.rejection import Comparison, Curves, Rejection
 from openbench.results.table import Cell, Column, Table
 
 _MARK = "†"
@@ -35,6 +35,24 @@ def rejection_tables(
     tables = [_table(title, comparison, published) for comparison in compared]
     note = f"Not the benchmark as defined: {'; '.join(deviations)}."
     return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, note))] if deviations else tables
+
+
+def curve_rows(found: Iterable[Curves], points: int = 1000) -> Iterator[tuple[str, str, str, str, str, float, float]]:
+    """Yield (OOD set, method, run, in-sample or not, curve, x, y) of curves thinned out evenly.
+
+    `roc`: FPR over TPR; `pr`: precision over recall, ID positive; `oscr`: accuracy among the accepted ID over FPR.
+
+    Args:
+        found: from `curves`.
+        points: of each curve at most.
+    """
+    for each in found:
+        lines = (("roc", each.points.fpr), ("pr", each.points.precision), ("oscr", each.points.accuracy))
+        for name, values in lines:
+            kept = sorted({round(i * (values.size - 1) / max(1, points - 1)) for i in range(points)})
+            for k in kept:
+                about = "in-sample" if each.in_sample else ""
+                yield each.ood, each.who.method, each.who.about, about, name, (k + 1) / values.size, float(values[k])
 
 
 def _table(title: str, compared: Comparison, published: Mapping[tuple[str, str], RejectionFigure]) -> Table:

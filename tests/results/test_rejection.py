@@ -1,22 +1,25 @@
 """Methods compared as reject options, against counting at every threshold and scikit-learn."""
 
+import csv
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from records import make_record, with_method
-from sklearn.metrics import roc_auc_score, roc_curve
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SplitScores
 from openbench.errors import RecordError
 from openbench.metrics.double_score import DEFAULT_MUS
+from openbench.metrics.envelope import Envelope
 from openbench.metrics.selective import SelectiveCurve, oscr_selective
 from openbench.results.paper_tables import RejectionFigure
-from openbench.results.rejection import compare, contenders
-from openbench.results.rejection_tables import rejection_tables
+from openbench.results.kept import Who
+from openbench.results.rejection import Curves, compare, contenders
+from openbench.results.rejection_tables import curve_rows, rejection_tables
 from openbench.results.scores import ScoreStore, per_set_name
 from openbench.results.store import RecordStore
 
@@ -109,6 +112,7 @@ def test_every_method_is_judged_at_the_largest_fpr_among_them(runs, store, tpr):
             assert row.risk == least_risk(inside, wrong, outside, tpr, comparison.max_fpr)
             assert row.auroc == pytest.approx(roc_auc_score(truth, np.r_[inside, outside]), abs=1e-12)
             assert row.oscr == oscr_selective(SelectiveCurve.of(inside, wrong.astype(float), outside))
+            assert row.ap_in == pytest.approx(average_precision_score(1 - truth, -np.r_[inside, outside]), abs=1e-12)
 
 
 def test_the_order_is_that_in_which_methods_are_named(runs, store):
@@ -236,6 +240,43 @@ def test_the_command_prints_a_table_per_set_and_writes_the_numbers(runs, store, 
     written = json.loads(out.read_text())["aaaa"]
     assert [s["max_fpr"] for s in written] == [c.max_fpr for c in compared]
     assert [r["auroc"] for r in written[0]["rows"]] == [r.auroc for r in compared[0].rows]
+
+
+def test_curves_of_runs_and_double_scores_are_written_point_by_point(runs, store, tmp_path):
+    records, kept = runs
+    for record in records:
+        RecordStore(tmp_path / "results").write(record)
+    where = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
+    out = tmp_path / "curves.csv"
+    assert main(["risk", "toy", "--double", "msp+knn", "--curves", str(out), *where]) == 0
+    with out.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    lines = {}
+    for row in rows:
+        key = row["ood"], row["method"], row["chosen"], row["curve"]
+        lines.setdefault(key, []).append((float(row["x"]), float(row["y"])))
+    assert len(lines) == 3 * 4 * 3
+    for ood in SETS:
+        inside, wrong, outside = sides(kept["msp"], ood)
+        for x, y in lines[ood, "msp", "", "roc"]:
+            assert y == fpr_at_tpr(inside, outside, x - 1e-9)
+        best = lines[ood, "msp+knn", "in-sample", "roc"]
+        assert all(b <= y for (_, b), (_, y) in zip(best, lines[ood, "msp", "", "roc"], strict=True))
+        precisions = [y for _, y in lines[ood, "msp", "", "pr"]]
+        assert np.mean(precisions) == pytest.approx(
+            average_precision_score(np.repeat([1, 0], [len(inside), len(outside)]), -np.r_[inside, outside])
+        )
+        assert np.mean([y for _, y in lines[ood, "msp", "", "oscr"]]) == pytest.approx(
+            oscr_selective(SelectiveCurve.of(inside, wrong.astype(float), outside))
+        )
+
+
+def test_long_curves_are_thinned_out_from_end_to_end():
+    values = np.arange(5000.0)
+    points = Envelope(values, values, values, 0.0, 0.0, 0.0)
+    rows = [row for row in curve_rows([Curves("a", Who("m", "", "", ""), False, points)]) if row[4] == "roc"]
+    assert len(rows) == 1000
+    assert (rows[0][5:], rows[-1][5:]) == ((1 / 5000, 0.0), (1.0, 4999.0))
 
 
 @pytest.mark.parametrize(
