@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 
 _CHUNK = 1 << 20
+_BLOCK = 1 << 22
 # In the metadata of a dataclass's field: it came after values had been named by their digests, and is left out while
 # it has its default, so that they keep their names.
 LATER = "openbench.later"
@@ -36,6 +39,68 @@ def file_sha256(path: str | Path) -> str:
         while chunk := stream.read(_CHUNK):
             hasher.update(chunk)
     return hasher.hexdigest()
+
+
+def bytes_sha256(content: bytes) -> str:
+    """Return the SHA-256 of bytes as 64 hex digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+class BlockHasher:
+    """A digest of a long content that several threads can compute: SHA-256 over the SHA-256 of each 4 MiB."""
+
+    def __init__(self) -> None:
+        self._blocks = bytearray()
+        self._current = hashlib.sha256()
+        self._filled = 0
+
+    def update(self, content: bytes | memoryview) -> None:
+        """Append content."""
+        view = memoryview(content).cast("B")
+        while len(view):
+            part = view[: _BLOCK - self._filled]
+            self._current.update(part)
+            self._filled += len(part)
+            view = view[len(part) :]
+            if self._filled == _BLOCK:
+                self._blocks += self._current.digest()
+                self._current, self._filled = hashlib.sha256(), 0
+
+    def hexdigest(self) -> str:
+        """Return the digest of all that was appended, 64 hex digits."""
+        last = self._current.digest() if self._filled else b""
+        return hashlib.sha256(bytes(self._blocks) + last).hexdigest()
+
+
+def file_digest(path: str | Path, size: int | None = None) -> str:
+    """Return the block digest of a file, or of its first `size` bytes, as `BlockHasher` computes it.
+
+    Blocks are read and hashed by as many threads as there are processors.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it has fewer than `size` bytes.
+    """
+    with open(path, "rb", buffering=0) as stream:
+        handle = stream.fileno()
+        length = os.fstat(handle).st_size if size is None else size
+
+        def block(start: int) -> bytes:
+            wanted = min(_BLOCK, length - start)
+            content = os.pread(handle, wanted, start)
+            while len(content) < wanted and (more := os.pread(handle, wanted - len(content), start + len(content))):
+                content += more
+            if len(content) < wanted:
+                raise ValueError(f"'{path}' has fewer than {length} bytes")
+            return hashlib.sha256(content).digest()
+
+        starts = range(0, length, _BLOCK)
+        if len(starts) < 2:
+            blocks = [block(start) for start in starts]
+        else:
+            with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1), thread_name_prefix="digest") as pool:
+                blocks = list(pool.map(block, starts))
+    return hashlib.sha256(b"".join(blocks)).hexdigest()
 
 
 def array_sha256(array: np.ndarray[Any, Any]) -> str:

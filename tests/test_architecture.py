@@ -19,10 +19,11 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 CONFIGS = sorted(paths.config_dir().rglob("*.yaml"))
 
 # Layer → the layers it may import from, besides itself. `base` are the modules at the top of the package.
-BASE = {"base"}
+BASE = {"base", "storage"}
 LEAVES = {"metrics", "methods", "data", "backbones"}
 ALLOWED = {
     "base": set(),
+    "storage": {"base"},
     "core": BASE,
     "metrics": BASE | {"core"},
     "methods": BASE | {"core"},

@@ -1,10 +1,9 @@
 """Column files: NumPy arrays that grow by appending, appear whole or not at all, and are checked when opened."""
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,11 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.digest import file_sha256
+from openbench.digest import BlockHasher, file_digest
 from openbench.errors import CacheError
+from openbench.storage.content import content_digest, remember
+from openbench.storage.sealed import Damaged, read_sealed, write_sealed
+from openbench.storage.whole import write_whole
 
-_HASH_CHUNK = 1 << 22
-_STATED = {"shape", "dtype", "size", "mtime_ns", "sha256"}
+_CHUNK = 1 << 22
+_STATED = {"shape", "dtype", "size", "digest"}
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,11 @@ class ColumnFile:
     def fault(self, rows: int) -> str | None:
         """Return what is wrong with the finished array, None if it is as it was written.
 
-        Size and header are always checked, the content's hash whenever the file's time stamp is another than the
-        writer's: a copied cache is hashed once, an altered one is found out.
+        Every byte is read, once for each state of the file that this process meets; see `storage.content`.
         """
         try:
             stated = json.loads(self.sidecar.read_text())
-            status = self.array.stat()
+            size = self.array.stat().st_size
             array = np.load(self.array, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError as error:
             return f"'{Path(error.filename).name}' is missing"
@@ -61,13 +62,10 @@ class ColumnFile:
             return f"'{self.sidecar.name}' is not what was written"
         if array.shape != tuple(stated["shape"]) or array.dtype.str != stated["dtype"] or len(array) != rows:
             return f"'{self.array.name}' holds {array.dtype} {array.shape}, {rows} rows were written"
-        if status.st_size != stated["size"]:
-            return f"'{self.array.name}' has {status.st_size} bytes, {stated['size']} were written"
-        if status.st_mtime_ns != stated["mtime_ns"]:
-            if file_sha256(self.array) != stated["sha256"]:
-                return f"'{self.array.name}' has another content than was written"
-            with suppress(OSError):  # a cache that may only be read is hashed again next time
-                write_whole(self.sidecar, json.dumps({**stated, "mtime_ns": status.st_mtime_ns}, indent=1))
+        if size != stated["size"]:
+            return f"'{self.array.name}' has {size} bytes, {stated['size']} were written"
+        if content_digest(self.array) != stated["digest"]:
+            return f"'{self.array.name}' has another content than was written"
         return None
 
     def open(self) -> Tensor:
@@ -91,7 +89,7 @@ class ColumnWriter:
 
     def __init__(self, file: ColumnFile, shape: tuple[int, ...], kept: "Flushed | None" = None) -> None:
         self.file, self.shape = file, shape
-        self._hash = hashlib.sha256()
+        self._hasher = BlockHasher()
         self.rows = 0 if kept is None else kept.rows
         # A writer outlives any one block: it is closed by `close` or `finish`.
         self._stream: BinaryIO = open(file.growing, "w+b" if kept is None else "r+b")  # noqa: SIM115
@@ -100,12 +98,14 @@ class ColumnWriter:
             np.lib.format.write_array_header_2_0(self._stream, {"descr": descr, "fortran_order": False, "shape": shape})
         size = self._stream.tell() if kept is None else kept.size
         self._stream.truncate(size)
-        _hash_into(self._hash, self._stream, size)
+        self._stream.seek(0)
+        while chunk := self._stream.read(_CHUNK):
+            self._hasher.update(chunk)
 
     def append(self, rows: NDArray[np.float32]) -> None:
         """Write rows behind those that are there."""
         content = np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data
-        self._hash.update(content)
+        self._hasher.update(content)
         self._stream.write(content)
         self.rows += len(rows)
 
@@ -113,7 +113,7 @@ class ColumnWriter:
         """Have everything so far on disk when this returns, and say what that is."""
         self._stream.flush()
         os.fsync(self._stream.fileno())
-        return Flushed(self.rows, self._stream.tell(), self._hash.hexdigest(), self.shape)
+        return Flushed(self.rows, self._stream.tell(), self._hasher.hexdigest(), self.shape)
 
     def close(self) -> None:
         """Release the file; it may be resumed."""
@@ -123,17 +123,16 @@ class ColumnWriter:
         """Put the sidecar and then the array in place; `about` is kept in the sidecar for human readers."""
         whole = self.flush()
         self.close()
-        status = self.file.growing.stat()
         stated = {
             "shape": self.shape,
             "dtype": np.dtype(np.float32).str,
             "size": whole.size,
-            "mtime_ns": status.st_mtime_ns,
-            "sha256": whole.sha256,
+            "digest": whole.digest,
             **about,
         }
-        write_whole(self.file.sidecar, json.dumps(stated, indent=1))
+        write_whole(self.file.sidecar, json.dumps(stated, indent=1).encode())
         os.replace(self.file.growing, self.file.array)
+        remember(self.file.array, whole.digest)
 
 
 @dataclass(frozen=True)
@@ -143,37 +142,35 @@ class Flushed:
     Args:
         rows: whole rows.
         size: bytes, header included.
-        sha256: of these bytes.
+        digest: of these bytes.
         shape: the finished array's.
     """
 
     rows: int
     size: int
-    sha256: str
+    digest: str
     shape: tuple[int, ...]
 
     def intact(self, file: ColumnFile) -> bool:
         """Whether the growing column still begins with these bytes."""
-        hasher = hashlib.sha256()
         try:
-            with open(file.growing, "rb") as stream:
-                return _hash_into(hasher, stream, self.size) and hasher.hexdigest() == self.sha256
-        except OSError:
+            return file_digest(file.growing, self.size) == self.digest
+        except (OSError, ValueError):
             return False
 
 
 def save_progress(path: Path, flushed: dict[str, Flushed]) -> None:
     """Note what each growing column holds."""
-    write_whole(path, json.dumps({name: asdict(state) for name, state in flushed.items()}))
+    write_sealed(path, json.dumps({name: asdict(state) for name, state in flushed.items()}).encode())
 
 
 def load_progress(path: Path) -> dict[str, Flushed]:
     """Return what `save_progress` noted; empty if there is nothing usable."""
     try:
-        noted = json.loads(path.read_text())
-        return {name: Flushed(**{**state, "shape": tuple(state["shape"])}) for name, state in noted.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        noted = json.loads(read_sealed(path))
+    except (FileNotFoundError, Damaged):
         return {}
+    return {name: Flushed(**{**state, "shape": tuple(state["shape"])}) for name, state in noted.items()}
 
 
 @contextmanager
@@ -190,23 +187,3 @@ def writing(folder: Path) -> Iterator[None]:
             f"feature cache: cannot write in '{folder}' — {error.strerror or error} — give a folder that can be "
             "written and has room: set OPENBENCH_CACHE or runtime.cache"
         ) from error
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that readers see the old content or the new, nothing between."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with open(part, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(part, path)
-
-
-def _hash_into(hasher: Any, stream: BinaryIO, size: int) -> bool:
-    """Hash the first `size` bytes and stand behind them; False if there are fewer."""
-    stream.seek(0)
-    left = size
-    while left and (chunk := stream.read(min(left, _HASH_CHUNK))):
-        hasher.update(chunk)
-        left -= len(chunk)
-    return left == 0

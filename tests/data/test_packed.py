@@ -86,18 +86,51 @@ def test_an_unreadable_image_leaves_no_array(files, tmp_path):
     assert not list((tmp_path / "cache").glob("*.packing"))
 
 
-def test_what_a_killed_process_left_is_written_over_and_others_may_read_the_array(files, tmp_path):
+def damage_zeros(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:300] + bytes(500) + content[800:])
+
+
+def damage_half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def damage_empty(path):
+    path.write_bytes(b"")
+
+
+def damage_sidecar(path):
+    path.with_suffix(".json").write_text("{")
+
+
+def damage_no_sidecar(path):
+    path.with_suffix(".json").unlink()
+
+
+@pytest.mark.parametrize("damage", [damage_zeros, damage_half, damage_empty, damage_sidecar, damage_no_sidecar])
+def test_a_damaged_array_is_reported_and_decoded_again(files, tmp_path, damage, caplog):
+    split = files(noisy((20, 8, 8, 3)))
+    expected = np.stack([split.items[i] for i in range(20)])
+    packed(split, tmp_path / "cache")
+    (array,) = (tmp_path / "cache").glob("*.npy")
+    before = array.stat()
+    damage(array)
+    os.utime(array, ns=(before.st_atime_ns, before.st_mtime_ns))
+    again = packed(split, tmp_path / "cache")
+    assert np.array_equal(again.items.gather(0, 20), expected)
+    assert "decoded again" in caplog.text
+    caplog.clear()
+    packed(split, tmp_path / "cache")
+    assert caplog.text == ""
+
+
+def test_others_may_read_the_array(files, tmp_path):
     split = files(noisy((20, 8, 8, 3)))
     mask = os.umask(0o022)
     try:
         packed(split, tmp_path / "cache")
-        (array,) = (tmp_path / "cache").glob("*.npy")
-        whole = array.read_bytes()
-        array.unlink()
-        array.with_suffix(".packing").write_bytes(b"half")
-        packed(split, tmp_path / "cache")
     finally:
         os.umask(mask)
-    assert array.read_bytes() == whole
+    (array,) = (tmp_path / "cache").glob("*.npy")
     assert array.stat().st_mode & 0o777 == 0o644
-    assert not list((tmp_path / "cache").glob("*.packing"))
+    assert {p.suffix for p in (tmp_path / "cache").iterdir()} == {".npy", ".json", ".lock"}

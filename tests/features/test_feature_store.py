@@ -1,7 +1,6 @@
 """The feature store: what is cached, what it costs, what is refused, and that damage never becomes a number."""
 
 import errno
-import json
 import logging
 import os
 from pathlib import Path
@@ -102,6 +101,12 @@ def damage_one_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
+def damage_one_byte_unseen(path: Path) -> None:
+    before = path.stat()
+    damage_one_byte(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 def damage_shape(path: Path) -> None:
     np.save(path, np.zeros((3, 3), dtype=np.float32))
 
@@ -115,7 +120,9 @@ def damage_sidecar(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [damage_truncate, damage_one_byte, damage_shape, damage_empty, damage_sidecar], ids=lambda f: f.__name__
+    "damage",
+    [damage_truncate, damage_one_byte, damage_one_byte_unseen, damage_shape, damage_empty, damage_sidecar],
+    ids=lambda f: f.__name__,
 )
 def test_a_damaged_column_is_reported_and_computed_again(
     store: FeatureStore, damage: object, caplog: pytest.LogCaptureFixture
@@ -140,7 +147,15 @@ def test_a_copied_cache_is_used_after_its_content_was_checked(store: FeatureStor
     os.utime(path, ns=(1, 1))
     store.get(backbone, split, LOGITS)
     assert backbone.passes == len(split)
-    assert json.loads(path.with_suffix(".json").read_text())["mtime_ns"] == 1
+
+
+def test_notes_of_an_interrupted_pass_are_used_only_as_they_were_written(tmp_path: Path) -> None:
+    noted = {"logits": arrays.Flushed(8, 400, "0" * 64, (37, 5))}
+    path = tmp_path / "progress.json"
+    arrays.save_progress(path, noted)
+    assert arrays.load_progress(path) == noted
+    path.write_bytes(path.read_bytes().replace(b'"rows": 8', b'"rows": 9'))
+    assert arrays.load_progress(path) == {}
 
 
 def test_nothing_unfinished_stays_behind(store: FeatureStore) -> None:

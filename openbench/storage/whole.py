@@ -1,0 +1,119 @@
+"""Files that appear whole or not at all, also when the writer is killed or the disk is full."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_SUFFIX = ".tmp"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that readers see the old content or the new, never a mixture.
+
+    Args:
+        path: the file; its folder is made if it is missing.
+        content: all of it.
+
+    Raises:
+        OSError: the folder cannot be written or the disk is full; the old content is then still there.
+    """
+    with replacing(path) as stream:
+        stream.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a stream; what was written to it replaces `path` when the block ends without an exception.
+
+    The content is on the disk before it gets its name. What killed writers of the same file left is deleted.
+
+    Args:
+        path: the file; its folder is made if it is missing.
+
+    Raises:
+        OSError: as for `write_whole`.
+    """
+    with _temporary(path) as (stream, temporary):
+        yield stream
+        _sync(stream)
+        os.replace(temporary, path)
+
+
+@contextmanager
+def creating(path: Path) -> Iterator[BinaryIO]:
+    """Yield a stream; what was written to it becomes the new file `path` when the block ends without an exception.
+
+    Args:
+        path: a file that does not exist; its folder is made if it is missing.
+
+    Raises:
+        FileExistsError: it exists, possibly since a moment ago; it is not touched.
+        OSError: as for `write_whole`, or the file system has no hard links.
+    """
+    with _temporary(path) as (stream, temporary):
+        yield stream
+        _sync(stream)
+        os.link(temporary, path)
+        _sync_folder(path.parent)
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A file beside `path`, locked while its writer lives and deleted when the block ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _delete_leftovers(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_SUFFIX}")
+    try:
+        with open(temporary, "x+b") as stream:
+            _lock(stream)
+            yield stream, temporary
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _delete_leftovers(path: Path) -> None:
+    """Delete temporary files of `path` that no living process holds."""
+    for leftover in path.parent.glob(f".{_escaped(path.name)}.*{_SUFFIX}"):
+        with suppress(OSError), open(leftover, "rb+") as stream:
+            if _lock(stream):
+                leftover.unlink()
+
+
+def _lock(stream: BinaryIO) -> bool:
+    """Take the lock of a temporary file; where there are no locks none is granted, and nothing is deleted."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _escaped(name: str) -> str:
+    """A name as a glob pattern that matches it alone."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _sync(stream: BinaryIO) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name survive a power cut; file systems that cannot are left alone."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

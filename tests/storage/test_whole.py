@@ -1,0 +1,122 @@
+"""Files appear whole or not at all, and what killed writers leave is cleaned up."""
+
+import errno
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from openbench.storage import whole
+from openbench.storage.whole import creating, replacing, write_whole
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_content_replaces_what_was_there(tmp_path):
+    write_whole(tmp_path / "deep" / "file", b"old")
+    write_whole(tmp_path / "deep" / "file", b"new")
+    assert (tmp_path / "deep" / "file").read_bytes() == b"new"
+    assert names(tmp_path / "deep") == ["file"]
+
+
+def test_a_failing_block_leaves_the_old_content_and_nothing_beside_it(tmp_path):
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+    with pytest.raises(RuntimeError), replacing(path) as stream:
+        stream.write(b"half")
+        raise RuntimeError
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_full_disk_leaves_the_old_content_and_nothing_beside_it(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(whole.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_creating_does_not_touch_a_file_that_exists(tmp_path):
+    path = tmp_path / "file"
+    with creating(path) as stream:
+        stream.write(b"first")
+    with pytest.raises(FileExistsError), creating(path) as stream:
+        stream.write(b"second")
+    assert path.read_bytes() == b"first"
+    assert names(tmp_path) == ["file"]
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from openbench.storage.whole import replacing
+with replacing(Path(sys.argv[1])) as stream:
+    stream.write(b"half")
+    stream.flush()
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A process in the middle of writing `tmp_path / "file"`."""
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "file")], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout.readline() == b"writing\n"
+        yield process
+        process.kill()
+
+
+def test_what_a_killed_writer_left_is_deleted_by_the_next_one(tmp_path, writer):
+    assert len(names(tmp_path)) == 1
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    assert len(names(tmp_path)) == 1
+    write_whole(tmp_path / "file", b"whole")
+    assert names(tmp_path) == ["file"]
+
+
+def test_what_a_living_writer_holds_is_not_deleted(tmp_path, writer):
+    (left,) = tmp_path.iterdir()
+    write_whole(tmp_path / "file", b"whole")
+    assert names(tmp_path) == sorted([left.name, "file"])
+
+
+def test_leftovers_of_other_files_are_not_deleted(tmp_path):
+    other = tmp_path / ".other.123.tmp"
+    other.write_bytes(b"")
+    write_whole(tmp_path / "file", b"")
+    write_whole(tmp_path / "[ab]*", b"")
+    assert other.exists()
+    assert (tmp_path / "[ab]*").exists()
+
+
+REWRITER = """
+import sys
+from pathlib import Path
+from openbench.storage.whole import write_whole
+for _ in range(30):
+    for letter in "ab":
+        write_whole(Path(sys.argv[1]), letter.encode() * 300_000)
+"""
+
+
+def test_readers_never_see_half_a_file(tmp_path):
+    path = tmp_path / "file"
+    contents = {letter * 300_000 for letter in (b"a", b"b")}
+    write_whole(path, min(contents))
+    with subprocess.Popen([sys.executable, "-c", REWRITER, str(path)]) as process:
+        while process.poll() is None:
+            assert path.read_bytes() in contents
+    assert process.returncode == 0
