@@ -1,7 +1,8 @@
 """Decoded images on demand: rows of an array, or files."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from openbench.core.benchmark import Image
+from openbench.digest import array_sha256, bytes_sha256
 from openbench.errors import DataError
 
 
@@ -92,34 +94,78 @@ class FilesBelow(Sequence[Path]):
 class FileItems:
     """Images that are files, decoded when read.
 
+    Where it is known what a file holds, the bytes that are decoded are compared with it: a file that is replaced while
+    a run uses it is an error, never an image under the digest of another.
+
     Args:
         files: one path per image, in manifest order.
+        contents: (n, 32) uint8, the SHA-256 of each file; None where it is not known.
+        pixels: position → `array_sha256` of the decoded image, for those that are known.
     """
 
     files: Sequence[Path]
+    contents: NDArray[np.uint8] | None = None
+    pixels: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Image:
-        return decode(self.files[index])
+        path = self.files[index]
+        if self.contents is None:
+            image = decode(path)
+        else:
+            content = _read(path)
+            if bytes_sha256(content) != self.contents[index].tobytes().hex():
+                raise _replaced(path)
+            image = decode(path, content)
+        if index in self.pixels and array_sha256(image) != self.pixels[index]:
+            raise _replaced(path)
+        return image
 
     def take(self, kept: NDArray[np.int64]) -> "FileItems":
         """The images at the positions `kept`."""
-        return FileItems([self.files[int(i)] for i in kept])
+        position = {int(old): new for new, old in enumerate(kept)}
+        return FileItems(
+            [self.files[int(i)] for i in kept],
+            None if self.contents is None else self.contents[kept],
+            {position[old]: sha256 for old, sha256 in self.pixels.items() if old in position},
+        )
 
 
-def decode(path: Path) -> Image:
+def _replaced(path: Path) -> DataError:
+    return DataError(
+        f"image '{path}' has changed since this run looked at it first — its digest then and its bytes now differ — "
+        "leave the images alone while a run reads them, and run the command again"
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(
+        f"image '{path}' cannot be read — {error} — get the file again, or delete it and run with "
+        "benchmark.incomplete=allow, which records it as missing"
+    )
+
+
+def decode(path: Path, content: bytes | None = None) -> Image:
     """Return the pixels of an image file: (h, w) if it is 8-bit grey, else (h, w, 3).
+
+    Args:
+        path: the file.
+        content: its bytes, where they have been read already.
 
     Raises:
         DataError: the file cannot be read as an image; it is never replaced by something else.
     """
     try:
-        with Pillow.open(path) as image:
+        with Pillow.open(path if content is None else io.BytesIO(content)) as image:
             return np.asarray(image if image.mode == "L" else image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError) as error:
-        raise DataError(
-            f"image '{path}' cannot be read — {error} — get the file again, or delete it and run with "
-            "benchmark.incomplete=allow, which records it as missing"
-        ) from error
+        raise _unreadable(path, error) from error

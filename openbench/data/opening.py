@@ -14,8 +14,9 @@ from openbench import paths
 from openbench.build import build
 from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
-from openbench.data.contents import content_of
+from openbench.data.contents import Contents, contents_of, digest_of
 from openbench.data.folder_rule import FolderRule, load_rule, rule_path
+from openbench.data.items import FileItems
 from openbench.data.manifest import Manifest, load_manifest
 from openbench.data.sources import Found, Source
 from openbench.data.tables import is_table_part, table_part
@@ -209,6 +210,13 @@ def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[
     shown = [located.manifest.classes[i] for i in kept]
     items = located.found.items
     sample = _sample(items)
+    contents = located.found.contents
+    if contents is None and located.found.files:
+        contents = contents_of(located.found.files)
+    if isinstance(items, FileItems):
+        # What is decoded later is held to what the digest says now.
+        known = {position: array_sha256(image) for position, image in sample.items()}
+        items = replace(items, contents=contents, pixels=known)
     named_by_group = role in (Role.NEAR, Role.FAR, Role.CSID) and "." in where
     return Split(
         name=where.rpartition(".")[2] if named_by_group else config.name,
@@ -218,10 +226,10 @@ def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[
         keys=keys,
         # An OOD set shares no class with ID as it is defined, whether or not all of it was found.
         classes=tuple(classes) if role.is_id else config.listing().class_names(),
-        digest=digest(_content(config, keys, shown, sample) | _own(located.found)),
+        digest=digest(_content(config, keys, shown, sample.values()) | _own(contents)),
         expected=located.listed,
         as_stored=config.as_stored,
-        deviations=tuple(_deviations(config, located, sample)),
+        deviations=tuple(_deviations(config, located, sample.values())),
     )
 
 
@@ -276,25 +284,25 @@ def _labels(shown: Sequence[str], role: Role, classes: Sequence[str], where: str
 
 
 def _content(
-    config: SetConfig, keys: Sequence[str], shown: Sequence[str], sample: Sequence[NDArray[np.uint8]]
+    config: SetConfig, keys: Sequence[str], shown: Sequence[str], sample: Iterable[NDArray[np.uint8]]
 ) -> dict[str, Any]:
     """All that makes equal what a network is shown; `as_stored` only where it says so, so that digests stay."""
     content = {"keys": keys, "classes": shown, "pixels": [array_sha256(image) for image in sample]}
     return {**content, "as_stored": True} if config.as_stored else content
 
 
-def _own(found: Found) -> dict[str, str]:
+def _own(contents: Contents | None) -> dict[str, str]:
     """All bytes of files that their owner may change in place: a sample would not tell. Published sets have none."""
-    return {"bytes": content_of(found.files)} if found.files else {}
+    return {} if contents is None else {"bytes": digest_of(contents)}
 
 
-def _sample(items: Items) -> list[NDArray[np.uint8]]:
-    """Evenly spaced images, first and last among them."""
+def _sample(items: Items) -> dict[int, NDArray[np.uint8]]:
+    """Evenly spaced images by position, first and last among them."""
     positions = np.unique(np.linspace(0, len(items) - 1, min(_FINGERPRINTS, len(items))).round().astype(int))
-    return [items[int(position)] for position in positions]
+    return {int(position): items[int(position)] for position in positions}
 
 
-def _deviations(config: SetConfig, located: Located, sample: Sequence[NDArray[np.uint8]]) -> list[str]:
+def _deviations(config: SetConfig, located: Located, sample: Iterable[NDArray[np.uint8]]) -> list[str]:
     found = []
     if located.source is not None and located.source.deviation:
         found.append(located.source.deviation)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from openbench.data.items import FileItems
-from openbench.data.own_arrays import arrow_files, arrow_items, arrow_labels, is_arrow, npz_labels, npz_pixels
+from openbench.data.own_arrays import arrow_files, arrow_items, arrow_labels, is_arrow, npz
 from openbench.data.own_listing import numbered, own_path
 from openbench.data.sources import Found, ImageFolder, Source, rows_found
 
@@ -36,7 +36,9 @@ class OwnImages(Source):
         if own_path(str(place.absolute())) is None:
             return None
         if place.is_file() and place.suffix != ".csv":
-            return replace(rows_found(npz_pixels(place), _rows(npz_labels(place), keys)), files=(place,))
+            pack = npz(place)
+            found = rows_found(pack.pixels, _rows(list(pack.labels), keys))
+            return replace(found, files=(place,), contents=pack.contents)
         if place.is_dir() and is_arrow(place):
             rows = _rows(arrow_labels(place), keys)
             present = rows >= 0

@@ -14,6 +14,7 @@ from PIL import Image as Pillow
 
 from openbench.core.benchmark import Image
 from openbench.data.items import decode
+from openbench.digest import bytes_sha256
 from openbench.errors import DataError
 
 _IMAGES = ("images", "X", "x", "data")
@@ -21,38 +22,51 @@ _LABELS = ("labels", "y", "label", "targets")
 _NAMES = ("classes", "names", "label_names")
 
 
-def npz_labels(path: Path) -> list[str]:
-    """Return the class of each image of an `.npz`, as text; `-` if it holds no labels.
+@dataclass(frozen=True, eq=False)
+class Npz:
+    """The images of an `.npz`, all from one reading of the file.
+
+    Args:
+        pixels: (n, h, w) or (n, h, w, 3) uint8.
+        labels: the class of each image, as text; `-` if the file holds no labels.
+        contents: (1, 32) uint8, the SHA-256 of the file that these came from.
+    """
+
+    pixels: NDArray[np.uint8]
+    labels: tuple[str, ...]
+    contents: NDArray[np.uint8]
+
+
+def npz(path: Path) -> Npz:
+    """Return the images of an `.npz`, read again if the file system tells of a change.
 
     Raises:
-        DataError: the file cannot be read, or its arrays are no images and labels.
+        DataError: the file cannot be read, or its arrays are not images and labels.
     """
-    return list(_npz(path, path.stat().st_mtime_ns)[1])
-
-
-def npz_pixels(path: Path) -> NDArray[np.uint8]:
-    """Return the images of an `.npz`, (n, h, w) or (n, h, w, 3) uint8."""
-    return _npz(path, path.stat().st_mtime_ns)[0]
+    s = path.stat()
+    return _npz(path, (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns))
 
 
 @lru_cache(maxsize=8)
-def _npz(path: Path, changed: int) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+def _npz(path: Path, state: tuple[int, ...]) -> Npz:
     try:
-        with np.load(path, allow_pickle=False) as pack:
+        whole = path.read_bytes()
+        with np.load(io.BytesIO(whole), allow_pickle=False) as pack:
             held = {name: pack[name] for name in pack.files if name in (*_IMAGES, *_LABELS, *_NAMES)}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(
             f"'{path}' cannot be read — {error} — write it with numpy.savez(path, images=..., labels=...)"
         ) from error
+    contents = np.frombuffer(bytes.fromhex(bytes_sha256(whole)), dtype=np.uint8)[None]
     pixels = next((held[name] for name in _IMAGES if name in held), None)
     if pixels is None:
         raise DataError(f"'{path}' holds no images — expected an array named {' or '.join(_IMAGES)}")
     pixels = _as_images(pixels, path)
     labels = next((held[name] for name in _LABELS if name in held), None)
     if labels is None:
-        return pixels, ("-",) * len(pixels)
+        return Npz(pixels, ("-",) * len(pixels), contents)
     names = next((held[name] for name in _NAMES if name in held), None)
-    return pixels, tuple(_named(labels, names, len(pixels), path))
+    return Npz(pixels, tuple(_named(labels, names, len(pixels), path)), contents)
 
 
 def _as_images(pixels: NDArray[Any], path: Path) -> NDArray[np.uint8]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openbench import paths
-from openbench.data.own_arrays import arrow_labels, is_arrow, npz_labels
+from openbench.data.own_arrays import arrow_labels, is_arrow, npz
 from openbench.errors import DataError
 
 # Row of a list: the image's key, and its class; `-` where there is none.
@@ -41,7 +41,7 @@ def read_rows(path: Path) -> list[Row]:
     if path.suffix == ".csv" and path.is_file():
         rows = list(_csv_rows(path))
     elif path.is_file():
-        rows = numbered(npz_labels(path))
+        rows = numbered(list(npz(path).labels))
     elif is_arrow(path):
         rows = numbered(arrow_labels(path))
     else:

@@ -22,11 +22,13 @@ class Found:
         items: the images present, in manifest order.
         present: (n,) bool, which of the manifest's keys these are.
         files: the user's own files with these images, which may change in place; none where a set is published.
+        contents: (files, 32) uint8, the SHA-256 of the bytes that were read, where the source has read all of them.
     """
 
     items: Items
     present: NDArray[np.bool_]
     files: Sequence[Path] = ()
+    contents: NDArray[np.uint8] | None = None
 
     @property
     def count(self) -> int:

@@ -210,3 +210,11 @@ def test_a_corrupt_image_past_the_fingerprint_is_named_when_it_is_read(root, man
 def test_a_wrong_node_is_refused_by_key(pets, change, message):
     with pytest.raises(ConfigError, match=message):
         open_split({**pets, **change}, Role.FAR)
+
+
+def test_published_images_replaced_after_the_digest_was_taken_are_an_error(pets, root):
+    split = open_split(pets, Role.FAR)
+    for path in split.items.files:
+        write_image(path, noisy((6, 6, 3), 99))
+    with pytest.raises(DataError, match="has changed since this run looked at it"):
+        [split.items[i] for i in range(len(split))]

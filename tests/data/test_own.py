@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image as Pillow
 
+from openbench import paths
 from openbench.core.request import Role
 from openbench.data import contents
 from openbench.data.manifest import load_manifest
@@ -310,3 +311,47 @@ def test_without_a_cache_that_can_be_written_the_digest_is_the_same(photos, monk
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "file" / "cache"))
     assert opened(folder).digest == before
+
+
+def replaced(path, pixels):
+    """Put another image under a name, with size and time stamp as they were."""
+    before, content = path.stat(), path.read_bytes()
+    write_image(path, pixels)
+    new = path.read_bytes()
+    assert new != content
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_an_image_replaced_after_its_digest_was_taken_is_an_error_not_a_number(photos):
+    folder, _ = photos
+    split = opened(folder)
+    position = list(split.keys).index("dog/1.PNG")
+    replaced(folder / "dog/1.PNG", noisy((4, 4, 3), 77))
+    with pytest.raises(DataError, match=r"dog/1\.PNG' has changed since this run looked at it"):
+        split.items[position]
+    assert np.array_equal(opened(folder).items[position], noisy((4, 4, 3), 77))
+
+
+def test_an_image_replaced_behind_its_time_stamp_gives_another_digest(photos):
+    folder, _ = photos
+    before = opened(folder).digest
+    replaced(folder / "dog/1.PNG", noisy((4, 4, 3), 77))
+    assert opened(folder).digest != before
+
+
+def test_an_array_file_replaced_after_its_digest_was_taken_is_not_seen(tmp_path):
+    path, images = tmp_path / "mine.npz", np.stack([noisy((4, 4, 3), i) for i in range(10)])
+    np.savez(path, images=images, labels=np.array(["cat", "dog"] * 5))
+    split = opened(path)
+    np.savez(path, images=images[::-1], labels=np.array(["cat", "dog"] * 5))
+    assert {split.items[i].tobytes() for i in range(10)} == {image.tobytes() for image in images}
+
+
+def test_what_is_known_of_files_is_not_taken_from_an_altered_note(photos):
+    folder, _ = photos
+    expected = opened(folder).digest
+    (note,) = (paths.cache_dir() / "contents").iterdir()
+    content = bytearray(note.read_bytes())
+    content[-1] ^= 1
+    note.write_bytes(content)
+    assert opened(folder).digest == expected
