@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from openbench import paths
 from openbench.digest import digest, file_sha256
 from openbench.errors import DataError
-from openbench.storage.sealed import Damaged, read_sealed, write_sealed
+from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 _FOLDER = "contents"
 
@@ -31,7 +31,7 @@ def contents_of(files: Sequence[Path]) -> Contents:
     """
     try:
         known = paths.cache_dir() / _FOLDER / _state(files)
-        with suppress(FileNotFoundError, Damaged):
+        with suppress(FileNotFoundError, DamagedError):
             found = np.frombuffer(read_sealed(known), dtype=np.uint8)
             if found.size == 32 * len(files):
                 return found.reshape(-1, 32)

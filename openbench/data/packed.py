@@ -93,19 +93,19 @@ def _write(items: Items, shape: tuple[int, ...], path: Path, workers: int) -> bo
             hasher.update(stream.read())
             for part in _decoded(items, workers):
                 if any(image.shape != shape for image in part):
-                    raise _ShapesDiffer
+                    raise _ShapesDifferError
                 content = np.stack(part).data
                 hasher.update(content)
                 stream.write(content)
             # The digest first: a reader that meets one of the two takes the array for damaged.
             write_whole(path.with_suffix(".json"), json.dumps({"digest": hasher.hexdigest()}).encode())
-    except _ShapesDiffer:
+    except _ShapesDifferError:
         return False
     remember(path, hasher.hexdigest())
     return True
 
 
-class _ShapesDiffer(Exception):
+class _ShapesDifferError(Exception):
     """The images of a set have several shapes, so no array holds them."""
 
 

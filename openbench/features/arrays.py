@@ -16,7 +16,7 @@ from torch import Tensor
 from openbench.digest import BlockHasher, file_digest
 from openbench.errors import CacheError
 from openbench.storage.content import content_digest, remember
-from openbench.storage.sealed import Damaged, read_sealed, write_sealed
+from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 from openbench.storage.whole import write_whole
 
 _CHUNK = 1 << 22
@@ -168,7 +168,7 @@ def load_progress(path: Path) -> dict[str, Flushed]:
     """Return what `save_progress` noted; empty if there is nothing usable."""
     try:
         noted = json.loads(read_sealed(path))
-    except (FileNotFoundError, Damaged):
+    except (FileNotFoundError, DamagedError):
         return {}
     return {name: Flushed(**{**state, "shape": tuple(state["shape"])}) for name, state in noted.items()}
 

@@ -1,9 +1,6 @@
 """Per-sample scores on disk, so that a new metric needs no model."""
 
-import os
-import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +8,15 @@ import numpy as np
 
 from openbench.core.request import Role
 from openbench.core.scores import SplitScores
+from openbench.digest import array_sha256, digest
 from openbench.errors import CacheError
+from openbench.storage.whole import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("set", "role", "score", "label", "prediction", "correct")
+_DIGEST = b"digest"
 
 
 def per_set_name(run_id: str, ood_set: str) -> str:
@@ -56,19 +56,14 @@ class ScoreStore:
         import pyarrow.parquet as pq
 
         path = self.path(run_id)
-        temporary = path.with_name(f".{run_id}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            pq.write_table(_table(run_id, scores), temporary, compression="zstd", write_page_checksum=True)
-            os.replace(temporary, path)
+            with replacing(path) as stream:
+                pq.write_table(_table(run_id, scores), stream, compression="zstd", write_page_checksum=True)
         except OSError as error:
             raise CacheError(
                 f"scores cannot be written to '{self.root}' — {error.strerror or error} — choose another cache: "
                 "runtime.cache=DIR or OPENBENCH_CACHE"
             ) from error
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
         return path
 
     def read(self, run_id: str) -> list[SplitScores]:
@@ -87,9 +82,43 @@ class ScoreStore:
             table = pq.read_table(path, page_checksum_verification=True)
             if tuple(table.column_names) != COLUMNS:
                 raise ValueError(f"columns {table.column_names}, expected {list(COLUMNS)}")
+            check_unchanged(table)
             return _splits(table)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise CacheError(f"{path}: not the scores of a run — {error} — delete it and repeat the run") from error
+
+
+def check_unchanged(table: "pa.Table") -> None:
+    """Check that a table of kept scores holds what was written.
+
+    Raises:
+        ValueError: a value, the name of a set, or their order has changed, or there is no digest to tell by.
+    """
+    stated = (table.schema.metadata or {}).get(_DIGEST, b"")
+    if stated.decode(errors="replace") != _content_digest(table):
+        raise ValueError("the scores have changed since they were written")
+
+
+def _content_digest(table: "pa.Table") -> str:
+    """Digest of every value of every column, and of the metadata: page checksums do not cover a file's footer."""
+    import pyarrow as pa
+
+    about = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in (table.schema.metadata or {}).items()}
+    about.pop(_DIGEST.decode(), None)
+    found = {}
+    for name in table.column_names:
+        column = table.column(name).combine_chunks()
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        if pa.types.is_string(column.type):
+            values = column.dictionary_encode()
+            parts = [values.dictionary.to_pylist(), array_sha256(values.indices.fill_null(-1).to_numpy())]
+        else:
+            zero = pa.scalar(0).cast(column.type)
+            parts = [str(column.type), array_sha256(column.fill_null(zero).to_numpy(zero_copy_only=False))]
+        found[name] = [*parts, array_sha256(missing)]
+    return digest([about, found], 64)
 
 
 def _table(run_id: str, scores: Sequence[SplitScores]) -> "pa.Table":
@@ -112,7 +141,8 @@ def _table(run_id: str, scores: Sequence[SplitScores]) -> "pa.Table":
     }
     # `splits` keeps a split that has no rows, and the order.
     order = "\n".join(f"{s.role.value}/{s.name}" for s in scores)
-    return pa.table(columns).replace_schema_metadata({"run_id": run_id, "splits": order})
+    table = pa.table(columns).replace_schema_metadata({"run_id": run_id, "splits": order})
+    return table.replace_schema_metadata({**table.schema.metadata, _DIGEST: _content_digest(table)})
 
 
 def _splits(table: "pa.Table") -> list[SplitScores]:

@@ -9,7 +9,7 @@ _MAGIC = b"openbench sealed 1 "
 _HEADER = len(_MAGIC) + 64 + 1  # 64 hex digits and a line break
 
 
-class Damaged(ValueError):
+class DamagedError(ValueError):
     """A sealed file does not hold what was written; it is treated as missing, and the reader says so."""
 
 
@@ -31,15 +31,15 @@ def read_sealed(path: Path) -> bytes:
 
     Raises:
         FileNotFoundError: there is no such file.
-        Damaged: it cannot be read, or a byte has changed since it was written.
+        DamagedError: it cannot be read, or a byte has changed since it was written.
     """
     try:
         whole = path.read_bytes()
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Damaged(f"'{path}' cannot be read ({error.strerror or error})") from error
+        raise DamagedError(f"'{path}' cannot be read ({error.strerror or error})") from error
     header, content = whole[:_HEADER], whole[_HEADER:]
     if header != _MAGIC + bytes_sha256(content).encode() + b"\n":
-        raise Damaged(f"'{path}' has changed since it was written")
+        raise DamagedError(f"'{path}' has changed since it was written")
     return content

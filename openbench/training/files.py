@@ -1,7 +1,7 @@
 """Files of a checkpoint folder: written whole or not at all."""
 
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors.torch import save
@@ -9,6 +9,8 @@ from torch import Tensor
 
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError
+from openbench.storage.sealed import write_sealed
+from openbench.storage.whole import write_whole
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -17,15 +19,26 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         CheckpointError: the folder cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _refusals(path):
+        write_whole(path, content)
+
+
+def write_state(path: Path, content: bytes) -> None:
+    """Write the state of a training under the digest of its content; `storage.sealed.read_sealed` reads it.
+
+    Raises:
+        CheckpointError: the folder cannot be written.
+    """
+    with _refusals(path):
+        write_sealed(path, content)
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses into an error that says what to do."""
     try:
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        yield
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise CheckpointError(
             f"checkpoint '{path}' cannot be written — {error.strerror or error} — give a folder that can be written "
             "and has room: set OPENBENCH_CACHE or runtime.cache"

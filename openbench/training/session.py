@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, MethodError
+from openbench.storage.sealed import DamagedError, read_sealed
 from openbench.training.average import Average
 from openbench.training.curve import EpochRow
-from openbench.training.files import write_atomically, write_weights
+from openbench.training.files import write_state, write_weights
 from openbench.training.job import TrainingJob
 from openbench.training.team import ALONE, Team
 
@@ -150,7 +151,7 @@ class Session:
         }
         stream = io.BytesIO()
         torch.save(state, stream)
-        write_atomically(self.folder / STATE, stream.getvalue())
+        write_state(self.folder / STATE, stream.getvalue())
         kept = set() if self.best is None else set(self.best.files)
         for file in self.folder.glob(f"best-*{SUFFIX}"):
             if file.name not in kept:
@@ -224,8 +225,8 @@ def _set_global_states(states: Mapping[str, Tensor], device: torch.device) -> No
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError):
+        state = torch.load(io.BytesIO(read_sealed(path)), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, DamagedError, KeyError):
         return None
     return state if isinstance(state, dict) else None
 

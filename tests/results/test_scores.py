@@ -1,4 +1,7 @@
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from records import split_scores
@@ -56,6 +59,43 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CacheError, match=r"run\.parquet: not the scores of a run"):
         ScoreStore(tmp_path).read("run")
+
+
+def test_no_flipped_byte_of_the_file_changes_a_score(tmp_path):
+    few = [replace(s, scores=s.scores[:3], labels=s.labels[:3], predictions=s.predictions[:3]) for s in split_scores()]
+    store = ScoreStore(tmp_path)
+    path = store.write("run", few)
+    whole = path.read_bytes()
+    read = [as_bytes(s) for s in store.read("run")]
+    noticed = 0
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        try:
+            found = [as_bytes(s) for s in store.read("run")]
+        except CacheError:
+            noticed += 1
+        else:
+            assert found == read, position
+    assert noticed > len(whole) / 2
+
+
+@pytest.mark.parametrize("column", ["score", "prediction", "set"])
+def test_an_edited_file_is_not_taken_for_scores(tmp_path, column):
+    path = ScoreStore(tmp_path).write("run", split_scores())
+    table = pq.read_table(path)
+    values = table.column(column).to_pylist()
+    values[0] = next(value for value in values if value != values[0])
+    kind = table.schema.field(column).type
+    array = pa.array(values, kind.value_type if pa.types.is_dictionary(kind) else kind)
+    edited = table.set_column(table.column_names.index(column), column, array)
+    pq.write_table(edited.replace_schema_metadata(table.schema.metadata), path)
+    with pytest.raises(CacheError, match="have changed since they were written"):
+        ScoreStore(tmp_path).read("run")
+
+
+def as_bytes(split):
+    """All that a split of scores says."""
+    return split.name, split.role, *(getattr(split, c).tobytes() for c in ("scores", "labels", "predictions"))
 
 
 def test_another_parquet_file_is_not_taken_for_scores(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openbench.storage.sealed import Damaged, read_sealed, write_sealed
+from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 
 @given(content=st.binary(max_size=200))
@@ -22,7 +22,7 @@ def test_every_single_bit_flip_is_noticed(tmp_path):
         flipped = bytearray(whole)
         flipped[position // 8] ^= 1 << position % 8
         path.write_bytes(flipped)
-        with pytest.raises(Damaged, match="has changed"):
+        with pytest.raises(DamagedError, match="has changed"):
             read_sealed(path)
 
 
@@ -31,12 +31,12 @@ def test_every_cut_is_noticed(tmp_path, cut):
     path = tmp_path / "file"
     write_sealed(path, b"123456")
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedError):
         read_sealed(path)
 
 
 def test_a_missing_file_is_missing_and_a_folder_is_damaged(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_sealed(tmp_path / "file")
-    with pytest.raises(Damaged, match="cannot be read"):
+    with pytest.raises(DamagedError, match="cannot be read"):
         read_sealed(tmp_path)

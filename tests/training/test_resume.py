@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,15 +123,26 @@ def test_a_kill_while_finishing_loses_nothing(tmp_path: Path, monkeypatch: pytes
     assert resumed.files == through.files
 
 
+def cut_short(content: bytes) -> bytes:
+    return content[:100]
+
+
+def one_byte(content: bytes) -> bytes:
+    """A changed byte inside a tensor: the file still loads."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("harm", [cut_short, one_byte], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("damage", ["state", "weights"])
 def test_unusable_state_is_reported_and_training_begins_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, harm: Callable[[bytes], bytes]
 ) -> None:
     through = train(job(), tmp_path / "through", QUIET)
     cut = tmp_path / "cut"
     train_until_killed(job(), cut, 2)
     victim = cut / "state.pt" if damage == "state" else next(cut.glob("best-*.safetensors"))
-    victim.write_bytes(victim.read_bytes()[:100])
+    victim.write_bytes(harm(victim.read_bytes()))
     anew = train(job(), cut, QUIET)
     assert anew.resumed_after == 0
     assert anew.files == through.files
