@@ -37,12 +37,12 @@ class OwnImages(Source):
             return None
         if place.is_file() and place.suffix != ".csv":
             pack = npz(place)
-            found = rows_found(pack.pixels, _rows(list(pack.labels), keys))
-            return replace(found, files=(place,), contents=pack.contents)
+            rows = rows_found(pack.pixels, _rows(list(pack.labels), keys))
+            return replace(rows, files=(place,), contents=pack.contents)
         if place.is_dir() and is_arrow(place):
-            rows = _rows(arrow_labels(place), keys)
-            present = rows >= 0
-            items = arrow_items(place, rows[present]) if present.any() else None
+            numbers = _rows(arrow_labels(place), keys)
+            present = numbers >= 0
+            items = arrow_items(place, numbers[present]) if present.any() else None
             return None if items is None else Found(items, present, arrow_files(place))
         found = ImageFolder().find(place.parent if place.is_file() else place, keys)
         return replace(found, files=found.items.files) if found and isinstance(found.items, FileItems) else found

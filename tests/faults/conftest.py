@@ -1,0 +1,131 @@
+"""A benchmark of forty tiny images that goes all the way in a second, run in processes that can be harmed."""
+
+import importlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from openbench.__main__ import main
+
+RUN = (
+    *("run", "+benchmark=pets", "backbone=resnet8_digits", "method=knn", "method.k=1", "tune=none"),
+    *("training.recipe.epochs=2", "metrics.replicates=20", "runtime.progress=false"),
+)
+LATE = ("openbench.cli.run", "openbench.engine.api", "openbench.backbones.cifar", "openbench.methods.knn")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended.
+
+    Args:
+        code: its exit code; negative for a signal.
+        text: what it printed, on both streams.
+    """
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file as a run left it.
+
+    Args:
+        content: all bytes.
+        mtime_ns: when it was written to last.
+    """
+
+    content: bytes
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run finds its images and leaves its files.
+
+    Args:
+        folder: holds `cache`, `results`, the images and the config folder `pets`.
+    """
+
+    folder: Path
+
+    @property
+    def written(self) -> dict[str, Written]:
+        """Every file below cache and results that is not a lock."""
+        files = [p for name in ("cache", "results") for p in (self.folder / name).rglob("*") if p.is_file()]
+        kept = [p for p in sorted(files) if not p.name.endswith(".lock")]
+        return {str(p.relative_to(self.folder)): Written(p.read_bytes(), p.stat().st_mtime_ns) for p in kept}
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """The numbers of the only record."""
+        (path,) = (self.folder / "results").rglob("*.json")
+        return json.loads(path.read_text())["metrics"]
+
+    def reset(self, written: dict[str, Written]) -> None:
+        """Make cache and results hold these files, with their time stamps, and nothing else."""
+        for name in ("cache", "results"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        for name, file in written.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.content)
+            os.utime(path, ns=(file.mtime_ns, file.mtime_ns))
+
+    def run(self, before: Callable[[], object] = lambda: None) -> Ending:
+        """Run the command in a process of its own, after `before` was called there."""
+        output = self.folder / "output"
+        child = os.fork()
+        if child == 0:
+            code = 99
+            try:
+                handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                os.dup2(handle, 1)
+                os.dup2(handle, 2)
+                sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
+                os.chdir(self.folder)
+                os.environ["OPENBENCH_CACHE"] = str(self.folder / "cache")
+                os.environ["OPENBENCH_RESULTS"] = str(self.folder / "results")
+                before()
+                code = main([*RUN, "--config-dir", "pets"])
+                sys.stdout.flush()
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        return Ending(os.waitstatus_to_exitcode(status), output.read_text(errors="replace"))
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Images, lists and a config folder; nothing has been run."""
+    folder = tmp_path_factory.mktemp("faults")
+    rng = np.random.default_rng(0)
+    for name, count, low in (("photos/cat", 20, 0), ("photos/dog", 20, 60), ("birds", 12, 30), ("fish", 12, 30)):
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            pixels = rng.integers(0, 120, (8, 8, 3)) + low
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{index:02d}.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        new = "data new pets --id photos --near birds=birds --ood-val fish"
+        assert main(new.split()) == 0
+    return Place(folder)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(place: Place) -> dict[str, Written]:
+    """The files of a run that nothing happened to."""
+    for name in LATE:  # imported once here, and not in every process that is harmed
+        importlib.import_module(name)
+    ending = place.run()
+    assert ending.code == 0, ending.text
+    return place.written
