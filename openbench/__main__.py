@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import openbench
 from openbench.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK
 from openbench.errors import OpenbenchError, did_you_mean
+from openbench.installation import check_no_other_openbench
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # long. This bounds the spinning, at no cost on an idle machine. It must be set before torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
+        check_no_other_openbench()
         return _dispatch(arguments)
     except OpenbenchError as error:
         print(f"error: {error}", file=sys.stderr)

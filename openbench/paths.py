@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from openbench.errors import ConfigError
+from openbench.installation import pip_install
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -50,5 +51,5 @@ def _shipped(name: str) -> Path:
             return candidate
     raise ConfigError(
         f"folder '{name}' not found beside the package in {_PACKAGE} — the installation is incomplete; "
-        "install again (pip install --force-reinstall openbench)"
+        f"install again ({pip_install('', '--force-reinstall')})"
     )

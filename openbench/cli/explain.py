@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from openbench import paths
 from openbench.cli.config import compose
 from openbench.errors import ConfigError, did_you_mean
+from openbench.installation import pip_install
 
 # Launchers are plug-ins that not everybody needs: launcher → the extra that installs it.
 EXTRAS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
@@ -82,9 +83,7 @@ def _missing_file(error: MissingConfigException) -> ConfigError:
     choices = list(error.options or [])
     if group == "hydra/launcher" and name in EXTRAS:
         extra = EXTRAS[name]
-        return ConfigError(
-            f"the launcher '{name}' is not installed — it is an optional extra: pip install 'openbench[{extra}]'"
-        )
+        return ConfigError(f"the launcher '{name}' is not installed — it is an optional extra: {pip_install(extra)}")
     if not group:
         return ConfigError(f"config '{name}' not found in {paths.config_dir().name}{did_you_mean(name, choices)}")
     hint = did_you_mean(name, choices) or f" — available: {', '.join(choices) or 'none'}"

@@ -16,6 +16,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError, NotApplicableError
+from openbench.installation import pip_install
 from openbench.methods._inputs import training
 
 Detector = Literal["IForest", "OCSVM", "CBLOF", "HBOS", "KNN", "LOF", "PCA", "DeepSVDD"]
@@ -59,7 +60,7 @@ class PyOD(Method):
         self.require(self.max_train is None or self.max_train >= 2, "max_train", "null, or ≥ 2")
         if importlib.util.find_spec("pyod") is None:
             raise NotApplicableError(
-                f"PyOD({self.detector!r}): the package pyod is not installed — pip install 'openbench[pyod]'"
+                f"PyOD({self.detector!r}): the package pyod is not installed — {pip_install('pyod')}"
             )
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:

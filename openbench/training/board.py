@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from openbench.errors import ConfigError
+from openbench.installation import pip_install
 from openbench.training.curve import EpochRow
 from openbench.training.progress import Reporter
 
@@ -29,7 +30,7 @@ class Board(Reporter):
         except ImportError as error:
             raise ConfigError(
                 f"runtime.tensorboard=true — TensorBoard cannot be imported: {error} — "
-                "pip install 'openbench[tensorboard]', or leave it out: curve.csv and curve.png are always written"
+                f"{pip_install('tensorboard')}, or leave it out: curve.csv and curve.png are always written"
             ) from error
         self._writer = SummaryWriter(str(folder / FOLDER), purge_step=curve[-1].step if curve else None)
         if curve:

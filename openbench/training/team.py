@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from openbench.errors import ConfigError
+from openbench.installation import pip_install
 
 T = TypeVar("T")
 
@@ -124,7 +125,7 @@ def team(device: str) -> Team:
     except ImportError as error:
         raise ConfigError(
             "training in several processes needs accelerate — it cannot be imported: "
-            f"{error} — pip install 'openbench[distributed]', or start without torchrun"
+            f"{error} — {pip_install('distributed')}, or start without torchrun"
         ) from error
 
 

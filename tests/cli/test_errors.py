@@ -1,6 +1,7 @@
 import pytest
 
 from openbench.__main__ import main
+from openbench.installation import pip_install
 
 
 def said(capsys, *argv):
@@ -134,7 +135,7 @@ def test_a_launcher_that_is_not_installed_names_the_extra(engine, capsys, monkey
     monkeypatch.setitem(ConfigStore.instance().repo["hydra"], "launcher", {"basic.yaml": launchers["basic.yaml"]})
     code = main(["run", "-m", "+benchmark=digits", f"runtime={runtime}"])
     assert code == 2
-    assert f"is not installed — it is an optional extra: pip install 'openbench[{extra}]'" in capsys.readouterr().err
+    assert f"is not installed — it is an optional extra: {pip_install(extra)}" in capsys.readouterr().err
 
 
 def test_a_users_file_with_the_name_of_ours_is_refused(engine, tmp_path, capsys):
