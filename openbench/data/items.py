@@ -1,6 +1,8 @@
 """Decoded images on demand: rows of an array, or files."""
 
 import io
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,12 @@ from PIL import Image as Pillow
 from openbench.core.benchmark import Image
 from openbench.digest import array_sha256, bytes_sha256
 from openbench.errors import DataError
+
+# What image sets come in; Pillow opens more, some of it by calling other programs.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+# Pillow would clip these to white or black when it converts them to RGB.
+_DEEP = ("I", "F")
+UNREADABLE = (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +150,7 @@ def _replaced(path: Path) -> DataError:
 
 def _read(path: Path) -> bytes:
     try:
+        _check_regular(path)
         return path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -154,18 +163,47 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     )
 
 
+def _check_regular(path: Path) -> None:
+    """Raise OSError for a pipe, a device or a folder: opening one can wait for ever."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError("not a regular file")
+
+
 def decode(path: Path, content: bytes | None = None) -> Image:
-    """Return the pixels of an image file: (h, w) if it is 8-bit grey, else (h, w, 3).
+    """Return the pixels of an image file, as `pixels_of` does.
 
     Args:
-        path: the file.
+        path: a file in one of FORMATS.
         content: its bytes, where they have been read already.
 
     Raises:
         DataError: the file cannot be read as an image; it is never replaced by something else.
     """
     try:
-        with Pillow.open(path if content is None else io.BytesIO(content)) as image:
-            return np.asarray(image if image.mode == "L" else image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError) as error:
+        if content is None:
+            _check_regular(path)
+        return pixels_of(path if content is None else content)
+    except UNREADABLE as error:
         raise _unreadable(path, error) from error
+
+
+def pixels_of(image: Path | bytes) -> Image:
+    """Return the pixels of an encoded image: (h, w) if it is 8-bit grey, else (h, w, 3).
+
+    Of colours with 16 bits the upper 8 are kept, as Pillow reads them. Grey images of 16 or 32 bits or of floats are
+    refused: nothing in the file says what is black and what is white. An orientation in the EXIF data is not applied,
+    as in torchvision and OpenOOD.
+
+    Args:
+        image: a file in one of FORMATS, or its bytes.
+
+    Raises:
+        OSError, SyntaxError, ValueError, DecompressionBombError: what UNREADABLE holds; it is not such an image.
+    """
+    source = io.BytesIO(image) if isinstance(image, bytes) else image
+    with Pillow.open(source, formats=FORMATS) as found:
+        if found.mode.startswith(_DEEP):
+            raise ValueError(
+                f"its pixels have more than 8 bits (mode {found.mode}) — scale them to 0…255 and save as 8-bit grey"
+            )
+        return np.asarray(found if found.mode == "L" else found.convert("RGB"))

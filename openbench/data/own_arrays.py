@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image as Pillow
 
 from openbench.core.benchmark import Image
-from openbench.data.items import decode
+from openbench.data.items import UNREADABLE, decode, pixels_of
 from openbench.digest import bytes_sha256
 from openbench.errors import DataError
 
@@ -121,9 +120,8 @@ class EncodedItems:
         if content is None and cell and cell.get("path"):
             return decode(self.folder / cell["path"])
         try:
-            with Pillow.open(io.BytesIO(content or b"")) as image:
-                return np.asarray(image if image.mode == "L" else image.convert("RGB"))
-        except (OSError, SyntaxError, ValueError) as error:
+            return pixels_of(content or b"")
+        except UNREADABLE as error:
             raise DataError(
                 f"'{self.folder}': image {row} cannot be read — {error} — write the folder again"
             ) from error

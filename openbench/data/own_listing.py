@@ -63,13 +63,40 @@ def numbered(labels: list[str]) -> list[Row]:
 def _folder_rows(folder: Path) -> list[Row]:
     """Every image file below a folder; its class is the first subfolder on the way, `-` for files that lie in it."""
     rows = []
+    seen = {_identity(folder)}
     for place, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        # A link to a folder that was listed already, such as one to itself, brings no new images.
+        folders[:] = [n for n in sorted(folders) if not n.startswith(".") and _is_new(Path(place, n), seen)]
         inside = Path(place).relative_to(folder)
         for name in sorted(files):
             if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES:
-                rows.append(((inside / name).as_posix(), inside.parts[0] if inside.parts else NO_CLASS))
+                key = (inside / name).as_posix()
+                _check_text(key, folder)
+                rows.append((key, inside.parts[0] if inside.parts else NO_CLASS))
     return rows
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    found = os.stat(folder)
+    return found.st_dev, found.st_ino
+
+
+def _is_new(folder: Path, seen: set[tuple[int, int]]) -> bool:
+    """Whether a folder is met for the first time; it is then noted in `seen`."""
+    identity = _identity(folder)
+    if identity in seen:
+        return False
+    seen.add(identity)
+    return True
+
+
+def _check_text(key: str, folder: Path) -> None:
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"'{folder}': the file name {os.fsencode(key)!r} is not UTF-8 — lists of images hold UTF-8 text — rename it"
+        ) from error
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:

@@ -1,3 +1,6 @@
+import os
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image as Pillow
@@ -47,3 +50,49 @@ def test_consecutive_rows_are_gathered_without_a_copy():
 
 def test_an_index_past_the_end_is_an_error_so_that_iteration_ends():
     assert len(list(ArrayItems(noisy((3, 2, 2)), np.array([2, 0])))) == 2
+
+
+@pytest.mark.parametrize("mode", ["I", "I;16", "F"])
+def test_grey_of_more_than_eight_bits_is_refused_not_clipped(tmp_path, mode):
+    path = tmp_path / "deep.tif"
+    Pillow.fromarray((noisy((5, 7)).astype(np.uint32) * 257).astype("f4" if mode == "F" else "u2")).convert(mode).save(
+        path
+    )
+    with pytest.raises(DataError, match=rf"deep\.tif' cannot be read.*more than 8 bits \(mode {mode}"):
+        decode(path)
+
+
+def test_of_colours_of_sixteen_bits_the_upper_eight_are_kept(tmp_path):
+    pixels = noisy((3, 4, 3))
+    rows = b"".join(b"\0" + (row.astype(">u2") * 256 + 77).astype(">u2").tobytes() for row in pixels)
+
+    def chunk(kind, content):
+        body = kind + content
+        return len(content).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+
+    header = (4).to_bytes(4, "big") + (3).to_bytes(4, "big") + bytes([16, 2, 0, 0, 0])
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    (tmp_path / "x.png").write_bytes(png)
+    np.testing.assert_array_equal(decode(tmp_path / "x.png"), pixels)
+
+
+def test_other_formats_are_not_opened_whatever_their_name(tmp_path):
+    path = tmp_path / "x.png"
+    Pillow.fromarray(noisy((5, 7, 3))).save(path, format="EPS")
+    with pytest.raises(DataError, match="cannot be read"):
+        decode(path)
+
+
+@pytest.mark.parametrize("contents", [None, np.zeros((1, 32), np.uint8)])
+def test_a_pipe_does_not_stop_the_run(tmp_path, contents):
+    os.mkfifo(tmp_path / "x.png")
+    with pytest.raises(DataError, match="not a regular file"):
+        FileItems([tmp_path / "x.png"], contents)[0]
+
+
+def test_an_orientation_in_the_exif_data_is_not_applied(tmp_path):
+    pixels = noisy((5, 7, 3))
+    exif = Pillow.Exif()
+    exif[0x0112] = 6
+    Pillow.fromarray(pixels).save(tmp_path / "x.png", exif=exif)
+    np.testing.assert_array_equal(decode(tmp_path / "x.png"), pixels)

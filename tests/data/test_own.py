@@ -13,6 +13,7 @@ from openbench.data import contents
 from openbench.data.manifest import load_manifest
 from openbench.data.opening import open_split
 from openbench.data.own import OwnImages
+from openbench.data.own_listing import read_rows
 from openbench.digest import file_sha256
 from openbench.errors import DataError
 
@@ -355,3 +356,26 @@ def test_what_is_known_of_files_is_not_taken_from_an_altered_note(photos):
     content[-1] ^= 1
     note.write_bytes(content)
     assert opened(folder).digest == expected
+
+
+def test_links_to_folders_are_followed_once(photos):
+    folder, pixels = photos
+    (folder / "cat" / "self").symlink_to(folder / "cat")
+    (folder / "dog" / "up").symlink_to(folder)
+    (folder / "owl").symlink_to(folder / "dog")
+    assert sorted(key for key, _ in read_rows(folder)) == sorted(pixels)
+
+
+def test_a_link_to_a_folder_elsewhere_is_followed(photos, tmp_path):
+    folder, pixels = photos
+    write_image(tmp_path / "elsewhere" / "x.png", noisy((4, 4)))
+    (folder / "owl").symlink_to(tmp_path / "elsewhere")
+    assert sorted(read_rows(folder)) == sorted([*((key, key.split("/")[0]) for key in pixels), ("owl/x.png", "owl")])
+
+
+def test_a_name_that_is_not_text_is_named(photos):
+    folder, _ = photos
+    write_image(folder / "cat" / "ok.png", noisy((4, 4)))
+    os.rename(folder / "cat" / "ok.png", os.fsencode(folder) + b"/cat/\xff.png")
+    with pytest.raises(DataError, match=r"b'cat/\\xff\.png' is not UTF-8"):
+        read_rows(folder)
