@@ -2,8 +2,8 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args, get_type_hints
 
 from openbench.errors import ConfigError, did_you_mean
 
@@ -36,26 +36,93 @@ def target_of(node: Mapping[str, Any], where: str = "config") -> Callable[..., A
     return found
 
 
-def build(node: Mapping[str, Any], where: str = "config", **extra: Any) -> Any:
+def build(node: Mapping[str, Any], where: str = "config", kind: type = object, **extra: Any) -> Any:
     """Return `_target_(**keys)`; nested nodes with a `_target_` are built first, keys that start with `_` are left out.
+
+    What a node names is looked up and its kind checked before it is called: a config can make what openbench expects
+    in its place, and nothing else.
 
     Args:
         node: a plain, resolved mapping.
         where: the node's name in messages, e.g. `method`.
+        kind: what the target must make: itself a subclass, or a function that is annotated to return one; `object`
+            takes any target, so it is for nodes that no config brings.
         **extra: values that the caller adds where the node, or one within it, leaves the key out or null; ignored if
             the target does not take them.
 
     Raises:
-        ConfigError: a key that the target does not take, or one that it needs and does not get.
+        ConfigError: a target of another kind, a key that it does not take, or one that it needs and does not get.
     """
+    return _build(node, where, (kind,), extra)
+
+
+def _build(node: Mapping[str, Any], where: str, kinds: tuple[type, ...], extra: Mapping[str, Any]) -> Any:
     target = target_of(node, where)
+    _check_kind(target, kinds, f"{where}: `{TARGET}: {node[TARGET]}`")
     keys = {k: v for k, v in node.items() if not k.startswith("_")}
     parameters = inspect.signature(target).parameters
     for name, value in extra.items():
         if name in parameters and keys.get(name) is None:
             keys[name] = value
     check_keys(keys, parameters, where)
-    return target(**{k: _value(v, f"{where}.{k}", extra) for k, v in keys.items()})
+    nested = {k: _Place(f"{where}.{k}", target, k) for k in keys}
+    return target(**{k: _value(v, nested[k], extra) for k, v in keys.items()})
+
+
+def _check_kind(target: Callable[..., Any], kinds: tuple[type, ...], where: str) -> None:
+    """Raise ConfigError unless calling `target` makes one of `kinds`, as far as can be told without calling it."""
+    if object in kinds:
+        return
+    made = target if inspect.isclass(target) else _hints(target).get("return")
+    if not (inspect.isclass(made) and issubclass(made, kinds)):
+        names = " or ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
+        raise ConfigError(
+            f"{where} is not a {names} — allowed: a subclass, or a function whose return annotation is one"
+        )
+
+
+class _Place:
+    """A parameter of a target: what a node given for it may make.
+
+    Args:
+        where: its name in messages.
+        target: what takes the parameter.
+        name: of the parameter.
+    """
+
+    def __init__(self, where: str, target: Callable[..., Any], name: str) -> None:
+        self.where, self._target, self._name = where, target, name
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """The classes in the parameter's annotation.
+
+        Raises:
+            ConfigError: it names none.
+        """
+        found = tuple(_classes(_hints(self._target).get(self._name)))
+        if not found:
+            raise ConfigError(
+                f"{self.where}: found a node with `{TARGET}` — parameter '{self._name}' of {self._target.__qualname__} "
+                "is not annotated with a class of which one could be made — give a plain value, or annotate it"
+            )
+        return found
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of what is called; empty if they name what does not exist."""
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except (NameError, TypeError):
+        return {}
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    """The classes in an annotation that are not Python's own."""
+    if inspect.isclass(annotation) and annotation.__module__ not in ("builtins", "collections.abc", "types"):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _classes(part)
 
 
 def check_keys(keys: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter], where: str) -> None:
@@ -71,11 +138,11 @@ def check_keys(keys: Mapping[str, Any], parameters: Mapping[str, inspect.Paramet
         raise ConfigError(f"{where}: missing {', '.join(missing)} — the target needs them; add them to the yaml")
 
 
-def _value(value: Any, where: str, extra: Mapping[str, Any]) -> Any:
+def _value(value: Any, place: _Place, extra: Mapping[str, Any]) -> Any:
     if isinstance(value, Mapping) and TARGET in value:
-        return build(value, where, **extra)
+        return _build(value, place.where, place.kinds, extra)
     if isinstance(value, Mapping):
-        return {k: _value(v, f"{where}.{k}", extra) for k, v in value.items()}
+        return {k: _value(v, place, extra) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_value(v, where, extra) for v in value]
+        return [_value(v, place, extra) for v in value]
     return value

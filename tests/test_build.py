@@ -1,3 +1,4 @@
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -14,7 +15,7 @@ class Part:
 @dataclass
 class Whole:
     name: str
-    part: Part | None = None
+    part: "Part | Whole | None" = None
     parts: tuple[Part, ...] = ()
     extra: int | None = None
 
@@ -83,3 +84,46 @@ def test_a_module_that_lacks_another_is_not_taken_for_absent(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"cannot be imported — No module named 'no_such_module'$"):
         build({"_target_": "lacking_another.Thing"})
+
+
+CALLED = []
+
+
+def called(name: str = "") -> Whole:
+    CALLED.append(name)
+    return Whole(name)
+
+
+def nameless(name=""):
+    CALLED.append(name)
+
+
+@pytest.mark.parametrize(
+    "target", ["os.system", "subprocess.Popen", f"{__name__}.nameless", f"{__name__}.CALLED", "builtins.print", PART]
+)
+def test_another_kind_of_target_is_refused_before_it_is_called(target, tmp_path):
+    mark = tmp_path / "mark"
+    with pytest.raises(ConfigError, match=rf"`_target_: {re.escape(target)}` is not a .*test_build\.Whole"):
+        build({"_target_": target, "name": f"touch {mark}", "args": f"touch {mark}"}, "method", Whole)
+    assert not mark.exists()
+    assert CALLED == []
+
+
+def test_a_function_makes_what_its_annotation_says():
+    assert build({"_target_": f"{__name__}.called", "name": "x"}, "method", Whole) == Whole("x")
+    CALLED.clear()
+
+
+@pytest.mark.parametrize("key", ["part", "parts"])
+def test_a_nested_target_is_held_to_the_annotation_of_its_parameter(key):
+    node = {"_target_": f"{__name__}.nameless"}
+    with pytest.raises(ConfigError, match=rf"method\.{key}: `_target_: .*nameless` is not a .*\.Part"):
+        build({"_target_": WHOLE, "name": "x", key: [node] if key == "parts" else node}, "method", Whole)
+    assert CALLED == []
+
+
+def test_a_nested_target_where_none_is_expected_is_refused():
+    node = {"_target_": f"{__name__}.called"}
+    with pytest.raises(ConfigError, match=r"method\.name: found a node with `_target_` — parameter 'name' of Whole"):
+        build({"_target_": WHOLE, "name": node}, "method", Whole)
+    assert CALLED == []

@@ -71,7 +71,7 @@ class SetConfig:
                     f"{where}: `{key}` is missing — a set needs a dataset config and a manifest: add "
                     f"`/dataset@{where}: NAME` to the defaults and `manifest:` below; to remove a set use `~{where}`"
                 )
-        sources = {name: build(source, f"{where}.sources.{name}") for name, source in node["sources"].items()}
+        sources = {name: build(source, f"{where}.sources.{name}", Source) for name, source in node["sources"].items()}
         limit = node.get("limit")
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
             raise ConfigError(f"{where}.limit — found {limit!r} — allowed: a whole number ≥ 1, or null for all images")

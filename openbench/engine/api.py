@@ -148,9 +148,7 @@ def check(config: Config, runtime: Config, say: Say = _silent) -> CheckReport:
 def build_method(node: Config) -> tuple[Method, dict[str, list[Any]]]:
     """Return the unfitted method of a node and its search space, both checked before anything is loaded."""
     name = name_of(node)
-    method = build(node, f"method '{name}'")
-    if not isinstance(method, Method):
-        raise ConfigError(f"method '{name}': `{TARGET}: {node[TARGET]}` is no openbench.core.method.Method")
+    method: Method = build(node, f"method '{name}'", Method)
     space = dict(node.get("_space_") or {})
     grid(space, list(method.params()), f"method '{name}'")
     return method, space
@@ -197,16 +195,15 @@ def name_of(node: Config) -> str:
 
 def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbone:
     node = config["backbone"]
-    backbone = build(
+    backbone: Backbone = build(
         node,
         f"backbone '{name_of(node)}'",
+        Backbone,
         num_classes=len(benchmark.classes),
         preprocess=benchmark.preprocess,
         classes=benchmark.classes,
         columns=benchmark.columns,
     )
-    if not isinstance(backbone, Backbone):
-        raise ConfigError(f"backbone: `{TARGET}: {node[TARGET]}` gives no openbench.backbones.base.Backbone")
     if backbone.classifies == (len(benchmark.classes) == 1):
         raise ConfigError(
             f"backbone '{backbone.name}' {'tells classes apart' if backbone.classifies else 'is no classifier'} — "
@@ -222,7 +219,7 @@ def _trained(config: Config, benchmark: Benchmark, backbone: Backbone, runtime: 
 
 
 def _options(kind: type[Any], node: Config, where: str) -> Any:
-    return build({**node, TARGET: f"{kind.__module__}.{kind.__qualname__}"}, where)
+    return build({**node, TARGET: f"{kind.__module__}.{kind.__qualname__}"}, where, kind)
 
 
 def _requests(method: Method, space: Config, role: Role) -> list[Request]:

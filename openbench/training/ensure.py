@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
-from openbench.build import TARGET, build
+from openbench.build import build
 from openbench.core.benchmark import Benchmark
 from openbench.data.packed import packed
-from openbench.errors import CheckpointError, ConfigError
+from openbench.errors import CheckpointError
 from openbench.training.base import TrainingMethod
 from openbench.training.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
 from openbench.training.command import train_command
@@ -132,9 +132,7 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
     Raises:
         ConfigError: unknown or missing keys, values out of range, or a target that is no training method.
     """
-    method = build(node, "training")
-    if not isinstance(method, TrainingMethod):
-        raise ConfigError(f"training: `{TARGET}: {node[TARGET]}` is no openbench.training.base.TrainingMethod")
+    method: TrainingMethod = build(node, "training", TrainingMethod)
     return method
 
 
