@@ -11,8 +11,9 @@ samples that may cross one threshold, or change places with a neighbour at one p
 - *Rates at a threshold*: k samples more or less above it, so k/n for a share of ID, k/m for one of OOD, and their sum
   where a metric adds two rates. A threshold read from n_val validation scores may be the next of them, which is 1/n_val
   of the test scores away: k/n_val more.
-- *Areas of precision and risk* (AUPR, AP, AURC): a precision over the first r samples moves by 1/r if one of them is
-  exchanged, at worst by 1 over one of the n steps: k/n, or k/m where OOD is positive.
+- *Areas of precision and risk* (AUPR, AP, AURC, the OSCR of the accepted): a precision over the first r samples moves by
+  1/r if one of them is exchanged, at worst by 1 over one of the n steps: k/n, or k/m where OOD is positive or the area is
+  one over the share of OOD.
 - *Shares of a selection*: a selective risk over at least φ·n accepted samples moves by k/(φ·n), a share of d
   discoveries by k/d.
 - *Where the best F1 lies* (its threshold, accuracy, precision, recall): F1 is flat at its maximum, so a change of k/n in
@@ -157,7 +158,7 @@ _OF_PAIR: tuple[tuple[str, Rule], ...] = (
     (r"conformal_auroc", lambda at: _CORRECTION_STEP * SAMPLES / (at.n * at.m)),
     (r"autc|aufpr|aufnr", lambda at: ROUNDING),
     (r"(aupr|ap)_in", lambda at: SAMPLES / at.n),
-    (r"(aupr|ap)_out", lambda at: SAMPLES / at.m),
+    (r"(aupr|ap)_out|oscr_selective", lambda at: SAMPLES / at.m),
     (r"conformal_fpr95", lambda at: _CORRECTION_STEP * SAMPLES / at.n),
     (r"fpr@val", lambda at: SAMPLES / at.n + SAMPLES / at.validation),
     (r"fnr@val", lambda at: SAMPLES / at.m + SAMPLES / at.validation),

@@ -133,6 +133,7 @@ def with_value(record: ResultRecord, where: str, key: str, more: float) -> Resul
         ("full_spectrum/a", "fpr95", 3 / 2300),
         ("a", "aupr_in", 3 / 2000),
         ("a", "aupr_out", 3 / 1000),
+        ("a", "oscr_selective", 3 / 1000),
         ("c", "risk@tpr0.8,fpr0.2", 3 / (0.8 * 2000)),
         ("c", "risk@prec0.9,rec0.8", 3 / (0.8 * 2000)),
         ("a", "cost", 3 / 2000 + 3 / 1000),
