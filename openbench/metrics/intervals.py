@@ -71,17 +71,21 @@ def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
     Raises:
         MetricError: no curve, or ID sides of different size.
     """
-    if not curves or len({curve.n for curve in curves}) > 1:
-        raise MetricError(
-            f"group AUROC variance needs curves that share one ID set — found sizes {[c.n for c in curves]} — "
-            "build every curve from the same ID scores"
-        )
+    _check_shared(curves)
     n, on_id, from_ood = curves[0].n, np.zeros(curves[0].n), 0.0
     for curve in curves:
         of_id, _ = _placements(n, curve.m, curve.id_accepted, curve.ood_accepted)
         on_id += np.repeat(of_id, np.diff(curve.id_accepted)) / len(curves)
         from_ood += _placement_variances(curve, auroc(curve))[1] / curve.m
     return float(np.var(on_id)) / max(1, n - 1) + from_ood / len(curves) ** 2
+
+
+def _check_shared(curves: Sequence[PooledCurve]) -> None:
+    if not curves or len({curve.n for curve in curves}) > 1:
+        raise MetricError(
+            f"the interval of a group needs curves that share one ID set — found sizes {[c.n for c in curves]} — "
+            "build every curve from the same ID scores"
+        )
 
 
 def normal_interval(value: float, variance: float, level: float = 0.95) -> Interval:
@@ -177,31 +181,45 @@ def _percentiles(values: Floats, level: float) -> Interval:
     return Interval(float(low), float(high))
 
 
-def _drawn_fpr95(curve: PooledCurve, rng: np.random.Generator, replicates: int) -> Floats:
-    """Return (r,) bootstrap values of FPR@95 (OOD positive), no sample drawn.
+def _drawn_places(k: int, total: int, rng: np.random.Generator, replicates: int) -> Counts:
+    """Return (r,) the place of a resample's k-th smallest score among the original ones: ⌊total·Beta(k, total+1−k)⌋."""
+    return np.minimum((total * rng.beta(k, total + 1 - k, replicates)).astype(np.int64), total - 1)
 
-    The threshold lies just below the k-th smallest OOD score of the resample, whose place among the original scores
-    is ⌊m·Beta(k, m+1−k)⌋; how many resampled ID scores it accepts is binomial.
+
+def _below_ood(curve: PooledCurve, rng: np.random.Generator, replicates: int) -> Counts:
+    """Return (r,) how many original ID scores are accepted just below the OOD score at which FPR@95 is read."""
+    place = _drawn_places(curve.m - least_count(0.95, curve.m) + 1, curve.m, rng, replicates)
+    return curve.id_accepted[np.searchsorted(curve.ood_accepted, place, side="right") - 1]
+
+
+def _drawn_fpr95(curves: Sequence[PooledCurve], rng: np.random.Generator, replicates: int) -> Floats:
+    """Return (r,) bootstrap values of the mean FPR@95 (OOD positive) over sets that share the ID side; no sample drawn.
+
+    A set's threshold lies just below the k-th smallest OOD score of its resample. How many resampled ID scores the
+    lowest threshold accepts is binomial, and so is, given that, how many lie between it and the next.
     """
-    n, m = curve.n, curve.m
-    k = m - least_count(0.95, m) + 1
-    place = np.minimum((m * rng.beta(k, m + 1 - k, replicates)).astype(np.int64), m - 1)
-    below = np.searchsorted(curve.ood_accepted, place, side="right") - 1  # the entry before that of the k-th
-    accepted = rng.binomial(n, curve.id_accepted[below] / n)
-    return np.asarray((n - accepted) / n)
+    n = curves[0].n
+    below = np.sort([_below_ood(curve, rng, replicates) for curve in curves], axis=0)
+    accepted, flagged, before = np.zeros(replicates, np.int64), np.zeros(replicates), np.zeros(replicates, np.int64)
+    for at in below:
+        accepted += rng.binomial(n - accepted, (at - before) / np.maximum(n - before, 1))
+        flagged += (n - accepted) / n
+        before = at
+    return flagged / len(curves)
 
 
-def _drawn_fpr95_id_positive(curve: PooledCurve, rng: np.random.Generator, replicates: int) -> Floats:
-    """Return (r,) bootstrap values of FPR@95 with ID positive: sides exchanged, threshold included."""
-    n, m = curve.n, curve.m
-    k = least_count(0.95, n)
-    place = np.minimum((n * rng.beta(k, n + 1 - k, replicates)).astype(np.int64), n - 1)
-    at = np.searchsorted(curve.id_accepted, place, side="right")
-    return np.asarray(rng.binomial(m, curve.ood_accepted[at] / m) / m)
+def _drawn_fpr95_id_positive(curves: Sequence[PooledCurve], rng: np.random.Generator, replicates: int) -> Floats:
+    """Return (r,) the same with ID positive: one threshold for all sets, given which they vary independently."""
+    n = curves[0].n
+    place, accepted = _drawn_places(least_count(0.95, n), n, rng, replicates), np.zeros(replicates)
+    for curve in curves:
+        at = np.searchsorted(curve.id_accepted, place, side="right")
+        accepted += rng.binomial(curve.m, curve.ood_accepted[at] / curve.m) / curve.m
+    return accepted / len(curves)
 
 
 # Keys whose bootstrap distribution is drawn directly, at a cost that does not depend on the number of scores.
-_DRAWN: dict[str, Callable[[PooledCurve, np.random.Generator, int], Floats]] = {
+_DRAWN: dict[str, Callable[[Sequence[PooledCurve], np.random.Generator, int], Floats]] = {
     "fpr95": _drawn_fpr95,
     "fpr95_id_positive": _drawn_fpr95_id_positive,
 }
@@ -210,10 +228,7 @@ _DRAWN: dict[str, Callable[[PooledCurve, np.random.Generator, int], Floats]] = {
 def bootstrap_keys(
     curve: PooledCurve, keys: Sequence[str], replicates: int = 1000, seed: int = 0, level: float = 0.95
 ) -> dict[str, Interval]:
-    """Return stratified percentile intervals of keys of CURVE_METRICS.
-
-    FPR@95 needs no resampling: it depends on an order statistic of one side and a count of the other, both of which
-    have known bootstrap distributions. The other keys share the resamples of `bootstrap`.
+    """Return stratified percentile intervals of keys of CURVE_METRICS: those of a group of one set.
 
     Args:
         curve: the pair.
@@ -224,16 +239,59 @@ def bootstrap_keys(
 
     Raises:
         MetricError: fewer than 2 replicates, or level out of range.
+    """
+    return group_bootstrap_keys([curve], keys, replicates, seed, level)
+
+
+def group_bootstrap_keys(
+    curves: Sequence[PooledCurve], keys: Sequence[str], replicates: int = 1000, seed: int = 0, level: float = 0.95
+) -> dict[str, Interval]:
+    """Return percentile intervals of the mean over OOD sets of keys of CURVE_METRICS.
+
+    In each replicate the ID scores are resampled once for all sets, which are thereby correlated, and the scores of
+    each set apart. FPR@95 needs no resampling: it depends on an order statistic of one side and a count of the other,
+    both of which have known bootstrap distributions. The other keys share resamples.
+
+    Args:
+        curves: one per OOD set, all with the same ID scores.
+        keys: of CURVE_METRICS.
+        replicates: number of draws, ≥ 2.
+        seed: of the generators; equal seeds give equal intervals, whichever other keys are asked for.
+        level: coverage in (0, 1).
+
+    Raises:
+        MetricError: no curve, ID sides of different size, fewer than 2 replicates, or level out of range.
 
     Reference: Efron, Ann. Statist. 7 (1979); the order statistic: Efron, The Jackknife, the Bootstrap and Other
         Resampling Plans (1982), section 10.
     """
     _check_drawing(replicates, level)
-    resampled_keys = {key: CURVE_METRICS[key] for key in keys if key not in _DRAWN}
-    found = bootstrap(curve, resampled_keys, replicates, seed, level) if resampled_keys else {}
+    _check_shared(curves)
+    rest = [key for key in keys if key not in _DRAWN]
+    found = _resampled_means(curves, rest, replicates, seed) if rest else {}
     for key in keys:
         if key in _DRAWN:
-            found[key] = _percentiles(_DRAWN[key](curve, np.random.default_rng(seed), replicates), level)
+            found[key] = _DRAWN[key](curves, np.random.default_rng(seed), replicates)
+    return {key: _percentiles(found[key], level) for key in keys}
+
+
+def _resampled_means(
+    curves: Sequence[PooledCurve], keys: Sequence[str], replicates: int, seed: int
+) -> dict[str, Floats]:
+    """Return (r,) means over the sets of each key, the ID scores drawn once per replicate by their rank."""
+    rng, found = np.random.default_rng(seed), {key: np.zeros(replicates) for key in keys}
+    entries = [np.arange(curve.thresholds.size, dtype=np.int32) for curve in curves]
+    of_id, of_ood = (
+        [np.repeat(e[1:], np.diff(getattr(curve, side))) for e, curve in zip(entries, curves, strict=True)]
+        for side in ("id_accepted", "ood_accepted")
+    )
+    for row in range(replicates):
+        ranks = rng.integers(0, curves[0].n, curves[0].n, dtype=np.int32)
+        for curve, e, ids, ood in zip(curves, entries, of_id, of_ood, strict=True):
+            accepted = np.cumsum(np.bincount(ids[ranks], minlength=e.size), dtype=np.int64)
+            sample = PooledCurve(curve.thresholds, accepted, _drawn(ood, e.size, rng))
+            for key in keys:
+                found[key][row] += CURVE_METRICS[key](sample) / len(curves)
     return found
 
 

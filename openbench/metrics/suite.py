@@ -12,7 +12,7 @@ from openbench.metrics.corrections import correction_table
 from openbench.metrics.coverage import aurc, excess_aurc
 from openbench.metrics.curve import Floats, PooledCurve, as_scores
 from openbench.metrics.families import IdSide, Pair, Setting, Values, evaluate_pair
-from openbench.metrics.intervals import group_delong_variance, normal_interval
+from openbench.metrics.intervals import group_bootstrap_keys, group_delong_variance, normal_interval
 from openbench.metrics.keys import higher_is_better
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
 from openbench.metrics.prediction_sets import (
@@ -208,7 +208,7 @@ def _evaluate_side(
 
 
 def _group_values(pairs: list[Pair], members: list[Values], setting: Setting) -> Values:
-    """Return the means over a group's sets, the interval of the mean AUROC, and the pooled-group values."""
+    """Return the means over a group's sets, the intervals of some of them, and the pooled-group values."""
     values: Values = {"n_sets": len(pairs), "n_ood": sum(pair.ood.size for pair in pairs)}
     for key in members[0]:
         if key in ("n_ood", "f1_threshold") or key.endswith(("_low", "_high")):
@@ -216,13 +216,21 @@ def _group_values(pairs: list[Pair], members: list[Values], setting: Setting) ->
         column = [member[key] for member in members]
         values[key] = UNABLE if UNABLE in column else float(np.mean(np.asarray(column, dtype=np.float64)))
     if "intervals" in setting.options.families:
-        mean = float(np.mean([curve_ranking.auroc(pair.curve) for pair in pairs]))
-        variance = group_delong_variance([pair.curve for pair in pairs])
-        ci = normal_interval(mean, variance, setting.options.confidence)
-        values["auroc_low"], values["auroc_high"] = ci
+        by_name = sorted(pairs, key=lambda pair: pair.name)  # what is drawn does not depend on the order of the sets
+        values |= _group_intervals([pair.curve for pair in by_name], setting.options)
     pooled = Pair.of(setting.id_side, np.concatenate([pair.ood for pair in pairs]))
     together = evaluate_pair(pooled, setting, skip=("intervals",))
     return values | {f"pooled_{key}": value for key, value in together.items() if key != "n_ood"}
+
+
+def _group_intervals(curves: list[PooledCurve], options: MetricOptions) -> Values:
+    """Return `_low` and `_high` of a group's mean AUROC (DeLong) and of the means of the bootstrapped keys."""
+    mean = float(np.mean([curve_ranking.auroc(curve) for curve in curves]))
+    found = {"auroc": normal_interval(mean, group_delong_variance(curves), options.confidence)}
+    if options.replicates and options.bootstrap_metrics:
+        keys = options.bootstrap_metrics
+        found |= group_bootstrap_keys(curves, keys, options.replicates, options.seed, options.confidence)
+    return {f"{key}_{end}": value for key, ci in found.items() for end, value in ci._asdict().items()}
 
 
 def _id_values(

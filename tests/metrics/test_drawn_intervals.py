@@ -38,7 +38,7 @@ def law(key, ids, ood):
 def test_drawn_values_follow_the_law_of_all_resamples(key, pair):
     ids, ood = PAIRS[pair]
     draws = 20_000
-    drawn = intervals._DRAWN[key](PooledCurve.of(ids, ood), np.random.default_rng(0), draws)
+    drawn = intervals._DRAWN[key]([PooledCurve.of(ids, ood)], np.random.default_rng(0), draws)
     counts, expected = Counter(np.round(drawn, 9).tolist()), law(key, ids, ood)
     assert set(counts) <= set(expected)
     values = sorted(expected)

@@ -102,6 +102,18 @@ def test_group_interval_is_that_of_the_mean(results):
     assert results["near"]["auroc_high"] == pytest.approx(results["near"]["auroc"] + half, abs=1e-6)
 
 
+def test_groups_have_intervals_of_every_bootstrapped_mean(results):
+    for group, members in (("near", ("cifar100", "tin")), ("far", ("mnist",))):
+        for key in ("fpr95", "fpr95_id_positive"):
+            low, high = results[group][f"{key}_low"], results[group][f"{key}_high"]
+            assert low <= results[group][key] <= high
+            widest = max(results[name][f"{key}_high"] - results[name][f"{key}_low"] for name in members)
+            assert 0 < high - low < 1.2 * widest
+    without = evaluate(SETS, MetricOptions(replicates=0))["near"]
+    assert "auroc_low" in without
+    assert "fpr95_low" not in without
+
+
 def test_autc_is_scaled_by_the_whole_benchmark(results):
     scale = Scale.of([np.asarray(s.scores, dtype=float) for s in (ID, C100, TIN, MNIST)])
     want = threshold_areas(ID.scores.astype(float), TIN.scores.astype(float), scale)

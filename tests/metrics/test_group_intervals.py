@@ -1,0 +1,99 @@
+"""Intervals of a mean over OOD sets that share one ID set: resampled together, against every resample and coverage."""
+
+from collections import Counter
+from itertools import product
+
+import metric_oracles as oracle
+import numpy as np
+import pytest
+from scipy.stats import chisquare, norm
+
+from openbench.errors import MetricError
+from openbench.metrics import intervals
+from openbench.metrics.curve import PooledCurve
+from openbench.metrics.curve_ranking import CURVE_METRICS
+from openbench.metrics.intervals import group_bootstrap_keys
+
+KEYS = ("fpr95", "fpr95_id_positive")
+GROUPS = {
+    "apart": ([0.0, 1.0, 2.0], [[1.5, 3.0], [0.5, 0.7]]),
+    "tied": ([0.0, 1.0, 1.0], [[1.0, 2.0], [0.0, 1.0]]),
+    "three sets": ([0.0, 2.0], [[1.0], [3.0, -1.0], [2.0]]),
+}
+
+
+def law(key, ids, sets):
+    """Probability of every mean over all resamples, in each of which all sets meet the same ID scores."""
+    found = Counter()
+    for a in product(ids, repeat=len(ids)):
+        for drawn in product(*(product(b, repeat=len(b)) for b in sets)):
+            found[round(np.mean([CURVE_METRICS[key](PooledCurve.of(a, b)) for b in drawn]), 9)] += 1
+    total = sum(found.values())
+    return {value: count / total for value, count in found.items()}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_drawn_means_follow_the_law_of_all_joint_resamples(key, group):
+    ids, sets = GROUPS[group]
+    draws, expected = 20_000, law(key, ids, sets)
+    curves = [PooledCurve.of(ids, b) for b in sets]
+    drawn = intervals._DRAWN[key](curves, np.random.default_rng(0), draws)
+    counts, values = Counter(np.round(drawn, 9).tolist()), sorted(expected)
+    assert set(counts) <= set(expected)
+    result = chisquare([counts[v] for v in values], [draws * expected[v] for v in values])
+    assert len(values) == 1 or result.pvalue > 1e-3
+
+
+@pytest.mark.parametrize("key", [*KEYS, "aupr_in"])
+def test_intervals_of_a_group_are_those_of_resampling_the_scores_themselves(key):
+    rng = np.random.default_rng(1)
+    a, sets = rng.normal(size=300), [rng.normal(1.0, 1, 200), rng.normal(1.2, 1, 150), rng.normal(2.0, 1, 100)]
+    means = []
+    for _ in range(1500):
+        ids = rng.choice(a, a.size)
+        means.append(np.mean([CURVE_METRICS[key](PooledCurve.of(ids, rng.choice(b, b.size))) for b in sets]))
+    got = group_bootstrap_keys([PooledCurve.of(a, b) for b in sets], (key,), 1500, 2)[key]
+    assert got == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_sets_that_share_their_id_side_vary_together(key):
+    # Sets drawn apart would average their ID noise out: the joint mean varies more.
+    rng = np.random.default_rng(3)
+    a, sets = rng.normal(size=60), [rng.normal(1.0, 1, 2000) for _ in range(4)]
+    curves = [PooledCurve.of(a, b) for b in sets]
+    together = intervals._DRAWN[key](curves, np.random.default_rng(0), 4000)
+    apart = np.mean([intervals._DRAWN[key]([c], np.random.default_rng(i), 4000) for i, c in enumerate(curves)], axis=0)
+    assert together.std() > 1.5 * apart.std()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_interval_of_a_group_covers_its_true_value_at_its_level(key):
+    rng, shifts, runs = np.random.default_rng(0), np.array([1.0, 1.5, 2.5]), 400
+    z = norm.ppf(0.95)
+    # OOD positive: the threshold is the OOD set's 5 % point; ID positive: the ID set's 95 % point.
+    truth = np.mean(norm.sf(shifts - z)) if key == "fpr95" else np.mean(norm.cdf(z - shifts))
+    hits = apart = 0
+    for run in range(runs):
+        a = rng.normal(size=400)
+        curves = [PooledCurve.of(a, rng.normal(shift, 1, 300)) for shift in shifts]
+        low, high = group_bootstrap_keys(curves, (key,), 400, run)[key]
+        hits += low <= truth <= high
+        drawn = [intervals._DRAWN[key]([c], np.random.default_rng([run, i]), 400) for i, c in enumerate(curves)]
+        low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
+        apart += low <= truth <= high
+    assert hits / runs == pytest.approx(0.95, abs=0.03)
+    assert apart < hits
+
+
+def test_equal_seeds_give_equal_intervals_whichever_other_keys_are_asked_for():
+    curves = [PooledCurve.of(*oracle.random_pair(0)), PooledCurve.of(oracle.random_pair(0)[0], [0.3, 1.0, 2.0])]
+    one, two = (group_bootstrap_keys(curves, keys, 50, 7) for keys in (("fpr95",), ("aupr_in", "fpr95")))
+    assert one["fpr95"] == two["fpr95"]
+    assert one["fpr95"] != group_bootstrap_keys(curves, ("fpr95",), 50, 8)["fpr95"]
+
+
+def test_curves_of_different_id_sets_are_refused():
+    with pytest.raises(MetricError, match="share one ID set"):
+        group_bootstrap_keys([PooledCurve.of([0.0], [1.0]), PooledCurve.of([0.0, 1.0], [1.0])], ("fpr95",), 10)
