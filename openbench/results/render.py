@@ -146,20 +146,6 @@ def column_widths(table: Table) -> list[int]:
     ]
 
 
-def split_wide(table: Table, width: int = WIDTH, fixed: int = 1) -> list[Table]:
-    """Return the table cut into tables of at most `width` characters, each beginning with the first `fixed` columns."""
-    widths, groups = column_widths(table), list[list[int]]()
-    room = width - sum(widths[:fixed])
-    used = width + 1
-    for index in range(fixed, len(table.columns)):
-        if used + widths[index] > room:
-            groups.append([])
-            used = 0
-        groups[-1].append(index)
-        used += widths[index]
-    return [_select(table, [*range(fixed), *group]) for group in groups] or [table]
-
-
 def _grid(table: Table, room: int) -> "RichTable":
     """The lines of a table without title and notes."""
     from rich.box import SIMPLE

@@ -7,20 +7,23 @@ from typing import Any
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, did_you_mean
 from openbench.metrics.keys import higher_is_better
-from openbench.results.render import split_wide
 from openbench.results.table import Cell, Column, Estimate, Kind, Table
 
 FULL_SPECTRUM = "full_spectrum/"
 GROUPS = ("near", "far")
 SIDES = {"": "", FULL_SPECTRUM: "full spectrum"}
 
-# View → the keys it shows, in this order. A key that no pattern knows is shown in `other`.
+# View → the keys it shows, in this order; the first view that knows a key is its own. A key that no pattern knows is
+# shown in `other`.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "ranking": (
         "n_ood|n_sets", "auroc", "aupr_in", "aupr_out", "ap_in", "ap_out", "fpr95", "fpr95_id_positive",
         "detection_error", "f1", "f1_threshold", "accuracy|precision|recall",
     ),
-    "threshold": ("autc", "aufpr", "aufnr", "(fpr|fnr)@.+"),
+    # As in Humblot-Renaux et al. 2023; AUROC is shown here once more.
+    "threshold": (
+        "auroc", "autc", "aufpr", "aufnr", "fpr@test", "fnr@test", "fpr@95tnr", "fnr@95tnr", "fpr@val", "fnr@val",
+    ),
     "selective": ("risk@.+", "cost", "oscr", "oscr_selective", "ccr@.+"),
     "conformal": ("conformal_.+", "bh_.+"),
 }  # fmt: skip
@@ -36,13 +39,13 @@ _END = re.compile(r"(.+)_(low|high)")
 
 
 def run_table(record: ResultRecord, decimals: int = 2) -> Table:
-    """Return the overview of a run: AUROC with interval, FPR@95 and AUPR per set and group, on both ID sides."""
+    """Return the overview of a run: AUROC and FPR@95 with intervals, AUPR per set and group, on both ID sides."""
     sides = [side for side in SIDES if any((side + name) in record.metrics for name in _names(record))]
     columns = [Column("set"), Column("role"), Column("n", "count")]
     for side in sides:
         short = "FS " if side else ""
         columns += [Column(f"{short}AUROC ↑ [interval]", "percent", decimals)]
-        columns += [Column(f"{short}FPR@95 ↓", "percent", decimals)]
+        columns += [Column(f"{short}FPR@95 ↓ [interval]", "percent", decimals)]
         if not side:
             columns += [Column("AUPR-in ↑", "percent", decimals), Column("AUPR-out ↑", "percent", decimals)]
     rows = []
@@ -51,14 +54,14 @@ def run_table(record: ResultRecord, decimals: int = 2) -> Table:
         cells.append(record.metrics.get(name, {}).get("n_ood"))
         for side in sides:
             values = record.metrics.get(side + name, {})
-            cells += [estimate(values, "auroc"), values.get("fpr95")]
+            cells += [estimate(values, "auroc"), estimate(values, "fpr95")]
             cells += [] if side else [values.get("aupr_in"), values.get("aupr_out")]
         rows.append(tuple(cells))
     return Table(_title(record, decimals), tuple(columns), tuple(rows), record.header, _notes(record))
 
 
 def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) -> list[Table]:
-    """Return the tables of one view of a run, none wider than a terminal.
+    """Return the tables of one view of a run, one for each ID side; a terminal shows a wide one in parts.
 
     Args:
         record: the run.
@@ -74,10 +77,8 @@ def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) 
         return [run_table(record, decimals)]
     special = {"trials": _trials, "counts": _counts, "id": _id, "prediction_sets": _prediction_sets}
     if view in special:
-        tables = special[view](record, decimals)
-    else:
-        tables = [table for side in SIDES for table in _family(record, side, view, decimals)]
-    return [part for table in tables for part in split_wide(table, fixed=min(2, len(table.columns) - 1))]
+        return special[view](record, decimals)
+    return [table for side in SIDES for table in _family(record, side, view, decimals)]
 
 
 def estimate(values: Mapping[str, Any], key: str) -> Cell:
@@ -190,6 +191,8 @@ def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[T
     keys = _interval_keys(found) if view == "intervals" else [k for k in found if _shown_in(k, found) == view]
     if not keys:
         return []
+    if view == "threshold":
+        keys += found & {"auroc"}
     ordered = sorted(keys, key=lambda k: (_rank(view, k), _natural(k)))
     columns = (Column("set"), Column("role"), *(Column(_arrow(k), kind_of(k), decimals) for k in ordered))
     cells = [

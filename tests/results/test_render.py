@@ -7,9 +7,7 @@ import pytest
 from openbench.errors import ConfigError
 from openbench.results.render import (
     FORMATS,
-    column_widths,
     render,
-    split_wide,
     to_console,
     to_csv,
     to_latex,
@@ -111,17 +109,6 @@ def test_an_empty_table_renders(form):
 def test_an_unknown_format_offers_the_nearest():
     with pytest.raises(ConfigError, match="format 'latx' not found; did you mean 'latex'"):
         render(toy(), "latx")
-
-
-def test_a_wide_table_is_cut_between_columns_and_keeps_its_first_one():
-    columns = (Column("set"), *(Column(f"a rather long title {i}", "percent") for i in range(9)))
-    table = Table("wide", columns, (("a", *(i / 10 for i in range(9))),))
-    parts = split_wide(table, 80)
-    assert [c.title for part in parts for c in part.columns[1:]] == [c.title for c in columns[1:]]
-    assert [cell for part in parts for cell in part.rows[0][1:]] == list(table.rows[0][1:])
-    assert all(part.columns[0].title == "set" and part.rows[0][0] == "a" for part in parts)
-    assert all(sum(column_widths(part)) <= 80 for part in parts)
-    assert [len(part.columns) for part in parts] == [4, 4, 4]  # 6 + 3 × 24 ≤ 80
 
 
 def methods_of(*settings: str) -> Table:
