@@ -59,6 +59,13 @@ class Method(ABC):
         """
         return None
 
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return (n, c) the probabilities that class scores (n, c) were made of; None if they are made of no such.
+
+        Prediction sets need probabilities: these, or the softmax of the negative scores.
+        """
+        return None
+
     def params(self) -> dict[str, object]:
         """The hyper-parameters by name, as given."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
@@ -100,6 +107,10 @@ class HeadMethod(Method):
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return 1 − softmax of the reshaped logits, (n, c) float32."""
         return 1 - torch.softmax(self._reshaped_logits(x), dim=1)
+
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return the softmax of the reshaped logits, (n, c)."""
+        return 1 - scores
 
     def _reshaped_logits(self, x: FeatureSet) -> Tensor:
         head: Head | None = getattr(self, "head_", None)

@@ -190,7 +190,8 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         scores = score_splits(method, (*benchmark.test_splits(), *splits), features, (device, runtime.score_batch))
         by_class = _class_scores(method, spec, features, (device, runtime.score_batch))
     with clock.stage("metrics"):
-        metrics = evaluate(metric_sets(scores, benchmark, features, by_class), spec.metrics, runtime.corrections)
+        sets = metric_sets(scores, benchmark, features, by_class, _class_probabilities(method, by_class))
+        metrics = evaluate(sets, spec.metrics, runtime.corrections)
     record = ResultRecord(
         run_id=spec.run_id,
         config=dict(spec.config),
@@ -276,6 +277,19 @@ def _class_scores(
     }
 
 
+def _class_probabilities(
+    method: Method, by_class: Mapping[Role, NDArray[np.float32]]
+) -> dict[Role, NDArray[np.float64]]:
+    """What class-conditional scores are as probabilities, where the method made them of such."""
+    found: dict[Role, NDArray[np.float64]] = {}
+    for role, scores in by_class.items():
+        probabilities = method.class_probabilities(torch.from_numpy(scores))
+        if probabilities is not None:
+            # A class at +inf, which the method has not met, fits no image.
+            found[role] = np.where(scores == np.inf, 0.0, probabilities.double().numpy())
+    return found
+
+
 def plain_params(method: Method) -> dict[str, object]:
     """The hyper-parameters as a record holds them: a method among them as its name with what it was given.
 
@@ -296,6 +310,7 @@ def metric_sets(
     benchmark: Benchmark,
     features: FeatureSource,
     by_class: Mapping[Role, NDArray[np.float32]] = MappingProxyType({}),
+    as_probabilities: Mapping[Role, NDArray[np.float64]] = MappingProxyType({}),
 ) -> list[SetScores]:
     """Return scores in the form that metrics take; ID val and ID test with the classifier's probabilities beside.
 
@@ -304,6 +319,7 @@ def metric_sets(
         benchmark: where they come from.
         features: the source of the logits.
         by_class: the method's class-conditional scores (n, c) of ID val and ID test, if it has such.
+        as_probabilities: what these are as probabilities (n, c), where they are made of such.
     """
     # With a single class nothing is classified, so nothing can be right or wrong.
     classified = len(benchmark.classes) > 1
@@ -321,6 +337,7 @@ def metric_sets(
             labels=s.labels,
             probabilities=probabilities.get(s.role),
             class_scores=by_class.get(s.role),
+            class_probabilities=as_probabilities.get(s.role),
         )
         for s in scores
     ]

@@ -5,7 +5,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from openbench.methods._stats import log_odds_against_top, log_odds_by_class, softmax_shortfall
+from openbench.methods._stats import log_odds_against_top, log_odds_by_class, of_log_odds, softmax_shortfall
 
 Scale = Literal["log_odds", "probability"]
 
@@ -41,3 +41,8 @@ def shortfall_by_class(logits: Tensor, temperature: float, scale: Scale) -> Tens
         return log_odds_by_class(logits, temperature)
     p = torch.softmax(logits.double() / temperature, dim=1)
     return (1 / p.shape[1] - p).float()
+
+
+def probabilities_by_class(scores: Tensor, scale: Scale) -> Tensor:
+    """Return softmax(z/T) (n, c) of class scores on the scale of `shortfall`."""
+    return of_log_odds(scores) if scale == "log_odds" else 1 / scores.shape[1] - scores

@@ -191,6 +191,11 @@ def log_odds_by_class(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return odds.float().scatter(1, top, log_odds_against_top(logits, temperature)[:, None])
 
 
+def of_log_odds(odds: Tensor) -> Tensor:
+    """Return the probabilities (n, c) float64 whose `log_odds_by_class` are `odds`."""
+    return torch.sigmoid(-odds.double() - math.log(odds.shape[1] - 1))
+
+
 def softmax(logits: Tensor) -> Tensor:
     """Return the softmax of each row (n, c) in the dtype of `logits`; short rows are handed to torch as columns."""
     if logits.shape[1] >= _SHORT:

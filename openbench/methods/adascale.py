@@ -97,6 +97,10 @@ class AdaSCALE(Method):
         """Return 1 − softmax of the scaled logits, (n, c) float32."""
         return 1 - torch.softmax(self._scaled_logits(x), dim=1)
 
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return the softmax of the scaled logits, (n, c)."""
+        return 1 - scores
+
     def _scaled_logits(self, x: FeatureSet) -> Tensor:
         self.learnt("head_")
         ratio = self._ratio(x.features, self._percentile(x))[:, None]

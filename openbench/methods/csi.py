@@ -32,3 +32,7 @@ class CSI(Method):
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return 1 − softmax of the averaged logits, (n, c) float32."""
         return 1 - torch.softmax(x.map("turned"), dim=1)
+
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return the softmax of the averaged logits, (n, c)."""
+        return 1 - scores

@@ -58,6 +58,10 @@ class Ensemble(Method):
         """Return 1 − p̄, (n, c) float32."""
         return (1 - self._log_probabilities(x)[1].exp()).float()
 
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return p̄, (n, c)."""
+        return 1 - scores
+
     def _log_probabilities(self, x: FeatureSet) -> tuple[Tensor, Tensor]:
         """Return log softmax(z_m) (n, M, c) and log p̄ (n, c), float64."""
         log_p = torch.log_softmax(x.map("members")[..., 0].double(), dim=2)

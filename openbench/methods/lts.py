@@ -47,6 +47,10 @@ class LTS(Method):
         """Return 1 − softmax of the scaled logits, (n, c) float32."""
         return 1 - torch.softmax(self._scaled(x), dim=1)
 
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return the softmax of the scaled logits, (n, c)."""
+        return 1 - scores
+
     def _scaled(self, x: FeatureSet) -> Tensor:
         d = x.features.shape[1]
         k = largest_kept(d, self.percentile)

@@ -9,7 +9,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Request
-from openbench.methods._stats import log_odds_against_top, log_odds_by_class, max_softmax
+from openbench.methods._stats import log_odds_against_top, log_odds_by_class, max_softmax, of_log_odds
 
 
 @dataclass
@@ -50,3 +50,7 @@ class MSP(Method):
             return log_odds_by_class(x.logits)
         fit: Tensor = torch.softmax(x.logits, dim=1)
         return 1 - fit
+
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return softmax(z), (n, c)."""
+        return of_log_odds(scores) if self.exact else 1 - scores

@@ -8,7 +8,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Perturb, Request
-from openbench.methods._input_step import Scale, check_step, shortfall, shortfall_by_class
+from openbench.methods._input_step import Scale, check_step, probabilities_by_class, shortfall, shortfall_by_class
 
 
 @dataclass
@@ -57,3 +57,7 @@ class ODIN(Method):
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return the same for each class instead of the top one, (n, c) float32."""
         return shortfall_by_class(x.logits, self.temperature, self.scale)
+
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return softmax(z(x̃)/T), (n, c)."""
+        return probabilities_by_class(scores, self.scale)

@@ -47,6 +47,10 @@ class SNGP(Method):
         """Return 1 − softmax of the mean-field logits, (n, c) float32."""
         return (1 - torch.softmax(self._means(x), dim=1)).float()
 
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return the softmax of the mean-field logits, (n, c)."""
+        return 1 - scores
+
     def _means(self, x: FeatureSet) -> Tensor:
         # One variance may stand for all classes.
         return x.logits.double() / (1 + self.factor * x.map("variance").double()).sqrt()

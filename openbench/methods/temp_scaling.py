@@ -65,6 +65,10 @@ class TempScaling(Method):
         fit: Tensor = torch.softmax(x.logits / self.learnt("temperature_").to(x.logits.device), dim=1)
         return 1 - fit
 
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return softmax(z/T), (n, c)."""
+        return 1 - scores
+
 
 def _lbfgs(batches: Sequence[FeatureSet], n: int) -> float:
     with torch.enable_grad():

@@ -13,8 +13,8 @@ _BETTER: tuple[tuple[str, bool], ...] = (
     (r"oscr(_selective)?|ccr@fpr.+", True),
     (r"bh_power@.+", True),
     (r"bh_fdp@.+", False),
-    (r"(lac|aps|raps|score)_size@.+", False),
-    (r"(lac|aps|raps|score)_(singletons|worst_class)@.+", True),
+    (r"(score|(score_)?(lac|aps|raps))_size(_mean)?@.+", False),
+    (r"(score|(score_)?(lac|aps|raps))_(singletons|worst_class)@.+", True),
 )
 
 

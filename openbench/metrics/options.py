@@ -1,8 +1,9 @@
 """Which metrics are computed, and at which operating points: the values of configs/metrics/default.yaml."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
+from openbench.digest import LATER
 from openbench.errors import MetricError, did_you_mean
 from openbench.metrics.corrections import CORRECTIONS
 from openbench.metrics.curve import check_rate
@@ -39,10 +40,11 @@ class MetricOptions:
         replicates: bootstrap resamples per pair; 0 leaves DeLong's intervals only.
         bootstrap_metrics: ranking keys that get a bootstrap interval (AUROC has DeLong's).
         seed: of the bootstrap and of the uniforms in APS and RAPS.
-        set_kinds: prediction sets reported: `lac`, `aps`, `raps` of class probabilities, `score` of the method's own.
+        set_kinds: prediction sets reported: `lac`, `aps`, `raps` of class probabilities; `score`: the method's own.
         alphas: their miscoverage levels.
         raps_penalty: λ of RAPS.
         raps_k_reg: rank from which RAPS penalises.
+        set_splits: random splits of ID validation and test over which set size and coverage are averaged; 0 is none.
     """
 
     families: Sequence[str] = FAMILIES
@@ -68,15 +70,16 @@ class MetricOptions:
     alphas: Sequence[float] = (0.005, 0.01, 0.05, 0.1)
     raps_penalty: float = 0.01
     raps_k_reg: int = 1
+    set_splits: int = field(default=10, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         """Turn lists into tuples and refuse what no metric could use, before anything is scored."""
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for option in fields(self):
+            value = getattr(self, option.name)
             if isinstance(value, list):
-                object.__setattr__(self, field.name, tuple(value))
+                object.__setattr__(self, option.name, tuple(value))
             elif isinstance(value, Mapping):  # pairs, so that options hash
-                object.__setattr__(self, field.name, tuple(value.items()))
+                object.__setattr__(self, option.name, tuple(value.items()))
         _check_names("families", self.families, FAMILIES)
         _check_names("set_kinds", self.set_kinds, (*KINDS, OWN))
         _check_names("bootstrap_metrics", self.bootstrap_metrics, tuple(CURVE_METRICS))
@@ -98,8 +101,11 @@ class MetricOptions:
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise MetricError(f"metrics.{name} is out of range — found {value!r} — allowed: finite and ≥ 0")
-        if self.replicates < 0 or self.replicates == 1:
-            raise MetricError(f"metrics.replicates must be 0 or at least 2 — found {self.replicates} — 1,000 is usual")
+        for name, usual in (("replicates", "1,000"), ("set_splits", "10")):
+            if getattr(self, name) < 0 or getattr(self, name) == 1:
+                raise MetricError(
+                    f"metrics.{name} must be 0 or at least 2 — found {getattr(self, name)} — {usual} is usual"
+                )
 
     def fpr_of(self, name: str) -> float | None:
         """Return ρ_max for an OOD set; None where rates are given by set and this is none of them.

@@ -10,7 +10,7 @@ from openbench.errors import MetricError, did_you_mean
 from openbench.metrics.curve import Floats, as_scores, check_rate
 
 KINDS: tuple[str, ...] = ("lac", "aps", "raps")  # made of class probabilities
-OWN = "score"  # the OOD method's own class-conditional score, thresholded as it is
+OWN = "score"  # the OOD method's own class-conditional score: thresholded as it is, and as probabilities
 
 
 class SetReport(NamedTuple):
@@ -52,6 +52,42 @@ class Nonconformity:
         Raises:
             MetricError: unknown kind, a negative penalty or rank, or rows that are no distributions.
         """
+        if not self.draws:
+            return 1.0 - self._checked(probabilities)
+        order, ranked = self.ranked(probabilities)
+        drawn = self.rungs(ranked) - np.random.default_rng(self.seed).random((len(ranked), 1)) * ranked
+        scores = np.empty_like(drawn)
+        np.put_along_axis(scores, order, drawn, axis=1)
+        return scores
+
+    @property
+    def draws(self) -> bool:
+        """Whether U·p_y is taken off."""
+        return self.kind != "lac"
+
+    def ranked(self, probabilities: ArrayLike) -> tuple[NDArray[np.int64], Floats]:
+        """Return (n, c) the classes of each row from the likeliest on, and their probabilities.
+
+        Args:
+            probabilities: (n, c) rows summing to 1.
+
+        Raises:
+            MetricError: unknown kind, a negative penalty or rank, or rows that are no distributions.
+        """
+        p = self._checked(probabilities)
+        order = np.argsort(-p, axis=1, kind="stable")
+        return order, np.take_along_axis(p, order, axis=1)
+
+    def rungs(self, ranked: Floats) -> Floats:
+        """Return (n, c) the scores at U = 0 of ranked probabilities; they ascend in each row."""
+        if not self.draws:
+            return 1.0 - ranked
+        mass = np.cumsum(ranked, axis=1)
+        if self.kind == "raps":
+            mass += self.penalty * np.maximum(np.arange(1, ranked.shape[1] + 1) - self.k_reg, 0)
+        return mass
+
+    def _checked(self, probabilities: ArrayLike) -> Floats:
         if self.kind not in KINDS:
             raise MetricError(
                 f"prediction set '{self.kind}' not found{did_you_mean(self.kind, KINDS)} — choose from "
@@ -59,18 +95,7 @@ class Nonconformity:
             )
         if not (self.penalty >= 0 and self.k_reg >= 0):
             raise MetricError(f"RAPS needs λ ≥ 0 and k_reg ≥ 0 — found {self.penalty}, {self.k_reg} — raise them")
-        p = _distributions(probabilities)
-        if self.kind == "lac":
-            return 1.0 - p
-        order = np.argsort(-p, axis=1, kind="stable")
-        ranked = np.take_along_axis(p, order, axis=1)
-        uniform = np.random.default_rng(self.seed).random((len(p), 1))
-        mass = np.cumsum(ranked, axis=1) - uniform * ranked
-        if self.kind == "raps":
-            mass += self.penalty * np.maximum(np.arange(1, p.shape[1] + 1) - self.k_reg, 0)
-        scores = np.empty_like(mass)
-        np.put_along_axis(scores, order, mass, axis=1)
-        return scores
+        return _distributions(probabilities)
 
 
 def _distributions(probabilities: ArrayLike) -> Floats:
@@ -104,7 +129,29 @@ def class_conditional(scores: ArrayLike) -> Floats:
     return s
 
 
-def _checked_labels(labels: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
+def probabilities_from(scores: ArrayLike) -> Floats:
+    """Return (n, c) softmax(−s) of class-conditional scores.
+
+    Args:
+        scores: (n, c) larger = worse fit; a class at +inf gets 0, and where every class is, all get the same.
+
+    Raises:
+        MetricError: not two-dimensional, empty, or containing NaN.
+
+    Reference: Novello, Dalmau, Andéol, 2024, arXiv 2403.11532, who make prediction sets of OOD scores in this way.
+    """
+    fit = -np.clip(class_conditional(scores), -1e300, 1e300)
+    fit -= fit.max(axis=1, keepdims=True)
+    np.exp(fit, out=fit)
+    return np.asarray(fit / fit.sum(axis=1, keepdims=True))
+
+
+def checked_labels(labels: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return labels (n,) of scores of `shape` (n, c).
+
+    Raises:
+        MetricError: another length, or anything but integers in 0 … c−1.
+    """
     y = np.asarray(labels)
     if y.shape != shape[:1] or y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= shape[1]:
         raise MetricError(
@@ -140,7 +187,7 @@ def true_class(scores: Floats, labels: ArrayLike) -> Floats:
     Raises:
         MetricError: labels that do not fit.
     """
-    y = _checked_labels(labels, scores.shape)
+    y = checked_labels(labels, scores.shape)
     return np.asarray(scores[np.arange(y.size), y])
 
 
@@ -164,7 +211,7 @@ def set_report(sets: NDArray[np.bool_], labels: ArrayLike) -> SetReport:
     Raises:
         MetricError: labels that do not fit.
     """
-    y = _checked_labels(labels, sets.shape)
+    y = checked_labels(labels, sets.shape)
     covered = sets[np.arange(y.size), y]
     size, per_class = sets.sum(axis=1), np.bincount(y, minlength=sets.shape[1])
     hits = np.bincount(y, weights=covered, minlength=sets.shape[1])

@@ -1,6 +1,6 @@
 """All metrics of one run: scores of its sets in, {set or group: {key: value}} out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,15 +16,18 @@ from openbench.metrics.intervals import group_bootstrap_keys, group_delong_varia
 from openbench.metrics.keys import higher_is_better
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
 from openbench.metrics.prediction_sets import (
+    KINDS,
     OWN,
     Nonconformity,
     class_conditional,
     conformal_quantile,
     prediction_sets,
+    probabilities_from,
     set_report,
     true_class,
 )
 from openbench.metrics.selective import UNABLE
+from openbench.metrics.set_splits import Ladder, over_splits
 from openbench.metrics.threshold import balanced_threshold, choose_scale, threshold_stability, tnr_threshold
 
 __all__ = [
@@ -55,7 +58,8 @@ class SetScores:
         correct: (n,) 0/1, whether the prediction is right; for ID-side sets, None if unknown.
         labels: (n,) integers, the true class; needed on `id_val` and `id_test` for prediction sets.
         probabilities: (n, c) class probabilities; likewise.
-        class_scores: (n, c) the method's own score of each class, larger = worse fit; likewise, for `score` sets.
+        class_scores: (n, c) the method's own score s(x, y) of each class, larger = worse fit; likewise.
+        class_probabilities: (n, c) what these scores are as probabilities; None stands for softmax(−s).
     """
 
     name: str
@@ -65,6 +69,7 @@ class SetScores:
     labels: np.ndarray | None = None
     probabilities: np.ndarray | None = None
     class_scores: np.ndarray | None = None
+    class_probabilities: np.ndarray | None = None
 
 
 def evaluate(
@@ -263,34 +268,60 @@ def _stability(thresholds: list[float], setting: Setting) -> Values:
 
 
 def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, ...], options: MetricOptions) -> Values:
-    """Return set metrics calibrated on ID validation; of each kind those for which both sides have all it needs."""
+    """Return set metrics calibrated on ID validation; of each kind those for which both sides have all it needs.
+
+    Without csID also the means and deviations over random splits of ID validation and test.
+    """
     values: Values = {}
-    for kind in options.set_kinds:
-        column = "class_scores" if kind == OWN else "probabilities"
+    for key, column, kind in _set_kinds(options):
         found = [_joined(sets, column) for sets in (calibration, side)]
         if found[0] is None or found[1] is None:
             continue
         (cal, cal_y), (test, test_y) = found[0], found[1]
-        if kind == OWN:
+        if kind is None:
             fitted, tested = true_class(class_conditional(cal), cal_y), class_conditional(test)
         else:
-            fitting = Nonconformity(kind, options.raps_penalty, options.raps_k_reg, options.seed)
-            fitted = true_class(fitting(cal), cal_y)
-            tested = replace(fitting, seed=options.seed + 1)(test)  # independent of the uniforms of calibration
+            fitted = true_class(kind(cal), cal_y)
+            tested = replace(kind, seed=kind.seed + 1)(test)  # independent of the uniforms of calibration
         for alpha in options.alphas:
             report = set_report(prediction_sets(tested, conformal_quantile(fitted, alpha)), test_y)
             values |= {
-                f"{kind}_coverage@{alpha:g}": report.coverage,
-                f"{kind}_size@{alpha:g}": report.mean_size,
-                f"{kind}_singletons@{alpha:g}": report.singletons,
-                f"{kind}_worst_class@{alpha:g}": report.worst_class_coverage,
+                f"{key}_coverage@{alpha:g}": report.coverage,
+                f"{key}_size@{alpha:g}": report.mean_size,
+                f"{key}_singletons@{alpha:g}": report.singletons,
+                f"{key}_worst_class@{alpha:g}": report.worst_class_coverage,
+            }
+        if options.set_splits and len(side) == 1:
+            ladder = Ladder.of(np.concatenate([cal, test]), np.concatenate([cal_y, test_y]), kind)
+            reports = over_splits(ladder, len(cal_y), options.alphas, options.set_splits, options.seed)
+            values["n_set_splits"] = options.set_splits
+            values |= {
+                f"{key}_{name}@{a:g}": v for a, report in reports.items() for name, v in report._asdict().items()
             }
     return values
 
 
+def _set_kinds(options: MetricOptions) -> Iterator[tuple[str, str, Nonconformity | None]]:
+    """Yield (name in keys, column of the sets, how scores are made of it): LAC, APS, RAPS of the two probabilities."""
+    made = {k: Nonconformity(k, options.raps_penalty, options.raps_k_reg, options.seed) for k in KINDS}
+    chosen = [kind for kind in options.set_kinds if kind in made]
+    yield from ((kind, "probabilities", made[kind]) for kind in chosen)
+    if OWN in options.set_kinds:
+        yield OWN, "class_scores", None
+        yield from ((f"{OWN}_{kind}", "class_probabilities", made[kind]) for kind in chosen)
+
+
 def _joined(sets: Sequence[SetScores], column: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Return a column (n, c) and the labels (n,) of the joined sets, or None unless every set has both."""
-    if not sets or any(getattr(s, column) is None or s.labels is None for s in sets):
+    columns = [_column(s, column) for s in sets]
+    if not sets or any(rows is None or s.labels is None for rows, s in zip(columns, sets, strict=True)):
         return None
-    rows = [np.asarray(getattr(s, column), dtype=np.float64) for s in sets]
+    rows = [np.asarray(rows, dtype=np.float64) for rows in columns]
     return np.concatenate(rows), np.concatenate([np.asarray(s.labels) for s in sets])
+
+
+def _column(s: SetScores, column: str) -> np.ndarray | None:
+    if column == "class_probabilities" and s.class_probabilities is None and s.class_scores is not None:
+        return probabilities_from(s.class_scores)
+    found: np.ndarray | None = getattr(s, column)
+    return found

@@ -18,7 +18,8 @@ samples that may cross one threshold, or change places with a neighbour at one p
   discoveries by k/d.
 - *Where the best F1 lies* (its threshold, accuracy, precision, recall): F1 is flat at its maximum, so a change of k/n in
   height, which decides which threshold is best, is one of √(k/n) in rate.
-- *Prediction sets over c classes*: k/n inputs, of each up to c classes; a class has n/c of the inputs.
+- *Prediction sets over c classes*: k/n inputs, of each up to c classes; a class has n/c of the inputs. So do their means
+  and deviations over splits.
 - *Drawn intervals*: what the number itself may move by, and four standard errors of a percentile: an eighth of the
   interval's width over 1,000 draws, √(1000/r) times that over r. One count more or less leads to other draws.
 
@@ -173,11 +174,11 @@ _OF_PAIR: tuple[tuple[str, Rule], ...] = (
     (r"f1_threshold", lambda at: math.sqrt(SAMPLES / at.smaller) * max(1.0, abs(at.sibling("f1_threshold", 0.0)))),
 )
 _OF_ID: tuple[tuple[str, Rule], ...] = (
-    (r"n_id", lambda at: 0.0),
+    (r"n_(id|set_splits)", lambda at: 0.0),
     (r"accuracy|id_val_accuracy", lambda at: ROUNDING),
     (r"(e-)?aurc", lambda at: SAMPLES / at.n),
     # In standard deviations of the ID score, of which a rate of √(k/n) is a like part.
     (r"f1_threshold_(std|range)", lambda at: math.sqrt(SAMPLES / at.smaller)),
-    (r"\w+_(coverage|singletons)@.+", lambda at: SAMPLES / at.n),
-    (r"\w+_(size|worst_class)@.+", lambda at: SAMPLES * at.classes / at.n),
+    (r"\w+_(coverage(_mean|_std)?|singletons)@.+", lambda at: SAMPLES / at.n),
+    (r"\w+_(size(_mean|_std)?|worst_class)@.+", lambda at: SAMPLES * at.classes / at.n),
 )

@@ -33,7 +33,7 @@ _EXPLAINED = {
     "oscr_selective": "area over FPR under the accuracy among the accepted ID (Franc et al. 2023, there called OSCR)",
 }
 VIEWS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other", "trials", "counts")
-_PREDICTION_SET = re.compile(r"(\w+?)_(coverage|size|singletons|worst_class)@(.+)")
+_PREDICTION_SET = re.compile(r"(\w+?)_((?:coverage|size)(?:_mean|_std)?|singletons|worst_class)@(.+)")
 _ORACLES = {"oracle": "test data (oracle)", "oracle_per_set": "each OOD test set (oracle per set)"}
 _END = re.compile(r"(.+)_(low|high)")
 
@@ -247,21 +247,53 @@ def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
                 cells.setdefault((kind, float(alpha), side), {})[quantity] = value
     if not cells:
         return []
-    percent = [Column(title, "percent", decimals) for title in ("coverage", "singletons ↑", "worst class ↑")]
-    columns = (
+    columns = [
         Column("sets"),
         Column("side"),
         Column("α", "number"),
-        percent[0],
+        Column("coverage", "percent", decimals),
         Column("size ↓", "number"),
-        *percent[1:],
-    )
+        Column("singletons ↑", "percent", decimals),
+        Column("worst class ↑", "percent", decimals),
+    ]
+    split = any("size_mean" in found for found in cells.values())
+    if split:
+        columns += [Column("coverage over splits", "percent", decimals), Column("size over splits ↓", "number")]
     quantities = ("coverage", "size", "singletons", "worst_class")
     rows = tuple(
-        (kind, SIDES[side] or "standard", alpha, *(found.get(q) for q in quantities))
+        (
+            kind,
+            SIDES[side] or "standard",
+            alpha,
+            *(found.get(q) for q in quantities),
+            *(_over_splits(found, q) for q in quantities[:2] if split),
+        )
         for (kind, alpha, side), found in sorted(cells.items())
     )
-    return [Table(f"prediction sets · {_title(record, decimals)}", columns, rows, record.header, _notes(record))]
+    title = f"prediction sets · {_title(record, decimals)}"
+    notes = (*_notes(record), *_set_notes(record, {kind for kind, _, _ in cells}, split))
+    return [Table(title, tuple(columns), rows, record.header, notes)]
+
+
+def _over_splits(found: Mapping[str, Any], quantity: str) -> Cell:
+    mean = found.get(f"{quantity}_mean")
+    return None if mean is None else Estimate(mean, std=found.get(f"{quantity}_std"))
+
+
+def _set_notes(record: ResultRecord, kinds: set[str], split: bool) -> list[str]:
+    """What the names of sets and columns do not tell."""
+    notes = []
+    if "score" in kinds:
+        notes.append("score: the method's own score s of a class, thresholded as it is.")
+    if any(kind.startswith("score_") for kind in kinds):
+        notes.append("score_…: made of softmax(−s), or of the method's own probabilities where s is made of such.")
+    if split:
+        count = record.metrics["id"].get("n_set_splits")
+        notes.append(
+            f"over splits: mean ± deviation over {count} random splits of ID validation and test, the calibration part "
+            "as large as validation."
+        )
+    return notes
 
 
 def _trials(record: ResultRecord, decimals: int) -> list[Table]:

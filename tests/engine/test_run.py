@@ -17,6 +17,7 @@ from openbench.engine.run import plain_params
 from openbench.engine.runtime import Runtime
 from openbench.errors import MethodError, RecordError
 from openbench.methods.double_score import DoubleScore
+from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.metrics.suite import MetricOptions
 from openbench.results.store import RecordStore
@@ -128,6 +129,16 @@ def test_a_class_that_the_method_has_not_met_fits_no_image(monkeypatch, three_cl
     scores = engine._class_scores(None, three_classes, None, None)
     assert set(scores) == {Role.ID_VAL, Role.ID_TEST}
     np.testing.assert_array_equal(scores[Role.ID_TEST], [[*found[0], np.inf], [*found[1], np.inf]])
+
+
+def test_probabilities_behind_class_scores_reach_the_metrics(three_classes):
+    p = np.array([[0.7, 0.2, 0.1], [0.2, 0.2, 0.6]], np.float32)
+    by_class = {Role.ID_VAL: 1 - p, Role.ID_TEST: np.pad(1 - p[:, :2], ((0, 0), (0, 1)), constant_values=np.inf)}
+    found = engine._class_probabilities(MSP(), by_class)
+    np.testing.assert_allclose(found[Role.ID_VAL], p, atol=1e-7)
+    np.testing.assert_allclose(found[Role.ID_TEST], [[0.7, 0.2, 0.0], [0.2, 0.2, 0.0]], atol=1e-7)
+    assert engine._class_probabilities(KNN(), by_class) == {}
+    assert engine._class_probabilities(MSP(), {}) == {}
 
 
 def test_scores_of_more_classes_than_there_are_name_the_method(monkeypatch, three_classes):

@@ -1,5 +1,7 @@
 """Class-conditional scores against independent references, and prediction sets made of them."""
 
+import importlib
+import pkgutil
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,12 +15,15 @@ from scipy.stats import spearmanr
 from sklearn.covariance import EmpiricalCovariance
 from sklearn.neighbors import NearestNeighbors
 
+import openbench.methods
 from openbench.core.features import FeatureSet
+from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.engine.evaluate import class_scores
 from openbench.errors import MethodError
 from openbench.methods.energy import Energy
+from openbench.methods.iodin import IODIN
 from openbench.methods.knn import KNN
 from openbench.methods.mds import MDS
 from openbench.methods.msp import MSP
@@ -92,6 +97,43 @@ def test_mds_scores_by_its_best_class():
 def test_knn_fitted_without_labels_has_no_class_scores():
     bare = replace(P.train, columns={Field.FEATURES: P.train.features})
     assert KNN(k=3).fit(bare, None).class_scores(P.test) is None
+
+
+FROM_LOGITS = {
+    "msp": (MSP(), 1.0),
+    "msp, exact": (MSP(exact=True), 1.0),
+    "odin": (ODIN(temperature=2.0), 2.0),
+    "odin, hot": (ODIN(temperature=1000.0), 1000.0),
+    "odin, probability": (ODIN(temperature=10.0, scale="probability"), 10.0),
+    "iodin": (IODIN(temperature=3.0), 3.0),
+}
+
+
+@pytest.mark.parametrize("name", FROM_LOGITS)
+def test_class_scores_made_of_probabilities_turn_back_into_them(name):
+    method, temperature = FROM_LOGITS[name]
+    found = method.class_probabilities(method.class_scores(P.test))
+    np.testing.assert_allclose(found, softmax(LOGITS / temperature, axis=1), atol=2e-7)
+
+
+def test_probabilities_of_a_head_method_are_those_of_its_reshaped_features():
+    fitted = ReAct(80.0).fit(P.val, P.head)
+    clipped = FEATURES.clip(max=np.percentile(P.val.features.numpy(), 80.0))
+    found = fitted.class_probabilities(fitted.class_scores(P.test))
+    np.testing.assert_allclose(found, softmax(clipped @ P.weight.T + P.bias, axis=1), atol=1e-5)
+
+
+def test_only_distances_are_not_made_of_probabilities():
+    for module in pkgutil.iter_modules(openbench.methods.__path__):
+        importlib.import_module(f"openbench.methods.{module.name}")
+    pending, known = [Method], set()
+    while pending:
+        known.add(kind := pending.pop())
+        pending += kind.__subclasses__()
+    ours = {kind for kind in known if kind.__module__.startswith("openbench.methods.")}
+    with_scores = {kind for kind in ours if kind.class_scores not in (Method.class_scores, LiveMethod.class_scores)}
+    without = {kind.__name__ for kind in with_scores if kind.class_probabilities is Method.class_probabilities}
+    assert without == {"KNN", "MDS", "Gram"}
 
 
 @dataclass
@@ -173,6 +215,18 @@ def test_sets_of_msp_scores_are_those_of_lac():
     assert own.keys().isdisjoint({"lac_size@0.1"})
     for quantity in ("coverage", "size", "singletons", "worst_class"):
         assert own[f"score_{quantity}@0.1"] == pytest.approx(lac[f"lac_{quantity}@0.1"], abs=0.02)
+
+
+def test_sets_of_softmaxed_mds_scores_are_smaller_than_those_of_the_scores_themselves():
+    # A distance in units of its own says little about an input far from all classes; its softmax compares classes.
+    fitted = MDS().fit(P.train, None)
+    val, test = (fitted.class_scores(x).double().numpy() for x in (P.val, P.test))
+    found = evaluate([ids("id_val", "class_scores", val), ids("id_test", "class_scores", test), OOD], OPTIONS)["id"]
+    p, labels = softmax(-val, axis=1), y(P.val)
+    q = np.sort(1 - p[np.arange(len(p)), labels])[int(np.ceil((len(p) + 1) * 0.9)) - 1]
+    sets = 1 - softmax(-test, axis=1) <= q
+    assert found["score_lac_size@0.1"] == pytest.approx(sets.sum(axis=1).mean())
+    assert found["score_lac_size@0.1"] < found["score_size@0.1"]
 
 
 def test_sets_of_knn_scores_cover_as_promised_by_hand():

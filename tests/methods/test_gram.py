@@ -73,6 +73,33 @@ def test_equals_loops_over_whole_gram_matrices(c, powers, form):
     np.testing.assert_allclose(method.score(columns(test, powers).without_labels()), expected, rtol=2e-3)
 
 
+@pytest.mark.parametrize("form", ["paper", "openood"])
+def test_class_scores_take_the_ranges_of_each_class_in_turn(form):
+    train, test = data(80), data(20, seed=1)
+    method = Gram(list(SHAPES), 3, form, held_out=0.2, seed=3).fit(columns(train, 3), None)
+    x = columns(test, 3).without_labels()
+    found = method.class_scores(x)
+    assert found.dtype == torch.float32
+    # An image that is predicted to be of class y meets the ranges of y; its confidence is put back to what it was.
+    confidence = softmax(test["logits"].astype(np.float64), axis=1).max(axis=1)
+    for y in range(4):
+        logits = test["logits"].copy()
+        logits[:, y] = logits.max(axis=1) + 1
+        assumed = method.score(columns({**test, "logits": logits}, 3).without_labels()).double().numpy()
+        assumed *= softmax(logits.astype(np.float64), axis=1).max(axis=1) / confidence
+        np.testing.assert_allclose(found[:, y], assumed, rtol=1e-5)
+    at_predicted = found[torch.arange(20), x.logits.argmax(dim=1)]
+    np.testing.assert_allclose(at_predicted, method.score(x), rtol=1e-6)
+
+
+def test_class_scores_do_not_depend_on_the_batch(monkeypatch):
+    train, x = columns(data(80)), columns(data(20, seed=1)).without_labels()
+    method = Gram(list(SHAPES)).fit(train, None)
+    whole = method.class_scores(x)
+    monkeypatch.setattr("openbench.methods.gram._ROWS", 7)
+    assert torch.equal(method.class_scores(x), whole)
+
+
 def test_what_lies_within_the_range_of_its_class_scores_zero():
     train = columns(data(60))
     method = Gram(list(SHAPES)).fit(train, None)

@@ -82,6 +82,7 @@ def full_record(**changes: Any) -> ResultRecord:
     sets = []
     for s in split_scores():
         probabilities = rng.dirichlet(np.ones(3), len(s.scores)) if s.role.is_id else None
-        sets.append(SetScores(s.name, s.role.value, s.scores, s.correct, s.labels, probabilities))
+        own = rng.exponential(size=(len(s.scores), 3)) if s.role.is_id else None
+        sets.append(SetScores(s.name, s.role.value, s.scores, s.correct, s.labels, probabilities, own))
     counts = {f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in split_scores()}
     return make_record(metrics=evaluate(sets, options), header=describe(options), counts=counts, **changes)

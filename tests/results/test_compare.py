@@ -143,6 +143,8 @@ def with_value(record: ResultRecord, where: str, key: str, more: float) -> Resul
         ("id", "accuracy", 1e-6),
         ("id", "lac_coverage@0.1", 3 / 2000),
         ("id", "lac_size@0.1", 3 * 10 / 2000),
+        ("id", "raps_size_mean@0.1", 3 * 10 / 2000),
+        ("id", "aps_coverage_std@0.1", 3 / 2000),
         ("a", "accuracy", (3 / 1000) ** 0.5),
     ],
 )

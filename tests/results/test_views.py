@@ -36,7 +36,7 @@ def shown(record) -> dict[tuple[str, str], set[str]]:
 def test_every_number_of_a_record_is_in_some_view(record):
     table = shown(record)
     sides = {"id": "standard", "full_spectrum/id": "full spectrum"}
-    prediction_sets = re.compile(r"\w+_(coverage|size|singletons|worst_class)@.+")
+    prediction_sets = re.compile(r"\w+_(coverage|size|singletons|worst_class)(_mean|_std)?@.+")
     missing = [
         (name, key)
         for name, values in record.metrics.items()
@@ -50,15 +50,35 @@ def test_every_number_of_a_record_is_in_some_view(record):
 def test_every_prediction_set_number_is_shown(record):
     rows = [r for t in run_tables(record, "prediction_sets") for r in csv.DictReader(io.StringIO(to_csv(t)))]
     titles = {"coverage": "coverage", "size": "size ↓", "singletons": "singletons ↑", "worst_class": "worst class ↑"}
+    titles |= {"coverage_mean": "coverage over splits", "coverage_std": "coverage over splits std"}
+    titles |= {"size_mean": "size over splits ↓", "size_std": "size over splits ↓ std"}
+    parts = re.compile(r"(\w+?)_((?:coverage|size)(?:_mean|_std)?|singletons|worst_class)@(.+)")
     expected = {
-        (side, *re.fullmatch(r"(\w+?)_(coverage|size|singletons|worst_class)@(.+)", key).groups()): repr(value)
+        (side, *match.groups()): repr(value)
         for prefix, side in (("", "standard"), ("full_spectrum/", "full spectrum"))
         for key, value in record.metrics[f"{prefix}id"].items()
-        if re.search(r"_(coverage|size|singletons|worst_class)@", key)
+        if (match := parts.fullmatch(key))
     }
     found = {(r["side"], r["sets"], q, r["α"]): r[title] for r in rows for q, title in titles.items()}
-    assert len(expected) == 96
-    assert found == expected
+    # Seven kinds at four levels: four values on either side, and four over splits on the standard one.
+    assert len(expected) == 7 * 4 * (4 + 4 + 4)
+    assert {place: text for place, text in found.items() if text} == expected
+
+
+def test_the_view_of_prediction_sets_says_what_its_names_mean(record):
+    (table,) = run_tables(record, "prediction_sets")
+    notes = " ".join(table.notes)
+    assert "score_…: made of softmax(−s)" in notes
+    assert "mean ± deviation over 10 random splits" in notes
+    row = next(row for row in table.texts() if row[0] == "score_aps" and row[1] == "standard")
+    assert re.fullmatch(r"[\d.]+ ± [\d.e-]+", row[-1])
+
+
+def test_prediction_sets_of_older_records_have_no_columns_over_splits(record):
+    values = {k: v for k, v in record.metrics["id"].items() if "_mean@" not in k and "_std@" not in k}
+    (table,) = run_tables(replace(record, metrics={**record.metrics, "id": values}), "prediction_sets")
+    assert [column.title for column in table.columns][-1] == "worst class ↑"
+    assert not any("over splits" in note for note in table.notes)
 
 
 def test_a_metric_that_nobody_has_heard_of_is_shown_too():

@@ -1,0 +1,175 @@
+"""Prediction sets over random splits, and sets made of a method's own score of a class: literal definitions beside."""
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from scipy.stats import beta
+
+from openbench.errors import MetricError
+from openbench.metrics.prediction_sets import (
+    Nonconformity,
+    conformal_quantile,
+    prediction_sets,
+    probabilities_from,
+    true_class,
+)
+from openbench.metrics.set_splits import Ladder, over_splits
+from openbench.metrics.suite import MetricOptions, SetScores, evaluate
+
+KINDS = {"lac": Nonconformity("lac"), "aps": Nonconformity("aps"), "raps": Nonconformity("raps", 0.1, 2), "score": None}
+
+
+def distances(seed, n, c=6):
+    """Class scores as squared distances, smallest for the label more often than not, and labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, c, n)
+    s = rng.exponential(4.0, (n, c)) + 3.0
+    s[np.arange(n), y] -= rng.exponential(3.0, n)
+    return np.maximum(s, 0), y
+
+
+def literal(kind, values, u):
+    """(n, c) scores by a loop over rows and classes."""
+    if kind in ("score", "lac"):
+        return values if kind == "score" else 1 - values
+    found = np.empty_like(values)
+    for row, p in enumerate(values):
+        for y, own in enumerate(p):
+            found[row, y] = p[p > own].sum() + own - u[row] * own
+            found[row, y] += 0.1 * max(1 + (p > own).sum() - 2, 0) if kind == "raps" else 0
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_means_and_deviations_are_those_of_sets_formed_whole_in_each_split(kind):
+    s, y = distances(0, 300)
+    values = s if kind == "score" else softmax(-s, axis=1)
+    got = over_splits(Ladder.of(values, y, KINDS[kind]), 100, (0.1, 0.3), splits=6, seed=3)
+    for alpha in (0.1, 0.3):
+        coverage, size = [], []
+        for split in range(6):
+            rng = np.random.default_rng([3, split])
+            order, u = rng.permutation(300), rng.random(300)
+            scores = literal(kind, values, u)
+            fit, rest = order[:100], order[100:]
+            sets = scores[rest] <= np.sort(scores[fit, y[fit]])[int(np.ceil(101 * (1 - alpha) - 1e-9)) - 1]
+            coverage.append(sets[np.arange(200), y[rest]].mean())
+            size.append(sets.sum(axis=1).mean())
+        want = (np.mean(coverage), np.std(coverage), np.mean(size), np.std(size))
+        assert got[alpha] == pytest.approx(want, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_coverage_over_splits_has_its_known_mean_and_spread(kind):
+    s, y = distances(1, 4000)
+    values = s if kind == "score" else softmax(-s, axis=1)
+    got = over_splits(Ladder.of(values, y, KINDS[kind]), 99, (0.1,), splits=400, seed=0)[0.1]
+    law = beta(90, 10)  # of the coverage given a calibration set of 99, the test set being large
+    assert got.coverage_mean == pytest.approx(law.mean(), abs=5 * law.std() / 20)
+    assert got.coverage_std == pytest.approx(law.std(), rel=0.15)
+
+
+def test_too_few_calibration_scores_give_full_sets_in_every_split():
+    s, y = distances(2, 50)
+    got = over_splits(Ladder.of(s, y, None), 5, (0.1,), splits=3, seed=0)[0.1]
+    assert got == (1.0, 0.0, 6.0, 0.0)
+
+
+def test_ties_and_classes_that_never_fit_keep_sizes_whole():
+    s = np.array([[1.0, 1.0, np.inf]] * 40)
+    got = over_splits(Ladder.of(s, np.zeros(40, int), None), 20, (0.2,), splits=3, seed=0)[0.2]
+    assert got == (1.0, 0.0, 2.0, 0.0)
+
+
+def test_probabilities_of_distances_are_the_softmax_of_their_negatives():
+    s, _ = distances(3, 20)
+    np.testing.assert_allclose(probabilities_from(1000 * s), softmax(-1000 * s, axis=1), atol=1e-12)
+    s[:, 2] = np.inf
+    p = probabilities_from(s)
+    assert (p[:, 2] == 0).all()
+    np.testing.assert_allclose(p.sum(axis=1), 1.0)
+    # Where no class fits, none fits better than another; a class that fits perfectly takes all.
+    np.testing.assert_allclose(probabilities_from([[np.inf] * 4, [-np.inf, 0, 0, 0]]), [[0.25] * 4, [1, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("scores", [[[np.nan, 1.0]], [1.0, 2.0], np.empty((0, 3))])
+def test_class_scores_of_no_use_are_refused(scores):
+    with pytest.raises(MetricError, match=r"class scores must have shape \(n, c\)"):
+        probabilities_from(scores)
+
+
+def as_sets(columns, seed=0, n=(150, 400)):
+    found = []
+    for index, role in enumerate(("id_val", "id_test")):
+        s, y = distances(seed + index, n[index])
+        made = {name: make(s) for name, make in columns.items()}
+        found.append(SetScores("a", role, s.min(axis=1), labels=y, **made))
+    return [*found, SetScores("b", "far", np.array([9.0, 12.0]))]
+
+
+def values_of(columns, **options):
+    sets = as_sets(columns)
+    return evaluate(sets, MetricOptions(families=("prediction_sets",), alphas=(0.1,), **options))["id"]
+
+
+def test_a_score_of_classes_gives_its_own_sets_and_those_of_its_softmax():
+    found = values_of({"class_scores": lambda s: s})
+    by_hand = {}
+    (cal, cal_y), (test, test_y) = distances(0, 150), distances(1, 400)
+    for kind in ("lac", "aps", "raps"):
+        draws = [Nonconformity(kind, 0.01, 1, seed) for seed in (0, 1)]
+        q = conformal_quantile(true_class(draws[0](softmax(-cal, axis=1)), cal_y), 0.1)
+        sets = prediction_sets(draws[1](softmax(-test, axis=1)), q)
+        by_hand[f"score_{kind}_coverage@0.1"] = sets[np.arange(400), test_y].mean()
+        by_hand[f"score_{kind}_size@0.1"] = sets.sum(axis=1).mean()
+        by_hand[f"score_{kind}_singletons@0.1"] = (sets.sum(axis=1) == 1).mean()
+    assert {key: found[key] for key in by_hand} == pytest.approx(by_hand, abs=1e-12)
+    assert "score_size@0.1" in found
+    assert not any(key.startswith(("lac", "aps", "raps")) for key in found)
+
+
+def test_sets_of_probabilities_that_a_method_gives_itself_are_made_of_these():
+    p = {
+        "class_scores": lambda s: 1 - softmax(-s / 3, axis=1),
+        "class_probabilities": lambda s: softmax(-s / 3, axis=1),
+    }
+    found, classifier = values_of(p), values_of({"probabilities": p["class_probabilities"]})
+    for key, value in classifier.items():
+        if key.startswith(("lac", "aps", "raps")):
+            assert found[f"score_{key}"] == pytest.approx(value, abs=1e-12), key
+
+
+def test_kinds_left_out_are_left_out_of_a_methods_own_score_too():
+    found = values_of({"class_scores": lambda s: s}, set_kinds=("aps", "score"))
+    assert {key.rpartition("_")[0] for key in found if key.endswith("_singletons@0.1")} == {"score", "score_aps"}
+    assert not any(key.startswith("score") for key in values_of({"class_scores": lambda s: s}, set_kinds=("lac",)))
+
+
+def test_values_over_splits_are_near_those_of_the_split_given_and_can_be_left_out():
+    columns = {"class_scores": lambda s: s, "probabilities": lambda s: softmax(-s, axis=1)}
+    found, without = values_of(columns), values_of(columns, set_splits=0)
+    assert found["n_set_splits"] == 10
+    for kind in ("lac", "aps", "raps", "score", "score_lac", "score_aps", "score_raps"):
+        assert found[f"{kind}_size_mean@0.1"] == pytest.approx(found[f"{kind}_size@0.1"], abs=0.4)
+        assert 0 < found[f"{kind}_size_std@0.1"] < 0.5
+        assert found[f"{kind}_coverage_mean@0.1"] == pytest.approx(0.9, abs=0.05)
+        assert 0 < found[f"{kind}_coverage_std@0.1"] < 0.1
+    late = {key for key in found if "_mean@" in key or "_std@" in key} | {"n_set_splits"}
+    assert without == {key: value for key, value in found.items() if key not in late}
+
+
+def test_full_spectrum_sets_are_not_split_at_random():
+    # Shifted ID images are not exchangeable with validation: a random split would hide that.
+    sets = as_sets({"class_scores": lambda s: s})
+    s, y = distances(9, 100)
+    sets.append(SetScores("shifted", "csid", s.min(axis=1), labels=y, class_scores=s))
+    found = evaluate(sets, MetricOptions(families=("prediction_sets",), alphas=(0.1,)))
+    assert "score_lac_size_mean@0.1" in found["id"]
+    assert "score_lac_size@0.1" in found["full_spectrum/id"]
+    assert not any("_mean@" in key for key in found["full_spectrum/id"])
+
+
+@pytest.mark.parametrize("splits", [1, -2])
+def test_a_number_of_splits_without_a_deviation_is_refused(splits):
+    with pytest.raises(MetricError, match=r"metrics\.set_splits must be 0 or at least 2"):
+        MetricOptions(set_splits=splits)
