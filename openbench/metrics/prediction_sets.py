@@ -54,8 +54,10 @@ class Nonconformity:
         """
         if not self.draws:
             return 1.0 - self._checked(probabilities)
-        order, ranked = self.ranked(probabilities)
-        drawn = self.rungs(ranked) - np.random.default_rng(self.seed).random((len(ranked), 1)) * ranked
+        p = self._checked(probabilities)
+        order = np.argsort(-p, axis=1, kind="stable")
+        ranked = np.take_along_axis(p, order, axis=1)
+        drawn = self.ascending(ranked) - np.random.default_rng(self.seed).random((len(p), 1)) * ranked
         scores = np.empty_like(drawn)
         np.put_along_axis(scores, order, drawn, axis=1)
         return scores
@@ -65,21 +67,12 @@ class Nonconformity:
         """Whether U·p_y is taken off."""
         return self.kind != "lac"
 
-    def ranked(self, probabilities: ArrayLike) -> tuple[NDArray[np.int64], Floats]:
-        """Return (n, c) the classes of each row from the likeliest on, and their probabilities.
+    def ascending(self, ranked: Floats) -> Floats:
+        """Return (n, c) the scores at U = 0 of probabilities that descend in each row; they ascend there.
 
         Args:
-            probabilities: (n, c) rows summing to 1.
-
-        Raises:
-            MetricError: unknown kind, a negative penalty or rank, or rows that are no distributions.
+            ranked: (n, c) sorted probabilities.
         """
-        p = self._checked(probabilities)
-        order = np.argsort(-p, axis=1, kind="stable")
-        return order, np.take_along_axis(p, order, axis=1)
-
-    def rungs(self, ranked: Floats) -> Floats:
-        """Return (n, c) the scores at U = 0 of ranked probabilities; they ascend in each row."""
         if not self.draws:
             return 1.0 - ranked
         mass = np.cumsum(ranked, axis=1)
@@ -95,10 +88,15 @@ class Nonconformity:
             )
         if not (self.penalty >= 0 and self.k_reg >= 0):
             raise MetricError(f"RAPS needs λ ≥ 0 and k_reg ≥ 0 — found {self.penalty}, {self.k_reg} — raise them")
-        return _distributions(probabilities)
+        return distributions(probabilities)
 
 
-def _distributions(probabilities: ArrayLike) -> Floats:
+def distributions(probabilities: ArrayLike) -> Floats:
+    """Return class probabilities (n, c), checked.
+
+    Raises:
+        MetricError: another shape, or rows that are no distributions.
+    """
     p = np.asarray(probabilities, dtype=np.float64)
     if p.ndim != 2 or p.size == 0:
         raise MetricError(f"probabilities must have shape (n, c) — found {p.shape} — pass one row per image")
@@ -212,9 +210,17 @@ def set_report(sets: NDArray[np.bool_], labels: ArrayLike) -> SetReport:
         MetricError: labels that do not fit.
     """
     y = checked_labels(labels, sets.shape)
-    covered = sets[np.arange(y.size), y]
-    size, per_class = sets.sum(axis=1), np.bincount(y, minlength=sets.shape[1])
-    hits = np.bincount(y, weights=covered, minlength=sets.shape[1])
-    present = per_class > 0
-    worst = float((hits[present] / per_class[present]).min())
-    return SetReport(float(covered.mean()), float(size.mean()), float((size == 1).mean()), worst)
+    return report_of(sets[np.arange(y.size), y], sets.sum(axis=1), y)
+
+
+def report_of(covered: NDArray[np.bool_], sizes: NDArray[np.int64], labels: NDArray[np.int64]) -> SetReport:
+    """Return the report of sets of which is known whether they hold the true class, and how many classes.
+
+    Args:
+        covered: (n,) bool.
+        sizes: (n,) classes per set.
+        labels: (n,) true classes, checked.
+    """
+    per_class, hits = np.bincount(labels), np.bincount(labels, weights=covered)
+    worst = float((hits[per_class > 0] / per_class[per_class > 0]).min())
+    return SetReport(float(covered.mean()), float(sizes.mean()), float((sizes == 1).mean()), worst)

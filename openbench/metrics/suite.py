@@ -1,7 +1,7 @@
 """All metrics of one run: scores of its sets in, {set or group: {key: value}} out."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +15,9 @@ from openbench.metrics.families import IdSide, Pair, Setting, Values, evaluate_p
 from openbench.metrics.intervals import group_bootstrap_keys, group_delong_variance, normal_interval
 from openbench.metrics.keys import higher_is_better
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
-from openbench.metrics.prediction_sets import (
-    KINDS,
-    OWN,
-    Nonconformity,
-    class_conditional,
-    conformal_quantile,
-    prediction_sets,
-    probabilities_from,
-    set_report,
-    true_class,
-)
+from openbench.metrics.prediction_sets import OWN, Nonconformity, probabilities_from
 from openbench.metrics.selective import UNABLE
-from openbench.metrics.set_splits import Ladder, over_splits
+from openbench.metrics.sorted_classes import SortedClasses, given_split, over_splits
 from openbench.metrics.threshold import balanced_threshold, choose_scale, threshold_stability, tnr_threshold
 
 __all__ = [
@@ -273,18 +263,9 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
     Without csID also the means and deviations over random splits of ID validation and test.
     """
     values: Values = {}
-    for key, column, kind in _set_kinds(options):
-        found = [_joined(sets, column) for sets in (calibration, side)]
-        if found[0] is None or found[1] is None:
-            continue
-        (cal, cal_y), (test, test_y) = found[0], found[1]
-        if kind is None:
-            fitted, tested = true_class(class_conditional(cal), cal_y), class_conditional(test)
-        else:
-            fitted = true_class(kind(cal), cal_y)
-            tested = replace(kind, seed=kind.seed + 1)(test)  # independent of the uniforms of calibration
-        for alpha in options.alphas:
-            report = set_report(prediction_sets(tested, conformal_quantile(fitted, alpha)), test_y)
+    for key, classes, size in _set_kinds(calibration, side, options):
+        split = given_split(size, classes.labels.size - size, options.seed)
+        for alpha, report in zip(options.alphas, classes.reports(split, options.alphas), strict=True):
             values |= {
                 f"{key}_coverage@{alpha:g}": report.coverage,
                 f"{key}_size@{alpha:g}": report.mean_size,
@@ -292,23 +273,30 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
                 f"{key}_worst_class@{alpha:g}": report.worst_class_coverage,
             }
         if options.set_splits and len(side) == 1:
-            ladder = Ladder.of(np.concatenate([cal, test]), np.concatenate([cal_y, test_y]), kind)
-            reports = over_splits(ladder, len(cal_y), options.alphas, options.set_splits, options.seed)
+            reports = over_splits(classes, size, options.alphas, options.set_splits, options.seed)
             values["n_set_splits"] = options.set_splits
-            values |= {
-                f"{key}_{name}@{a:g}": v for a, report in reports.items() for name, v in report._asdict().items()
-            }
+            for alpha, summary in zip(options.alphas, reports, strict=True):
+                values |= {f"{key}_{name}@{alpha:g}": value for name, value in summary._asdict().items()}
     return values
 
 
-def _set_kinds(options: MetricOptions) -> Iterator[tuple[str, str, Nonconformity | None]]:
-    """Yield (name in keys, column of the sets, how scores are made of it): LAC, APS, RAPS of the two probabilities."""
-    made = {k: Nonconformity(k, options.raps_penalty, options.raps_k_reg, options.seed) for k in KINDS}
-    chosen = [kind for kind in options.set_kinds if kind in made]
-    yield from ((kind, "probabilities", made[kind]) for kind in chosen)
-    if OWN in options.set_kinds:
-        yield OWN, "class_scores", None
-        yield from ((f"{OWN}_{kind}", "class_probabilities", made[kind]) for kind in chosen)
+def _set_kinds(
+    calibration: list[SetScores], side: tuple[SetScores, ...], options: MetricOptions
+) -> Iterator[tuple[str, SortedClasses, int]]:
+    """Yield each kind there is: its name in keys, its scores of calibration and test rows, how many rows calibrate."""
+    chosen = [kind for kind in options.set_kinds if kind != OWN]
+    made = [Nonconformity(kind, options.raps_penalty, options.raps_k_reg) for kind in chosen]
+    for source in ("probabilities", *(("class_scores", "class_probabilities") if OWN in options.set_kinds else ())):
+        parts = [_joined(sets, source) for sets in (calibration, side)]
+        if parts[0] is None or parts[1] is None:
+            continue
+        size, (values, labels) = len(parts[0][1]), (np.concatenate(both) for both in zip(*parts, strict=True))
+        if source == "class_scores":
+            yield OWN, SortedClasses.of_scores(values, labels), size
+            continue
+        prefix = f"{OWN}_" if source == "class_probabilities" else ""
+        for kind, classes in zip(chosen, SortedClasses.of_probabilities(values, labels, made), strict=True):
+            yield prefix + kind, classes, size
 
 
 def _joined(sets: Sequence[SetScores], column: str) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,5 +1,7 @@
 """Prediction sets over random splits, and sets made of a method's own score of a class: literal definitions beside."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -11,9 +13,10 @@ from openbench.metrics.prediction_sets import (
     conformal_quantile,
     prediction_sets,
     probabilities_from,
+    set_report,
     true_class,
 )
-from openbench.metrics.set_splits import Ladder, over_splits
+from openbench.metrics.sorted_classes import SortedClasses, given_split, over_splits
 from openbench.metrics.suite import MetricOptions, SetScores, evaluate
 
 KINDS = {"lac": Nonconformity("lac"), "aps": Nonconformity("aps"), "raps": Nonconformity("raps", 0.1, 2), "score": None}
@@ -26,6 +29,13 @@ def distances(seed, n, c=6):
     s = rng.exponential(4.0, (n, c)) + 3.0
     s[np.arange(n), y] -= rng.exponential(3.0, n)
     return np.maximum(s, 0), y
+
+
+def sorted_classes(values, y, kind):
+    """Values sorted as a kind of set needs them."""
+    if KINDS[kind] is None:
+        return SortedClasses.of_scores(values, y)
+    return next(SortedClasses.of_probabilities(values, y, [KINDS[kind]]))
 
 
 def literal(kind, values, u):
@@ -44,8 +54,8 @@ def literal(kind, values, u):
 def test_means_and_deviations_are_those_of_sets_formed_whole_in_each_split(kind):
     s, y = distances(0, 300)
     values = s if kind == "score" else softmax(-s, axis=1)
-    got = over_splits(Ladder.of(values, y, KINDS[kind]), 100, (0.1, 0.3), splits=6, seed=3)
-    for alpha in (0.1, 0.3):
+    got = over_splits(sorted_classes(values, y, kind), 100, (0.1, 0.3), splits=6, seed=3)
+    for index, alpha in enumerate((0.1, 0.3)):
         coverage, size = [], []
         for split in range(6):
             rng = np.random.default_rng([3, split])
@@ -56,14 +66,30 @@ def test_means_and_deviations_are_those_of_sets_formed_whole_in_each_split(kind)
             coverage.append(sets[np.arange(200), y[rest]].mean())
             size.append(sets.sum(axis=1).mean())
         want = (np.mean(coverage), np.std(coverage), np.mean(size), np.std(size))
-        assert got[alpha] == pytest.approx(want, abs=1e-12)
+        assert got[index] == pytest.approx(want, abs=1e-12)
+
+
+@pytest.mark.parametrize("decimals", [None, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_reports_are_those_of_sets_formed_whole(kind, decimals):
+    s, y = distances(5, 400)
+    s = s if decimals is None else s.round(0)  # ties within a row, broken by the number of the class
+    values = s if kind == "score" else softmax(-s, axis=1)
+    split = given_split(150, 250, seed=4)
+    parts = values[:150], values[150:]
+    if kind != "score":
+        rule = KINDS[kind]
+        parts = [replace(rule, seed=seed)(part) for seed, part in zip((4, 5), parts, strict=True)]
+    for alpha, got in zip((0.05, 0.3), sorted_classes(values, y, kind).reports(split, (0.05, 0.3)), strict=True):
+        sets = prediction_sets(parts[1], conformal_quantile(true_class(parts[0], y[:150]), alpha))
+        assert got == pytest.approx(set_report(sets, y[150:]), abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_coverage_over_splits_has_its_known_mean_and_spread(kind):
     s, y = distances(1, 4000)
     values = s if kind == "score" else softmax(-s, axis=1)
-    got = over_splits(Ladder.of(values, y, KINDS[kind]), 99, (0.1,), splits=400, seed=0)[0.1]
+    got = over_splits(sorted_classes(values, y, kind), 99, (0.1,), splits=400, seed=0)[0]
     law = beta(90, 10)  # of the coverage given a calibration set of 99, the test set being large
     assert got.coverage_mean == pytest.approx(law.mean(), abs=5 * law.std() / 20)
     assert got.coverage_std == pytest.approx(law.std(), rel=0.15)
@@ -71,13 +97,13 @@ def test_coverage_over_splits_has_its_known_mean_and_spread(kind):
 
 def test_too_few_calibration_scores_give_full_sets_in_every_split():
     s, y = distances(2, 50)
-    got = over_splits(Ladder.of(s, y, None), 5, (0.1,), splits=3, seed=0)[0.1]
+    got = over_splits(SortedClasses.of_scores(s, y), 5, (0.1,), splits=3, seed=0)[0]
     assert got == (1.0, 0.0, 6.0, 0.0)
 
 
 def test_ties_and_classes_that_never_fit_keep_sizes_whole():
     s = np.array([[1.0, 1.0, np.inf]] * 40)
-    got = over_splits(Ladder.of(s, np.zeros(40, int), None), 20, (0.2,), splits=3, seed=0)[0.2]
+    got = over_splits(SortedClasses.of_scores(s, np.zeros(40, int)), 20, (0.2,), splits=3, seed=0)[0]
     assert got == (1.0, 0.0, 2.0, 0.0)
 
 
