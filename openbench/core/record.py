@@ -1,8 +1,10 @@
 """The one JSON document in which a run ends."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from openbench.digest import digest
 from openbench.errors import RecordError
 
 SCHEMA = 1
@@ -58,3 +60,41 @@ class ResultRecord:
         if data["schema"] != SCHEMA:
             raise RecordError(f"{where}: schema {data['schema']} — this version reads schema {SCHEMA}")
         return cls(**data)
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What tells runs apart, and gives a record its name.
+
+    Args:
+        config: the scientific config, plain and resolved.
+        method: what users type after `method=`.
+        version: of the method.
+        benchmark: digest of the benchmark.
+        backbone: digest of the backbone.
+        training: how the weights came about, None for released ones.
+    """
+
+    config: Mapping[str, Any]
+    method: str
+    version: int
+    benchmark: str
+    backbone: str
+    training: str | None
+
+    @property
+    def run_id(self) -> str:
+        """Digest of the scientific config, method version, benchmark digest and backbone digest.
+
+        The benchmark and backbone nodes are left to their digests, which cover what was found: where files lie, or an
+        `incomplete=allow` that allowed nothing, change no number. So is the training of weights that were released.
+        """
+        by_content = {"benchmark", "backbone"} if self.training else {"benchmark", "backbone", "training"}
+        return digest(
+            {
+                "config": {name: node for name, node in self.config.items() if name not in by_content},
+                "method": [self.method, self.version],
+                "benchmark": self.benchmark,
+                "backbone": self.backbone,
+            }
+        )

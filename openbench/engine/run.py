@@ -16,11 +16,11 @@ from openbench.core.composite import version_of
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.record import ResultRecord
+from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SplitScores
 from openbench.core.source import foreign_sources
-from openbench.digest import digest, still_as_before
+from openbench.digest import still_as_before
 from openbench.engine.clock import Clock
 from openbench.engine.evaluate import FeatureSource, Fitting, class_scores, fit, score_splits, with_params
 from openbench.engine.outcome import RunOutcome
@@ -71,20 +71,11 @@ class RunSpec:
 
     @property
     def run_id(self) -> str:
-        """Digest of the scientific config, method version, benchmark digest and backbone digest.
-
-        The benchmark and backbone nodes are left to their digests, which cover what was found: where files lie, or an
-        `incomplete=allow` that allowed nothing, change no number. So is the training of weights that were released.
-        """
-        by_content = {"benchmark", "backbone"} if self.training else {"benchmark", "backbone", "training"}
-        return digest(
-            {
-                "config": {name: node for name, node in self.config.items() if name not in by_content},
-                "method": [self.method_name, version_of(self.method)],
-                "benchmark": self.benchmark.digest,
-                "backbone": self.backbone.digest,
-            }
-        )
+        """The digest that names the record."""
+        version, benchmark = version_of(self.method), self.benchmark.digest
+        return RunIdentity(
+            self.config, self.method_name, version, benchmark, self.backbone.digest, self.training
+        ).run_id
 
 
 @dataclass

@@ -1,23 +1,32 @@
 """Records and scores as small as a test needs them, built through the public types."""
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from openbench.core.record import ResultRecord
+from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Role
 from openbench.core.scores import SplitScores
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
 
-_IDS = itertools.count(1)
+def named(record: ResultRecord) -> ResultRecord:
+    """The record under the run id that follows from it."""
+    made_by = RunIdentity(
+        record.config,
+        record.method["name"],
+        record.method.get("version", 0),
+        str(record.benchmark.get("digest")),
+        str(record.backbone.get("digest")),
+        record.backbone.get("training"),
+    )
+    return replace(record, run_id=made_by.run_id)
 
 
 def make_record(**changes: Any) -> ResultRecord:
     """A pristine record of a run with two near sets and one far set; `changes` replaces whole fields."""
     record = ResultRecord(
-        run_id=f"{next(_IDS):016x}",
+        run_id="",
         config={"seed": 0, "method": {"_name_": "knn", "k": 50}, "tune": {"strategy": "none", "_name_": "none"}},
         benchmark={"name": "toy", "digest": "aaaa", "pristine": True, "deviations": []},
         backbone={"name": "tiny", "digest": "bbbb", "training": "cross_entropy"},
@@ -29,7 +38,8 @@ def make_record(**changes: Any) -> ResultRecord:
         counts={"near/a": {"n": 5, "expected": 5}, "near/b": {"n": 5, "expected": 5}, "far/c": {"n": 9, "expected": 9}},
         provenance={"utc": "2025-01-01T00:00:00+00:00"},
     )
-    return replace(record, **changes)
+    changed = replace(record, **changes)
+    return changed if "run_id" in changes else named(changed)
 
 
 def metrics(near: float, far: float, accuracy: float = 0.75) -> dict[str, dict[str, Any]]:
@@ -38,27 +48,23 @@ def metrics(near: float, far: float, accuracy: float = 0.75) -> dict[str, dict[s
         name: {"auroc": value, "auroc_low": value - 0.01, "auroc_high": value + 0.01, "fpr95": 1 - value, "n_sets": n}
         for name, value, n in (("near", near, 2), ("far", far, 1))
     }
-    sets = {"a": {"auroc": near - 0.02}, "b": {"auroc": near + 0.02}, "c": {"auroc": far}}
+    sets = {
+        name: {"auroc": value, "fpr95": 1 - value}
+        for name, value in (("a", near - 0.02), ("b", near + 0.02), ("c", far))
+    }
     return {**sets, **group, "id": {"accuracy": accuracy, "n_id": 100}}
 
 
 def with_method(record: ResultRecord, name: str, **params: Any) -> ResultRecord:
     """The same run of another method."""
     config = {**record.config, "method": {"_name_": name, **params}}
-    return replace(
-        record, run_id=f"{next(_IDS):016x}", config=config, method={**record.method, "name": name, "params": params}
-    )
+    return named(replace(record, config=config, method={**record.method, "name": name, "params": params}))
 
 
 def with_seed(record: ResultRecord, seed: int, near: float, far: float = 0.95) -> ResultRecord:
     """The same run of a backbone trained from another seed."""
-    return replace(
-        record,
-        run_id=f"{next(_IDS):016x}",
-        config={**record.config, "seed": seed},
-        backbone={**record.backbone, "digest": f"seed{seed}"},
-        metrics=metrics(near, far),
-    )
+    config, backbone = {**record.config, "seed": seed}, {**record.backbone, "digest": f"seed{seed}"}
+    return named(replace(record, config=config, backbone=backbone, metrics=metrics(near, far)))
 
 
 def split_scores(seed: int = 0) -> list[SplitScores]:

@@ -1,0 +1,95 @@
+"""Whether a record's parts follow from one another: its run id from what was run, its means from its sets."""
+
+from collections.abc import Iterator
+from math import fsum
+from typing import Any
+
+from openbench.core.record import ResultRecord, RunIdentity
+from openbench.results.views import FULL_SPECTRUM, GROUPS
+
+# Means are recomputed in double precision; only the order of additions may differ.
+_ROUNDING = 1e-9
+_UNABLE = "unable"
+# What boards are made of: each set must have it.
+_NEEDED = ("auroc", "fpr95")
+_SHOWN = 3
+
+
+def inconsistencies(record: ResultRecord) -> tuple[str, ...]:
+    """Return what in a record does not follow from the rest of it, in words; empty if everything does.
+
+    Recomputed are the run id and, for near and far on both ID sides, every key that is the mean over the sets: `unable`
+    if any set is. Numbers of single sets and of pooled sets stand for themselves.
+
+    Args:
+        record: as read from its file.
+    """
+    found = list(_wrong_id(record))
+    for side in ("", FULL_SPECTRUM):
+        for group in GROUPS:
+            if side + group in record.metrics:
+                found += _summed_up(list(_wrong_means(record, side, group)))
+    return tuple(found)
+
+
+def _wrong_id(record: ResultRecord) -> Iterator[str]:
+    made_by = RunIdentity(
+        record.config,
+        str(record.method.get("name")),
+        int(record.method.get("version", 0)),
+        str(record.benchmark.get("digest")),
+        str(record.backbone.get("digest")),
+        record.backbone.get("training"),
+    )
+    if made_by.run_id != record.run_id:
+        yield f"run id {record.run_id} does not follow from what was run, which gives {made_by.run_id}"
+
+
+def _wrong_means(record: ResultRecord, side: str, group: str) -> Iterator[str]:
+    name = side + group
+    names = [key.partition("/")[2] for key in record.counts if key.startswith(f"{group}/")]
+    members = [record.metrics[side + n] for n in names if side + n in record.metrics]
+    missing = [n for n in names if side + n not in record.metrics]
+    if missing or not names:
+        yield f"{name} has no sets to follow from" + f": numbers of {', '.join(missing)} are missing" * bool(missing)
+        return
+    for key, value in record.metrics[name].items():
+        expected = _expected(key, members)
+        if expected is None and key in _NEEDED:
+            yield f"{name}.{key} does not follow from its sets, of which some have none"
+        if expected is not None and not _agree(value, expected):
+            yield f"{name}.{key} does not follow from its sets ({_short(value)} recorded, {_short(expected)} computed)"
+
+
+def _expected(key: str, members: list[dict[str, Any]]) -> float | str | None:
+    """What a group's key must be; None for what is no mean over the sets, or is not known for each of them."""
+    if key == "n_sets":
+        return len(members)
+    if key.startswith("pooled_") or key.endswith(("_low", "_high")):
+        return None
+    values: list[Any] = [member.get(key) for member in members]
+    if None in values:
+        return None
+    if _UNABLE in values:
+        return _UNABLE
+    try:
+        total = fsum(values)
+    except TypeError:
+        return None
+    return total if key == "n_ood" else total / len(values)
+
+
+def _agree(value: float | str, expected: float | str) -> bool:
+    if isinstance(value, str) or isinstance(expected, str):
+        return value == expected
+    return abs(value - expected) <= _ROUNDING * max(1.0, abs(expected))
+
+
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def _summed_up(found: list[str]) -> list[str]:
+    """The first few of many alike."""
+    more = len(found) - _SHOWN
+    return found if more <= 0 else [*found[:_SHOWN], f"{found[0].partition('.')[0]}: {more} more numbers do not either"]

@@ -1,0 +1,97 @@
+"""What a record's parts say of one another: the run id, and the means over sets."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import full_record, make_record, named
+
+from openbench.results.consistency import inconsistencies
+from openbench.results.store import RecordStore
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def edited(record, name, key, value):
+    return replace(record, metrics={**record.metrics, name: {**record.metrics[name], key: value}})
+
+
+def test_every_committed_record_follows_from_itself():
+    assert [(r.run_id, found) for r in RecordStore(RESULTS) if (found := inconsistencies(r))] == []
+
+
+def test_a_record_of_the_metric_suite_follows_from_itself():
+    assert inconsistencies(full_record()) == ()
+
+
+@pytest.mark.parametrize("side", ["", "full_spectrum/"])
+@pytest.mark.parametrize("key", ["auroc", "fpr95", "autc", "conformal_auroc", "n_sets", "n_ood"])
+def test_an_edited_mean_is_found_on_either_side(side, key):
+    record = full_record()
+    (said,) = inconsistencies(edited(record, f"{side}near", key, record.metrics[f"{side}near"][key] + 1e-6))
+    assert said.startswith(f"{side}near.{key} does not follow from its sets")
+
+
+def test_an_edited_set_is_found_by_its_group():
+    (said,) = inconsistencies(edited(make_record(), "a", "auroc", 0.99))
+    # The mean of .99 and .92, which is the other set's.
+    assert said == "near.auroc does not follow from its sets (0.9 recorded, 0.955 computed)"
+
+
+def test_unable_in_one_set_is_unable_in_its_group():
+    record = make_record()
+    (said,) = inconsistencies(edited(record, "a", "fpr95", "unable"))
+    assert "near.fpr95" in said
+    assert inconsistencies(edited(edited(record, "a", "fpr95", "unable"), "near", "fpr95", "unable")) == ()
+    assert len(inconsistencies(edited(record, "near", "fpr95", "unable"))) == 1
+
+
+def test_rounding_is_not_an_edit():
+    record = make_record()
+    assert inconsistencies(edited(record, "near", "auroc", 0.9 + 1e-12)) == ()
+
+
+def test_numbers_that_are_no_means_stand_for_themselves():
+    record = edited(make_record(), "near", "pooled_auroc", 0.123)
+    assert inconsistencies(edited(record, "near", "auroc_low", 0.5)) == ()
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_group_cannot_lose_a_set(name):
+    record = make_record()
+    kept = {key: values for key, values in record.metrics.items() if key != name}
+    assert inconsistencies(replace(record, metrics=kept)) == (
+        f"near has no sets to follow from: numbers of {name} are missing",
+    )
+
+
+def test_a_set_cannot_lose_the_number_that_it_is_ranked_by():
+    record = make_record()
+    (said,) = inconsistencies(replace(record, metrics={**record.metrics, "a": {"fpr95": 0.12}}))
+    assert said == "near.auroc does not follow from its sets, of which some have none"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run_id": "0" * 16},
+        {"config": {**make_record().config, "seed": 7}},
+        {"method": {**make_record().method, "version": 2}},
+        {"benchmark": {**make_record().benchmark, "digest": "other"}},
+        {"backbone": {**make_record().backbone, "digest": "other"}},
+    ],
+)
+def test_a_run_id_stands_for_what_was_run(change):
+    record = replace(make_record(), **change)
+    (said,) = inconsistencies(record)
+    assert said == f"run id {record.run_id} does not follow from what was run, which gives {named(record).run_id}"
+
+
+def test_many_wrong_numbers_are_counted():
+    record = make_record()
+    near = {key: 0.5 if key not in ("auroc_low", "auroc_high", "n_sets") else v for key, v in record.metrics["near"].items()}
+    sets = {name: {"auroc": 0.1, "fpr95": 0.1, "x": 0.1, "y": 0.1, "z": 0.1} for name in ("a", "b")}
+    metrics = {**record.metrics, "near": {**near, "x": 0.5, "y": 0.5, "z": 0.5}, **sets}
+    said = inconsistencies(replace(record, metrics=metrics))
+    assert len(said) == 4
+    assert said[-1] == "near: 2 more numbers do not either"
