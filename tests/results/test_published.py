@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from openbench import paths
 from openbench.errors import RecordError
 from openbench.results.published import SOURCES, Setup, load_published
 from openbench.results.table import Estimate
@@ -71,21 +72,97 @@ def test_a_deviation_of_zero_is_a_single_run():
     assert all(f.near is None or f.near.std != 0 for f in load_published(REFERENCE).values())
 
 
-def test_every_reference_file_is_described_and_every_name_is_published():
+def rows_of(name: str) -> list[dict[str, str]]:
+    with open(REFERENCE / name, newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def printed() -> set[tuple[str, str]]:
+    """Every (kind, name) that a reference file prints; a training may be an augmentation, or `TRAINING + AUGMENT`."""
+    found = {("detector", row["detector"]) for row in rows_of("conformal_adbench.csv")}
+    found |= {("method", row["method"]) for row in rows_of("conformal_openood.csv")}
+    for row in rows_of("openood_v1.5_table1.csv"):
+        found.add(("method" if row["group"].startswith("Post-hoc") else "training", row["method"]))
+    for row in rows_of("openood_v1.5_augmentations.csv"):
+        found |= {("method", row["method"]), ("training", row["augmentation"].replace("CrossEntropy", "CE"))}
+    for row in rows_of("openood_leaderboard.csv"):
+        found |= {("method", row["postprocessor"]), ("backbone", row["architecture"])}
+        found |= {("training", part) for part in row["training"].split(" + ")}
+    return {(kind, name) for kind, name in found if name}
+
+
+def test_every_published_name_is_one_of_ours_or_listed_with_the_reason_why_not():
+    ours, lacking = rows_of("names.csv"), rows_of("not_here.csv")
+    kinds = {"augment": "training"}
+    known = {(kinds.get(row["kind"], row["kind"]), row["published"]) for row in ours if row["published"]}
+    not_here = {(row["kind"], row["published"]) for row in lacking}
+    assert sorted(printed() - known - not_here) == []
+    assert sorted((known | not_here) - printed()) == []
+    assert sorted(known & not_here) == []
+    assert all(row["why"] for row in lacking)
+
+
+@pytest.mark.parametrize("table", ["reject_option_table2", "rebenchmarking_tables"])
+def test_every_method_of_the_tables_with_names_of_their_own_has_one(table):
+    known = {row["published"] for row in rows_of("paper_names.csv") if (row["table"], row["kind"]) == (table, "method")}
+    assert {row["method"] for row in rows_of(f"{table}.csv")} == known
+
+
+def test_every_name_of_ours_can_be_typed():
+    groups = {"detector": "method"}
+    exceptions = {"released weights"}
+    assert [
+        row["ours"]
+        for row in rows_of("names.csv")
+        if row["ours"] not in exceptions
+        and not (paths.config_dir() / groups.get(row["kind"], row["kind"]) / f"{row['ours']}.yaml").is_file()
+    ] == []
+
+
+def test_every_training_that_is_ours_has_the_score_it_was_published_with():
+    trainings = {row["method"] for row in rows_of("openood_v1.5_table1.csv") if row["group"].startswith("Training")}
+    assert {row["training"] for row in rows_of("names.csv") if not row["published"]} == trainings
+
+
+def test_every_reference_file_is_described():
     text = (REFERENCE / "README.md").read_text()
     assert [p.name for p in REFERENCE.glob("*.csv") if f"`{p.name}`" not in text] == []
     assert all((REFERENCE / source).is_file() for source in SOURCES)
-    printed = {"method": set(), "training": set(), "backbone": set(), "detector": set()}
-    with open(REFERENCE / "conformal_adbench.csv", newline="") as stream:
-        printed["detector"] |= {row["detector"] for row in csv.DictReader(stream)}
-    with open(REFERENCE / "openood_leaderboard.csv", newline="") as stream:
-        for row in csv.DictReader(stream):
-            for kind, column in (("method", "postprocessor"), ("training", "training"), ("backbone", "architecture")):
-                printed[kind].add(row[column])
-    with open(REFERENCE / "openood_v1.5_table1.csv", newline="") as stream:
-        printed["method"] |= {row["method"] for row in csv.DictReader(stream)}
-    with open(REFERENCE / "names.csv", newline="") as stream:
-        assert [r for r in csv.DictReader(stream) if r["published"] not in printed[r["kind"]]] == []
+
+
+@pytest.mark.parametrize(
+    ("setup", "near", "source"),
+    [
+        # Typed by hand from the tables.
+        (Setup("cifar10", "outlier_exposure", "resnet18_cifar", "msp"), 0.9482, "openood_v1.5_table1.csv"),
+        (Setup("cifar10", "arpl", "resnet18_cifar", "msp"), 0.8744, "openood_v1.5_table1.csv"),
+        (Setup("cifar10", "cider", "resnet18_cifar", "knn"), 0.9071, "openood_v1.5_table1.csv"),
+        (Setup("cifar10", "csi", "resnet18_cifar", "msp"), 0.8951, "openood_v1.5_table1.csv"),
+        (Setup("cifar10", "t2fnorm", "resnet18_cifar", "msp"), 0.9279, "openood_leaderboard.csv"),
+        (Setup("cifar10", "palm", "resnet18_cifar", "mds_pp"), 0.9032, "openood_leaderboard.csv"),
+        (Setup("cifar10", "cross_entropy", "resnet18_cifar", "msp", "pixmix"), 0.9307, "openood_leaderboard.csv"),
+        (Setup("cifar10", "rotpred", "resnet18_cifar", "rotpred", "pixmix"), 0.9486, "openood_leaderboard.csv"),
+        (Setup("imagenet200", "cross_entropy", "torchvision_resnet18", "ash", "augmix"), 0.8287, "openood_v1.5_augmentations.csv"),
+        (Setup("imagenet1k_fs", "cross_entropy", "torchvision_resnet50", "she", "regmixup"), 0.6471, "openood_v1.5_augmentations.csv"),
+    ],
+)
+def test_trainings_and_augmentations_have_their_figures(setup, near, source):
+    figure = load_published(REFERENCE)[setup]
+    assert figure.source == source
+    assert figure.near.value == pytest.approx(near)
+
+
+def test_scores_on_an_augmentation_are_not_those_on_plain_cross_entropy():
+    figures = load_published(REFERENCE)
+    plain, mixed = (
+        figures[Setup("cifar10", "cross_entropy", "resnet18_cifar", "msp", augment)] for augment in ("none", "pixmix")
+    )
+    assert mixed.near.value > plain.near.value + 0.02
+
+
+def test_the_mahalanobis_score_of_palm_is_that_on_unit_features_only():
+    setups = [s for s in load_published(REFERENCE) if s.training == "palm"]
+    assert {s.method for s in setups} == {"mds_pp"}
 
 
 def test_a_results_folder_without_references_has_no_figures(tmp_path):
