@@ -13,7 +13,8 @@ from openbench.cli.exits import OK
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
 from openbench.errors import OpenbenchError
-from openbench.metrics.suite import MetricOptions, evaluate
+from openbench.metrics.suite import MetricOptions, describe, evaluate
+from openbench.results.conventions import explained
 from openbench.results.plain import dumps
 from openbench.results.render import FORMATS
 
@@ -38,6 +39,8 @@ def main(argv: list[str]) -> int:
     if not tables:
         print(f"view '{arguments.view}' is empty: the file or the families do not yield it", file=sys.stderr)
     print_tables(tables, arguments.format)
+    if arguments.explain:
+        print(explained(describe(options)), file=sys.stderr if arguments.format == "csv" else sys.stdout)
     if arguments.json is not None:
         write_json(values, arguments.json)
         print(f"written {arguments.json}", file=sys.stderr)
@@ -73,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "--view", choices=(*SCORE_VIEWS, ALL), default="overview", help="which tables (default: overview)"
     )
     parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
+    parser.add_argument("--explain", action="store_true", help="also print every convention that the numbers depend on")
     options = parser.add_argument_group("metric options (defaults as in configs/metrics/default.yaml)")
     for field in fields(MetricOptions):
         default = field.default

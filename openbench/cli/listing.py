@@ -14,8 +14,9 @@ from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.results.origin import made_by, verify_command
 from openbench.results.render import FORMATS, render
+from openbench.results.settings import hyper_parameters
 from openbench.results.table import Column, Table
-from openbench.results.views import VIEWS, hyper_parameters, run_tables
+from openbench.results.views import VIEWS, run_tables
 
 RECORD = "record"
 _USAGE = {

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
-from openbench.results.views import hyper_parameters, training_of, tuned_on
+from openbench.results.settings import hyper_parameters
+from openbench.results.trained import training_of
+from openbench.results.views import tuned_on
 
 
 class Who(NamedTuple):

@@ -8,8 +8,10 @@ from typing import Any
 
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
+from openbench.results.settings import hyper_parameters
 from openbench.results.table import Estimate
-from openbench.results.views import FULL_SPECTRUM, hyper_parameters, training_of
+from openbench.results.trained import training_of
+from openbench.results.views import FULL_SPECTRUM
 
 GROUPS = ("near", "far")
 # What differs between the runs of one row: the seed, and how numbers are reported but not made.

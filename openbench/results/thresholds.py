@@ -15,8 +15,8 @@ from openbench.metrics.curve_ranking import aupr_out, auroc, best_f1, fpr_at_tpr
 from openbench.metrics.shared_threshold import SharedThresholds, shared_thresholds
 from openbench.results.kept import Who, by_row, is_per_set
 from openbench.results.scores import ScoreStore
+from openbench.results.settings import hyper_parameters
 from openbench.results.table import Cell, Column, Table
-from openbench.results.views import hyper_parameters
 
 Pairs = Mapping[str, tuple[Floats, Floats]]
 Scores = NDArray[np.float32]

@@ -2,12 +2,16 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, did_you_mean
 from openbench.metrics.keys import higher_is_better
+from openbench.results.conventions import conventions, said_once
+from openbench.results.settings import hyper_parameters
 from openbench.results.table import Cell, Column, Estimate, Kind, Table
+from openbench.results.trained import training_of
 
 FULL_SPECTRUM = "full_spectrum/"
 GROUPS = ("near", "far")
@@ -74,11 +78,24 @@ def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) 
     if view not in VIEWS:
         raise ConfigError(f"view '{view}' not found{did_you_mean(view, VIEWS)} — available: {', '.join(VIEWS)}")
     if view == "overview":
-        return [run_table(record, decimals)]
+        return [_with_conventions(run_table(record, decimals), view)]
     special = {"trials": _trials, "counts": _counts, "id": _id, "prediction_sets": _prediction_sets}
     if view in special:
-        return special[view](record, decimals)
-    return [table for side in SIDES for table in _family(record, side, view, decimals)]
+        tables = special[view](record, decimals)
+    else:
+        tables = [table for side in SIDES for table in _family(record, side, view, decimals)]
+    return said_once(_with_conventions(table, view) for table in tables)
+
+
+# What the columns of a view stand for whose titles are not keys.
+_TITLED = {"overview": ("auroc", "fpr95", "aupr_in"), "prediction_sets": ("lac_size@0.1",)}
+
+
+def _with_conventions(table: Table, view: str) -> Table:
+    """The table with those of its record's conventions that its numbers depend on."""
+    keys = _TITLED.get(view) or [column.title.partition(" ")[0] for column in table.columns]
+    intervals = {"overview": ("auroc", "fpr95"), "intervals": keys}.get(view, ())
+    return replace(table, header=conventions(table.header, keys, intervals))
 
 
 def estimate(values: Mapping[str, Any], key: str) -> Cell:
@@ -88,16 +105,6 @@ def estimate(values: Mapping[str, Any], key: str) -> Cell:
         return value
     known = isinstance(low, float | int) and isinstance(high, float | int)
     return Estimate(value, low, high) if known else value
-
-
-def hyper_parameters(params: Mapping[str, Any]) -> str:
-    """Return hyper-parameters as `k=50, metric=l2`; empty if there are none."""
-    return ", ".join(f"{key}={_value(params[key])}" for key in sorted(params))
-
-
-def training_of(record: ResultRecord) -> str:
-    """Return how a run's backbone was trained, as users type it after `training=`."""
-    return str(record.backbone.get("training") or "released weights")
 
 
 def tuned_on(record: ResultRecord) -> str:
@@ -117,14 +124,6 @@ def kind_of(key: str) -> Kind:
     if key.startswith("n_"):
         return "count"
     return "number" if re.fullmatch(r"f1_threshold.*|\w+_size@.+|cost", key) else "percent"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_value(of)}" for key, of in value.items()) + "}"
-    return "[" + ", ".join(map(_value, value)) + "]" if isinstance(value, list | tuple) else str(value)
 
 
 def _names(record: ResultRecord) -> list[str]:
@@ -193,8 +192,8 @@ def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[T
         return []
     if view == "threshold":
         keys += found & {"auroc"}
-    ordered = sorted(keys, key=lambda k: (_rank(view, k), _natural(k)))
-    columns = (Column("set"), Column("role"), *(Column(_arrow(k), kind_of(k), decimals) for k in ordered))
+    ordered = sorted(keys, key=lambda k: key_order(view, k))
+    columns = (Column("set"), Column("role"), *(Column(arrow(k), kind_of(k), decimals) for k in ordered))
     cells = [
         (name, role, *((estimate(v, k) if view == "intervals" else v.get(k)) for k in ordered))
         for name, role, v in rows
@@ -225,7 +224,13 @@ def _natural(key: str) -> list[tuple[float, str]]:
     return [(float(part), "") if index % 2 else (-1.0, part) for index, part in enumerate(parts)]
 
 
-def _arrow(key: str) -> str:
+def key_order(view: str, key: str) -> tuple[int, list[tuple[float, str]]]:
+    """Return the sort key that puts the columns of a view in order."""
+    return _rank(view, key), _natural(key)
+
+
+def arrow(key: str) -> str:
+    """Return a key with the direction that is better, as columns are titled."""
     better = higher_is_better(key)
     return key if better is None else f"{key} {'↑' if better else '↓'}"
 
@@ -233,7 +238,7 @@ def _arrow(key: str) -> str:
 def _id(record: ResultRecord, decimals: int) -> list[Table]:
     sides = [side for side in SIDES if f"{side}id" in record.metrics]
     keys = sorted({k for side in sides for k in record.metrics[f"{side}id"] if not _PREDICTION_SET.fullmatch(k)})
-    columns = (Column("side"), *(Column(_arrow(key), kind_of(key), decimals) for key in keys))
+    columns = (Column("side"), *(Column(arrow(key), kind_of(key), decimals) for key in keys))
     rows = tuple((SIDES[side] or "standard", *(record.metrics[f"{side}id"].get(key) for key in keys)) for side in sides)
     return [Table(f"id · {_title(record, decimals)}", columns, rows, record.header, _notes(record))] if keys else []
 

@@ -93,13 +93,20 @@ def test_options_reach_the_metrics(tmp_path):
     assert loose > values_of(file, tmp_path, "--delta", "0.01")["near"]["conformal_auroc"]
 
 
-def test_the_overview_shows_every_set_and_the_conventions(tmp_path, capsys):
+def test_explain_prints_every_convention(tmp_path, capsys):
+    values_of(saved(frame(), tmp_path, ".csv"), tmp_path, "--explain")
+    assert "conformal: simes, δ = 0.05" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_overview_shows_every_set_and_the_conventions_of_its_numbers(tmp_path, capsys):
     values = values_of(saved(frame(), tmp_path, ".csv"), tmp_path)
     out = capsys.readouterr().out
     assert f"{100 * values['a']['auroc']:.2f} [" in out
     assert f"{100 * values['far']['fpr95']:.2f}" in out
     assert f"scores.csv · ID accuracy {100 * values['id']['accuracy']:.2f} %" in out
-    assert "δ = 0.05" in " ".join(out.split())
+    words = " ".join(out.split())
+    assert "FPR@95: OOD positive" in words
+    assert "δ" not in words
 
 
 def test_all_views_together_show_every_number(tmp_path, capsys):

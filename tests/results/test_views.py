@@ -7,9 +7,11 @@ import pytest
 from records import full_record, make_record
 
 from openbench.errors import ConfigError
+from openbench.results.conventions import conventions, explained
 from openbench.results.render import to_console, to_csv
 from openbench.results.table import Estimate
-from openbench.results.views import VIEWS, family_of, hyper_parameters, kind_of, run_table, run_tables
+from openbench.results.settings import hyper_parameters
+from openbench.results.views import VIEWS, family_of, kind_of, run_table, run_tables
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +132,41 @@ def test_every_table_names_the_run_and_its_id_accuracy(record, view):
         accuracy = 100 * record.metrics["id"]["accuracy"]
         assert f"ID accuracy {accuracy:.2f} %" in table.title
         assert "knn(k=50)" in table.title
-        assert view == "counts" or table.header == record.header
+
+
+def clauses(view, record):
+    return [table.header for table in run_tables(record, view) if table.header]
+
+
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        ("overview", "FPR@95: OOD positive; AUPR by trapezoid, AP step-wise · 95 % intervals: DeLong (AUROC)"),
+        ("threshold", "AUTC: scaling benchmark, w = 0.5"),
+        ("selective", "risk: TPR ≥ 0.8, FPR ≤ 0.2; precision ≥ 0.9, recall ≥ 0.8, prior π = 0.25; costs 0.5/1/0"),
+        ("conformal", "FPR@95: OOD positive · conformal: simes, δ = 0.05, n = n_id scores of the ID side"),
+        ("prediction_sets", "prediction sets: lac, aps, raps, score at α = 0.005, 0.01, 0.05, 0.1"),
+    ],
+)
+def test_a_view_states_once_the_conventions_that_its_numbers_depend_on(record, view, said):
+    assert clauses(view, record) == [said]
+
+
+def test_the_bootstrap_is_stated_where_its_intervals_are(record):
+    assert "stratified bootstrap × 20, seed 0 (fpr95, fpr95_id_positive)" in clauses("intervals", record)[0]
+
+
+def test_a_clause_that_nobody_has_heard_of_is_kept():
+    assert conventions("brand new: x = 1 · AUTC: scaling none, w = 1", ["auroc"]) == "brand new: x = 1"
+
+
+def test_costs_alone_are_told_from_other_numbers():
+    assert conventions("risk: TPR ≥ 0.8, FPR ≤ 0.2; costs 0.5/1/0", ["cost"]) == "risk: costs 0.5/1/0"
+
+
+def test_explained_holds_every_clause_of_the_header(record):
+    lines = [line.strip() for line in explained(record.header).splitlines()]
+    assert " · ".join(lines[1:]) == record.header
 
 
 def test_chosen_hyper_parameters_are_shown():
