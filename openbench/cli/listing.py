@@ -11,7 +11,9 @@ from openbench import paths
 from openbench.cli.exits import OK
 from openbench.cli.method_source import MethodSource, method_source
 from openbench.core.record import ResultRecord
-from openbench.errors import ConfigError, RecordError, did_you_mean
+from openbench.errors import ConfigError, did_you_mean
+from openbench.results.consistency import inconsistencies
+from openbench.results.conventions import explained
 from openbench.results.origin import made_by, verify_command
 from openbench.results.render import FORMATS, render
 from openbench.results.settings import hyper_parameters
@@ -260,22 +262,18 @@ def record_text(arguments: argparse.Namespace) -> str:
     """Return the tables of a record and, on the console, what made it and the command that verifies it.
 
     Raises:
-        RecordError: there is none with this run id.
+        RecordError: none has this run id, or several begin with it.
     """
     from openbench.results.store import RecordStore
 
     results = arguments.results or paths.results_dir()
-    found = RecordStore(results).find(arguments.name)
-    if found is None:
-        names = [path.stem for path in RecordStore(results).paths()]
-        raise RecordError(
-            f"record '{arguments.name}' not found in '{results}'{did_you_mean(arguments.name, names)} — "
-            f"{len(names)} records there; another folder: --results DIR"
-        )
+    record, _ = RecordStore(results).look_up(arguments.name)
     views = VIEWS if arguments.view == "all" else (arguments.view,)
-    tables = [table for view in views for table in run_tables(found[0], view)]
-    text = "\n".join(render(table, arguments.format) for table in tables)
-    return f"{text}\n{_origin(found[0], arguments.config_dir, results)}\n" if arguments.format == "console" else text
+    tables = [table for view in views for table in run_tables(record, view)]
+    parts = [render(table, arguments.format) for table in tables]
+    parts += [f"{explained(record.header)}\n"] * arguments.explain
+    parts += [f"{_origin(record, arguments.config_dir, results)}\n"] * (arguments.format == "console")
+    return "\n".join(parts)
 
 
 def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str:
@@ -284,6 +282,8 @@ def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str
 
     typed = command(record, config_dir) or GONE
     lines = (
+        f"record: {record.run_id}",
+        *(f"not ranked: {problem}" for problem in inconsistencies(record)),
         f"made by: {made_by(record)}",
         f"command: {typed}",
         f"verify: {verify_command(record.run_id, results, config_dir)}",
@@ -309,11 +309,14 @@ def _show_parser() -> argparse.ArgumentParser:
         prog="python -m openbench show", description="All about one method, benchmark, backbone, … or one record."
     )
     parser.add_argument("group", help=f"a group of `list`, or {RECORD}")
-    parser.add_argument("name", help=f"a name of that group; for {RECORD}, a run id")
+    parser.add_argument("name", help=f"a name of that group; for {RECORD}, a run id, its beginning, or latest")
     _add_common(parser)
     parser.add_argument("--results", type=Path, metavar="DIR", help=f"{RECORD}: the results folder")
     parser.add_argument(
         "--view", default="overview", metavar="VIEW", help=f"{RECORD}: all, or one of {', '.join(VIEWS)}"
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help=f"{RECORD}: also print every convention that the numbers depend on"
     )
     return parser
 

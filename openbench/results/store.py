@@ -4,14 +4,14 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_origin
 
 from openbench.core.record import ResultRecord
-from openbench.errors import RecordError
+from openbench.errors import RecordError, did_you_mean
 from openbench.results.compare import Comparison, Difference, compare
 from openbench.results.plain import dumps, loads
 from openbench.results.scores import ScoreStore
@@ -20,6 +20,9 @@ __all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 
 # A part of a path that every file system takes and no tool reads as an option or as a hidden file.
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
+_UTC = re.compile(r'"utc": *"([^"]*)"')
+LATEST = "latest"
+_SHOWN = 8
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -114,6 +117,30 @@ class RecordStore:
         path = next(iter(sorted(self.folder.glob(f"*/*/*/{run_id}.json"))), None)
         return None if path is None else (load(path), path)
 
+    def look_up(self, name: str) -> tuple[ResultRecord, Path]:
+        """Return a record and its file by run id, by the beginning of one, or the newest one for `latest`.
+
+        Raises:
+            RecordError: no record fits, or several do, or the file is there but is no record.
+        """
+        files = self.paths()
+        fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
+        if name == LATEST and files and not fitting:
+            fitting = [max(files, key=_made)]
+        if len(fitting) > 1:
+            shown = ", ".join(f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in fitting[:_SHOWN])
+            more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
+            raise RecordError(
+                f"record '{name}' — {len(fitting)} records in '{self.root}' begin so: {shown}{more} — type more of it"
+            )
+        if not fitting:
+            hint = did_you_mean(name, [path.stem for path in files])
+            raise RecordError(
+                f"record '{name}' not found in '{self.root}'{hint} — {len(files)} records there; another folder: "
+                f"--results DIR; the newest: {LATEST}"
+            )
+        return load(fitting[0]), fitting[0]
+
     def paths(self) -> list[Path]:
         """Return the files of all records, sorted; what killed writers left behind is not among them."""
         return sorted(path for path in self.folder.glob("*/*/*/*.json") if _PART.fullmatch(path.name))
@@ -121,6 +148,14 @@ class RecordStore:
     def __iter__(self) -> Iterator[ResultRecord]:
         for path in self.paths():
             yield load(path)
+
+    def readable(self, on_error: Callable[[RecordError], None]) -> Iterator[ResultRecord]:
+        """Yield every record, and call `on_error` for each file that is none."""
+        for path in self.paths():
+            try:
+                yield load(path)
+            except RecordError as error:
+                on_error(error)
 
     def __len__(self) -> int:
         return len(self.paths())
@@ -159,6 +194,12 @@ def load(path: Path) -> ResultRecord:
     return record
 
 
+def _made(path: Path) -> tuple[str, int]:
+    """When a record was made, by its own word and, of one second, by its file's time; whole files are not parsed."""
+    found = _UTC.findall(path.read_text(encoding="utf-8", errors="replace"))
+    return (found[-1] if found else ""), path.stat().st_mtime_ns
+
+
 def _check_shape(record: ResultRecord, path: Path) -> None:
     """Refuse a record whose fields are of another type than declared, one level deep and two for metrics."""
     for field in fields(record):
@@ -168,6 +209,13 @@ def _check_shape(record: ResultRecord, path: Path) -> None:
                 f"{path}: key '{field.name}' of the record — found a {type(found).__name__} — "
                 f"allowed: a {expected.__name__}"
             )
+    named = {"benchmark": record.benchmark, "backbone": record.backbone, "method": record.method}
+    for key, node in named.items():
+        if not isinstance(node.get("name"), str):
+            raise RecordError(f"{path}: key '{key}.name' of the record — found {node.get('name')!r} — allowed: a name")
+    version = record.method.get("version", 0)
+    if not isinstance(version, int):
+        raise RecordError(f"{path}: key 'method.version' of the record — found {version!r} — allowed: a whole number")
     for name, values in record.metrics.items():
         bad = [values] if not isinstance(values, dict) else [v for v in values.values() if not _is_value(v)]
         if bad:

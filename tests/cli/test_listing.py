@@ -212,6 +212,17 @@ def test_a_record_is_shown_by_its_run_id(record, tmp_path, capsys):
     assert all(number in everything for number in ("87.50", "25.00", "81.25"))
 
 
+@pytest.mark.parametrize("name", ["0123", "latest"])
+def test_a_record_is_shown_by_the_beginning_of_its_id_or_as_the_latest(record, tmp_path, capsys, name):
+    assert f"record: {record.run_id}\n" in shown(capsys, "record", name, "--results", str(tmp_path))
+
+
+def test_explain_adds_every_convention_of_a_record(record, tmp_path, capsys):
+    where = ("record", record.run_id, "--results", str(tmp_path))
+    assert "conventions:" not in shown(capsys, *where)
+    assert f"conventions:\n  {record.header}" in shown(capsys, *where, "--explain")
+
+
 def test_a_record_that_is_not_there_offers_the_nearest(record, tmp_path):
     with pytest.raises(RecordError, match=r"record '0123456789abcdee' not found in .* did you mean '0123456789abcdef'"):
         show(["record", "0123456789abcdee", "--results", str(tmp_path)])

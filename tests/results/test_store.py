@@ -191,3 +191,51 @@ def test_a_file_system_without_hard_links_is_found_out_before_the_run(tmp_path, 
 def test_a_writable_folder_passes_and_stays_empty(tmp_path):
     RecordStore(tmp_path / "new").check_writable()
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+def test_a_record_is_found_by_the_beginning_of_its_run_id(tmp_path):
+    store = RecordStore(tmp_path)
+    for run_id in ("abc1", "abd2", "ab"):
+        store.write(make_record(run_id=run_id))
+    assert store.look_up("abc")[0].run_id == "abc1"
+    assert store.look_up("ab")[0].run_id == "ab"
+    with pytest.raises(RecordError, match=r"record 'a' — 3 records in .* abc1 \(toy/tiny/knn\).* — type more of it"):
+        store.look_up("a")
+    with pytest.raises(RecordError, match="record 'abx1' not found in .*; did you mean 'abc1'"):
+        store.look_up("abx1")
+
+
+def test_the_latest_record_is_the_one_made_last_whenever_its_file_was_copied(tmp_path):
+    store = RecordStore(tmp_path)
+    for run_id, utc in (("b", "2025-01-01"), ("a", "2026-05-05"), ("c", "2025-12-31")):
+        store.write(make_record(run_id=run_id, provenance={"utc": f"{utc}T00:00:00+00:00"}))
+    assert store.look_up("latest")[0].run_id == "a"
+
+
+def test_of_no_records_none_is_the_latest(tmp_path):
+    with pytest.raises(RecordError, match="record 'latest' not found in .* 0 records there"):
+        RecordStore(tmp_path).look_up("latest")
+
+
+def test_reading_goes_on_behind_a_file_that_is_no_record(tmp_path):
+    store = RecordStore(tmp_path)
+    bad, good = (store.write(make_record(run_id=run_id)) for run_id in ("a", "b"))
+    bad.write_text("{")
+    errors = []
+    assert [record.run_id for record in store.readable(errors.append)] == [good.stem]
+    assert [str(bad) in str(error) for error in errors] == [True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": {"name": "knn", "version": "two"}}, "key 'method.version' of the record — found 'two'"),
+        ({"backbone": {}}, "key 'backbone.name' of the record — found None"),
+    ],
+)
+def test_a_record_that_does_not_say_what_was_run_is_refused(tmp_path, changes, said):
+    store = RecordStore(tmp_path)
+    path = store.write(make_record())
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(RecordError, match=re.escape(said)):
+        list(store)
