@@ -21,7 +21,7 @@ def table(board: Board) -> str:
     keys = {"near auroc": "near AUROC ↑", "far auroc": "far AUROC ↑", "near fpr95": "near FPR@95 ↓"}
     columns = (Column("method"), Column("chosen on validation"), *(Column(t, "percent") for t in keys.values()))
     rows = tuple(
-        (row.method, (row.params if row.tuned == "validation" else ""), *(row.values.get(key) for key in keys))
+        (row.method, (row.settings if row.tuned == "validation" else ""), *(row.values.get(key) for key in keys))
         for row in (*board.ranked, *board.unranked)
         if row.method in SHOWN
     )

@@ -1,6 +1,6 @@
 """Pictures of results: near against far AUROC of a leaderboard, and the score histograms of one run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -13,6 +13,8 @@ from openbench.core.scores import SplitScores
 from openbench.errors import RecordError
 from openbench.results.ranking import Board, Row
 from openbench.results.table import Estimate
+from openbench.results.trained import NONE
+from openbench.results.views import GROUPS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +31,38 @@ _SIDES: tuple[tuple[Role, str, str, str], ...] = (
 )
 _DPI = 150
 _BINS = 60
+_LABEL = 48  # characters
+_MOST = 100  # rows in a picture
 _CROWD = 12  # more methods than this get a second panel that enlarges where most of them lie
+
+
+def draw_all(found: Iterable[Board], folder: Path) -> tuple[list[Path], list[str]]:
+    """Draw a picture of every board that can have one: near against far AUROC, or the one that it has, sorted.
+
+    Args:
+        found: the boards.
+        folder: of the PNGs, which are named by benchmark and ID side.
+
+    Returns:
+        The files, and the names of boards without any AUROC.
+
+    Raises:
+        RecordError: a file cannot be written.
+    """
+    drawn: list[Path] = []
+    without: list[str] = []
+    for board in found:
+        path = folder / f"{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}.png"
+        if path in drawn:  # another version of the benchmark: its digest tells the pictures apart
+            path = path.with_name(f"{path.stem}_{board.digest}.png")
+        groups = [group for group in GROUPS if _drawable(board, (group,))[0]]
+        if _drawable(board, GROUPS)[0]:
+            drawn.append(near_far(board, path))
+        elif groups:
+            drawn.append(sorted_dots(board, groups[0], path))
+        else:
+            without.append(path.stem)
+    return drawn, without
 
 
 def near_far(board: Board, path: Path) -> Path:
@@ -45,30 +78,79 @@ def near_far(board: Board, path: Path) -> Path:
     Raises:
         RecordError: no row has both near and far AUROC, or the file cannot be written.
     """
-    rows = [row for row in board.ranked if _both(row)]
-    note = "" if rows else ", not as defined: not ranked"
-    rows = rows or [row for row in board.unranked if _both(row)]
+    rows, note = _drawable(board, GROUPS)
     if not rows:
         raise RecordError(
             f"plot of '{board.benchmark}': no method has both near and far AUROC — found {len(board.ranked)} ranked "
             f"and {len(board.unranked)} other rows — run a method on a benchmark with near and far sets"
         )
     crowded = len(rows) > _CROWD
-    with _figure(path, (15.0, 6.5) if crowded else (9.0, 5.5), 1 + crowded) as axes:
+    # Beside the axes, in the order of the ranking: labels at the points would lie on one another.
+    columns = 1 + len(rows) // 28
+    legend = columns * (0.35 + 0.06 * max(len(_label(row, rows)) for row in rows))
+    with _figure(path, (11.0 + legend, 6.5) if crowded else (6.5 + legend, 5.5), 1 + crowded) as axes:
         panels = axes.figure.axes
         for panel in panels:
             _points(panel, rows)
             panel.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)")
             panel.grid(visible=True, color="0.9", linewidth=0.8)
             panel.set_axisbelow(True)
-        side = "full spectrum" if board.full_spectrum else "standard"
-        axes.set_title(f"{board.benchmark} ({side}{note})")
+        axes.set_title(_title(board, note))
         if crowded:
             _enlarge(panels[-1], rows)
-        # Beside the axes, in the order of the ranking: labels at the points would lie on one another.
-        columns = 1 + len(rows) // 28
         panels[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8, ncols=columns)
     return path
+
+
+def sorted_dots(board: Board, group: str, path: Path) -> Path:
+    """Draw the AUROC of one group, a line per method, best on top, with intervals or deviations; return the file.
+
+    Args:
+        board: one benchmark on one ID side.
+        group: `near` or `far`.
+        path: the PNG to write.
+
+    Raises:
+        RecordError: no row has this AUROC, or the file cannot be written.
+    """
+    rows, note = _drawable(board, (group,))
+    if not rows:
+        raise RecordError(f"plot of '{board.benchmark}': no method has {group} AUROC — run one on it first")
+    estimates = [value for row in rows if isinstance(value := row.values[f"{group} auroc"], Estimate)]
+    with _figure(path, (8.0, 1.2 + 0.22 * len(rows))) as axes:
+        for place, estimate in enumerate(estimates):
+            axes.errorbar(
+                100 * estimate.value,
+                place,
+                xerr=_bars(estimate),
+                fmt="o",
+                color=COLOURS[0],
+                markersize=5,
+                elinewidth=1.0,
+                capsize=2,
+            )
+        axes.set(xlabel=f"{group} AUROC (%)", title=_title(board, note), ylim=(len(rows) - 0.5, -0.5))
+        axes.set_yticks(range(len(rows)), [_label(row, rows) for row in rows], fontsize=8)
+        axes.grid(visible=True, color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+    return path
+
+
+def _drawable(board: Board, groups: Sequence[str]) -> tuple[list[Row], str]:
+    """The rows that have the AUROC of all these groups, best first, and what the title must say of them.
+
+    Ranked ones if there are any, else those out of competition; of very many the best, which can be told apart.
+    """
+    ranked = [row for row in board.ranked if _has(row, groups)]
+    rows = ranked or [row for row in board.unranked if _has(row, groups)]
+    notes = [] if ranked else ["not ranked"]
+    notes += [f"the best {_MOST} of {len(rows)}"] * (len(rows) > _MOST)
+    return rows[:_MOST], "; ".join(notes)
+
+
+def _title(board: Board, note: str) -> str:
+    side = "full spectrum" if board.full_spectrum else "standard"
+    return f"{board.benchmark} ({', '.join(part for part in (side, note) if part)})"
 
 
 def _points(axes: "Axes", rows: Sequence[Row]) -> None:
@@ -159,8 +241,8 @@ def _figure(path: Path, size: tuple[float, float], panels: int = 1) -> "Iterator
         ) from error
 
 
-def _both(row: Row) -> bool:
-    return all(isinstance(row.values.get(f"{group} auroc"), Estimate) for group in ("near", "far"))
+def _has(row: Row, groups: Sequence[str]) -> bool:
+    return all(isinstance(row.values.get(f"{group} auroc"), Estimate) for group in groups)
 
 
 def _bars(estimate: Estimate) -> Any:
@@ -175,11 +257,11 @@ def _bars(estimate: Estimate) -> Any:
 def _label(row: Row, rows: Sequence[Row]) -> str:
     """The method, with as much of its setting as tells it from the other rows."""
     label = row.method
-    for part in ("training", "backbone", "params", "tuned"):
+    for part in ("training", "augment", "outliers", "backbone", "settings", "tuned"):
         others = [r for r in rows if r is not row and r.method == row.method]
-        if any(getattr(other, part) != getattr(row, part) for other in others):
-            label += f" · {getattr(row, part) or 'none'}"
-    return label
+        if any(getattr(other, part) != getattr(row, part) for other in others) and getattr(row, part) != NONE:
+            label += f" · {getattr(row, part)}"
+    return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
 
 
 def _pooled(scores: Sequence[SplitScores], role: Role) -> "np.ndarray[Any, np.dtype[np.float64]]":

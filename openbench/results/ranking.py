@@ -2,21 +2,22 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from statistics import fmean, pstdev
 from typing import Any
 
 from openbench.core.record import ResultRecord
-from openbench.digest import digest
-from openbench.results.settings import hyper_parameters
-from openbench.results.table import Estimate
-from openbench.results.trained import training_of
-from openbench.results.views import FULL_SPECTRUM
+from openbench.overrides import word
+from openbench.results.runs import Keep, Run, runs_of
+from openbench.results.settings import hyper_parameters, not_default, over_runs
+from openbench.results.table import Column, Estimate, cell_text
+from openbench.results.views import FULL_SPECTRUM, GROUPS
 
-GROUPS = ("near", "far")
-# What differs between the runs of one row: the seed, and how numbers are reported but not made.
-_NOT_IN_ROW = ("seed", "metrics")
 _LEVEL = 0.95
+_PRINTED = Column("", "percent")
+_BOARD_KEYS = re.compile(r"(auroc|fpr95)(_low|_high)?|accuracy")
+_BOARD_NAMES = tuple(side + name for side in ("", FULL_SPECTRUM) for name in (*GROUPS, "id"))
 
 
 @dataclass(frozen=True)
@@ -27,31 +28,56 @@ class Row:
         method: what users type after `method=`.
         version: of the method.
         training: how the backbone was trained.
+        augment: with which augmentation, `none` for crops and flips only.
+        outliers: on which outliers, or `none`.
         backbone: its name.
-        params: hyper-parameters; several settings, joined by ` | `, if tuning chose differently per seed.
+        params: all hyper-parameters; several settings, joined by ` | `, if tuning chose differently per seed.
+        settings: those that were tuned or set otherwise than the default, over all seeds, `default` if there are no
+            such; whatever else of the config tells this row from another that would look the same.
         tuned: `validation`, `no`, or the strategy's name.
         runs: run ids, sorted.
         networks: how many different networks the runs used.
         values: `near auroc`, `far auroc`, `near fpr95`, `far fpr95`, `accuracy`.
         reasons: why it is not ranked; empty if it is.
+        members: its runs.
+        side: `full_spectrum/` or nothing; what names of sets begin with.
     """
 
     method: str
     version: int
     training: str
+    augment: str
+    outliers: str
     backbone: str
     params: str
+    settings: str
     tuned: str
     runs: tuple[str, ...]
     networks: int
     values: Mapping[str, Estimate | str | None]
     reasons: tuple[str, ...] = ()
+    members: tuple[Run, ...] = ()
+    side: str = ""
 
     @property
     def order(self) -> tuple[Any, ...]:
         """Best near AUROC first, then far AUROC; equals by what they are, so that the order never depends on files."""
         scores = [-_number(self.values.get(f"{group} auroc")) for group in GROUPS]
         return (*scores, self.method, self.training, self.backbone, self.params, self.tuned, self.runs)
+
+    @property
+    def look(self) -> tuple[str, ...]:
+        """What a reader tells it from other rows by."""
+        return (self.method, self.training, self.augment, self.outliers, self.backbone, self.settings, self.tuned)
+
+    def value(self, name: str, key: str) -> Estimate | str | None:
+        """Mean and population deviation over runs; of a single run its value and interval; `unable` if any run was.
+
+        Args:
+            name: a set or group of this row's ID side.
+            key: of a metric that was kept.
+        """
+        return _summary(self.members, self.side + name, key)
 
 
 @dataclass(frozen=True)
@@ -75,17 +101,26 @@ class Board:
     headers: tuple[str, ...]
 
 
-def boards(records: Iterable[ResultRecord]) -> list[Board]:
-    """Return the boards of all records: by benchmark, by digest, standard before full spectrum."""
-    by_benchmark: dict[tuple[str, str], list[ResultRecord]] = {}
-    for record in records:
-        name, made_of = str(record.benchmark.get("name")), str(record.benchmark.get("digest"))
-        by_benchmark.setdefault((name, made_of), []).append(record)
+def board_keys(name: str, key: str) -> bool:
+    """Whether a number is one of those that boards are made of."""
+    return name in _BOARD_NAMES and _BOARD_KEYS.fullmatch(key) is not None
+
+
+def boards(records: Iterable[ResultRecord], keep: Keep = board_keys) -> list[Board]:
+    """Return the boards of all records: by benchmark, by digest, standard before full spectrum.
+
+    Args:
+        records: read one after the other; only what is kept of each stays in memory.
+        keep: given a set or group and a key, whether `Row.value` will be asked for the number.
+    """
+    by_benchmark: dict[tuple[str, str], list[Run]] = {}
+    for run in runs_of(records, (keep, board_keys)):
+        by_benchmark.setdefault((run.benchmark, run.digest), []).append(run)
     found = []
     for (name, made_of), members in sorted(by_benchmark.items()):
-        headers = tuple(sorted({record.header for record in members}))
+        headers = tuple(sorted({run.header for run in members}))
         for side in ("", FULL_SPECTRUM):
-            present = [r for r in members if not side or any(n.startswith(side) for n in r.metrics)]
+            present = [run for run in members if not side or any(n.startswith(side) for n in run.metrics)]
             if present:
                 rows = sorted(_rows(present, side), key=lambda row: row.order)
                 ranked = tuple(row for row in rows if not row.reasons)
@@ -94,101 +129,134 @@ def boards(records: Iterable[ResultRecord]) -> list[Board]:
     return found
 
 
-def _rows(records: Sequence[ResultRecord], side: str) -> list[Row]:
-    groups: dict[str, list[ResultRecord]] = {}
-    for record in records:
-        groups.setdefault(_row_key(record), []).append(record)
+def places(rows: Sequence[Row]) -> list[tuple[int, bool]]:
+    """Return the rank of each row, and whether it shares it: with those whose near AUROC is printed the same.
+
+    Args:
+        rows: ranked, best first. Where near AUROC is missing, far AUROC decides.
+    """
+    found: list[tuple[int, bool]] = []
+    for _, alike in groupby(rows, key=_printed):
+        tied = len(list(alike))
+        found += [(len(found) + 1, tied > 1)] * tied
+    return found
+
+
+def _printed(row: Row) -> tuple[str, str]:
+    near, far = (row.values.get(f"{group} auroc") for group in GROUPS)
+    if isinstance(near, Estimate):
+        return cell_text(near.value, _PRINTED), ""
+    return "", cell_text(far.value, _PRINTED) if isinstance(far, Estimate) else ""
+
+
+def _rows(runs: Sequence[Run], side: str) -> list[Row]:
+    groups: dict[str, list[Run]] = {}
     newest: dict[str, int] = {}
-    for record in records:
-        name = str(record.method.get("name"))
-        newest[name] = max(newest.get(name, 0), int(record.method.get("version", 0)))
-    return [_row(_one_per_network(members), side, newest) for members in groups.values()]
+    for run in runs:
+        # A record that contradicts itself stands alone, so that the others of its row keep their rank.
+        groups.setdefault(f"{run.row} {run.run_id}" if run.problems else run.row, []).append(run)
+        if not run.problems:
+            newest[run.method] = max(newest.get(run.method, 0), run.version)
+    rows = [_row(_one_per_network(members), side, newest) for members in groups.values()]
+    looks: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        looks.setdefault(row.look, []).append(row)
+    return [row for alike in looks.values() for row in _told_apart(alike)]
 
 
-def _row_key(record: ResultRecord) -> str:
-    """Digest of what the runs of a row have in common: all of the config but the seed and the choice of metrics."""
-    config = {key: node for key, node in record.config.items() if key not in _NOT_IN_ROW}
-    method = [record.method.get("name"), record.method.get("version")]
-    return digest([config, method, record.backbone.get("name"), training_of(record)])
-
-
-def _one_per_network(records: Sequence[ResultRecord]) -> list[ResultRecord]:
+def _one_per_network(runs: Sequence[Run]) -> list[Run]:
     """One record per seed and network: repeating a run with other metrics does not make another sample."""
-    chosen: dict[tuple[Any, Any], ResultRecord] = {}
-    for record in sorted(records, key=lambda r: (_level(r) != _LEVEL, r.run_id)):
-        chosen.setdefault((record.config.get("seed"), record.backbone.get("digest")), record)
+    chosen: dict[tuple[Any, Any], Run] = {}
+    for run in sorted(runs, key=lambda r: (r.level != _LEVEL, r.run_id)):
+        chosen.setdefault((run.seed, run.network), run)
     return sorted(chosen.values(), key=lambda r: r.run_id)
 
 
-def _row(records: Sequence[ResultRecord], side: str, newest: Mapping[str, int]) -> Row:
-    first = records[0]
-    settings = sorted({hyper_parameters(r.method.get("params", {})) for r in records}, key=_natural)
-    values = {f"{g} {key}": _summary(records, f"{side}{g}", key) for key in ("auroc", "fpr95") for g in GROUPS}
-    values["accuracy"] = _summary(records, f"{side}id", "accuracy")
+def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int]) -> Row:
+    first = runs[0]
+    settings = sorted({hyper_parameters(run.params) for run in runs}, key=_natural)
+    chosen = [not_default(run.nodes.get("method") or {}, run.params, run.tuned) for run in runs]
+    values = {f"{g} {key}": _summary(runs, f"{side}{g}", key) for key in ("auroc", "fpr95") for g in GROUPS}
+    values["accuracy"] = _summary(runs, f"{side}id", "accuracy")
     return Row(
-        method=str(first.method.get("name")),
-        version=int(first.method.get("version", 0)),
-        training=training_of(first),
-        backbone=str(first.backbone.get("name")),
+        method=first.method,
+        version=first.version,
+        training=first.training,
+        augment=first.augment,
+        outliers=first.outliers,
+        backbone=first.backbone,
         params=" | ".join(settings),
+        settings=over_runs(chosen) or ("default" if first.params else "none"),
         tuned=_tuned(first),
-        runs=tuple(record.run_id for record in records),
-        networks=len({record.backbone.get("digest") for record in records}),
+        runs=tuple(run.run_id for run in runs),
+        networks=len({run.network for run in runs}),
         values=values,
-        reasons=_reasons(records, values, newest),
+        reasons=_reasons(runs, values, newest),
+        members=tuple(runs),
+        side=side,
     )
 
 
+def _told_apart(rows: Sequence[Row]) -> list[Row]:
+    """Rows that look the same, each with the values of the config in which they differ."""
+    if len(rows) < 2:
+        return list(rows)
+    leaves = [{"version": word(row.version), **_leaves("", row.members[0].nodes)} for row in rows]
+    differ = sorted(key for key in {k for one in leaves for k in one} if len({one.get(key) for one in leaves}) > 1)
+    found = []
+    for row, one in zip(rows, leaves, strict=True):
+        more = ", ".join(f"{key}={one[key]}" for key in differ if key in one)
+        found.append(replace(row, settings=" · ".join(part for part in (row.settings, more) if part)))
+    return found
+
+
+def _leaves(path: str, node: Any) -> dict[str, str]:
+    """{dotted key: value as typed} of a config."""
+    if not isinstance(node, Mapping):
+        return {path: word(node)}
+    found: dict[str, str] = {}
+    for key, child in node.items():
+        found |= _leaves(f"{path}.{key}" if path else str(key), child)
+    return found
+
+
 def _reasons(
-    records: Sequence[ResultRecord], values: Mapping[str, Estimate | str | None], newest: Mapping[str, int]
+    runs: Sequence[Run], values: Mapping[str, Estimate | str | None], newest: Mapping[str, int]
 ) -> tuple[str, ...]:
     """Why a row is not ranked, most serious first; empty if nothing speaks against it."""
-    found = []
-    if any(_strategy(record).startswith("oracle") for record in records):
-        found.append(f"hyper-parameters chosen on test data ({_strategy(records[0]).replace('_', ' ')})")
-    deviations = sorted({str(d) for r in records for d in r.benchmark.get("deviations") or ()})
-    if any(record.benchmark.get("pristine") is not True for record in records):
+    found = [f"record {run.run_id}: {problem}" for run in runs for problem in run.problems]
+    if any(run.strategy.startswith("oracle") for run in runs):
+        found.append(f"hyper-parameters chosen on test data ({runs[0].strategy.replace('_', ' ')})")
+    if not all(run.pristine for run in runs):
+        deviations = sorted({deviation for run in runs for deviation in run.deviations})
         found.append(f"benchmark not as defined: {'; '.join(deviations) or 'deviations not stated'}")
-    name, version = str(records[0].method.get("name")), int(records[0].method.get("version", 0))
-    if version < newest[name]:
+    name, version = runs[0].method, runs[0].version
+    if version < newest.get(name, version):
         found.append(f"made by version {version} of the method, which is now at {newest[name]}")
     if not any(isinstance(values[f"{group} auroc"], Estimate) for group in GROUPS):
         found.append("no AUROC was measured")
     return tuple(found)
 
 
-def _summary(records: Sequence[ResultRecord], name: str, key: str) -> Estimate | str | None:
-    """Mean and population deviation over runs; of a single run its value and interval; `unable` if any run was."""
-    found = [record.metrics.get(name, {}).get(key) for record in records]
+def _summary(runs: Sequence[Run], name: str, key: str) -> Estimate | str | None:
+    found = [run.metrics.get(name, {}).get(key) for run in runs]
     if any(value is None for value in found):
         return None
-    numbers = [float(value) for value in found if isinstance(value, float | int)]
+    numbers = [value for value in found if isinstance(value, float | int)]
     if len(numbers) < len(found):
         return "unable"
-    if len(numbers) > 1:
+    if len(numbers) > 1 and (len(set(numbers)) > 1 or not key.startswith("n_")):  # counts of sets do not vary
         return Estimate(fmean(numbers), std=pstdev(numbers))
-    values = records[0].metrics[name]
+    values = runs[0].metrics[name]
     low, high = (values.get(f"{key}_{end}") for end in ("low", "high"))
-    if isinstance(low, float | int) and isinstance(high, float | int) and _level(records[0]) == _LEVEL:
+    if isinstance(low, float | int) and isinstance(high, float | int) and runs[0].level == _LEVEL:
         return Estimate(numbers[0], float(low), float(high))
     return Estimate(numbers[0])
 
 
-def _level(record: ResultRecord) -> float:
-    """The confidence level of a record's intervals."""
-    node = record.config.get("metrics")
-    return float(node.get("confidence", _LEVEL)) if isinstance(node, dict) else _LEVEL
-
-
-def _strategy(record: ResultRecord) -> str:
-    node = record.config.get("tune")
-    return str(node.get("strategy", "none")) if isinstance(node, dict) else "none"
-
-
-def _tuned(record: ResultRecord) -> str:
+def _tuned(run: Run) -> str:
     """Whether hyper-parameters were chosen on validation; a method with nothing to tune was not tuned."""
-    strategy = _strategy(record)
-    return "no" if strategy == "none" or (strategy == "validation" and not record.tuned) else strategy
+    return "no" if run.strategy == "none" or (run.strategy == "validation" and not run.tuned) else run.strategy
 
 
 def _number(value: Estimate | str | None) -> float:

@@ -1,34 +1,49 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from openbench.cli.leaderboard import main
-from openbench.core.record import ResultRecord
+from openbench.core.record import ResultRecord, RunIdentity
 from openbench.errors import RecordError
 from openbench.results.store import RecordStore
 
 
-def record(run_id: str, near: float) -> ResultRecord:
-    return ResultRecord(
-        run_id=run_id,
-        config={"seed": 0},
+def record(name: str, near: float, **changes) -> ResultRecord:
+    """A run whose numbers follow from its only near and only far set."""
+    found = ResultRecord(
+        run_id="",
+        config={"seed": 0, "method": {"_name_": f"m{name}"}},
         benchmark={"name": "toy", "digest": "aaaa", "pristine": True, "deviations": []},
-        backbone={"name": "tiny", "digest": run_id, "training": "cross_entropy"},
-        method={"name": f"m{run_id}", "version": 1, "reference": "", "params": {}},
+        backbone={"name": "tiny", "digest": name, "training": "cross_entropy"},
+        method={"name": f"m{name}", "version": 1, "reference": "", "params": {}},
         tuned={},
         trials=[],
-        metrics={"near": {"auroc": near}, "far": {"auroc": near}, "id": {"accuracy": 0.5}},
-        header="",
-        counts={},
+        metrics={
+            **{name: {"auroc": near, "fpr95": 0.2, "autc": 0.3} for name in ("near", "far", "a", "b")},
+            "id": {"accuracy": 0.5},
+        },
+        header="FPR@95: OOD positive · AUTC: scaling none, w = 1",
+        counts={"near/a": {"n": 5, "expected": 5}, "far/b": {"n": 5, "expected": 5}},
     )
+    found = replace(found, **changes)
+    made_by = RunIdentity(
+        found.config,
+        found.method["name"],
+        1,
+        found.benchmark["digest"],
+        found.backbone["digest"],
+        found.backbone["training"],
+    )
+    return replace(found, run_id=made_by.run_id)
 
 
 @pytest.fixture
 def results(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path))
-    for run_id, near in (("1", 0.6), ("2", 0.8)):
-        RecordStore(tmp_path).write(record(run_id, near))
+    for name, near in (("1", 0.6), ("2", 0.8)):
+        RecordStore(tmp_path).write(record(name, near))
     return tmp_path
 
 
@@ -66,12 +81,51 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path):
         main(["--results", str(tmp_path / "none")])
 
 
-def test_a_damaged_record_stops_it_before_anything_is_written(results):
-    broken = next((results / "records").rglob("1.json"))
+def only_file(results: Path, method: str) -> Path:
+    return next((results / "records").rglob(f"{method}/*.json"))
+
+
+def test_a_damaged_file_is_named_and_the_boards_are_made_of_the_others(results, capsys):
+    broken = only_file(results, "m1")
     broken.write_text(json.dumps({}))
-    with pytest.raises(RecordError, match=r"1\.json: not a result record"):
-        main([])
-    assert not (results / "leaderboard").exists()
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert f"error: {broken}: not a result record" in said
+    assert "1 file is not a record" in said
+    page, index = ((results / "leaderboard" / name).read_text() for name in ("toy.md", "README.md"))
+    assert "| m2 |" in page
+    assert "| m1 |" not in page
+    assert f"- records/toy/tiny/m1/{broken.name}: not a result record" in index
+    assert main(["--check"]) == 2
+
+
+def edited(results: Path, method: str, group: str, key: str, value) -> Path:
+    path = only_file(results, method)
+    data = json.loads(path.read_text())
+    data["metrics"][group][key] = value
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_an_edited_mean_is_not_ranked_and_the_command_says_why(results, capsys):
+    path = edited(results, "m1", "near", "auroc", 0.999)
+    assert main([]) == 0
+    reason = "near.auroc does not follow from its sets (0.999 recorded, 0.6 computed)"
+    assert f"not ranked: toy/tiny/m1/{path.name}: {reason}" in capsys.readouterr().err
+    page = (results / "leaderboard" / "toy.md").read_text()
+    ranked, unranked = page.split("### Not ranked")
+    assert "m1" not in ranked
+    assert reason in unranked
+
+
+def test_a_record_under_an_invented_run_id_is_not_ranked(results, capsys):
+    path = only_file(results, "m1")
+    data = json.loads(path.read_text())
+    path.unlink()
+    path.with_name("abcdef.json").write_text(json.dumps({**data, "run_id": "abcdef"}))
+    assert main([]) == 0
+    expected = f"run id abcdef does not follow from what was run, which gives {data['run_id']}"
+    assert expected in capsys.readouterr().err
 
 
 def test_it_answers_without_torch_and_at_less_cost_than_loading_torch(results, processor_seconds):

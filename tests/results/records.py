@@ -92,3 +92,11 @@ def full_record(**changes: Any) -> ResultRecord:
         sets.append(SetScores(s.name, s.role.value, s.scores, s.correct, s.labels, probabilities, own))
     counts = {f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in split_scores()}
     return make_record(metrics=evaluate(sets, options), header=describe(options), counts=counts, **changes)
+
+
+def markdown_table(text: str, title: str) -> list[dict[str, str]]:
+    """The rows of the Markdown table under a heading, by column title."""
+    section = next(part for part in text.split("\n### ") if part.startswith(title))
+    lines = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    titles = [cell.strip() for cell in lines[0]]
+    return [dict(zip(titles, (cell.strip() for cell in line), strict=True)) for line in lines[2:]]

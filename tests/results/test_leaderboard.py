@@ -7,25 +7,27 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from records import make_record, metrics, with_method, with_seed
+from records import make_record, markdown_table, metrics, named, with_method, with_seed
 
-from openbench.results.leaderboard import MARK, generate, leaderboard, outdated, write
+from openbench.results import leaderboard as pages
+from openbench.results import ranking
+from openbench.results.leaderboard import MARK, generate, outdated, write
 from openbench.results.published import Figure, Setup
-from openbench.results.ranking import boards
 from openbench.results.store import RecordStore
 from openbench.results.table import Estimate
 
 
+def boards(records):
+    """The boards of records whose ids follow from them, whatever a test has changed."""
+    return ranking.boards(map(named, records))
+
+
+def leaderboard(records, published=None):
+    return pages.leaderboard(boards(records), published)
+
+
 def ranked(records, index=0):
     return boards(records)[index].ranked
-
-
-def markdown_table(text: str, title: str) -> list[dict[str, str]]:
-    """The rows of the Markdown table under a heading, by column title."""
-    section = next(part for part in text.split("\n### ") if part.startswith(title))
-    lines = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("|")]
-    titles = [cell.strip() for cell in lines[0]]
-    return [dict(zip(titles, (cell.strip() for cell in line), strict=True)) for line in lines[2:]]
 
 
 def test_seeds_become_mean_and_population_deviation_with_their_number():
@@ -61,7 +63,7 @@ def test_the_same_run_measured_with_other_metric_options_counts_once():
     base = make_record()
     again = replace(base, run_id="f" * 16, config={**base.config, "metrics": {"delta": 0.01}})
     (row,) = ranked([base, again])
-    assert row.runs == (base.run_id,)
+    assert len(row.runs) == 1
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_hyper_parameters_that_tuning_chose_differently_are_all_shown():
         for s, k in enumerate([100, 50, 50])
     ]
     (row,) = ranked(runs)
-    assert (row.params, row.tuned) == ("k=50 | k=100", "validation")
+    assert (row.params, row.settings, row.tuned) == ("k=50 | k=100", "k=50…100 (3 seeds)", "validation")
 
 
 def test_a_method_without_anything_to_tune_is_not_called_tuned():
@@ -165,7 +167,9 @@ def test_full_spectrum_has_a_table_of_its_own_from_its_own_numbers():
 def test_unable_in_one_seed_is_unable_in_the_mean():
     base = make_record()
     broken = with_seed(base, 1, 0.9)
-    values = {**broken.metrics, "near": {**broken.metrics["near"], "fpr95": "unable"}}
+    values = {**broken.metrics}
+    for name in ("near", "a"):
+        values[name] = {**values[name], "fpr95": "unable"}
     (row,) = ranked([with_seed(base, 0, 0.9), replace(broken, metrics=values)])
     assert row.values["near fpr95"] == "unable"
 
@@ -224,31 +228,31 @@ def test_regenerating_without_new_records_changes_no_byte_and_touches_no_file(tm
     store = RecordStore(tmp_path)
     for record in many():
         store.write(record)
-    written = write(tmp_path, generate(tmp_path))
+    written = write(tmp_path, generate(tmp_path).files)
     assert sorted(p.name for p in written) == ["README.md", "toy.csv", "toy.md"]
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in written}
     for path in written:
         os.utime(path, ns=(0, 0))
-    assert outdated(tmp_path, generate(tmp_path)) == []
-    assert write(tmp_path, generate(tmp_path)) == []
+    assert outdated(tmp_path, generate(tmp_path).files) == []
+    assert write(tmp_path, generate(tmp_path).files) == []
     assert {p: (p.read_bytes(), 0) for p in written} == {p: (b, p.stat().st_mtime_ns) for p, (b, _) in before.items()}
 
 
 def test_a_new_record_makes_its_page_and_the_index_outdated(tmp_path):
     RecordStore(tmp_path).write(make_record())
-    write(tmp_path, generate(tmp_path))
+    write(tmp_path, generate(tmp_path).files)
     RecordStore(tmp_path).write(with_method(make_record(), "msp"))
-    names = [path.name for path in outdated(tmp_path, generate(tmp_path))]
+    names = [path.name for path in outdated(tmp_path, generate(tmp_path).files)]
     assert names == ["README.md", "toy.csv", "toy.md"]
 
 
 def test_pages_without_records_go_and_files_of_others_stay(tmp_path):
     path = RecordStore(tmp_path).write(make_record())
-    write(tmp_path, generate(tmp_path))
+    write(tmp_path, generate(tmp_path).files)
     folder = tmp_path / "leaderboard"
     (folder / "notes.md").write_text("mine")
     path.unlink()
-    assert sorted(p.name for p in write(tmp_path, generate(tmp_path))) == ["README.md", "toy.csv", "toy.md"]
+    assert sorted(p.name for p in write(tmp_path, generate(tmp_path).files)) == ["README.md", "toy.csv", "toy.md"]
     assert sorted(p.name for p in folder.iterdir()) == ["README.md", "notes.md"]
     assert "No records yet" in (folder / "README.md").read_text()
 
@@ -284,3 +288,36 @@ def test_published_full_spectrum_figures_stand_beside_full_spectrum_numbers_only
     standard, wide = (part for part in page.split("\n### ") if part.startswith(name))
     assert ("81.00 [1]" in standard, "61.00 [1]" in standard) == (True, False)
     assert ("81.00 [1]" in wide, "61.00 [1]" in wide) == (False, True)
+
+
+def test_methods_whose_near_auroc_is_printed_the_same_share_their_rank():
+    base = make_record()
+    nears = {"a": 0.91, "b": 0.904, "c": 0.90402, "d": 0.9, "e": 0.89996}
+    records = [replace(with_method(base, name), metrics=metrics(near, 0.9)) for name, near in nears.items()]
+    files = leaderboard(records)
+    rows = markdown_table(files["toy.md"], "toy")
+    assert [(row["rank"], row["method"]) for row in rows] == [
+        ("1", "a"),
+        ("2=", "c"),
+        ("2=", "b"),
+        ("4=", "d"),
+        ("4=", "e"),
+    ]
+    assert [row["rank"] for row in csv.DictReader(io.StringIO(files["toy.csv"]))] == ["1", "2", "2", "4", "4"]
+
+
+def test_an_edited_record_leaves_the_other_seeds_of_its_row_their_rank():
+    base = make_record()
+    good = [with_seed(base, seed, 0.9) for seed in (0, 1)]
+    bad = with_seed(base, 2, 0.9)
+    bad = replace(bad, metrics={**bad.metrics, "near": {**bad.metrics["near"], "auroc": 0.999}})
+    (board,) = boards([*good, bad])
+    assert [sorted(row.runs) for row in board.ranked] == [sorted(run.run_id for run in map(named, good))]
+    assert [row.runs for row in board.unranked] == [(named(bad).run_id,)]
+
+
+def test_an_edited_version_supersedes_nobody():
+    base = make_record()
+    bad = replace(base, method={**base.method, "version": 99})
+    (board,) = ranking.boards([base, bad])
+    assert [row.version for row in board.ranked] == [1]

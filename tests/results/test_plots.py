@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import make_record, metrics, split_scores, with_method, with_seed
+from records import make_record, metrics, named, split_scores, with_method, with_seed
 
 from openbench.core.request import Role
 from openbench.core.scores import SplitScores
@@ -77,9 +77,16 @@ def test_a_crowd_is_shown_again_enlarged_with_every_number_of_the_list(tmp_path,
 
 def test_rows_of_one_method_are_told_apart_in_the_legend(tmp_path, drawn):
     base = make_record()
-    logitnorm = replace(with_method(base, "knn", k=50), backbone={**base.backbone, "training": "logitnorm"})
+    logitnorm = named(replace(base, backbone={**base.backbone, "training": "logitnorm"}))
     plots.near_far(boards([base, logitnorm])[0], tmp_path / "p.png")
     assert {c.get_label() for c in drawn[0].containers} == {"knn · cross_entropy", "knn · logitnorm"}
+
+
+def test_augmentations_are_told_apart_in_the_legend(tmp_path, drawn):
+    base = make_record()
+    mixed = named(replace(base, backbone={**base.backbone, "digest": "m", "augment": "mixup"}))
+    plots.near_far(boards([base, mixed])[0], tmp_path / "p.png")
+    assert {c.get_label() for c in drawn[0].containers} == {"knn", "knn · mixup"}
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path):
@@ -87,11 +94,47 @@ def test_the_same_results_give_the_same_bytes(tmp_path):
     assert first == second
 
 
-def test_a_board_without_far_sets_has_no_such_picture(tmp_path):
-    record = make_record(metrics={"near": {"auroc": 0.9}})
-    with pytest.raises(RecordError, match="no method has both near and far AUROC — found 1 ranked"):
-        plots.near_far(boards([record])[0], tmp_path / "p.png")
-    assert list(tmp_path.iterdir()) == []
+def only(group: str, record):
+    """The record with the numbers of one group and its sets."""
+    other, sets = ("far", ("c",)) if group == "near" else ("near", ("a", "b"))
+    kept = {name: values for name, values in record.metrics.items() if name not in (other, *sets)}
+    counts = {name: count for name, count in record.counts.items() if not name.startswith(other)}
+    return replace(record, metrics=kept, counts=counts)
+
+
+@pytest.mark.parametrize("group", ["near", "far"])
+def test_a_board_with_one_group_has_its_methods_sorted_with_their_intervals(tmp_path, drawn, group):
+    records = [replace(with_method(make_record(), f"m{i}"), metrics=metrics(0.8 + i / 50, 0.7 + i / 50)) for i in (0, 2, 1)]
+    (found,) = boards([only(group, record) for record in records])
+    assert plots.draw_all([found], tmp_path) == ([tmp_path / "toy.png"], [])
+    assert is_png(tmp_path / "toy.png")
+    (axes,) = drawn
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["m2", "m1", "m0"]
+    first = 80 if group == "near" else 70
+    points = [container[0].get_xydata().tolist() for container in axes.containers]
+    assert points == [[[pytest.approx(first + 4), 0]], [[pytest.approx(first + 2), 1]], [[pytest.approx(first), 2]]]
+    ends = axes.containers[0][2][0].get_segments()[0][:, 0]
+    assert ends[1] - ends[0] == pytest.approx(2)
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]
+    assert group in axes.get_xlabel()
+
+
+def test_a_board_without_any_auroc_is_named_and_stops_no_other(tmp_path):
+    empty = replace(make_record(metrics={"id": {"accuracy": 0.5}}, benchmark={"name": "empty", "digest": "d"}))
+    drawn, without = plots.draw_all(boards([empty, make_record()]), tmp_path)
+    assert ([path.name for path in drawn], without) == (["toy.png"], ["empty"])
+
+
+def test_boards_of_one_name_have_pictures_of_their_own(tmp_path):
+    other = named(replace(make_record(), benchmark={**make_record().benchmark, "digest": "bbbb"}))
+    drawn, _ = plots.draw_all(boards([make_record(), other]), tmp_path)
+    assert [path.name for path in drawn] == ["toy.png", "toy_bbbb.png"]
+
+
+def test_of_very_many_methods_the_best_are_drawn_and_the_title_says_so(tmp_path, drawn):
+    plots.near_far(board(130), tmp_path / "p.png")
+    assert len(drawn[0].containers) == 100
+    assert "the best 100 of 130" in drawn[0].get_title()
 
 
 def areas(axes) -> dict[str, float]:

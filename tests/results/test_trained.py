@@ -1,0 +1,101 @@
+"""Trainings, augmentations and outliers, as the leaderboard tells them apart."""
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+from records import make_record, markdown_table, named
+
+from openbench.results import ranking
+from openbench.results.leaderboard import leaderboard
+
+
+def boards(records):
+    return ranking.boards(map(named, records))
+
+
+def ranked(records):
+    return boards(records)[0].ranked
+
+
+def trained(record, recipe=None, **backbone):
+    """The run on a network of another training, augmentation or outliers, or another recipe."""
+    config = dict(record.config)
+    if recipe is not None:
+        config["training"] = {"_name_": "cross_entropy", "recipe": recipe}
+    return replace(record, config=config, backbone={**record.backbone, **backbone})
+
+
+PIXMIX = {"_target_": "openbench.training.pixmix.PixMix", "rounds": 4, "beta": 3.0, "severity": 3.0, "folder": None}
+PIXMIX |= {"drawn": 300, "seed": 0}
+CROP = {"_target_": "openbench.training.augment.RandomCrop", "padding": 4}
+
+
+def test_augmentations_and_outliers_are_rows_with_columns_that_say_so():
+    base = make_record()
+    records = [base, trained(base, augment="pixmix"), trained(base, augment="mixup"), trained(base, outliers="tin597")]
+    rows = markdown_table(leaderboard(boards(records))["toy.md"], "toy")
+    assert {(row["augmentation"], row["outliers"]) for row in rows} == {
+        ("none", "none"),
+        ("pixmix", "none"),
+        ("mixup", "none"),
+        ("none", "tin597"),
+    }
+
+
+def test_a_page_without_augmentations_has_no_column_for_them_but_its_csv_has():
+    files = leaderboard(boards([make_record()]))
+    (row,) = markdown_table(files["toy.md"], "toy")
+    assert {"augmentation", "outliers"}.isdisjoint(row)
+    (row,) = csv.DictReader(io.StringIO(files["toy.csv"]))
+    assert (row["augment"], row["outliers"]) == ("none", "none")
+
+
+def test_the_augmentation_of_an_older_record_is_found_in_its_recipe():
+    base = make_record()
+    (plain,) = ranked([trained(base, {"augment": [CROP]})])
+    (mixed,) = ranked([trained(base, {"augment": [CROP, PIXMIX]})])
+    assert (plain.augment, mixed.augment) == ("none", "pixmix")
+
+
+def test_one_augmentation_with_another_strength_has_another_name():
+    base = make_record()
+    for recipe, backbone in (({"augment": [CROP, {**PIXMIX, "rounds": 2}]}, {}), (None, {"augment": "pixmix"})):
+        again = trained(base, {"augment": [CROP, {**PIXMIX, "rounds": 2}]} if recipe is None else recipe, **backbone)
+        rows = ranked([trained(base, {"augment": [CROP, PIXMIX]}, **backbone), again])
+        assert sorted(row.augment for row in rows) == ["pixmix", "pixmix (rounds=2)"]
+
+
+def test_an_augmentation_of_a_user_is_named_by_its_class():
+    mine = {"_target_": "mine.augment.Sepia", "amount": 0.5}
+    (row,) = ranked([trained(make_record(), {"augment": [CROP, mine]})])
+    assert row.augment == "sepia"
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("openbench.training.outlier_exposure.OutlierExposure", "tin597"),
+        ("openbench.training.cross_entropy.CrossEntropy", "none"),
+        ("nowhere.Unknown", "none"),
+    ],
+)
+def test_the_outliers_of_an_older_record_are_those_of_its_benchmark_if_the_training_uses_any(target, expected):
+    base = make_record()
+    config = {**base.config, "training": {"_target_": target}}
+    counts = {**base.counts, "ood_train/tin597": {"n": 9, "expected": 9}}
+    (row,) = ranked([replace(base, config=config, counts=counts)])
+    assert row.outliers == expected
+
+
+def test_released_weights_have_no_augmentation_whatever_the_config_says():
+    record = trained(make_record(), {"augment": [PIXMIX]}, training=None)
+    (row,) = ranked([record])
+    assert (row.training, row.augment) == ("released weights", "none")
+
+
+def test_rows_that_differ_in_the_recipe_only_say_in_what():
+    base = make_record()
+    rows = ranked([trained(base, {"epochs": epochs, "lr": 0.1}) for epochs in (20, 100)])
+    assert sorted(row.settings.partition("training.")[2] for row in rows) == ["recipe.epochs=100", "recipe.epochs=20"]
