@@ -165,11 +165,13 @@ def _grid(table: Table, room: int) -> "RichTable":
 def _parts(table: Table, room: int) -> list[Table]:
     """The table in parts of at most `room` characters; the later ones repeat what tells its rows apart."""
     kinds = [column.kind == "text" for column in table.columns]
-    lead = min(kinds.index(False) if False in kinds else 1, len(kinds) - 1)
+    # A number before the first text, such as a rank, belongs to what tells rows apart.
+    first = kinds.index(True) + 1 if True in kinds else 0
+    lead = min(kinds.index(False, first) if False in kinds[first:] else max(first, 1), len(kinds) - 1)
     least, texts = _least(table), table.texts()
     if lead < 1 or sum(least) + _GAP * len(least) <= room:
         return [table]
-    again = next((k for k in range(1, lead) if len({tuple(row[:k]) for row in texts}) == len(texts)), lead)
+    again = next((k for k in range(max(first, 1), lead) if len({tuple(row[:k]) for row in texts}) == len(texts)), lead)
     parts = [list(range(lead))]
     for index in range(lead, len(least)):
         if len(parts[-1]) > (lead if len(parts) == 1 else again) and (

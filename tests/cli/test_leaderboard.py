@@ -1,4 +1,7 @@
+import csv
+import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,7 +9,7 @@ import pytest
 
 from openbench.cli.leaderboard import main
 from openbench.core.record import ResultRecord, RunIdentity
-from openbench.errors import RecordError
+from openbench.errors import ConfigError, RecordError
 from openbench.results.store import RecordStore
 
 
@@ -126,6 +129,82 @@ def test_a_record_under_an_invented_run_id_is_not_ranked(results, capsys):
     assert main([]) == 0
     expected = f"run id abcdef does not follow from what was run, which gives {data['run_id']}"
     assert expected in capsys.readouterr().err
+
+
+def columns_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_view_is_printed_across_methods_and_writes_nothing(results, capsys):
+    assert main(["--view", "threshold", "--format", "csv"]) == 0
+    rows = columns_of(capsys.readouterr().out)
+    assert [(r["of"], r["rank"], r["method"], r["autc ↓"]) for r in rows] == [
+        ("near", "1", "m2", "0.3"),
+        ("near", "2", "m1", "0.3"),
+        ("far", "1", "m2", "0.3"),
+        ("far", "2", "m1", "0.3"),
+    ]
+    assert not (results / "leaderboard").exists()
+
+
+def test_rows_are_chosen_by_what_they_are(results, capsys):
+    config = {"seed": 0, "method": {"_name_": "m3"}}
+    backbone = {
+        "name": "tiny",
+        "digest": "3",
+        "training": "outlier_exposure",
+        "outliers": "tin597",
+        "augment": "pixmix",
+    }
+    RecordStore(results).write(record("3", 0.9, config=config, backbone=backbone))
+
+    def methods(*where: str) -> list[str]:
+        assert main([*(word for text in where for word in ("--where", text)), "--format", "csv"]) == 0
+        return [row["method"] for row in columns_of(capsys.readouterr().out)]
+
+    assert methods("training=*") == ["m3", "m2", "m1"]
+    assert methods("outliers=none") == ["m2", "m1"]
+    assert methods("augment=pixmix,mixup") == ["m3"]
+    assert methods("method=m1,m3", "training=cross*") == ["m1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--where", "training=vos"], "--where training=vos: no record — available: cross_entropy"),
+        (["--benchmark", "toi"], "--benchmark: 'toi' not found among the records; did you mean 'toy'"),
+        (["--view", "ranking", "--of", "nea"], "--of: 'nea' not found; did you mean 'near'"),
+    ],
+)
+def test_a_choice_that_leaves_nothing_is_an_error_that_says_what_there_is(results, arguments, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        main(arguments)
+
+
+def test_a_condition_on_what_rows_do_not_have_is_refused(results, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--where", "trainig=vos"])
+    assert stop.value.code == 2
+    assert "did you mean 'training'" in capsys.readouterr().err
+
+
+def test_explain_adds_every_convention(results, capsys):
+    assert main(["--view", "threshold", "--explain"]) == 0
+    out = capsys.readouterr().out
+    assert "  FPR@95: OOD positive\n  AUTC: scaling none, w = 1\n" in out
+
+
+def test_every_number_of_every_record_is_in_one_csv(results, capsys):
+    edited(results, "m1", "a", "only_here", 0.125)
+    assert main(["--every-number", str(results / "all.csv")]) == 0
+    assert "2 records, 14 numbers" in capsys.readouterr().out
+    rows = {row["method"]: row for row in columns_of((results / "all.csv").read_text())}
+    for method, row in rows.items():
+        stored = json.loads(only_file(results, method).read_text())
+        assert row["run_id"] == stored["run_id"]
+        for name, values in stored["metrics"].items():
+            assert {key: float(row[f"{name}.{key}"]) for key in values} == values
+    assert rows["m2"]["a.only_here"] == ""
 
 
 def test_it_answers_without_torch_and_at_less_cost_than_loading_torch(results, processor_seconds):

@@ -1,0 +1,132 @@
+"""The views of a record across methods."""
+
+import csv
+import io
+import statistics
+from dataclasses import replace
+
+import pytest
+from records import full_record, make_record, metrics, named, with_method, with_seed
+
+from openbench.errors import ConfigError
+from openbench.results.across import across, across_csv, needed
+from openbench.results.ranking import boards
+from openbench.results.render import to_csv
+from openbench.results.table import Estimate
+from openbench.results.views import FAMILIES, run_tables
+
+
+def found(records, view):
+    return boards(records, needed(view))
+
+
+def lines(records, view, *of):
+    return list(csv.DictReader(io.StringIO(to_csv(across_csv(found(records, view), view, of)))))
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Runs of two methods with every metric family, the second worse."""
+    good = full_record()
+    worse = {name: dict(values) for name, values in good.metrics.items()}
+    for side in ("", "full_spectrum/"):
+        for name in ("near", "a"):
+            worse[side + name]["auroc"] -= 0.125
+    return [good, replace(with_method(good, "msp"), metrics=worse)]
+
+
+@pytest.mark.parametrize("view", [*FAMILIES, "intervals"])
+def test_a_view_across_methods_holds_what_it_holds_for_one_run(two, view):
+    of_run = {
+        ("full_spectrum" if "full spectrum" in table.title.split("·")[1] else "standard", row["set"], key, text)
+        for table in run_tables(two[0], view)
+        for row in csv.DictReader(io.StringIO(to_csv(table)))
+        if row["role"] != "pooled"
+        for key, text in row.items()
+        # Groups have no interval but that of AUROC.
+        if key not in ("set", "role") and text and (view != "intervals" or "auroc" in key)
+    }
+    of_methods = {
+        (row["id_side"], row["of"], key, text)
+        for row in lines(two, view, "near", "far", "sets")
+        for key, text in row.items()
+        if row["method"] == "knn"
+    }
+    assert len(of_run) > 10
+    assert of_run - of_methods == set()
+
+
+def test_id_only_numbers_and_prediction_sets_are_shown_of_either_side(two):
+    for view, key in (("id", "aurc ↓"), ("prediction_sets", "lac_size@0.05 ↓")):
+        values = {row["id_side"]: row[key] for row in lines(two, view) if row["method"] == "knn" and row[key]}
+        name = key.partition(" ")[0]
+        expected = {side: two[0].metrics[f"{prefix}id"][name] for side, prefix in SIDES}
+        assert {side: float(text) for side, text in values.items()} == pytest.approx(expected)
+
+
+SIDES = (("standard", ""), ("full_spectrum", "full_spectrum/"))
+
+
+def test_rows_are_in_the_order_of_the_ranking_with_their_rank(two):
+    (table, *_) = across(found(two, "ranking"), "ranking")
+    assert [row[:2] for row in table.rows] == [(1, "knn"), (2, "msp")]
+
+
+def test_seeds_become_mean_and_deviation_for_any_key():
+    nears = [0.90, 0.92, 0.97]
+    records = [with_seed(make_record(), seed, near) for seed, near in enumerate(nears)]
+    (table, *_) = across(found(records, "overview"), "overview")
+    cell = table.rows[0][[c.title for c in table.columns].index("a")]
+    assert cell.value == pytest.approx(statistics.fmean(nears) - 0.02)
+    assert cell.std == pytest.approx(statistics.pstdev(nears))
+
+
+def test_the_overview_has_a_column_per_group_and_set():
+    tables = across(found([make_record()], "overview"), "overview")
+    assert [[c.title for c in t.columns] for t in tables] == [["rank", "method", "near", "a", "b", "far", "c"]] * 2
+    assert [t.title.split(" · ")[1] for t in tables] == ["AUROC ↑", "FPR@95 ↓"]
+    assert tables[0].rows[0][2] == Estimate(0.9, 0.89, 0.91)
+
+
+def test_sets_and_pooled_groups_can_be_chosen(two):
+    assert {row["of"] for row in lines(two, "ranking")} == {"near", "far"}
+    assert {row["of"] for row in lines(two, "ranking", "sets")} == {"a", "c"}
+    pooled = [row for row in lines(two, "ranking", "pooled_near") if row["method"] == "knn"]
+    assert float(pooled[0]["aupr_in ↑"]) == two[0].metrics["near"]["pooled_aupr_in"]
+
+
+def test_what_is_not_ranked_is_shown_with_its_reason():
+    bad = make_record(benchmark={"name": "toy", "digest": "d", "pristine": False, "deviations": ["a: dropped"]})
+    (table, *_) = across(found([bad], "ranking"), "ranking")
+    assert table.rows[0][0] == "[a]"
+    assert table.notes == ("[a] not ranked: benchmark not as defined: a: dropped",)
+
+
+def test_rows_are_told_apart_by_no_more_than_is_needed():
+    base = make_record()
+    other = named(replace(base, backbone={**base.backbone, "training": "vos"}))
+    first, *_ = across(found([base, with_method(base, "msp")], "ranking"), "ranking")
+    second, *_ = across(found([base, other], "ranking"), "ranking")
+    assert [c.title for c in first.columns][:3] == ["rank", "method", "n_sets"]
+    assert first.title.endswith("cross_entropy · tiny")
+    assert [c.title for c in second.columns][:3] == ["rank", "method", "training"]
+
+
+def test_only_what_the_numbers_depend_on_is_stated(two):
+    (table, *_) = across(found(two, "threshold"), "threshold")
+    assert table.header == "AUTC: scaling benchmark, w = 0.5"
+
+
+def test_an_interval_is_explained_only_where_one_is_shown():
+    header = "95 % intervals: DeLong (AUROC)"
+    runs = [replace(with_seed(make_record(), seed, 0.9), header=header) for seed in (0, 1)]
+    one, several = (across(found(records, "overview"), "overview")[0].header for records in (runs[:1], runs))
+    assert (one, several) == (header, "")
+
+
+def test_an_unknown_view_or_set_offers_the_nearest():
+    with pytest.raises(ConfigError, match="view 'rankin' not found; did you mean 'ranking'"):
+        needed("rankin")
+    record = replace(make_record(), metrics=metrics(0.9, 0.9))
+    with pytest.raises(ConfigError, match="--of: 'fat' not found; did you mean 'far'"):
+        across(found([record], "ranking"), "ranking", ["fat"])
