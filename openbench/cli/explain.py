@@ -2,18 +2,17 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
 from openbench.cli.config import compose
+from openbench.cli.sweep import jobs, label, parse, swept_keys
 from openbench.errors import ConfigError, did_you_mean
 from openbench.installation import pip_install
 
@@ -53,17 +52,6 @@ def explain(error: Exception, typed: Typed) -> ConfigError | None:
     return None
 
 
-def parse(overrides: Sequence[str]) -> list[Override]:
-    """Return the parsed overrides, leaving out what cannot be parsed."""
-    parser, parsed = OverridesParser.create(), []
-    for text in overrides:
-        try:
-            parsed.extend(parser.parse_overrides([text]))
-        except HydraException:
-            continue
-    return parsed
-
-
 def _grammar(error: OverrideParseException) -> ConfigError:
     text = error.override
     if re.fullmatch(r"[\w.-]+", text):
@@ -97,14 +85,27 @@ def _missing_file(error: MissingConfigException) -> ConfigError:
 
 def _unknown_key(match: re.Match[str], typed: Typed) -> ConfigError:
     key = match.group(1)
-    base = _without(key, typed)
+    job, where = _job_without(key, typed)
+    base = _without(key, job)
     parent, leaf, allowed = _first_unknown(base, key)
     nested = "" if parent or leaf not in (base.get("runtime") or {}) else f"; did you mean 'runtime.{leaf}'?"
     hint = (nested or did_you_mean(leaf, allowed)) + f" — allowed: {', '.join(allowed) or 'none'}"
-    if parent and any(o.is_sweep_override() and o.key_or_group == parent.split(".")[0] for o in parse(typed.overrides)):
-        # Hydra checks keys against the default choice before it sweeps, and that one may not have them.
-        hint += f" for the default {parent}; if every {parent} of the sweep takes it, write ++{key}=…"
-    return ConfigError(f"{parent or 'the config'} has no key '{leaf}'{hint}")
+    if where and "did you mean" not in hint:
+        where += "; what lacks the key needs a command of its own"
+    return ConfigError(f"{parent or 'the config'} has no key '{leaf}'{hint}{where}")
+
+
+def _job_without(key: str, typed: Typed) -> tuple[Typed, str]:
+    """The first job of a sweep whose config lacks a key, and its name; all that was typed if none does."""
+    swept = swept_keys(typed.overrides, typed.config_dir)
+    for_all = [o.input_line or "" for o in parse(typed.overrides) if o.is_hydra_override()]
+    for overrides in jobs(typed.overrides, typed.config_dir) if swept else []:
+        job = replace(typed, overrides=[*for_all, *overrides])
+        parent, _, leaf = key.rpartition(".")
+        node = OmegaConf.select(_without(key, job), parent) if parent else _without(key, job)
+        if not OmegaConf.is_dict(node) or leaf not in node:
+            return job, f" — in the job {label(overrides, swept)}"
+    return typed, ""
 
 
 def _nothing_to_remove(match: re.Match[str], typed: Typed) -> ConfigError:

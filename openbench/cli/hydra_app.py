@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 from openbench import paths
 from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
 from openbench.cli.exits import BAD_INPUT, FAILED, OK
-from openbench.cli.explain import Typed, explain, parse
+from openbench.cli.explain import Typed, explain
+from openbench.cli.sweep import deferred, paired, parse
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.overrides import quoted
 
@@ -96,7 +97,7 @@ def launch(command: str, argv: list[str], job: Callable[[DictConfig], int], unus
     if not any(o.startswith(("+", "benchmark=")) for o in typed.overrides):
         # Nothing that could bring a benchmark along: say so once, not once per job of a sweep.
         raise no_benchmark(command, typed.config_dir)
-    return _run_jobs(typed, flags, job)
+    return _run_jobs(typed, flags, job, asked.multirun)
 
 
 def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
@@ -109,11 +110,15 @@ def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
             )
 
 
-def _run_jobs(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
+def _run_jobs(typed: Typed, flags: list[str], job: Callable[[DictConfig], int], sweep: bool) -> int:
     folder = _scratch(typed)
     place = [f"hydra.sweep.dir={quoted(str(folder))}", f"hydra.run.dir={quoted(str(folder / 'job'))}"]
+    given = typed.overrides
     try:
-        _hydra(typed, [*place, *typed.overrides, *flags], job)
+        if sweep:
+            typed = replace(typed, overrides=paired(typed.overrides, typed.config_dir, folder / "pairs"))
+            given = deferred(typed.overrides)
+        _hydra(typed, [*place, *given, *flags], job)
     finally:
         outcomes = read_outcomes(folder)
         sweep = (folder / "multirun.yaml").exists()

@@ -25,7 +25,7 @@ TOY_FILES = {
     """,
     "benchmark/letters.yaml": """
         # @package _global_
-        benchmark: {name: letters, near: {a: 1}}
+        benchmark: {name: letters, near: {a: 1}, incomplete: error}
     """,
     "backbone/resnet18_cifar.yaml": "weights: null",
     "backbone/tiny.yaml": "weights: null",

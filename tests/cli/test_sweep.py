@@ -1,0 +1,104 @@
+"""What a sweep over benchmarks can be told, and what it composes."""
+
+import pytest
+
+from openbench.__main__ import main
+from openbench.cli.sweep import deferred, jobs
+
+
+def ran(engine, *keys):
+    """What the jobs of a sweep were given, in their order."""
+    return [tuple(config[key].get("_name_", config[key].get("name")) for key in keys) for _, config, _ in engine.asked]
+
+
+def test_a_key_of_every_swept_benchmark_can_be_set(engine):
+    assert main(["run", "-m", "+benchmark=digits,letters", "benchmark.incomplete=allow"]) == 0
+    assert [config["benchmark"]["incomplete"] for _, config, _ in engine.asked] == ["allow", "allow"]
+
+
+def test_a_key_can_be_added_to_every_swept_benchmark(engine):
+    assert main(["run", "-m", "+benchmark=digits,letters", "+benchmark.note=[1,two]"]) == 0
+    assert [config["benchmark"]["note"] for _, config, _ in engine.asked] == [[1, "two"], [1, "two"]]
+
+
+def test_a_key_that_one_swept_choice_lacks_names_that_job(engine, capsys):
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "method.k=3"]) == 2
+    assert capsys.readouterr().err == (
+        "error: method has no key 'k' — allowed: none — in the job method=msp; what lacks the key needs a command "
+        "of its own\n"
+    )
+    assert engine.asked == []
+
+
+def test_a_misspelt_key_of_swept_benchmarks_names_the_allowed_keys(engine, capsys):
+    assert main(["run", "-m", "+benchmark=digits,letters", "benchmark.incomplet=allow"]) == 2
+    err = capsys.readouterr().err
+    assert "benchmark has no key 'incomplet'; did you mean 'incomplete'? — allowed: name, near, incomplete" in err
+    assert err.endswith(" — in the job benchmark=digits\n")
+
+
+@pytest.mark.parametrize("value", ["null", "'1'", "1e-3", "true", "[1,2]", "'a b, c'", "-5", "{a:1}", "a.b/c-d", "''"])
+def test_a_value_reaches_the_jobs_of_a_sweep_as_it_reaches_one_job(engine, value):
+    assert main(["run", "+benchmark=digits", f"backbone.weights={value}"]) == 0
+    assert main(["run", "-m", "+benchmark=digits", "seed=0,1", f"backbone.weights={value}"]) == 0
+    alone, *swept = [config["backbone"]["weights"] for _, config, _ in engine.asked]
+    assert [(type(found), found) for found in swept] == [(type(alone), alone)] * 2
+
+
+def test_only_keys_that_a_choice_may_bring_wait_for_it():
+    given = ["seed=3", "method=a,b", "runtime.workers=2", "hydra.job.chdir=false", "~benchmark.far.x", "++a.b=1"]
+    assert deferred(given) == given
+    assert deferred(["method.k=3", "+method.z=x"]) == ["method.k=choice(3)", "+method.z=choice(x)"]
+
+
+def test_jobs_are_every_combination_the_last_key_changing_first(configs):
+    found = jobs(["method=glob(*,exclude=m*)", "seed=range(2)", "a.b=3", "c=x,y"], None)
+    assert found == [["method=knn", f"seed={seed}", "a.b=3", f"c={letter}"] for seed in (0, 1) for letter in ("x", "y")]
+
+
+def test_a_backbone_can_be_paired_with_a_benchmark(engine):
+    assert main(["run", "-m", "+benchmark=digits,letters", "backbone={letters:tiny}", "method=knn,msp"]) == 0
+    chosen = [("digits", "tiny"), ("letters", "tiny")]  # what `digits` chooses itself, and the pair
+    assert [(c["benchmark"]["name"], c["backbone"]["_name_"]) for _, c, _ in engine.asked[::2]] == chosen
+    assert [c["method"]["_name_"] for _, c, _ in engine.asked] == ["knn", "msp"] * 2
+
+
+def test_a_pair_beats_the_benchmarks_own_choice_and_leaves_nothing_else_changed(engine):
+    assert main(["run", "-m", "+benchmark=digits,letters", "backbone={digits:resnet18_cifar}", "seed=1"]) == 0
+    assert main(["run", "+benchmark=digits", "backbone=resnet18_cifar", "seed=1"]) == 0
+    assert main(["run", "+benchmark=letters", "seed=1"]) == 0
+    paired, default, alone, other = [config for _, config, _ in engine.asked]
+    assert paired == alone
+    assert default == other
+
+
+def test_a_benchmark_can_be_paired_with_several(engine):
+    assert main(["run", "-m", "+benchmark=digits,letters", "backbone={digits:[tiny,resnet18_cifar]}"]) == 0
+    assert ran(engine, "benchmark", "backbone") == [
+        ("digits", "tiny"),
+        ("digits", "resnet18_cifar"),
+        ("letters", "resnet18_cifar"),
+    ]
+
+
+def test_two_groups_can_be_paired(engine, configs):
+    (configs / "training" / "slow.yaml").write_text("epochs: 9\n")
+    typed = ["+benchmark=digits,letters", "backbone={letters:tiny}", "training={digits:slow}"]
+    assert main(["run", "-m", *typed]) == 0
+    found = ran(engine, "benchmark", "backbone", "training")
+    assert found == [("digits", "tiny", "slow"), ("letters", "tiny", "cross_entropy")]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("backbone={digit:tiny}", "'digit' is not a benchmark of this sweep; did you mean 'digits'? — found backbone="),
+        ("backbone={digits:tinny}", "backbone 'tinny' not found in configs/backbone; did you mean 'tiny'?"),
+        ("backbone={digits:3}", "a name for each benchmark, or a list of names — found 3 for 'digits'"),
+        ("seed={digits:3}", "seed — found {'digits': 3} — allowed: a whole number ≥ 0"),
+    ],
+)
+def test_a_pair_that_names_nothing_is_refused(engine, capsys, typed, expected):
+    assert main(["run", "-m", "+benchmark=digits,letters", typed]) == 2
+    assert expected in capsys.readouterr().err
+    assert engine.asked == []
