@@ -13,7 +13,7 @@ class ConfigError(OpenbenchError):
 
 
 class NotApplicableError(ConfigError):
-    """A method asks for what this backbone, benchmark or installation does not have; a sweep passes over it."""
+    """A method asks for what this backbone, benchmark or installation does not have; a sweep skips it."""
 
 
 class DataError(OpenbenchError):

@@ -18,7 +18,7 @@ by 6e-6, 3e-4 and 3e-2 of themselves where standard deviations spanned 1 to 1e-2
 differences from class means rounded once, sums in float64).
 
 `--streamed` maps the training columns from files (16 GB in the example), fits once and prints the wall clock of the
-first calls too. Methods that read more than features and logits are passed over, saying so.
+first calls too. Methods that read more than features and logits are skipped, saying so.
 """
 
 import argparse

@@ -4,8 +4,8 @@
     python scripts/compare_adbench.py --results FOLDER --tables cardio,wine --methods pca,pyod_knn --csv gaps.csv
     python scripts/compare_adbench.py --results FOLDER --only-compare                 # from the records that are there
 
-Runs go through the runner of `python -m openbench run`; a run whose record exists is passed over, so a stopped sweep
-goes on where it was. A detector that refuses a table is named and passed over. Published figures: results/reference.
+Runs go through the runner of `python -m openbench run`; a run whose record exists is skipped, so a stopped sweep
+goes on where it was. A detector that refuses a table is named and skipped. Published figures: results/reference.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def sweep(tables: list[str], methods: list[str], draws: list[str], results: Path
                 outcome = api.run({**config, "method": node}, setting)
                 ended = f"{outcome.status} {outcome.record.metrics['anomalies']['auroc']:.4f}"
             except OpenbenchError as error:
-                ended = f"passed over: {error}"
+                ended = f"skipped: {error}"
             print(table, draw, method, ended, file=sys.stderr, flush=True)
 
 

@@ -62,6 +62,6 @@ def test_an_ensemble_runs_every_kind_of_method_and_shares_its_members(run):
     assert alone.backbone["digest"] != records["msp"].backbone["digest"]
 
 
-def test_a_method_for_ensembles_is_passed_over_elsewhere(run, capsys):
+def test_a_method_for_ensembles_is_skipped_elsewhere(run, capsys):
     assert run("-m", "method=ensemble,msp", results="other").keys() == {"msp"}
     assert "no layer 'members'" in capsys.readouterr().err

@@ -4,6 +4,8 @@ from omegaconf import DictConfig
 
 from openbench.cli.exits import FAILED, OK
 from openbench.cli.hydra_app import Call, carry_out, launch
+from openbench.cli.job import Done
+from openbench.cli.outcome import FAILED_STATUS
 
 
 def main(argv: list[str]) -> int:
@@ -16,10 +18,10 @@ def job(cfg: DictConfig) -> int:
     return carry_out(cfg, "check", act)
 
 
-def act(call: Call) -> tuple[int, str]:
+def act(call: Call) -> Done:
     """Check, print the report, and fail if it has problems."""
     from openbench.engine import api
 
     report = api.check(call.config, call.runtime, call.say)
     print(report)
-    return (OK, "nothing to report") if report.ok else (FAILED, "the check found problems")
+    return Done(OK, "nothing to report") if report.ok else Done(FAILED, "the check found problems", FAILED_STATUS)

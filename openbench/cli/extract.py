@@ -4,6 +4,7 @@ from omegaconf import DictConfig
 
 from openbench.cli.exits import OK
 from openbench.cli.hydra_app import Call, carry_out, launch
+from openbench.cli.job import Done
 
 
 def main(argv: list[str]) -> int:
@@ -16,7 +17,7 @@ def job(cfg: DictConfig) -> int:
     return carry_out(cfg, "extract", act)
 
 
-def act(call: Call) -> tuple[int, str]:
+def act(call: Call) -> Done:
     """Extract and say how many images went through the network for each split; 0 = all was cached."""
     from openbench.engine import api
 
@@ -25,4 +26,4 @@ def act(call: Call) -> tuple[int, str]:
         print(f"{images:>10,}  {split}")
     line = f"{sum(passes.values()):,} images passed for {len(passes)} splits"
     print(line)
-    return OK, line
+    return Done(OK, line)

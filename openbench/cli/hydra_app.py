@@ -1,6 +1,5 @@
 """Running a command under Hydra: one job or a sweep of them, with exit codes and without Hydra's litter."""
 
-import json
 import os
 import shutil
 import sys
@@ -8,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,18 @@ from typing import Any
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from openbench import paths
 from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
 from openbench.cli.exits import BAD_INPUT, FAILED, OK
 from openbench.cli.explain import Typed, explain
-from openbench.cli.sweep import deferred, paired, parse
+from openbench.cli.job import Done, Job
+from openbench.cli.outcome import FAILED_STATUS, NOT_APPLICABLE, Outcome, Plan, read_outcomes, summary, table
+from openbench.cli.sweep import deferred, jobs, paired, parse, swept_keys
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.overrides import quoted
 
-OUTCOME = "outcome.json"
-PASSED_OVER = "passed over"
 Config = Mapping[str, Any]
 
 
@@ -40,35 +38,18 @@ class Call:
         config: the scientific nodes, plain.
         runtime: the runtime node, plain.
         sweep: whether the job is part of a sweep and should be brief.
+        apart: what tells it from the sweep's other jobs, but for benchmark and method: `seed=1`.
     """
 
     config: Config
     runtime: Config
     sweep: bool
+    apart: str = ""
 
     def say(self, text: str) -> None:
         """Report progress on stderr, unless the runtime says otherwise: stdout holds results only."""
         if self.runtime.get("progress", True):
             print(text, file=sys.stderr, flush=True)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a job ended; written into the job's folder, since a launcher may have run it on another machine.
-
-    Args:
-        job: its number in the sweep.
-        overrides: what set it apart.
-        code: its exit code.
-        message: the error's first line, or what was done.
-        seconds: wall time.
-    """
-
-    job: int
-    overrides: str
-    code: int
-    message: str
-    seconds: float
 
 
 def launch(command: str, argv: list[str], job: Callable[[DictConfig], int], unused: tuple[str, ...] = ()) -> int:
@@ -113,23 +94,45 @@ def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
 def _run_jobs(typed: Typed, flags: list[str], job: Callable[[DictConfig], int], sweep: bool) -> int:
     folder = _scratch(typed)
     place = [f"hydra.sweep.dir={quoted(str(folder))}", f"hydra.run.dir={quoted(str(folder / 'job'))}"]
-    given = typed.overrides
     try:
         if sweep:
-            typed = replace(typed, overrides=paired(typed.overrides, typed.config_dir, folder / "pairs"))
-            given = deferred(typed.overrides)
-        _hydra(typed, [*place, *given, *flags], job)
+            _sweep(typed, [*place, *flags], job, folder)
+        else:
+            _hydra(typed, [*place, *typed.overrides, *flags], job)
     finally:
         outcomes = read_outcomes(folder)
-        sweep = (folder / "multirun.yaml").exists()
         if sweep and outcomes:
-            print(summary(outcomes, folder), file=sys.stderr)
+            _close(outcomes, folder)
         elif not (folder / ".submitit").exists():
             # A single job leaves nothing worth keeping, nor does a sweep that never began; a launcher's logs stay.
             _remove(folder)
     if not outcomes:
         raise ConfigError(f"no job to run — the sweep in {' '.join(typed.overrides)} names nothing that exists")
     return max(outcome.code for outcome in outcomes)
+
+
+def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], folder: Path) -> None:
+    """Carry out a sweep, whose jobs leave their outcomes in its folder.
+
+    Args:
+        typed: what the user typed.
+        rest: further arguments for Hydra.
+        job: as in `launch`.
+        folder: of the sweep.
+    """
+    typed = replace(typed, overrides=paired(typed.overrides, typed.config_dir, folder / "pairs"))
+    swept = tuple(swept_keys(typed.overrides, typed.config_dir))
+    Plan(len(jobs(typed.overrides, typed.config_dir)), swept).write(folder)
+    _hydra(typed, [*deferred(typed.overrides), *rest], job)
+
+
+def _close(outcomes: Sequence[Outcome], folder: Path) -> None:
+    """Print what a sweep made, and how its jobs ended."""
+    from openbench.results.render import to_console
+
+    plan = Plan.read(folder)
+    print(to_console(table(outcomes, plan.swept)), end="", flush=True)
+    print(summary(outcomes, plan, folder), file=sys.stderr, flush=True)
 
 
 def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> None:
@@ -149,53 +152,32 @@ def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> N
             raise explained from error
 
 
-def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], tuple[int, str]]) -> int:
+def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], Done]) -> int:
     """Run the action of one job, report its errors, leave its outcome for the summary, and return its exit code.
 
     A failed job must not end the sweep that it is part of, so nothing is raised but an interrupt.
     """
     hydra_cfg = HydraConfig.get()
-    sweep = hydra_cfg.mode == RunMode.MULTIRUN
-    # Unresolved: an override may itself hold an interpolation.
-    overrides = " ".join(OmegaConf.to_container(hydra_cfg.overrides.task, resolve=False))  # type: ignore[arg-type]
-    number = 0 if OmegaConf.is_missing(hydra_cfg.job, "num") else int(hydra_cfg.job.num)
-    if sweep:
-        print(f"#{number} {overrides}", file=sys.stderr, flush=True)
+    job = Job.of(cfg, hydra_cfg)
+    if not job.due():
+        return OK
+    job.begin()
     start = time.monotonic()
     try:
-        call = Call(scientific(cfg, hydra_cfg.runtime.choices, command), runtime(cfg), sweep)
-        code, message = action(call)
+        config = scientific(cfg, hydra_cfg.runtime.choices, command)
+        done = action(Call(config, runtime(cfg), job.plan is not None, job.apart))
     except NotApplicableError as error:
         # A sweep over every method should not fail because some are made for other networks.
-        code, message = (OK, f"{PASSED_OVER}: {error}") if sweep else (BAD_INPUT, str(error))
-        print(message if sweep else f"error: {error}", file=sys.stderr, flush=True)
+        done = Done(BAD_INPUT if job.plan is None else OK, str(error), NOT_APPLICABLE)
+        job.complain(done)
     except OpenbenchError as error:
-        code, message = BAD_INPUT, str(error)
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        done = Done(BAD_INPUT, str(error), FAILED_STATUS)
+        job.complain(done)
     except Exception as error:
-        code, message = FAILED, f"{type(error).__name__}: {error}"
+        done = Done(FAILED, f"{type(error).__name__}: {error}", FAILED_STATUS)
         traceback.print_exc()
-    outcome = Outcome(number, overrides, code, message, round(time.monotonic() - start, 3))
-    (Path(hydra_cfg.runtime.output_dir) / OUTCOME).write_text(json.dumps(asdict(outcome)), encoding="utf-8")
-    return code
-
-
-def read_outcomes(folder: Path) -> list[Outcome]:
-    """Return the outcomes that jobs left in a folder, in the order of their numbers."""
-    found = [Outcome(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.rglob(OUTCOME)]
-    return sorted(found, key=lambda outcome: outcome.job)
-
-
-def summary(outcomes: list[Outcome], folder: Path) -> str:
-    """Return the closing lines of a sweep: how many jobs ended how, and why those failed that did."""
-    failed = [outcome for outcome in outcomes if outcome.code]
-    passed = [outcome for outcome in outcomes if outcome.message.startswith(PASSED_OVER)]
-    lines = [f"  #{o.job} {o.overrides} — {(o.message.splitlines() or [''])[0]}" for o in passed]
-    lines += [f"  #{o.job} exit {o.code}: {o.overrides} — {(o.message.splitlines() or [''])[0]}" for o in failed]
-    counts = f"{len(outcomes) - len(failed) - len(passed)} done, {len(failed)} failed"
-    counts += f", {len(passed)} passed over" * bool(passed)
-    head = f"sweep: {len(outcomes)} jobs, {counts} ({folder})"
-    return "\n".join([head, *lines])
+    job.end(done, time.monotonic() - start)
+    return done.code
 
 
 def _scratch(typed: Typed) -> Path:

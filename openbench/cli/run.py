@@ -4,6 +4,7 @@ from omegaconf import DictConfig
 
 from openbench.cli.exits import OK
 from openbench.cli.hydra_app import Call, carry_out, launch
+from openbench.cli.job import Done
 
 
 def main(argv: list[str]) -> int:
@@ -16,12 +17,12 @@ def job(cfg: DictConfig) -> int:
     return carry_out(cfg, "run", act)
 
 
-def act(call: Call) -> tuple[int, str]:
+def act(call: Call) -> Done:
     """Run, then print the overview table and where the record is; in a sweep one line instead.
 
     What a reader has to know before the numbers, e.g. that they were not made now, stands above the table.
     """
-    from openbench.cli.tables import headline, print_tables
+    from openbench.cli.tables import group_auroc, headline, print_tables
     from openbench.engine import api
     from openbench.results.views import run_tables
 
@@ -31,8 +32,9 @@ def act(call: Call) -> tuple[int, str]:
     if before:
         print("\n".join(before), flush=True)
     if call.sweep:
-        print(f"{headline(outcome.record)} — {line}", flush=True)
+        print(f"{headline(outcome.record, call.apart)} — {line}", flush=True)
     else:
         print_tables(run_tables(outcome.record))
         print(line)
-    return OK, line
+    names = {"benchmark": outcome.record.benchmark["name"], "method": outcome.record.method["name"]}
+    return Done(OK, line, outcome.status, names, group_auroc(outcome.record))

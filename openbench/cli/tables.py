@@ -8,20 +8,27 @@ from openbench.core.record import ResultRecord
 from openbench.metrics.suite import MetricOptions, SetScores, describe, fixed_thresholds
 from openbench.results.render import render
 from openbench.results.table import Table
-from openbench.results.views import SIDES, VIEWS, run_tables
+from openbench.results.views import GROUPS, SIDES, VIEWS, run_tables
 
 ALL = "all"
 SCORE_VIEWS = tuple(view for view in VIEWS if view not in ("trials", "counts"))  # a file of scores has no others
 
 
-def headline(record: ResultRecord) -> str:
-    """Return one line for a record: what was run, near and far AUROC in percent."""
-    parts = [f"{record.benchmark['name']} {record.method['name']}"]
-    for group in ("near", "far"):
-        value = record.metrics.get(group, {}).get("auroc")
-        if isinstance(value, float | int):
-            parts.append(f"{group} AUROC {100 * value:.2f}")
-    return ", ".join(parts)
+def headline(record: ResultRecord, apart: str = "") -> str:
+    """Return one line for a record: what was run, near and far AUROC in percent.
+
+    Args:
+        record: the run.
+        apart: what tells it from other runs of its benchmark and method, e.g. `seed=1`.
+    """
+    name = " ".join(part for part in (record.benchmark["name"], record.method["name"], apart) if part)
+    return ", ".join([name, *(f"{group} AUROC {100 * value:.2f}" for group, value in group_auroc(record).items())])
+
+
+def group_auroc(record: ResultRecord) -> dict[str, float]:
+    """Return near and far AUROC of a record, as far as it has them."""
+    found = {group: record.metrics.get(group, {}).get("auroc") for group in GROUPS}
+    return {group: value for group, value in found.items() if isinstance(value, float | int)}
 
 
 def print_tables(tables: Sequence[Table], form: str = "console") -> None:

@@ -4,6 +4,7 @@ from omegaconf import DictConfig
 
 from openbench.cli.exits import OK
 from openbench.cli.hydra_app import Call, carry_out, launch
+from openbench.cli.job import Done
 
 
 def main(argv: list[str]) -> int:
@@ -16,7 +17,7 @@ def job(cfg: DictConfig) -> int:
     return carry_out(cfg, "train", act)
 
 
-def act(call: Call) -> tuple[int, str]:
+def act(call: Call) -> Done:
     """Train and say where the checkpoint is."""
     from openbench.engine import api
     from openbench.training.team import team
@@ -25,4 +26,4 @@ def act(call: Call) -> tuple[int, str]:
     line = f"{trained.backbone.name}: {trained.source}"
     if team(call.runtime.get("device", "auto")).leads:
         print(line)
-    return OK, line
+    return Done(OK, line)

@@ -56,7 +56,7 @@ def test_a_failed_job_does_not_stop_the_others(engine, data_error, capsys):
     assert [c["method"]["_name_"] for _, c, _ in engine.asked] == ["knn", "knn", "msp", "msp"]
     err = capsys.readouterr().err
     assert "sweep: 4 jobs, 2 done, 2 failed" in err
-    assert "#1 exit 2: +benchmark=digits method=knn seed=1 — set 'tin' not found" in err
+    assert "failed, exit 2, jobs 1-2: set 'tin' not found" in err
 
 
 def test_the_exit_code_of_a_sweep_is_the_worst(engine, data_error):
@@ -65,12 +65,12 @@ def test_the_exit_code_of_a_sweep_is_the_worst(engine, data_error):
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
 
 
-def test_a_sweep_passes_over_methods_that_are_made_for_other_networks(engine, capsys):
+def test_a_sweep_skips_methods_that_are_made_for_other_networks(engine, capsys):
     engine.broken["knn"] = NotApplicableError("backbone 'tiny' has no layer 'confidence'")
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 0
     err = capsys.readouterr().err
-    assert "sweep: 2 jobs, 1 done, 0 failed, 1 passed over" in err
-    assert "#0 +benchmark=digits method=knn — passed over: backbone 'tiny' has no layer 'confidence'" in err
+    assert "sweep: 2 jobs, 1 done, 0 failed, 1 skipped: not applicable" in err
+    assert "job 1 of 2 (method=knn): skipped: not applicable — backbone 'tiny' has no layer 'confidence'" in err
     assert main(["run", "+benchmark=digits", "method=knn"]) == 2
 
 
