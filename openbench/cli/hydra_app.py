@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, run
 from openbench.cli.exits import BAD_INPUT, FAILED, OK
 from openbench.cli.explain import Typed, explain
 from openbench.cli.job import Done, Job
+from openbench.cli.killed import ONE_AT_A_TIME, after_a_kill
 from openbench.cli.outcome import FAILED_STATUS, NOT_APPLICABLE, Outcome, Plan, read_outcomes, summary, table
 from openbench.cli.sweep import deferred, jobs, paired, parse, swept_keys
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
@@ -112,7 +114,7 @@ def _run_jobs(typed: Typed, flags: list[str], job: Callable[[DictConfig], int], 
 
 
 def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], folder: Path) -> None:
-    """Carry out a sweep, whose jobs leave their outcomes in its folder.
+    """Carry out a sweep, whose jobs leave their outcomes in its folder, until each has one.
 
     Args:
         typed: what the user typed.
@@ -122,8 +124,19 @@ def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], fold
     """
     typed = replace(typed, overrides=paired(typed.overrides, typed.config_dir, folder / "pairs"))
     swept = tuple(swept_keys(typed.overrides, typed.config_dir))
-    Plan(len(jobs(typed.overrides, typed.config_dir)), swept).write(folder)
-    _hydra(typed, [*deferred(typed.overrides), *rest], job)
+    plan = Plan(len(jobs(typed.overrides, typed.config_dir)), swept)
+    given, later, one_at_a_time = deferred(typed.overrides), tuple[int, ...](), tuple[str, ...]()
+    while True:
+        replace(plan, later=later).write(folder)
+        try:
+            # Jobs that have ended before, or that wait, return at once.
+            _hydra(typed, [*given, *one_at_a_time, *rest], job)
+        except BrokenProcessPool as error:
+            later = (*later, *after_a_kill(folder, plan, error))
+            continue
+        if not later:
+            return
+        later, one_at_a_time = (), ONE_AT_A_TIME
 
 
 def _close(outcomes: Sequence[Outcome], folder: Path) -> None:

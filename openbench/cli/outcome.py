@@ -103,10 +103,14 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def outcome_files(folder: Path) -> dict[Path, Outcome]:
+    """Return the outcomes that jobs left in a folder, by their files."""
+    return {file: Outcome(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.rglob(OUTCOME)}
+
+
 def read_outcomes(folder: Path) -> list[Outcome]:
     """Return the outcomes that jobs left in a folder, in the order of their numbers."""
-    found = [Outcome(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.rglob(OUTCOME)]
-    return sorted(found, key=lambda outcome: outcome.job)
+    return sorted(outcome_files(folder).values(), key=lambda outcome: outcome.job)
 
 
 def table(outcomes: Sequence[Outcome], swept: Sequence[str]) -> Table:

@@ -1,0 +1,43 @@
+"""Jobs that kill their process: seed 1 the first time, beside seed 0; seed 2 always. Started by test_killed.py."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from openbench.cli.hydra_app import carry_out, launch
+from openbench.cli.job import Done
+
+
+def act(call):
+    """End well, or be killed; every try leaves a line."""
+    seed, tries = call.config["seed"], Path(os.environ["TRIES"])
+    with tries.open("a") as file:
+        file.write(f"{seed}\n")
+    first = tries.read_text().split().count(str(seed)) == 1
+    if seed in (0, 1) and first:
+        wait(lambda: {"0", "1"} <= set(tries.read_text().split()))  # both run
+        if seed == 0:
+            wait(lambda: False)  # until its process ends with the other
+    if seed == 2 or (seed == 1 and first):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Done(0, "went well", "written")
+
+
+def wait(until):
+    """Wait until something holds, a minute at most."""
+    end = time.monotonic() + 60
+    while not until() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def job(cfg):
+    """Carry out one composed config."""
+    return carry_out(cfg, "run", act)
+
+
+if __name__ == "__main__":
+    import killed_jobs  # by its own name, which the launcher's processes can import
+
+    sys.exit(launch("run", sys.argv[1:], killed_jobs.job))
