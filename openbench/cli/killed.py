@@ -43,10 +43,10 @@ def after_a_kill(folder: Path, plan: Plan, error: Exception) -> tuple[int, ...]:
         return ()
     for file in running:
         file.unlink()
-    titles = ", ".join(plan.title(outcome) for outcome in sorted(running.values(), key=lambda o: o.job))
+    titles = " or ".join(plan.title(outcome) for outcome in sorted(running.values(), key=lambda o: o.job))
     print(
-        f"one of {titles}: {how}, and the others' with it — usually too little memory — the other jobs go on; these "
-        "run again at the end, one at a time",
+        f"{titles}: {how}, and the launcher ended the other processes — usually too little memory — the rest goes on; "
+        "these jobs run again at the end, one at a time",
         file=sys.stderr,
         flush=True,
     )

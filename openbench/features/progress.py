@@ -7,9 +7,13 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 _SECONDS_BETWEEN_LINES = 10.0
+_WIDE = 80  # columns from which on the bar's line has room for the rate
+_SHORTEST = 5  # characters of the bar
+_NUMBERS, _RATE = 31, 16  # of the shortest bar, a count of ImageNet's images and the time left; of the rate
 
 Advance = Callable[[int], None]
 
@@ -18,6 +22,21 @@ class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Images per second of a task."""
         return Text(f"{task.speed:,.0f} images/s" if task.speed else "– images/s")
+
+
+def bars(console: Console) -> Progress:
+    """Return the bar's columns on a console: count and time left as they are, bar and title in the room they leave."""
+    as_it_is, wide = Column(no_wrap=True), console.width >= _WIDE
+    title = Column(no_wrap=True, overflow="ellipsis", max_width=console.width - (_NUMBERS + _RATE * wide))
+    return Progress(
+        TextColumn("{task.description}", table_column=title),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=_SHORTEST)),
+        MofNCompleteColumn(table_column=as_it_is),
+        *([_Rate(table_column=as_it_is)] if wide else []),
+        TimeRemainingColumn(compact=True, table_column=as_it_is),
+        console=console,
+        expand=True,
+    )
 
 
 @contextmanager
@@ -33,8 +52,7 @@ def reporting(title: str, total: int, *, done: int = 0, show: bool = True) -> It
     if not show:
         yield lambda _: None
     elif sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
+        with bars(Console(stderr=True)) as bar:
             task = bar.add_task(title, total=total, completed=done)
             yield lambda count: bar.advance(task, count)
     else:

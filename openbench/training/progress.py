@@ -8,10 +8,13 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from openbench.training.curve import EpochRow
 
 _SECONDS_BETWEEN_LINES = 20.0
+_WIDE = 80  # columns from which on the bar's line has room for the rate
+_SHORTEST = 5  # characters of the bar
 
 
 class Reporter(ABC):
@@ -37,22 +40,37 @@ class Silence(Reporter):
 
 
 class Bar(Reporter):
-    """A rich progress bar over the steps of the whole training."""
+    """A rich progress bar over the steps of the whole training, its title on a line above; it fits 60 columns."""
 
     def __init__(self, progress: Progress, title: str, done: int, total: int) -> None:
         self._progress = progress
-        self._task = progress.add_task(title, total=total, completed=done, state="")
+        self._wide = progress.console.width >= _WIDE
+        progress.console.print(title, highlight=False, markup=False)
+        self._task = progress.add_task("", total=total, completed=done, state="")
         self._accuracy = ""
 
     def steps(self, done: int, loss: float, images_per_second: float) -> None:
         """Move the bar."""
-        state = f"loss {loss:.4f}{self._accuracy}, {images_per_second:,.0f} images/s"
-        self._progress.update(self._task, completed=done, state=state)
+        rate = f", {images_per_second:,.0f} images/s" if self._wide else ""
+        self._progress.update(self._task, completed=done, state=f"loss {loss:.4f}{self._accuracy}{rate}")
 
     def epoch(self, row: EpochRow) -> None:
         """Move the bar, and show the accuracy from now on."""
         self._accuracy = f", val {100 * row.val_accuracy:.2f} %"
         self.steps(row.step, row.loss, row.images_per_second)
+
+
+def bars(console: Console) -> Progress:
+    """Return the bar's columns on a console: count, time left and state, and a bar in the room that they leave."""
+    as_it_is = Column(no_wrap=True)
+    return Progress(
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=_SHORTEST)),
+        MofNCompleteColumn(table_column=as_it_is),
+        TimeRemainingColumn(compact=True, table_column=as_it_is),
+        TextColumn("{task.fields[state]}", table_column=as_it_is),
+        console=console,
+        expand=True,
+    )
 
 
 class Lines(Reporter):
@@ -96,13 +114,7 @@ def reporter(title: str, done: int, total: int, show: bool) -> Iterator[Reporter
     if not show:
         yield Silence()
     elif sys.stderr.isatty():
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-        )
-        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        with bars(Console(stderr=True)) as progress:
             yield Bar(progress, title, done, total)
     else:
         yield Lines(title, done, total)

@@ -1,5 +1,6 @@
 """One pass over a split: rows in order, nothing lost, no number that is not finite."""
 
+import io
 import sys
 from dataclasses import dataclass, replace
 
@@ -8,12 +9,13 @@ import pytest
 import torch
 from feature_toys import Pixels, toy_backbone, toy_split
 from numpy.typing import NDArray
+from rich.console import Console
 
 from openbench.core.request import Field, Perturb, Request
 from openbench.errors import DataError, FieldError
 from openbench.features.columns import Column, extracted_with, pass_for, read_by
 from openbench.features.extract import extract, rest_of
-from openbench.features.progress import reporting
+from openbench.features.progress import bars, reporting
 
 LOGITS, FEATURES = Column(Field.LOGITS), Column(Field.FEATURES)
 
@@ -116,3 +118,19 @@ def test_progress_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
     with reporting("toy", 10, show=False) as advance:
         advance(10)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("title", ["tiny on a (near)", "resnet20_cifar10 on tiny_imagenet (ood_val)"])
+def test_the_bar_has_count_and_time_left_in_one_line_at_any_width(width, title):
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
+    with bars(console) as shown:
+        shown.live.auto_refresh = False
+        shown.add_task(title, total=1_281_167, completed=640_000)
+        lines = console.render_lines(shown.get_renderable(), pad=False)
+    [line] = ["".join(segment.text for segment in line).rstrip() for line in lines]
+    assert len(line) <= width
+    assert "━━━" in line
+    assert "640000/1281167" in line
+    assert line.endswith("--:--")  # the time left
+    assert line.startswith(title[:16])

@@ -6,13 +6,12 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from rich.progress import Progress, TextColumn
 from training_toys import job
 
 from openbench.training import progress
 from openbench.training.curve import EpochRow, as_csv, as_png
 from openbench.training.loop import TrainingSettings, train
-from openbench.training.progress import Bar, reporter
+from openbench.training.progress import Bar, bars, reporter
 
 ROWS = [EpochRow(1, 5, 0.1, 1.5, 0.25, 900.0, 0.3), EpochRow(2, 10, 1 / 3, 0.75, 0.625, 1000.0, 0.2)]
 
@@ -77,14 +76,30 @@ def test_silence_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_bar_shows_the_state_on_a_terminal() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with Progress(TextColumn("{task.completed} {task.fields[state]}"), console=console, auto_refresh=False) as bars:
-        bar = Bar(bars, "train toy", 0, 10)
-        bar.epoch(ROWS[0])
-        bar.steps(7, 0.5, 2000.0)
-        bars.refresh()
-    assert "7 loss 0.5000, val 25.00 %, 2,000 images/s" in console.file.getvalue()
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_bar_has_count_time_left_and_state_in_one_line_at_any_width(width: int) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
+    with bars(console) as shown:
+        shown.live.auto_refresh = False
+        bar = Bar(shown, "train resnet20_cifar on cifar10 with CrossEntropy, seed 0", 0, 39_100)
+        bar.epoch(EpochRow(1, 391, 0.1, 1.4832, 0.4521, 1234.0, 0.3))
+        bar.steps(31_280, 0.2214, 1234.0)
+        lines = console.render_lines(shown.get_renderable(), pad=False)
+    [line] = ["".join(segment.text for segment in line).rstrip() for line in lines]
+    assert len(line) <= width
+    assert "━━━━━" in line
+    assert "31280/39100" in line
+    assert "loss 0.2214, val 45.21 %" in line
+    assert "--:--" in line or "0:0" in line  # the time left
+    assert ("1,234 images/s" in line) == (width >= 80)
+    assert "…" not in line
+
+
+def test_bar_says_above_it_what_is_trained() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with bars(console) as shown:
+        Bar(shown, "train toy [x], seed 0", 0, 10)
+    assert "train toy [x], seed 0" in console.file.getvalue()
 
 
 def test_curve_reads_back_from_csv_as_it_was() -> None:
