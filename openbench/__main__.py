@@ -109,5 +109,14 @@ def _help() -> str:
     )
 
 
+def _leave(code: int) -> None:
+    """End the process with an exit code; after an interrupt at once, where taking torch apart would take seconds."""
+    if code == INTERRUPTED and "torch" in sys.modules:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _leave(main())

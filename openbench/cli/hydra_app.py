@@ -20,11 +20,11 @@ from omegaconf import DictConfig
 
 from openbench import paths
 from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
-from openbench.cli.exits import BAD_INPUT, FAILED, OK
+from openbench.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK
 from openbench.cli.explain import Typed, explain
 from openbench.cli.job import Done, Job
 from openbench.cli.killed import ONE_AT_A_TIME, after_a_kill
-from openbench.cli.outcome import FAILED_STATUS, NOT_APPLICABLE, Outcome, Plan, read_outcomes, summary, table
+from openbench.cli.outcome import FAILED_STATUS, NOT_APPLICABLE, RUNNING, Outcome, Plan, read_outcomes, summary, table
 from openbench.cli.sweep import deferred, jobs, paired, parse, swept_keys
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.overrides import quoted
@@ -101,6 +101,10 @@ def _run_jobs(typed: Typed, flags: list[str], job: Callable[[DictConfig], int], 
             _sweep(typed, [*place, *flags], job, folder)
         else:
             _hydra(typed, [*place, *typed.overrides, *flags], job)
+    except KeyboardInterrupt:
+        if not read_outcomes(folder) or not sweep:
+            raise
+        return INTERRUPTED  # how far it came is said below
     finally:
         outcomes = read_outcomes(folder)
         if sweep and outcomes:
@@ -144,7 +148,8 @@ def _close(outcomes: Sequence[Outcome], folder: Path) -> None:
     from openbench.results.render import to_console
 
     plan = Plan.read(folder)
-    print(to_console(table(outcomes, plan.swept)), end="", flush=True)
+    if any(outcome.status != RUNNING for outcome in outcomes):
+        print(to_console(table(outcomes, plan.swept)), end="", flush=True)
     print(summary(outcomes, plan, folder), file=sys.stderr, flush=True)
 
 

@@ -153,9 +153,8 @@ def summary(outcomes: Sequence[Outcome], plan: Plan, folder: Path) -> str:
         for code, message in dict.fromkeys((o.code, o.message) for o in found):
             numbers = _numbers([o.job + 1 for o in found if (o.code, o.message) == (code, message)])
             lines.append(f"{what}" + f", exit {code}" * bool(code) + f", {numbers}: {message}")
-    lines.append(f"sweep: {plan.jobs} jobs, {', '.join(counts)} ({folder})")
-    if stopped or missing > 0:
-        lines.append("the same command goes on where this one ended")
+    again = "; the same command goes on" if stopped or missing > 0 else ""
+    lines.append(f"sweep: {plan.jobs} jobs, {', '.join(counts)}{again} ({folder})")
     return "\n".join(lines)
 
 

@@ -107,11 +107,27 @@ def test_the_closing_lines_count_what_did_not_run(tmp_path):
     said = summary([outcome(0), outcome(1, "failed"), outcome(2, RUNNING)], Plan(9, ()), tmp_path)
     assert said.splitlines() == [
         "failed, exit 2, job 2: failed it",
-        f"sweep: 9 jobs, 1 done, 1 failed, 1 interrupted, 6 not run ({tmp_path})",
-        "the same command goes on where this one ended",
+        f"sweep: 9 jobs, 1 done, 1 failed, 1 interrupted, 6 not run; the same command goes on ({tmp_path})",
     ]
 
 
 def test_numbers_of_jobs_are_shortened(tmp_path):
     ended = [outcome(i, "failed") for i in (0, 1, 2, 4, 6, 7)]
     assert "failed, exit 2, jobs 1-3, 5, 7-8: failed it" in summary(ended, Plan(8, ()), tmp_path)
+
+
+def test_an_interrupted_sweep_ends_in_what_was_not_run(engine, capsys):
+    engine.broken["msp"] = KeyboardInterrupt()
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1,2"]) == 130
+    shown = capsys.readouterr()
+    last = shown.err.splitlines()[-1]
+    assert last.startswith("sweep: 6 jobs, 3 done, 0 failed, 1 interrupted, 2 not run; the same command goes on (")
+    assert [line.split()[-1] for line in shown.out.splitlines()[-5:] if line] == ["written"] * 3 + ["interrupted"]
+
+
+def test_a_sweep_that_is_interrupted_in_its_first_job_has_no_table(engine, capsys):
+    engine.broken["knn"] = KeyboardInterrupt()
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 130
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "sweep: 2 jobs, 0 done, 0 failed, 1 interrupted, 1 not run" in shown.err
