@@ -179,7 +179,7 @@ def test_blank_lines_are_passed_over_but_counted(tmp_path):
 def test_parquet_counts_rows_from_zero(tmp_path):
     table = frame()
     table.loc[4, "score"] = np.nan
-    with pytest.raises(DataError, match="row 4: score — found 'nan'"):
+    with pytest.raises(DataError, match="row 4: score — found null"):
         read_sets(saved(table, tmp_path, ".parquet"))
 
 

@@ -1,0 +1,292 @@
+"""`evaluate` reads a file of scores exactly as it was written, or ends in one message."""
+
+import datetime
+import decimal
+import gzip
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from openbench.__main__ import main
+from openbench.cli.score_file import read_sets
+from openbench.core.request import Role
+from openbench.core.scores import SplitScores
+from openbench.errors import DataError
+from openbench.results.store import ScoreStore
+
+HEAD = b"score,set,role\n"
+ROWS = b"1,c,id_test\n2,c,id_test\n3,o,near\n"
+LABELLED = b"score,set,role,label,p_0,p_1\n"
+END = b"3,o,near,,,\n"
+
+
+def written(tmp_path, content):
+    file = tmp_path / "scores.csv"
+    file.write_bytes(content)
+    return file
+
+
+def table(tmp_path, **columns):
+    file = tmp_path / "scores.parquet"
+    plain = {"score": pa.array([1.0, 2.0, 3.0]), "set": ["c", "c", "o"], "role": ["id_test", "id_test", "near"]}
+    pq.write_table(pa.table(plain | columns), file)
+    return file
+
+
+def auroc(file, name="o"):
+    out = file.with_suffix(".json")
+    assert main(["evaluate", str(file), "--replicates", "0", "--correction", "simes", "--json", str(out)]) == 0
+    return json.loads(out.read_text())[name]["auroc"]
+
+
+def refusal(file, capsys):
+    """The one message with which `evaluate` ends."""
+    assert main(["evaluate", str(file)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line.removeprefix("error: ")
+
+
+DAMAGED = {
+    "a field more in every row": (HEAD + ROWS.replace(b"\n", b",9\n"), "line 2: found 4 fields — allowed: 3, as in"),
+    "a field more in one row": (HEAD + ROWS + b"4,o,near,1\n", "line 5: found 4 fields — allowed: 3"),
+    "a field fewer in every row": (b"score,set,role,label\n" + ROWS, "line 2: found 3 fields — allowed: 4"),
+    "a field fewer in one row": (HEAD + ROWS + b"\n4,o\n", "line 6: found 2 fields — allowed: 3"),
+    "no set": (HEAD + ROWS + b"4,,near\n", "line 5: set — found '' — allowed: a name in every row"),
+    "no role": (HEAD + ROWS + b"4,o,\n", "line 5: role — found '' — allowed: id_test"),
+    "no score": (HEAD + ROWS + b",o,near\n", "line 5: score — found '' — allowed: a number"),
+    "after quoted newlines": (b"a," + HEAD + b'"x\n\ny",1,c,id_test\nz,,o,near\n', "line 5: score — found ''"),
+    "nan": (HEAD + ROWS + b"nan,o,near\n", "line 5: score — found 'nan'"),
+    "true": (HEAD + ROWS + b"True,o,near\n", "line 5: score — found 'True'"),
+    "complex": (HEAD + ROWS + b"1+2j,o,near\n", "line 5: score — found '1+2j'"),
+    "date": (HEAD + ROWS + b"2024-01-01,o,near\n", "line 5: score — found '2024-01-01'"),
+    "beyond float64": (HEAD + ROWS + b"1e400,o,near\n", "line 5: score — found '1e400' — allowed: a number that a"),
+    "semicolons": ((HEAD + ROWS).replace(b",", b";"), "found columns separated by ';' — allowed: commas"),
+    "tabs": ((HEAD + ROWS).replace(b",", b"\t"), r"found columns separated by '\t'"),
+    "open quote": (HEAD + b'1,"c,id_test\n2,o,near\n', "a quote is not closed — found an odd number of quotes, 1"),
+    "name of two lines": (HEAD + ROWS + b'4,"o,near\n5,o",near\n', r"line 5: set — found 'o,near\n5,o'"),
+    "role of two lines": (HEAD + ROWS + b'4,o,"near\n"\n', r"line 5: role 'near\n' not found; did you mean 'near'?"),
+    "score of two lines": (HEAD + ROWS + b'"4\r5",o,near\n', r"line 5: score — found '4\r5' — allowed: a number"),
+    "column of two lines": (
+        b'"\nscore",set,role\n1,c,near\n',
+        r"no column 'score'; did you mean '\nscore'? — found: \n",
+    ),
+    "nul byte": (HEAD + ROWS + b"4,o\0,near\n", "line 5: found a NUL byte"),
+    "latin-1": (HEAD + ROWS + b"4,\xe9,near\n", "line 5: invalid continuation byte — allowed: UTF-8"),
+    "cut utf-8": (HEAD + ROWS + b"4,\xc3", "line 5: unexpected end of data — allowed: UTF-8"),
+    "utf-16": ((HEAD + ROWS).decode().encode("utf-16"), "is UTF-16 text — allowed: UTF-8 text with commas"),
+    "gzip": (gzip.compress(HEAD + ROWS), "is compressed with gzip — allowed: UTF-8 text with commas"),
+    "parquet": (b"PAR1....", "is a parquet file"),
+    "empty": (b"", "is empty — a header and one row"),
+    "only newlines": (b"\n\r\n", "is empty — a header and one row"),
+    "only a header": (HEAD.strip(), "has no rows"),
+    "doubled column": (b"score,set,role,score\n1,c,id_test,2\n", "has the column 'score' 2 times"),
+    "padded column": (b"score, set,role\n", "has no column 'set'; did you mean ' set'?"),
+    "column twice by number": (LABELLED.replace(b"p_1", b"p_00"), "without a gap — found p_0, p_00"),
+    "negative probability": (LABELLED + b"1,c,id_test,0,-.4,1.4\n" + END, "line 2: p_0 — found '-.4' — allowed: a pr"),
+    "large probability": (LABELLED + b"1,c,id_test,0,.0,1.4\n" + END, "line 2: p_1 — found '1.4'"),
+    "nan probability": (LABELLED + b"1,c,id_test,0,nan,1\n" + END, "line 2: p_0 — found 'nan'"),
+    "sum": (LABELLED + b"1,c,id_test,0,.4,.9\n" + END, "line 2: p_0 … p_1 — found a sum of 1.3 — allowed: class prob"),
+    "half a label": (LABELLED + b"1,c,id_test,0.5,.4,.6\n" + END, "line 2: label — found '0.5' — allowed: a class i"),
+    "label beyond": (LABELLED + b"1,c,id_test,2,.4,.6\n" + END, "line 2: label — found '2' — allowed: a class index f"),
+    "label in words": (LABELLED + b"1,c,id_test,True,.4,.6\n" + END, "line 2: label — found 'True'"),
+    "correct in words": (
+        b"score,set,role,correct\n1,c,id_test,True\n2,c,id_test,no\n3,o,near,\n",
+        "line 3: correct — f",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_csv_file_that_cannot_be_read_as_written_is_refused(tmp_path, capsys, case):
+    content, expected = DAMAGED[case]
+    assert expected in refusal(written(tmp_path, content), capsys)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        HEAD + ROWS,
+        b"\xef\xbb\xbf" + HEAD + ROWS,
+        (HEAD + ROWS).replace(b"\n", b"\r\n"),
+        (HEAD + ROWS).replace(b"\n", b"\r"),
+        (HEAD + ROWS).replace(b"\n", b"\n\n"),
+        HEAD + ROWS + b",,\n,,\n",
+        HEAD + ROWS.strip(),
+        b'"score","set","role"\n"1","c","id_test"\n" 2","c","id_test"\n"+3e0","o","near"\n',
+        b'"the ""note""",score,set,role\n"x, y\nz",1,c,id_test\n,2,c,id_test\n,3,o,near\n',
+    ],
+)
+def test_every_way_of_writing_the_same_csv_gives_the_same_rows(tmp_path, content):
+    found = read_sets(written(tmp_path, content))
+    assert [(s.name, s.role, s.scores.tolist()) for s in found] == [("c", "id_test", [1, 2]), ("o", "near", [3])]
+
+
+DATES = pa.array([datetime.date(2024, 1, day) for day in (1, 2, 3)])
+TYPES = {
+    "boolean": (pa.array([True, False, True]), "bool"),
+    "date": (DATES, "date32[day]"),
+    "time": (pa.array([1, None, 3], pa.timestamp("ns")).fill_null(2), "timestamp[ns]"),
+    "bytes": (pa.array([b"1", b"2", b"3"]), "binary"),
+    "list": (pa.array([[1.0], [2.0], [3.0]]), "list<element: double>"),
+    "struct": (pa.array([{"x": 1.0}] * 3), "struct<x: double>"),
+}
+
+
+@pytest.mark.parametrize("case", TYPES)
+def test_a_parquet_column_of_another_type_is_not_a_score(tmp_path, capsys, case):
+    column, kind = TYPES[case]
+    assert f"column 'score' has the type {kind} — allowed: a number" in refusal(table(tmp_path, score=column), capsys)
+
+
+NULLS = {
+    "score": (pa.array([1.0, None, 3.0]), "row 1: score — found null — allowed: a number"),
+    "set": (pa.array(["c", None, "o"]), "row 1: set — found null — allowed: a name in every row"),
+    "role": (pa.array(["id_test", None, "near"]), "row 1: role — found null — allowed: id_test, id_val"),
+}
+
+
+@pytest.mark.parametrize("column", NULLS)
+def test_a_row_with_a_null_is_refused_and_not_left_out(tmp_path, capsys, column):
+    values, expected = NULLS[column]
+    assert expected in refusal(table(tmp_path, **{column: values}), capsys)
+    if column == "score":
+        assert "row 1: score — found 'nan'" in refusal(table(tmp_path, score=pa.array([1.0, np.nan, 3.0])), capsys)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1, 2, 3], pa.int8()),
+        pa.array(np.float16([1, 2, 3])),
+        pa.array(["1", "2", "3"], pa.large_string()),
+        pa.array(["1", "2", "3"], pa.string_view()),
+        pa.array([1.0, 2.0, 3.0]).dictionary_encode(),
+        pa.array([decimal.Decimal(1), decimal.Decimal("2.000"), decimal.Decimal(3)]),
+    ],
+)
+def test_every_type_of_number_is_read(tmp_path, column):
+    assert [s.scores.tolist() for s in read_sets(table(tmp_path, score=column))] == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("wrong", ["False", "false", "FALSE", "0", "0.0", "0.000000"])
+@pytest.mark.parametrize("right", ["True", "true", "TRUE", "1", "1.0"])
+def test_correctness_in_words_means_what_it_says(tmp_path, wrong, right):
+    file = written(tmp_path, f"score,set,role,correct\n1,c,id_test,{wrong}\n2,c,id_test,{right}\n3,o,near,\n".encode())
+    assert read_sets(file)[0].correct.tolist() == [0, 1]
+    file = table(tmp_path, correct=pa.array([wrong, right, None]))
+    assert read_sets(file)[0].correct.tolist() == [0, 1]
+
+
+def test_correctness_as_booleans_of_parquet(tmp_path):
+    assert read_sets(table(tmp_path, correct=pa.array([False, True, None])))[0].correct.tolist() == [0, 1]
+
+
+LARGE = 2**53
+
+
+@pytest.mark.parametrize(("step", "allowed"), [(1, False), (2, True)])
+def test_whole_numbers_keep_their_order_or_are_refused(tmp_path, capsys, step, allowed):
+    values = [LARGE, LARGE, LARGE + step]
+    rows = [f"{v},{s},{r}" for v, s, r in zip(values, "cco", ("id_test", "id_test", "near"), strict=True)]
+    for file in (
+        table(tmp_path, score=pa.array(values)),
+        table(tmp_path, score=pa.array([LARGE, LARGE, LARGE + step], pa.uint64())),
+        table(tmp_path, score=pa.array([decimal.Decimal(v) for v in values])),
+        written(tmp_path, HEAD + "\n".join(rows).encode()),
+    ):
+        if allowed:
+            assert auroc(file) == 1.0
+        else:
+            assert f"score — found '{LARGE + 1}' — allowed: scores that float64 tells apart; {LARGE}" in refusal(
+                file, capsys
+            )
+
+
+def test_decimals_that_float64_does_not_tell_apart_are_ties(tmp_path):
+    content = b"0.10000000000000000001,c,id_test\n0.10000000000000000002,o,near\n"
+    assert auroc(written(tmp_path, HEAD + content)) == 0.5
+
+
+def test_the_same_row_twice_is_two_images(tmp_path):
+    assert [len(s.scores) for s in read_sets(written(tmp_path, HEAD + ROWS + ROWS))] == [4, 2]
+
+
+def test_a_folder_does_not_become_a_column(tmp_path):
+    folder = tmp_path / "set=x" / "role=far"
+    folder.mkdir(parents=True)
+    assert [s.name for s in read_sets(table(folder))] == ["c", "o"]
+
+
+def test_what_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_path, capsys):
+    pipe, loop, folder = (tmp_path / name for name in ("pipe.csv", "loop.parquet", "folder.csv"))
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    folder.mkdir()
+    assert "found a pipe or a device — allowed: a regular file" in refusal(pipe, capsys)
+    assert "cannot be opened — Too many levels of symbolic links" in refusal(loop, capsys)
+    assert "found a directory — allowed: a regular file" in refusal(folder, capsys)
+    assert "cannot be opened — File name too long" in refusal(tmp_path / ("a" * 300 + ".csv"), capsys)
+
+
+def run_scores(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def split(name, role, n):
+        labels = rng.integers(0, 4, n) if role.is_id else np.full(n, -1)
+        return SplitScores(name, role, rng.normal(size=n).astype(np.float32), labels, rng.integers(0, 4, n))
+
+    sets = [split("c", Role.ID_TEST, 20), split("a", Role.NEAR, 12), split("b", Role.FAR, 9)]
+    return ScoreStore(tmp_path).write("0123456789abcdef", sets)
+
+
+def content_of(file):
+    return [
+        (s.name, s.role, s.scores.tobytes(), *(None if x is None else x.tobytes() for x in (s.correct, s.labels)))
+        for s in read_sets(file)
+    ]
+
+
+def test_a_flipped_bit_in_the_scores_of_a_run_never_gives_another_number(tmp_path):
+    file = run_scores(tmp_path)
+    kept, raw, refused = content_of(file), file.read_bytes(), 0
+    damaged = tmp_path / "damaged.parquet"
+    for position in range(0, len(raw), 3):
+        content = bytearray(raw)
+        content[position] ^= 1 << (position * 5 % 8)
+        damaged.write_bytes(content)
+        try:
+            assert content_of(damaged) == kept, position
+        except DataError:
+            refused += 1
+    assert refused > len(raw) // 6
+
+
+def test_counts_and_names_that_the_footer_lost_are_missed(tmp_path, capsys):
+    raw = bytearray(run_scores(tmp_path).read_bytes())
+    at = raw.rindex(b"\x18\x06run_id") - 18  # the row group's number of rows stands a little before the metadata
+    hits = 0
+    for position in range(at, at + 18):
+        for bit in range(8):
+            content = bytearray(raw)
+            content[position] ^= 1 << bit
+            damaged = tmp_path / "damaged.parquet"
+            damaged.write_bytes(content)
+            hits += main(["evaluate", str(damaged), "--replicates", "0", "--correction", "simes"]) == 2
+            hits += "counts of rows in its footer disagree" in capsys.readouterr().err
+    assert hits > 3
+    renamed = bytes(raw).replace(b"\x05label", b"\x05mabel")
+    damaged.write_bytes(renamed)
+    assert "the scores of a run have the columns" in refusal(damaged, capsys)
+
+
+def test_a_torn_parquet_file_is_refused(tmp_path, capsys):
+    raw, torn = run_scores(tmp_path).read_bytes(), tmp_path / "torn.parquet"
+    for length in (0, 3, 4, 11, len(raw) // 2, len(raw) - 1):
+        torn.write_bytes(raw[:length])
+        assert "cannot be read as parquet" in refusal(torn, capsys)
