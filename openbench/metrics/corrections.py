@@ -15,6 +15,7 @@ from openbench.metrics.curve import Floats, check_rate
 
 _VERSION = 3  # part of the file name on disk: raise it when a table changes
 _SMALL = 1000  # beyond this size a level is first calibrated at n/8, where that is 20 times cheaper
+_LARGE, _LOOSE = 100_000, 1e-2  # above this size a share of δ is left unspent for the sake of fewer trials
 _FINE = 2e-4  # share of δ left unspent up to 8·_SMALL, whose levels are the first guesses for larger sizes
 
 
@@ -120,8 +121,10 @@ def _level(family: Callable[[int], Callable[[float], Floats]], n: int, delta: fl
     # 1/(log n · (log log n)^1.2), a little faster for small δ, all found by fitting calibrated levels up to n = 45,000.
     logs = np.log([n // 8, n])
     local = float(np.divide(*(logs * np.log(logs) ** 1.2))) * (1 + 0.0013 * float(np.log(delta)))
-    drift = 0.9985 if family is _shared_level else local
-    return calibrate(family(n), delta, drift * start, *((_FINE,) if n <= 8 * _SMALL else ()))
+    shared = 0.9985 if n <= _LARGE else 1.009
+    drift = shared if family is _shared_level else local
+    close = (_FINE,) if n <= 8 * _SMALL else (_LOOSE,) if n > _LARGE else ()
+    return calibrate(family(n), delta, drift * start, *close)
 
 
 def _published(n: int, delta: float) -> Floats:

@@ -1,9 +1,10 @@
 """The exact probability that the order statistics of uniforms stay below a boundary, and boundaries of a given one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
+from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import gammaln
 
 from openbench.errors import MetricError
@@ -12,6 +13,9 @@ from openbench.metrics.curve import Floats
 _BLOCK = 1024  # steps whose Poisson kernels are tabulated together
 _UNROLLED = 11
 _SPREAD = 7.0  # standard deviations of the count kept above its mean; what is beyond (≈ 1e-12) counts as a crossing
+_STEPPED = 100_000  # up to this size every count takes every step
+_RUN, _SPLIT, _SHORT = 2048, 8, 32  # steps of the longest run, shorter runs that it is cut into, steps taken singly
+_FAR = 8.0  # standard deviations of a Poisson kernel kept on either side
 _CLOSE = 2e-3  # share of δ that a calibrated boundary may leave unspent
 _MAX_STEPS = 60
 
@@ -22,8 +26,8 @@ def crossing_probability(bounds: Floats) -> float:
     The event "no crossing" says that the empirical count N(b_i) is at least i at every i. Counts of a Poisson process
     of rate n have independent increments, so their distribution is carried from b_i to b_{i+1} by a convolution with a
     Poisson kernel, dropping the mass that has fallen behind; conditioning on N(1) = n gives back the uniforms. Only a
-    window of O(√n) counts carries mass, hence O(n^1.5) operations; the truncation errs towards a crossing, by less
-    than 1e-9.
+    window of O(√n) counts carries mass, hence O(n^1.5) operations, and for large n, where counts far from the boundary
+    are carried over many steps at once, O(n log² n). The truncation errs towards a crossing, by less than 1e-9.
 
     Args:
         bounds: (n,) non-decreasing b_1 ≤ … ≤ b_n; values ≥ 1 never bind.
@@ -43,6 +47,9 @@ def crossing_probability(bounds: Floats) -> float:
     n, binding = b.size, int(np.searchsorted(b, 1.0))
     if binding == 0:
         return 0.0
+    if n > _STEPPED:
+        mass, first = _carried(n, b[:binding])
+        return _crossed(mass, first, n, b[binding - 1])
     mass, first = np.ones(1), 0  # mass[j] = P(no crossing so far, N(b_i) = first + j)
     reach = np.minimum(n, np.ceil(n * b + _SPREAD * np.sqrt(n * b * (1 - np.minimum(b, 1))) + 12)).astype(np.int64)
     rates = n * np.diff(b[:binding], prepend=0.0)
@@ -54,10 +61,75 @@ def crossing_probability(bounds: Floats) -> float:
             first = i + 1
             if mass.size == 0:
                 return 1.0
-    rest = n * (1.0 - b[binding - 1])
+    return _crossed(mass, first, n, b[binding - 1])
+
+
+def _crossed(mass: Floats, first: int, n: int, last: float) -> float:
+    """Return the crossing probability from the mass at the last binding bound, conditioned on N(1) = n."""
+    rest = n * (1.0 - last)
     missing = n - first - np.arange(mass.size)
     to_end = np.exp(missing * np.log(rest) - rest - gammaln(missing + 1) + n - n * np.log(n) + gammaln(n + 1))
     return float(min(1.0, max(0.0, 1.0 - np.dot(mass, to_end))))
+
+
+def _carried(n: int, b: Floats) -> tuple[Floats, int]:
+    """Return the mass at the last of the binding bounds b, and its first count, in O(n log² n) operations.
+
+    Over k steps only counts less than k above the boundary can fall behind it: those alone take the k steps, in
+    shorter runs of which the same is true; all others are carried over the k steps by one convolution.
+    """
+    times, mass = n * np.append(0.0, b), np.ones(1)
+    reach = np.minimum(n, np.ceil(times + _SPREAD * np.sqrt(times * (1 - np.append(0.0, b))) + 12)).astype(np.int64)
+    for start in range(0, b.size, _RUN):
+        run = times[start : start + _RUN + 1]
+        kernels, lengths = _poisson_kernels(np.diff(run))
+        steps = [kernel[:length] for kernel, length in zip(kernels, lengths.tolist(), strict=True)]
+        stop = start + len(steps)
+        mass = _run(mass, steps, run) if start else _stepped(mass, steps, int(reach[stop]) + 1)
+        mass = mass[: max(0, reach[stop] + 1 - stop)]
+    return mass, b.size
+
+
+def _stepped(mass: Floats, steps: Sequence[Floats], most: int) -> Floats:
+    """Return the mass after every step is taken by all counts; at each the lowest falls behind, and `most` are kept."""
+    for kernel in steps:
+        if not mass.size:
+            break
+        mass = np.convolve(mass, kernel)[1:most]
+    return mass
+
+
+def _run(mass: Floats, steps: Sequence[Floats], times: Floats) -> Floats:
+    """Return the mass after steps from times[0] to times[-1]; mass[0] is that of the lowest count still allowed."""
+    k, rate = len(steps), float(times[-1] - times[0])
+    low, free = mass[:k], mass[k:]
+    if k <= _SHORT:
+        low = _stepped(low, steps, int(rate + _FAR * np.sqrt(rate)) + 2 * k + 12)
+    else:
+        step = -(-k // _SPLIT)
+        for at in range(0, k, step):
+            low = _run(low, steps[at : at + step], times[at : at + step + 1])
+    if not free.size:
+        return low
+    moved = _spread_out(free, rate)
+    if moved.size < low.size:
+        moved = np.append(moved, np.zeros(low.size - moved.size))
+    moved[: low.size] += low
+    return moved
+
+
+def _spread_out(mass: Floats, rate: float) -> Floats:
+    """Return the mass after a Poisson number of events, by FFT where that is faster."""
+    low, high = max(0, int(rate - _FAR * np.sqrt(rate) - 9)), int(rate + _FAR * np.sqrt(rate) + 12)
+    count = np.arange(low, high)
+    kernel = np.exp(count * np.log(rate) - rate - gammaln(count + 1.0)) if rate > 0 else np.equal(count, 0.0)
+    moved = np.zeros(mass.size + high - 1)
+    if min(mass.size, kernel.size) < 96:
+        moved[low:] = np.convolve(mass, kernel)
+    else:
+        padded = next_fast_len(moved.size - low, real=True)
+        moved[low:] = irfft(rfft(mass, padded) * rfft(kernel, padded), padded)[: moved.size - low]
+    return moved
 
 
 def _blocks(steps: int) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import beta
 
 from openbench.errors import MetricError
-from openbench.metrics import corrections
+from openbench.metrics import corrections, crossing
 from openbench.metrics.corrections import CORRECTIONS, asymptotic_constant, correction_table
 from openbench.metrics.crossing import crossing_probability
 
@@ -79,6 +79,13 @@ def test_finite_sample_corrections_spend_at_most_delta_exactly(n, delta, correct
 @pytest.mark.parametrize("correction", ["simes", "monte_carlo", "equal_local_level"])
 def test_calibrated_corrections_waste_nothing(n, delta, correction):
     assert crossing_probability(correction_table(n, delta, correction)[:-1]) >= 0.998 * delta
+
+
+@pytest.mark.slow
+def test_a_large_set_spends_at_most_delta_counted_in_single_steps(monkeypatch):
+    table = correction_table(120_000, 0.05)
+    monkeypatch.setattr(crossing, "_STEPPED", 10**9)
+    assert 0.99 * 0.05 <= crossing_probability(table[:-1]) <= 0.05
 
 
 def test_the_asymptotic_correction_undercovers_at_small_delta():

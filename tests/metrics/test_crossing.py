@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import binom, ksone
 
 from openbench.errors import MetricError
+from openbench.metrics import crossing
 from openbench.metrics.crossing import calibrate, crossing_probability
 
 
@@ -48,6 +49,30 @@ def test_any_boundary_agrees_with_the_binomial_recursion(n, seed):
 def test_parallel_boundary_has_the_one_sided_kolmogorov_smirnov_tail(n, c):
     d = c / np.sqrt(n)
     assert crossing_probability(kolmogorov(n, d)) == pytest.approx(ksone.sf(d, n), abs=1e-8)
+
+
+@pytest.mark.parametrize("n", [100_001])
+@pytest.mark.parametrize("c", [0.4, 1.2])
+def test_carrying_many_steps_at_once_keeps_the_kolmogorov_smirnov_tail(n, c):
+    d = c / np.sqrt(n)
+    assert crossing_probability(kolmogorov(n, d)) == pytest.approx(ksone.sf(d, n), abs=1e-8)
+
+
+@pytest.mark.parametrize("n", [1, 100, 2048, 2049, 5000, 20_000])
+def test_carrying_many_steps_at_once_agrees_with_single_steps(n, monkeypatch):
+    i = np.arange(1, n + 1)
+    curved = np.maximum.accumulate(np.minimum(1, i / n + 2.5 * np.sqrt(i * (n - i)) / n**1.5 + 1 / n))
+    uneven = np.minimum(1, np.ceil(i / 40) * 40 / n + 1 / np.sqrt(n))  # rates of 0, then of 40
+    for bounds in (curved, uneven):
+        single = crossing_probability(bounds)
+        with monkeypatch.context() as patched:
+            patched.setattr(crossing, "_STEPPED", 0)
+            assert crossing_probability(bounds) == pytest.approx(single, abs=1e-9)
+
+
+def test_bounds_of_zero_are_always_crossed_in_large_sets_too():
+    assert crossing_probability(np.zeros(100_001)) == 1.0
+    assert crossing_probability(np.ones(100_001)) == 0.0
 
 
 @pytest.mark.parametrize("n", [1, 4, 37, 250])
