@@ -4,7 +4,7 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,17 @@ from openbench.cli.exits import OK
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
 from openbench.errors import OpenbenchError
-from openbench.metrics.suite import MetricOptions, describe, evaluate
+from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
 from openbench.results.conventions import explained
 from openbench.results.plain import dumps
 from openbench.results.render import FORMATS
 
+_LARGE = 1_000_000  # scores from which on the computation is announced
+
 _EPILOG = """\
 columns: score (larger = more OOD), set, role (id_test, id_val, csid, ood_val, near, far); optionally correct (0/1),
-label, prediction, p_0 … p_{c-1}. Lists are separated by commas.
+label, prediction, p_0 … p_{c-1}. Decimals that share a float64 are ties; whole numbers that do are refused.
+Lists are separated by commas.
 
   python -m openbench evaluate scores.csv
   python -m openbench evaluate scores.parquet --json metrics.json
@@ -34,6 +37,7 @@ def main(argv: list[str]) -> int:
     chosen = {f.name: getattr(arguments, f.name) for f in fields(MetricOptions)}
     options = MetricOptions(**{name: value for name, value in chosen.items() if value is not None})
     sets = read_sets(arguments.scores)
+    _announce(sets)
     values = evaluate(sets, options)
     tables = tables_of_scores(arguments.scores.name, sets, values, options, arguments.view)
     if not tables:
@@ -45,6 +49,19 @@ def main(argv: list[str]) -> int:
         write_json(values, arguments.json)
         print(f"written {arguments.json}", file=sys.stderr)
     return OK
+
+
+def _announce(sets: Sequence[SetScores]) -> None:
+    """Say on stderr what is computed where that takes longer than a few seconds."""
+    total = sum(len(s.scores) for s in sets)
+    if total < _LARGE:
+        return
+    print(
+        f"{total:,} scores in {len(sets)} sets read; computing the metrics, up to {math.ceil(total * 6e-6)} s on a "
+        "free processor",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def write_json(values: Mapping[str, Mapping[str, float | int | str]], path: Path) -> None:

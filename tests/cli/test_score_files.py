@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from openbench.__main__ import main
+from openbench.cli import evaluate
 from openbench.cli.score_file import read_sets
 from openbench.core.request import Role
 from openbench.core.scores import SplitScores
@@ -290,3 +291,28 @@ def test_a_torn_parquet_file_is_refused(tmp_path, capsys):
     for length in (0, 3, 4, 11, len(raw) // 2, len(raw) - 1):
         torn.write_bytes(raw[:length])
         assert "cannot be read as parquet" in refusal(torn, capsys)
+
+
+def test_a_long_computation_is_announced_on_stderr(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate, "_LARGE", 6)
+    assert auroc(written(tmp_path, HEAD + ROWS)) == 1.0
+    assert "scores in" not in capsys.readouterr().err
+    assert auroc(written(tmp_path, HEAD + ROWS + ROWS)) == 1.0
+    assert "6 scores in 2 sets read; computing the metrics, up to 1 s" in capsys.readouterr().err
+
+
+def test_a_million_rows_are_read_in_seconds_and_little_memory(tmp_path, processor_seconds):
+    n = 1_000_000
+    file = table(
+        tmp_path,
+        score=pa.array(np.random.default_rng(0).normal(size=n)),
+        set=pa.array(np.repeat(["c", "o"], n // 2)),
+        role=pa.array(np.repeat(["id_test", "near"], n // 2)),
+    )
+    program = (
+        "import resource, sys; from pathlib import Path; from openbench.cli.score_file import read_sets; "
+        "print(len(read_sets(Path(sys.argv[1]))), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    seconds, printed = processor_seconds("-c", program, str(file))
+    sets, kib = map(int, printed.split())
+    assert (sets, seconds < 5, kib < 600_000) == (2, True, True), (seconds, kib)
