@@ -190,7 +190,7 @@ def check_one_class(benchmark: Benchmark, backbone: Backbone, method: Method, na
 def name_of(node: Config) -> str:
     """The name that users type for a group node: the config file's, else the target's module."""
     named = node.get(NAME)
-    return str(named) if named else str(node.get(TARGET, "?")).split(".")[-2]
+    return str(named) if named else str(node.get(TARGET, "?")).split(".")[-2:][0]
 
 
 def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbone:

@@ -1,0 +1,64 @@
+"""What stands between a plain config and a run: names, backbones for one class, options."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from openbench.core.preprocess import Preprocess
+from openbench.engine import api
+from openbench.errors import ConfigError
+from openbench.metrics.suite import MetricOptions
+
+IDENTITY = {"_target_": "openbench.backbones.identity.Identity", "name": "identity"}
+RESNET = {"_target_": "openbench.backbones.cifar.resnet", "name": "tiny", "model": "resnet8"}
+MSP = {"_target_": "openbench.methods.msp.MSP"}
+
+
+def benchmark(*classes, columns=None):
+    return SimpleNamespace(name="toy", classes=classes, columns=columns, preprocess=Preprocess(8, 8))
+
+
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [
+        ({"_target_": "openbench.methods.knn.KNN"}, "knn"),
+        ({"_target_": "plugin.Fast"}, "plugin"),
+        ({"_target_": "a.b.c.d.plugin.Fast"}, "plugin"),
+        ({"_target_": "openbench.methods.knn.KNN", "_name_": "nearest"}, "nearest"),
+        ({"_target_": "Fast"}, "Fast"),
+        ({}, "?"),
+    ],
+)
+def test_a_node_is_called_by_its_file_or_else_by_the_module_of_its_target(node, name):
+    assert api.name_of(node) == name
+
+
+def test_a_single_class_goes_with_the_identity():
+    backbone = api._backbone({"backbone": IDENTITY}, benchmark("normal", columns=3), None)
+    assert (backbone.feature_dim, backbone.classifies) == (3, False)
+    with pytest.raises(ConfigError, match="is no classifier — benchmark 'toy' has 2 class"):
+        api._backbone({"backbone": IDENTITY}, benchmark("a", "b", columns=3), None)
+
+
+def test_several_classes_go_with_a_classifier():
+    backbone = api._backbone({"backbone": RESNET}, benchmark("a", "b"), None)
+    assert (backbone.num_classes, backbone.classifies) == (2, True)
+    with pytest.raises(ConfigError, match="tells classes apart — benchmark 'toy' has 1 class"):
+        api._backbone({"backbone": RESNET}, benchmark("a"), None)
+
+
+def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
+    backbone = SimpleNamespace(classifies=True, layers=())
+    monkeypatch.setattr(api, "build_benchmark", lambda node: benchmark("a", "b"))
+    monkeypatch.setattr(api, "ready_backbone", lambda *arguments: (backbone, None))
+    monkeypatch.setattr(api, "run_spec", lambda spec, setting, say: spec)
+    config = {
+        "benchmark": {},
+        "method": MSP,
+        "tune": {"strategy": "none"},
+        "metrics": {"delta": 0.2, "replicates": 7, "families": ["ranking"]},
+    }
+    spec = api.run(config, {"results": tmp_path / "results", "cache": tmp_path / "cache"})
+    assert spec.metrics == MetricOptions(delta=0.2, replicates=7, families=["ranking"])
+    assert (spec.metrics.delta, spec.metrics.replicates, spec.tuning.strategy) == (0.2, 7, "none")
+    assert spec.method_name == "msp"
