@@ -195,3 +195,20 @@ def test_maps_are_read_before_a_later_layer_overwrites_them() -> None:
         net(x)
     torch.testing.assert_close(tapped.maps["stage1"], net[0](x).detach())
     assert (tapped.maps["stage1"] < 0).any()
+
+
+@pytest.mark.parametrize("make", [torchvision_model, timm_model])
+def test_own_weights_take_the_place_of_released_ones_and_do_not_join_them(make, tmp_path: Path) -> None:
+    model, released = {
+        torchvision_model: ("mobilenet_v3_small", {"weights": "IMAGENET1K_V1"}),
+        timm_model: ("mobilenetv3_small_050", {"pretrained": True}),
+    }[make]
+    settings = {"num_classes": 3, "preprocess": SMALL}
+    state = make("own", model, **settings).initialise(5).module().state_dict()
+    torch.save(state, tmp_path / "own.pt")
+    loaded = make("own", model, checkpoint=str(tmp_path / "own.pt"), **settings)
+    assert loaded.trained
+    for name, tensor in loaded.module().state_dict().items():
+        torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
+    with pytest.raises(ConfigError, match="and checkpoint both given — choose one"):
+        make("own", model, checkpoint=str(tmp_path / "own.pt"), preprocess=SMALL, **released)

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from openbench.core.benchmark import canonical
+from openbench.core.benchmark import Split, canonical
+from openbench.core.request import Role
 from openbench.data.build import build_benchmark, class_names, set_nodes, survey
 from openbench.data.collection import Collection, arranged, group_name
 from openbench.data.folder_rule import load_rule
-from openbench.data.joined import JoinedItems, joined_classes
+from openbench.data.joined import JoinedItems, join, joined_classes
 from openbench.data.opening import SetConfig
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.paths import config_dir
@@ -214,3 +215,20 @@ def test_a_collection_and_sets_of_ones_own_contradict_each_other(composed):
         build_benchmark({**node, "far": {"mnist": {}}})
     with pytest.raises(ConfigError, match=r"benchmark\.collection has no key 'odd'; did you mean 'ood'"):
         build_benchmark({**node, "collection": {**node["collection"], "odd": 2}})
+
+
+def part(digest, count=2):
+    items = [np.zeros((2, 2, 3), np.uint8)] * count
+    return Split("s", Role.ID_TEST, items, np.zeros(count, np.int64), ["k"] * count, ("x",), digest, count)
+
+
+def test_joined_splits_have_one_digest_exactly_if_their_parts_have_in_the_same_order():
+    classes = {"a": ("x (a)",), "b": ("x (b)",)}
+
+    def joined(first, second, order=classes):
+        return join({"a": part(first), "b": part(second)}, order).digest
+
+    assert joined("1", "2") == joined("1", "2")
+    others = [joined("1", "3"), joined("3", "2"), joined("2", "1"), joined("1", "2", dict(reversed(classes.items())))]
+    assert joined("1", "2") not in others
+    assert others[2] == others[3]  # b before a, or their images exchanged: the same images in the same order

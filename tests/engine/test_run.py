@@ -6,14 +6,20 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
+from openbench.backbones.cifar import resnet
+from openbench.core.benchmark import Benchmark, Split
 from openbench.core.method import Method
+from openbench.core.preprocess import Preprocess
 from openbench.core.record import ResultRecord
 from openbench.core.request import Request, Role
 from openbench.core.scores import SplitScores
 from openbench.digest import LATER
 from openbench.engine import run as engine
-from openbench.engine.run import plain_params
+from openbench.engine.clock import Clock
+from openbench.engine.provenance import provenance
+from openbench.engine.run import RunSpec, plain_params
 from openbench.engine.runtime import Runtime
 from openbench.errors import MethodError, RecordError
 from openbench.methods.double_score import DoubleScore
@@ -155,3 +161,38 @@ def test_a_folder_that_cannot_be_written_stays_an_error(monkeypatch, runtime):
     monkeypatch.setattr(RecordStore, "write", refused)
     with pytest.raises(RecordError, match="cannot be written"):
         engine.run(SPEC, runtime)
+
+
+def split(name: str, role: Role, count: int) -> Split:
+    generator = np.random.default_rng(len(name))
+    items = list(generator.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8))
+    labels = np.arange(count) % 2 if role.is_id else np.full(count, -1)
+    return Split(name, role, items, labels, [str(i) for i in range(count)], (), f"{role}{name}", count)
+
+
+def test_a_record_counts_the_passes_of_its_own_run_only(tmp_path):
+    benchmark = Benchmark(
+        name="toy",
+        classes=("cat", "dog"),
+        id_train=split("a", Role.ID_TRAIN, 4),
+        id_val=split("a", Role.ID_VAL, 5),
+        id_test=split("a", Role.ID_TEST, 6),
+        near={"n": split("n", Role.NEAR, 7)},
+        far={},
+        preprocess=Preprocess(8, 8),
+    )
+    backbone = resnet("toy", "resnet8", num_classes=2, preprocess=Preprocess(8, 8)).initialise(0)
+    backbone.load_state(backbone.module().state_dict(), "random")
+    spec = RunSpec(benchmark, backbone, MSP(), "msp", metrics=MetricOptions(families=("ranking",)))
+    for cache, passes in (("first", 18), ("first", 0), ("second", 18)):
+        runtime = Runtime(device="cpu", cache=tmp_path / cache, results=tmp_path, progress=False)
+        record, _ = engine.compute(spec, runtime, print)
+        assert record.provenance["passes"] == passes
+
+
+def test_a_record_names_the_versions_of_the_libraries_that_moved_its_numbers():
+    libraries = provenance(Clock(), torch.device("cpu"), 0)["libraries"]
+    assert libraries["numpy"] == np.__version__
+    assert libraries["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert {"torchvision", "scipy", "scikit-learn", "faiss-cpu", "timm"} <= libraries.keys()
+    assert all(libraries.values())

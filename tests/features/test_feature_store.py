@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -202,3 +203,25 @@ def test_missing_lists_what_a_pass_would_compute(store: FeatureStore) -> None:
     store.get(backbone, split, LOGITS)
     assert [c.name for c in store.missing(backbone, split, GRAM)] == ["maps.stage1.gram", "maps.stage3.gram"]
     assert store.missing(backbone, split, FEATURES) == ()
+
+
+class Payload:
+    """What unpickling would run."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> object:
+        return Path.touch, (self.target,)
+
+
+def test_a_pickle_in_place_of_a_column_is_never_opened(store: FeatureStore, tmp_path: Path) -> None:
+    backbone, split = toy_backbone(), toy_split()
+    kept = store.get(backbone, split, LOGITS).logits.clone()
+    column = arrays.ColumnFile(folder_of(store, split), "logits")
+    column.array.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
+    assert "cannot be read" in str(column.fault(len(split)))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        column.open()
+    torch.testing.assert_close(store.get(toy_backbone(), split, LOGITS).logits, kept)
+    assert not (tmp_path / "ran").exists()

@@ -314,3 +314,9 @@ def test_a_composite_has_no_class_conditional_form_and_reads_nothing_for_it():
     source.asked.clear()
     assert class_scores(fitted, ID_TEST, source, RUNTIME) is None
     assert source.asked == []
+
+
+@pytest.mark.parametrize("part", ["risk", "ood"])
+def test_each_part_must_be_a_method(part):
+    with pytest.raises(MethodError, match=f"{part} out of range — found 'knn' — allowed: a method node"):
+        DoubleScore(**{"risk": MSP(), "ood": KNN(), part: "knn"})

@@ -50,7 +50,7 @@ def by_loops(data, alpha: int, tail: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["rectified", "signed", "two_classes"])
-@pytest.mark.parametrize(("alpha", "tail"), [(3, 20), (1, 10), (2, 50)])
+@pytest.mark.parametrize(("alpha", "tail"), [(3, 20), (1, 10), (2, 50), (2, 2)])
 def test_is_the_log_odds_of_the_unknown_probability(kind, alpha, tail):
     data = problem(kind)
     if kind == "two_classes":

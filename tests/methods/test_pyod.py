@@ -121,3 +121,10 @@ def test_a_detector_is_fitted_on_a_seeded_subset_where_there_are_more_samples():
 def test_a_subset_of_one_sample_is_refused():
     with pytest.raises(MethodError, match="max_train out of range — found 1"):
         PyOD("KNN", max_train=1)
+
+
+@installed
+def test_two_samples_are_the_smallest_subset():
+    fitted = PyOD("IForest", max_train=2).fit(DATA.train, DATA.head)
+    assert fitted.detector_.decision_scores_.shape == (2,)
+    assert fitted.score(DATA.test).isfinite().all()

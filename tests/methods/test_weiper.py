@@ -121,3 +121,12 @@ def test_features_that_are_not_finite_are_refused():
 def test_impossible_hyper_parameters_are_refused(wrong):
     with pytest.raises(MethodError, match=next(iter(wrong))):
         WeiPer(**wrong)
+
+
+def test_two_bins_are_enough_for_a_histogram():
+    data = problem(n=150)
+    method = WeiPer(lambda_1=1.0, lambda_2=0.0, repeats=5, bins=2, smoothing=2, smoothing_perturbed=1)
+    expected = scores(method, data)
+    train, test = perturbed(method, f(data.train)), perturbed(method, f(data.test))
+    by_hand = divergences(f(data.train), f(data.test), 2, 2, 0.01) + divergences(train, test, 2, 1, 0.025)
+    assert_equal(expected, by_hand, rtol=1e-5)

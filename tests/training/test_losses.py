@@ -376,3 +376,10 @@ def test_dispersion_of_cider_pulls_on_the_features_through_the_moving_prototypes
 def test_values_out_of_range_are_refused(make, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make()
+
+
+@pytest.mark.parametrize("wrong", [{"weight": -0.1}, {"weight": float("nan")}, {"outliers_per_step": 0}])
+def test_energy_bounded_needs_a_weight_and_outliers(wrong: dict[str, Any]) -> None:
+    assert EnergyBounded(weight=0.0, outliers_per_step=1).outlier_batch_size == 1
+    with pytest.raises(ConfigError, match="allowed: weight ≥ 0, outliers_per_step ≥ 1"):
+        EnergyBounded(**wrong)
