@@ -12,7 +12,7 @@ from openbench.results.leaderboard import heading, letters, side_of, told_by, wh
 from openbench.results.ranking import Board, Row, places
 from openbench.results.runs import Keep
 from openbench.results.table import Cell, Column, Estimate, Table
-from openbench.results.views import FAMILIES, GROUPS, arrow, family_of, key_order, kind_of
+from openbench.results.views import FAMILIES, GROUPS, arrow, key_order, kind_of, shown_in
 
 ACROSS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other")
 SETS = "sets"
@@ -70,7 +70,7 @@ def needed(view: str) -> Keep:
             return re.sub(r"_(low|high)$", "", key) in _SHORT
         if view == "intervals":
             return True
-        return family_of(base) == view or family_of(re.sub(r"_(low|high)$", "", base)) == view
+        return shown_in(base, view) or shown_in(re.sub(r"_(low|high)$", "", base), view)
 
     def keep(name: str, key: str) -> bool:
         of_id = name.rpartition("/")[2] == _ID
@@ -186,7 +186,7 @@ def _belongs(key: str, view: str, found: set[str]) -> bool:
     """Whether a key is a column of a view; the ends of an interval are shown with their value."""
     if view == "intervals":
         return f"{key}_low" in found and f"{key}_high" in found
-    return not ((end := _END.fullmatch(key)) and end.group(1) in found) and family_of(key) == view
+    return not ((end := _END.fullmatch(key)) and end.group(1) in found) and shown_in(key, view)
 
 
 def _table(sheet: Sheet, view: str) -> Table:

@@ -119,6 +119,12 @@ def family_of(key: str) -> str:
     return next((f for f, patterns in FAMILIES.items() if any(re.fullmatch(p, key) for p in patterns)), "other")
 
 
+def shown_in(key: str, view: str) -> bool:
+    """Return whether a metric key of a set or group is a column of a view."""
+    # The layout of the AUTC paper begins with AUROC.
+    return family_of(key) == view or (view == "threshold" and key == "auroc")
+
+
 def kind_of(key: str) -> Kind:
     """Return how the values of a key are written."""
     if key.startswith("n_"):
@@ -187,11 +193,12 @@ def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[T
         rows.append((name, _role(record, name), {k: v for k, v in values.items() if not k.startswith("pooled_")}))
         rows += [(name, "pooled", pooled)] if pooled else []
     found = {key for _, _, values in rows for key in values}
-    keys = _interval_keys(found) if view == "intervals" else [k for k in found if _shown_in(k, found) == view]
-    if not keys:
+    if view == "intervals":
+        keys = _interval_keys(found)
+    else:
+        keys = [k for k in found if shown_in(k, view) and not _is_end(k, found)]
+    if not keys or (view == "threshold" and keys == ["auroc"]):
         return []
-    if view == "threshold":
-        keys += found & {"auroc"}
     ordered = sorted(keys, key=lambda k: key_order(view, k))
     columns = (Column("set"), Column("role"), *(Column(arrow(k), kind_of(k), decimals) for k in ordered))
     cells = [
@@ -204,9 +211,9 @@ def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[T
     return [Table(title, columns, tuple(cells), record.header, (*_notes(record), *explained))]
 
 
-def _shown_in(key: str, present: Iterable[str]) -> str:
-    """The view of a key; the ends of an interval are shown with their value."""
-    return "intervals" if (match := _END.fullmatch(key)) and match.group(1) in present else family_of(key)
+def _is_end(key: str, present: Iterable[str]) -> bool:
+    """Whether a key is an end of an interval that is shown with its value."""
+    return bool((match := _END.fullmatch(key)) and match.group(1) in present)
 
 
 def _interval_keys(present: set[str]) -> list[str]:

@@ -141,7 +141,11 @@ def clauses(view, record):
 @pytest.mark.parametrize(
     ("view", "said"),
     [
-        ("overview", "FPR@95: OOD positive; AUPR by trapezoid, AP step-wise · 95 % intervals: DeLong (AUROC)"),
+        (
+            "overview",
+            "FPR@95: OOD positive; AUPR by trapezoid, AP step-wise · 95 % intervals: DeLong (AUROC), stratified "
+            "bootstrap × 20, seed 0 (fpr95, fpr95_id_positive)",
+        ),
         ("threshold", "AUTC: scaling benchmark, w = 0.5"),
         ("selective", "risk: TPR ≥ 0.8, FPR ≤ 0.2; precision ≥ 0.9, recall ≥ 0.8, prior π = 0.25; costs 0.5/1/0"),
         ("conformal", "FPR@95: OOD positive · conformal: simes, δ = 0.05, n = n_id scores of the ID side"),
