@@ -70,6 +70,12 @@ class Entry:
                 return comment
         return ""
 
+    @property
+    def command(self) -> str:
+        """The command that its comments give; empty if they give none."""
+        comments = (line.removeprefix("#").strip() for line in self.text.splitlines() if line.startswith("#"))
+        return next((comment for comment in comments if comment.startswith("python -m openbench")), "")
+
     def config(self) -> dict[str, Any]:
         """The file as plain values, interpolations untouched.
 
@@ -206,7 +212,8 @@ def usage(entry: Entry, config_dir: Path | None) -> str:
     """Return a command that uses an entry, with the user's folder where the entry comes from there."""
     template = _USAGE.get(entry.group, f"python -m openbench run +benchmark=digits {entry.group}={{name}}")
     own = config_dir is not None and entry.group != "dataset" and config_dir in entry.path.parents
-    return template.format(name=entry.name) + f" --config-dir {shlex.quote(str(config_dir))}" * own
+    command = entry.command or template.format(name=entry.name)
+    return command + f" --config-dir {shlex.quote(str(config_dir))}" * (own and "--config-dir" not in command)
 
 
 def method_text(entry: Entry, config_dir: Path | None = None) -> str:

@@ -1,5 +1,6 @@
 import csv
 import io
+import shlex
 import subprocess
 import sys
 from dataclasses import MISSING, fields
@@ -10,10 +11,12 @@ import yaml
 
 from openbench import paths
 from openbench.build import target_of
+from openbench.cli.config import compose, plain
 from openbench.cli.listing import main, show
 from openbench.cli.method_source import method_source
 from openbench.core.live import LiveMethod
 from openbench.core.record import ResultRecord
+from openbench.data.build import class_names
 from openbench.errors import ConfigError, RecordError
 from openbench.results.store import RecordStore
 
@@ -183,6 +186,19 @@ def test_a_file_that_says_all_is_shown_once(capsys):
 def test_everything_that_is_listed_can_be_shown(capsys, group):
     for file in (paths.config_dir() / group).glob("*.yaml"):
         assert file.stem in shown(capsys, group, file.stem)
+
+
+@pytest.mark.parametrize("file", sorted((paths.config_dir() / "backbone").glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_command_shown_for_a_backbone_is_one_of_a_benchmark_it_fits(capsys, file):
+    """It has the classes of its weights, and vectors where it takes vectors."""
+    command = shown(capsys, "backbone", file.stem).splitlines()[-1]
+    assert command.startswith("# python -m openbench run ")
+    cfg = compose("run", shlex.split(command)[5:])
+    node, weights = plain(cfg, "backbone"), yaml.safe_load(file.read_text())
+    classes = len(class_names(plain(cfg, "benchmark")))
+    assert (classes == 1) == node["_target_"].endswith("Identity")
+    published = weights.get("num_classes") or (1000 if weights.get("weights") or weights.get("pretrained") else None)
+    assert published in (None, classes)
 
 
 @pytest.fixture
