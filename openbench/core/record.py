@@ -18,7 +18,7 @@ class ResultRecord:
     Args:
         run_id: digest of the scientific config, method version, benchmark digest and backbone digest.
         config: the scientific config, resolved: benchmark, backbone, training, method, tune, metrics, seed.
-        benchmark: name, digest, pristine, deviations.
+        benchmark: name, digest, pristine, deviations; `images`, the digest of sets that only some runs read, if any.
         backbone: name, digest, weights' sha256, training.
         method: name, version, reference, final hyper-parameters.
         tuned: the hyper-parameters chosen on validation; empty if nothing was tuned.
@@ -73,6 +73,7 @@ class RunIdentity:
         benchmark: digest of the benchmark.
         backbone: digest of the backbone.
         training: how the weights came about, None for released ones.
+        images: role → digest of the images, of sets that the benchmark's digest knows by their list and that were read.
     """
 
     config: Mapping[str, Any]
@@ -81,6 +82,7 @@ class RunIdentity:
     benchmark: str
     backbone: str
     training: str | None
+    images: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def run_id(self) -> str:
@@ -90,11 +92,10 @@ class RunIdentity:
         `incomplete=allow` that allowed nothing, change no number. So is the training of weights that were released.
         """
         by_content = {"benchmark", "backbone"} if self.training else {"benchmark", "backbone", "training"}
-        return digest(
-            {
-                "config": {name: node for name, node in self.config.items() if name not in by_content},
-                "method": [self.method, self.version],
-                "benchmark": self.benchmark,
-                "backbone": self.backbone,
-            }
-        )
+        content: dict[str, Any] = {
+            "config": {name: node for name, node in self.config.items() if name not in by_content},
+            "method": [self.method, self.version],
+            "benchmark": self.benchmark,
+            "backbone": self.backbone,
+        }
+        return digest(content | ({"images": self.images} if self.images else {}))

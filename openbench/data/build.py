@@ -3,19 +3,20 @@
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from openbench.build import check_keys
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.collection import arranged
+from openbench.data.fingerprint import Fingerprint, fingerprint
 from openbench.data.joined import join, joined_classes
 from openbench.data.manifest import load_classes
-from openbench.data.opening import SetConfig, check_complete, locate, missing_message, split_of
+from openbench.data.missing import SetStatus, missing_sets
+from openbench.data.opening import Incomplete, Located, SetConfig, locate, missing_message, split_of, unread_split
 from openbench.data.openset import class_split
-from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.errors import ConfigError, DataError, check_choice, did_you_mean
 
 _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
 _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
@@ -41,30 +42,34 @@ class SetNode:
     member: str = ""
 
 
-@dataclass(frozen=True)
-class SetStatus:
-    """What was found of one data set.
+@dataclass(frozen=True, eq=False)
+class OpenSet:
+    """One data set of a benchmark, looked for.
 
     Args:
-        path: where it stands below `benchmark`.
-        name: the data set.
-        role: what it is for.
-        found: images found.
-        expected: images listed.
-        searched: every place that was looked at.
-        message: what is wrong and what can be done; empty if it is complete.
+        entry: its node.
+        config: the same, checked.
+        located: what was found; None if it was not looked for, since nothing reads it.
     """
 
-    path: str
-    name: str
-    role: Role
-    found: int
-    expected: int
-    searched: tuple[Path, ...]
-    message: str
+    entry: SetNode
+    config: SetConfig
+    located: Located | None
+
+    @property
+    def status(self) -> SetStatus | None:
+        """What is missing of it; None if nothing is."""
+        if self.located is None or 0 < self.located.wanted <= self.located.count:
+            return None
+        found = self.located
+        return SetStatus(
+            self.entry.path, self.config.name, self.entry.role, found.count, found.wanted, found.searched, ""
+        )
 
 
-def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
+def build_benchmark(
+    node: Mapping[str, Any], reader: str | None = None, sampled: Fingerprint = fingerprint
+) -> Benchmark:
     """Return the benchmark that a plain, resolved `benchmark` node describes.
 
     The node holds `name`, `classes` (a class list's name, or the names; or `openset`, see data.openset), `id` (`train`,
@@ -76,29 +81,35 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
     refer to) and `incomplete` (`error` or `allow`). `collection` and `group` stand for `id`, `far`, `classes` and
     `declared`: see data.collection.
 
+    Args:
+        node: as above.
+        reader: what reads the ID training images, for the message if they are missing, e.g. `method 'knn', which is
+            fitted on it`; empty = nothing does, so they need not be there; None = not known, so they must be.
+        sampled: picks the images of each set whose pixels enter its digest.
+
     Raises:
         ConfigError: an unknown or missing key.
-        DataError: a set is missing, incomplete or unreadable.
+        DataError: sets are missing or incomplete, all of them in one message, or one is unreadable.
         LeakageError: classes meet that must not.
     """
     given, node = node, arranged(node)
     sets = list(set_nodes(node))
     own = _classes_by_member(node)
     classes = class_names(node)
-    incomplete = node.get("incomplete", "error")
     defined = {*node["declared"], *(f"id.{part}" for part in _ID)}
     dropped = [path for path in node["declared"] if path not in {s.path for s in sets}]
     opened: dict[str, Split] = {}
     members: dict[str, dict[str, Split]] = {}
-    for entry in sets:
-        where = f"benchmark.{entry.path}"
-        config = SetConfig.from_node(entry.node, where)
-        located = locate(config)
-        if incomplete == "allow" and located.count == 0 and not entry.path.startswith("id."):
+    for found in _complete([_looked_for(entry, reader) for entry in sets], given, reader or ""):
+        entry, config = found.entry, found.config
+        if found.located is None:
+            opened[entry.path] = unread_split(config, entry.role, classes)
+            continue
+        if found.located.count == 0:
             dropped.append(entry.path)
             continue
-        check_complete(config, located, incomplete, where, typed(given))
-        split = split_of(config, located, entry.role, own.get(entry.member, classes), where)
+        where = f"benchmark.{entry.path}"
+        split = split_of(config, found.located, entry.role, own.get(entry.member, classes), where, sampled=sampled)
         if entry.member:
             members.setdefault(entry.path.removesuffix(f".{entry.member}"), {})[entry.member] = split
         else:
@@ -121,6 +132,34 @@ def build_benchmark(node: Mapping[str, Any]) -> Benchmark:
         known_id_overlap=tuple(node.get("known_id_overlap") or ()),
         dropped=tuple(dropped),
     )
+
+
+def _looked_for(entry: SetNode, reader: str | None) -> OpenSet:
+    """A set and what was found of it; one that nothing reads is used only if all of it is there, or not at all."""
+    config = SetConfig.from_node(entry.node, f"benchmark.{entry.path}")
+    unread = entry.path == "id.train" and reader == ""
+    if unread and config.digest_of == "list" and config.limit is None:
+        return OpenSet(entry, config, None)
+    found = OpenSet(entry, config, locate(config))
+    return OpenSet(entry, config, None) if unread and found.status else found
+
+
+def _complete(sets: Sequence[OpenSet], node: Mapping[str, Any], reader: str) -> Sequence[OpenSet]:
+    """Return the sets if those that are missing may be.
+
+    Raises:
+        ConfigError: `incomplete` is neither `error` nor `allow`.
+        DataError: sets are missing.
+    """
+    incomplete = node.get("incomplete", "error")
+    check_choice("benchmark.incomplete", incomplete, get_args(Incomplete))
+    statuses = [found.status for found in sets]
+    gaps = [status for status in statuses if status is not None]
+    if incomplete == "allow":
+        gaps = [gap for gap in gaps if not gap.found and gap.path.startswith("id.")]
+    if gaps:
+        raise DataError(missing_sets(gaps, len(sets), typed(node), reader))
+    return sets
 
 
 def survey(node: Mapping[str, Any]) -> list[SetStatus]:
@@ -255,7 +294,8 @@ def _check_keys(node: Mapping[str, Any]) -> None:
     missing += [f"id.{part}" for part in _ID if not (node.get("id") or {}).get(part)]
     if missing:
         raise ConfigError(
-            f"benchmark: missing {', '.join(missing)} — every benchmark has them; choose one with +benchmark=NAME"
+            f"benchmark: missing {', '.join(missing)} — every benchmark has them; choose one with +benchmark=NAME. "
+            "Training images need not be on disk for a method that is not fitted on them"
         )
     for part in node["id"]:
         if part not in _ID:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from openbench import paths
 from openbench.build import build
-from openbench.core.benchmark import Items, Split
+from openbench.core.benchmark import Split
 from openbench.core.request import Role
 from openbench.data.contents import Contents, contents_of, digest_of
+from openbench.data.fingerprint import Fingerprint, fingerprint
 from openbench.data.folder_rule import FolderRule, load_rule, rule_path
 from openbench.data.items import FileItems
 from openbench.data.manifest import Manifest, load_manifest
@@ -24,7 +25,7 @@ from openbench.digest import array_sha256, digest
 from openbench.errors import ConfigError, DataError, check_choice, did_you_mean
 
 Incomplete = Literal["error", "allow"]
-_FINGERPRINTS = 32
+DigestOf = Literal["images", "list"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class SetConfig:
         seed: of that subset.
         keep: only the images of these classes; None for all.
         as_stored: whether the images come at the size that networks take, so that they are not cropped; see `Split`.
+        digest_of: what stands for the set in the benchmark's digest: `images`, those found, or `list`, so that the
+            digest does not depend on whether they are there. The digest of the set itself is always of the images.
     """
 
     name: str
@@ -53,6 +56,7 @@ class SetConfig:
     seed: int = 0
     keep: Sequence[str] | None = None
     as_stored: bool = False
+    digest_of: DigestOf = "images"
 
     @classmethod
     def from_node(cls, node: Mapping[str, Any], where: str) -> "SetConfig":
@@ -75,6 +79,7 @@ class SetConfig:
         limit = node.get("limit")
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
             raise ConfigError(f"{where}.limit — found {limit!r} — allowed: a whole number ≥ 1, or null for all images")
+        check_choice(f"{where}.digest_of", node.get("digest_of", "images"), get_args(DigestOf))
         return cls(**{**node, "sources": sources})
 
     def listing(self) -> Manifest | FolderRule:
@@ -93,6 +98,11 @@ class SetConfig:
                 "leave them out of `keep`"
             )
         return whole.only(self.keep)
+
+    def identity(self) -> str:
+        """Return what stands for the whole set without its images: a digest of its list or rule."""
+        listing = self.listing()
+        return digest({"list": listing.digest if isinstance(listing, Manifest) else listing, "limit": self.limit})
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,8 +207,24 @@ def check_complete(
         raise DataError(missing_message(config, located, where, benchmark))
 
 
-def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[str], where: str) -> Split:
+def split_of(
+    config: SetConfig,
+    located: Located,
+    role: Role,
+    classes: Sequence[str],
+    where: str,
+    *,
+    sampled: Fingerprint = fingerprint,
+) -> Split:
     """Return the split made of what was found; arguments as for `open_split`.
+
+    Args:
+        config: the set.
+        located: what was found of it.
+        role: what the images are for.
+        classes: ID class names in label order.
+        where: its path in the config.
+        sampled: picks the images whose pixels enter the digest.
 
     Raises:
         DataError: nothing was found, a class of an ID set is unknown, or an image of the fingerprint is unreadable.
@@ -206,10 +232,11 @@ def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[
     if located.found is None:
         raise DataError(missing_message(config, located, where))
     kept = np.flatnonzero(located.found.present)
+    whole = config.limit is None and located.count == located.wanted
     keys = [located.manifest.keys[i] for i in kept]
     shown = [located.manifest.classes[i] for i in kept]
     items = located.found.items
-    sample = _sample(items)
+    sample = sampled(items)
     contents = located.found.contents
     if contents is None and located.found.files:
         contents = contents_of(located.found.files)
@@ -230,6 +257,32 @@ def split_of(config: SetConfig, located: Located, role: Role, classes: Sequence[
         expected=located.listed,
         as_stored=config.as_stored,
         deviations=tuple(_deviations(config, located, sample.values())),
+        identity=config.identity() if whole and config.digest_of == "list" else "",
+    )
+
+
+def unread_split(config: SetConfig, role: Role, classes: Sequence[str]) -> Split:
+    """Return the split of a set that nothing reads: its images are not looked for.
+
+    Args:
+        config: the set.
+        role: an ID role.
+        classes: ID class names in label order.
+    """
+    listing = config.listing()
+    listed = len(listing) if isinstance(listing, Manifest) else listing.size
+    return Split(
+        name=config.name,
+        role=role,
+        items=(),
+        labels=np.zeros(0, dtype=np.int64),
+        keys=(),
+        classes=tuple(classes),
+        digest=config.identity(),
+        expected=listed or 0,
+        deviations=tuple(_derived(config)),
+        identity=config.identity(),
+        unread=True,
     )
 
 
@@ -296,30 +349,29 @@ def _own(contents: Contents | None) -> dict[str, str]:
     return {} if contents is None else {"bytes": digest_of(contents)}
 
 
-def _sample(items: Items) -> dict[int, NDArray[np.uint8]]:
-    """Evenly spaced images by position, first and last among them."""
-    positions = np.unique(np.linspace(0, len(items) - 1, min(_FINGERPRINTS, len(items))).round().astype(int))
-    return {int(position): items[int(position)] for position in positions}
+def _derived(config: SetConfig) -> list[str]:
+    """Why a set's rule does not give what was published, if so."""
+    listing = load_listing(config.manifest)
+    return [f"derived: {listing.derived}"] if isinstance(listing, FolderRule) and listing.derived else []
 
 
 def _deviations(config: SetConfig, located: Located, sample: Iterable[NDArray[np.uint8]]) -> list[str]:
     found = []
     if located.source is not None and located.source.deviation:
         found.append(located.source.deviation)
-    listing = load_listing(config.manifest)
-    if isinstance(listing, FolderRule) and listing.derived:
-        found.append(f"derived: {listing.derived}")
+    found += _derived(config)
     if located.wanted < located.listed:
         found.append(f"limited to {located.wanted} of {located.listed} images (seed {config.seed})")
     if located.count < located.wanted:
         found.append(f"{located.count} of {located.wanted} images found")
     if config.size is None and config.min_side is None:
         return found
+    # Of images none of which can be read, a check reports just that.
     sizes = sorted({(image.shape[0], image.shape[1]) for image in sample})
-    if config.size is not None and any(size != tuple(config.size) for size in sizes):
+    if sizes and config.size is not None and any(size != tuple(config.size) for size in sizes):
         seen = ", ".join(f"{h}×{w}" for h, w in sizes[:3])
         found.append(f"images are {seen}; {config.size[0]}×{config.size[1]} expected")
-    elif config.min_side is not None and min(min(size) for size in sizes) < config.min_side:
+    elif sizes and config.min_side is not None and min(min(size) for size in sizes) < config.min_side:
         least = min(min(size) for size in sizes)
         found.append(f"shorter side of {least} pixels; at least {config.min_side} expected")
     return found

@@ -1,6 +1,7 @@
 """The four jobs as functions of plain configs: what the command line calls, and what a notebook can call."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from openbench.engine.runtime import Runtime
 from openbench.engine.search import grid
 from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
-from openbench.errors import ConfigError
+from openbench.errors import ConfigError, MethodError
 from openbench.metrics.suite import MetricOptions
 from openbench.overrides import NAME
 from openbench.results.store import RecordStore
@@ -83,7 +84,7 @@ def _spec(config: Config, setting: Runtime, say: Say, record: ResultRecord | Non
     """The run of a config, or of a record; what is wrong comes out before a training begins."""
     method, space = build_method(config["method"])
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
-    benchmark = build_benchmark(config["benchmark"])
+    benchmark = build_benchmark(config["benchmark"], train_reader(method, space, name_of(config["method"])))
     if space and tuning.strategy == "validation":
         benchmark.validation()
     if record is not None:
@@ -125,13 +126,15 @@ def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, in
     """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split."""
     setting = Runtime.from_config(runtime)
     method, space = build_method(config["method"])
-    benchmark = build_benchmark(config["benchmark"])
+    benchmark = build_benchmark(config["benchmark"], train_reader(method, space, name_of(config["method"])))
     backbone, _ = ready_backbone(config, benchmark, setting, say)
     method = for_layers(method, backbone.layers)
     store = feature_store(setting)
     passes = {}
     base = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
     for split in benchmark.splits():
+        if split.unread:
+            continue
         before = backbone.passes
         for request in (base, *_requests(method, space, split.role)):
             store.get(backbone, split, request)
@@ -152,6 +155,16 @@ def build_method(node: Config) -> tuple[Method, dict[str, list[Any]]]:
     space = dict(node.get("_space_") or {})
     grid(space, list(method.params()), f"method '{name}'")
     return method, space
+
+
+def train_reader(method: Method, space: Config, name: str) -> str:
+    """Return what to call a method as a reader of the ID training images; empty if it reads none at any setting."""
+    settings = [method]
+    for params in grid(space, list(method.params())):
+        with suppress(MethodError):  # tuning finds that this setting is infeasible
+            settings.append(with_params(method, params))
+    found = (leaf.request.fit_on for setting in settings for leaf in leaves(setting))
+    return f"method '{name}', which is fitted on it" if Role.ID_TRAIN in found else ""
 
 
 def ready_backbone(
@@ -214,6 +227,9 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
 
 
 def _trained(config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say) -> Trained:
+    if benchmark.id_train.unread:
+        reader = f"backbone '{backbone.name}', which has no weights and is trained on it"
+        benchmark = build_benchmark(config["benchmark"], reader)
     ensure = ensure_members if isinstance(backbone, Ensemble) else ensure_trained
     return ensure(backbone, benchmark, config, runtime, say)  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SplitScores
-from openbench.errors import ConfigError, MethodError
+from openbench.errors import ConfigError, DataError, MethodError
 
 
 class FeatureSource(Protocol):
@@ -54,10 +54,13 @@ class Fitting:
 
         Raises:
             ConfigError: fitting on that role is not possible.
+            DataError: its images were not opened.
         """
         allowed = {Role.ID_TRAIN: self.id_train, Role.ID_VAL: self.id_val}
         if role not in allowed:
             raise ConfigError(f"a method asks to be fitted on '{role}' — allowed: {', '.join(allowed)}")
+        if allowed[role].unread:
+            raise DataError(f"split '{allowed[role].name}' ({role}) was not opened, as nothing said that it is read")
         return allowed[role]
 
 

@@ -74,8 +74,19 @@ class RunSpec:
         """The digest that names the record."""
         version, benchmark = version_of(self.method), self.benchmark.digest
         return RunIdentity(
-            self.config, self.method_name, version, benchmark, self.backbone.digest, self.training
+            self.config,
+            self.method_name,
+            version,
+            benchmark,
+            self.backbone.digest,
+            self.training,
+            images_read(self.benchmark),
         ).run_id
+
+
+def images_read(benchmark: Benchmark) -> dict[str, str]:
+    """Return role → digest of the images, of sets that the benchmark's digest knows by their list and that are read."""
+    return {s.role.value: s.digest for s in benchmark.splits() if s.identity and not s.unread}
 
 
 @dataclass
@@ -191,6 +202,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
             "digest": benchmark.digest,
             "pristine": benchmark.pristine,
             "deviations": list(benchmark.deviations),
+            **({"images": images} if (images := images_read(benchmark)) else {}),
         },
         backbone=describe_backbone(backbone, spec.training),
         method={
@@ -203,7 +215,9 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         trials=tuned.trials,
         metrics=metrics,
         header=describe(spec.metrics),
-        counts={f"{s.role}/{s.name}": {"n": len(s), "expected": s.expected} for s in benchmark.splits()},
+        counts={
+            f"{s.role}/{s.name}": {"n": len(s), "expected": s.expected} for s in benchmark.splits() if not s.unread
+        },
         provenance=provenance(clock, device, backbone.passes - passes_before) | _method_source(spec.method),
     )
     return record, scores

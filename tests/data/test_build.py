@@ -106,9 +106,82 @@ def test_a_set_that_is_not_declared_is_recorded(node):
 
 def test_a_missing_set_stops_the_build(node, root):
     remove(root, "cars")
-    with pytest.raises(DataError, match=r"data set 'cars' \(far.cars\) is not found — 0 of 4 images") as raised:
+    with pytest.raises(DataError, match=r"1 of 6 data sets is missing or incomplete: far\.cars\n") as found:
         build_benchmark(node)
-    assert "`python -m openbench check +benchmark=zoo`" in str(raised.value)
+    assert "  far.cars: cars, 0 of 4 images\n" in str(found.value)
+
+
+def test_all_that_is_missing_is_said_at_once_and_each_place_once(node, root):
+    remove(root, "cars")
+    remove(root, "birds", [1])
+    remove(root, "pets")
+    with pytest.raises(DataError) as raised:
+        build_benchmark(node)
+    first, *rest = str(raised.value).splitlines()
+    named = "id.train, id.val, id.test, near.birds, far.cars"
+    assert first == f"benchmark 'zoo': 5 of 6 data sets are missing or incomplete: {named}"
+    assert rest[:5] == [
+        "  id.train: pets, 0 of 8 images",
+        "  id.val: pets, 0 of 2 images",
+        "  id.test: pets, 0 of 2 images",
+        "  near.birds: birds, 3 of 4 images",
+        "  far.cars: cars, 0 of 4 images",
+    ]
+    start = rest.index(f"searched below {root} and {root.parent / 'data'}:")
+    assert rest[start + 1 : rest.index("what to do:")] == ["  images_classic", "  images_largescale", "  ."]
+    assert any(line.endswith(": ~benchmark.near.birds ~benchmark.far.cars") for line in rest)
+
+
+def test_the_commands_for_a_shipped_benchmark_are_in_the_message(node, root):
+    remove(root, "cars")
+    with pytest.raises(DataError) as raised:
+        build_benchmark({**node, "name": "cifar10"})
+    assert "python -m openbench data list cifar10" in str(raised.value).splitlines()[0]
+    assert "python -m openbench data prepare cifar10\n" in str(raised.value)
+
+
+def test_training_images_that_nothing_reads_may_be_absent(node, root):
+    remove(root, "pets", range(8))
+    with pytest.raises(DataError, match=r"id\.train \(needed by method 'knn', which is fitted on it\)"):
+        build_benchmark(node, "method 'knn', which is fitted on it")
+    bench = build_benchmark(node, "")
+    assert (bench.id_train.unread, len(bench.id_train), bench.id_train.expected) == (True, 0, 8)
+    assert bench.pristine
+
+
+def test_training_images_that_are_there_enter_the_digest_read_or_not(node):
+    """So that what was recorded before keeps its name."""
+    assert build_benchmark(node, "").digest == build_benchmark(node).digest
+
+
+@pytest.fixture
+def by_list(node):
+    """The digest of the training set is that of its list."""
+    node["id"]["train"] = {**node["id"]["train"], "digest_of": "list"}
+    return node
+
+
+def test_a_set_known_by_its_list_gives_one_digest_with_and_without_the_images(by_list, root):
+    read, unread = build_benchmark(by_list), build_benchmark(by_list, "")
+    assert read.id_train.digest != unread.id_train.digest
+    remove(root, "pets", range(8))
+    assert build_benchmark(by_list, "").digest == unread.digest == read.digest
+
+
+def test_another_list_is_another_benchmark(by_list, manifest):
+    before = build_benchmark(by_list, "").digest
+    by_list["id"]["train"]["manifest"] = manifest("key: pets/{index}.png\ncat: 0-3\ndog: 4-6\n", "fewer")
+    assert build_benchmark(by_list, "").digest != before
+
+
+def test_a_part_of_a_set_known_by_its_list_is_another_benchmark(by_list, root):
+    whole = build_benchmark(by_list).digest
+    limited = {**by_list, "id": {**by_list["id"], "train": {**by_list["id"]["train"], "limit": 5}}}
+    assert build_benchmark(limited).digest != whole
+    remove(root, "pets", [0])
+    part = build_benchmark({**by_list, "incomplete": "allow"})
+    assert part.digest != whole
+    assert not part.pristine
 
 
 def test_incomplete_allow_drops_what_is_absent_and_keeps_what_is_there(node, root):
@@ -131,7 +204,7 @@ def test_allowing_gaps_where_there_are_none_changes_nothing(node):
 
 def test_an_id_set_may_never_be_absent(node, root):
     remove(root, "pets")
-    with pytest.raises(DataError, match=r"'pets' \(id.train\) is not found"):
+    with pytest.raises(DataError, match=r"3 of 6 data sets are missing or incomplete: id\.train, id\.val, id\.test"):
         build_benchmark({**node, "incomplete": "allow"})
 
 
@@ -162,7 +235,7 @@ def test_a_survey_reports_a_damaged_container_instead_of_stopping(node, root):
     [
         ({"naer": {}}, "no key 'naer'; did you mean 'near'"),
         ({"preprocess": None}, "benchmark: missing preprocess"),
-        ({"id": {"train": {}, "val": {}}}, "missing id.train, id.val, id.test"),
+        ({"id": {"train": {}, "val": {}}}, "missing id.train, id.val, id.test — .* need not be on disk for a method"),
         ({"disjoint": [["ood_val", "naer"]]}, "no role 'naer'; did you mean 'near'"),
         ({"disjoint": [["ood_val"]]}, "pairs of roles"),
         ({"incomplete": "alow"}, "found 'alow' — allowed: error, allow"),
@@ -208,5 +281,5 @@ def test_a_message_names_a_benchmark_as_it_is_typed(overrides, expected, compose
         assert f"check +benchmark={expected}`" in survey(node)[0].message
         with pytest.raises(DataError) as raised:
             build_benchmark(node)
-        assert f"`python -m openbench check +benchmark={expected}`" in str(raised.value)
+        assert f"`python -m openbench data list {expected}`" in str(raised.value)
     assert composed(*f"+benchmark={expected}".split()) == node

@@ -1,0 +1,135 @@
+"""What a method does not read is not asked for: training images, a classifier, the benchmark's number of classes."""
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from safetensors.torch import save_file
+
+from openbench.backbones.cifar import resnet
+from openbench.core.preprocess import Preprocess
+from openbench.engine import api
+from openbench.errors import DataError
+
+FOLDER = {"folder": {"_target_": "openbench.data.sources.ImageFolder"}}
+CLASSES = [f"class {c}" for c in range(6)]
+SIZES = {"train": 10, "val": 3, "test": 5}
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """Small images in ImageNet's layout: train/<class folder>/…, and validation images without folders."""
+    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path / "images"))
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    names = [f"train/n{c}/{i}.png" for c in range(6) for i in range(SIZES["train"])]
+    names += [f"{part}/{c}_{i}.png" for part in ("val", "test") for c in range(6) for i in range(SIZES[part])]
+    for name in (*names, *(f"cars/{i}.png" for i in range(20))):
+        file = tmp_path / "images" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Pillow.fromarray(draw.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(file)
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def benchmark(root, tmp_path):
+    """A node with the training set known by its list."""
+
+    def a_set(name, lines):
+        manifest = tmp_path / f"{name}.txt"
+        manifest.write_text("".join(f"key: {key}\n{label}: {body}\n" for key, label, body in lines))
+        return {"name": name, "manifest": str(manifest), "sources": FOLDER}
+
+    def part(name):
+        numbers = range(SIZES[name])
+        if name == "train":
+            return a_set(name, [(f"train/n{c}/{{index}}.png", label, f"0-{len(numbers) - 1}") for c, label in labels])
+        return a_set(name, [(f"{name}/{c}_{{index}}.png", label, f"0-{len(numbers) - 1}") for c, label in labels])
+
+    labels = list(enumerate(CLASSES))
+    return {
+        "name": "own",
+        "classes": CLASSES,
+        "declared": ["far.cars"],
+        "id": {"train": {**part("train"), "digest_of": "list"}, "val": part("val"), "test": part("test")},
+        "far": {"cars": a_set("cars", [("cars/{index}.png", "van", "0-19")])},
+        "preprocess": {"resize": 16, "crop": 16, "mean": [0.5] * 3, "std": [0.5] * 3},
+    }
+
+
+@pytest.fixture
+def config(benchmark, tmp_path):
+    """A config of `run` less the method, with a network of so many classes whose weights are in a file."""
+
+    def made(method, classes=6, weights=True, **nodes):
+        file = tmp_path / f"{classes}.safetensors"
+        network = resnet("own", "resnet8", num_classes=classes, preprocess=Preprocess(16, 16))
+        state = network.initialise(1).module().state_dict()
+        save_file({name: value.contiguous() for name, value in state.items()}, file)
+        backbone = {
+            "_target_": "openbench.backbones.cifar.resnet",
+            "name": "own",
+            "model": "resnet8",
+            "weights": str(file) if weights else None,
+            "num_classes": classes if weights else None,
+        }
+        return {
+            "benchmark": benchmark,
+            "backbone": backbone,
+            "training": {"_name_": "cross_entropy"},
+            "method": {"_name_": method.rpartition(".")[2].lower(), "_target_": f"openbench.methods.{method}"},
+            "tune": {"strategy": "none"},
+            "metrics": {"replicates": 0},
+            "seed": 0,
+            **nodes,
+        }
+
+    return made
+
+
+@pytest.fixture
+def runtime(tmp_path):
+    return {"cache": tmp_path / "cache", "results": tmp_path / "results", "progress": False, "device": "cpu"}
+
+
+def remove_training_images(root):
+    for file in (root / "train").rglob("*.png"):
+        file.unlink()
+
+
+def test_a_method_that_is_not_fitted_runs_without_training_images_to_the_same_record(root, config, runtime, tmp_path):
+    with_images = api.run(config("msp.MSP"), runtime)
+    remove_training_images(root)
+    assert api.run(config("msp.MSP"), runtime).status == "skipped"
+    elsewhere = {**runtime, "results": tmp_path / "elsewhere"}
+    without = api.run(config("msp.MSP"), elsewhere)
+    assert without.status == "written"
+    first, second = with_images.record.to_dict(), without.record.to_dict()
+    assert {**first, "provenance": {}} == {**second, "provenance": {}}
+    assert "id_train/train" not in first["counts"]
+    assert first["benchmark"]["pristine"]
+
+
+def test_a_method_that_is_fitted_names_itself_and_why_it_needs_them(root, config, runtime):
+    remove_training_images(root)
+    with pytest.raises(DataError, match=r"incomplete: id\.train \(needed by method 'knn', which is fitted on it\)"):
+        api.run(config("knn.KNN"), runtime)
+
+
+def test_a_network_that_is_trained_first_needs_them(root, config, runtime):
+    remove_training_images(root)
+    with pytest.raises(
+        DataError, match=r"id\.train \(needed by backbone 'own', which has no weights and is trained on"
+    ):
+        api.run(config("msp.MSP", weights=False), runtime)
+
+
+def test_other_training_images_under_the_same_names_are_another_run_of_a_method_that_reads_them(root, config, runtime):
+    before = {name: api.run(config(name), runtime).record.run_id for name in ("msp.MSP", "knn.KNN")}
+    Pillow.fromarray(np.zeros((16, 16, 3), np.uint8)).save(root / "train/n0/0.png")
+    assert api.run(config("msp.MSP"), runtime).record.run_id == before["msp.MSP"]
+    assert api.run(config("knn.KNN"), runtime).record.run_id != before["knn.KNN"]
+
+
+def test_features_are_extracted_ahead_without_training_images(root, config, runtime):
+    remove_training_images(root)
+    assert set(api.extract(config("msp.MSP"), runtime)) == {"id_val/val", "id_test/test", "far/cars"}
