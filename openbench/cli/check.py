@@ -19,9 +19,9 @@ def job(cfg: DictConfig) -> int:
 
 
 def act(call: Call) -> Done:
-    """Check, print the report, and fail if it has problems."""
+    """Check, print the report and its verdict, and fail if there are problems."""
     from openbench.engine import api
 
     report = api.check(call.config, call.runtime, call.say)
-    print(report)
-    return Done(OK, "nothing to report") if report.ok else Done(FAILED, "the check found problems", FAILED_STATUS)
+    print(f"{report}\n{report.verdict}")
+    return Done(OK, report.verdict) if report.ok else Done(FAILED, report.verdict, FAILED_STATUS)

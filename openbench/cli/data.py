@@ -11,7 +11,7 @@ from openbench.cli.exits import FAILED, OK
 from openbench.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from openbench.data.build import SetStatus
+    from openbench.data.missing import SetStatus
     from openbench.data.prepare import DataSource
     from openbench.results.table import Table
 
@@ -119,6 +119,7 @@ def prepare(arguments: argparse.Namespace) -> int:
 def verify(arguments: argparse.Namespace) -> int:
     """Print what `check` finds, then images that look alike across splits that must be apart."""
     from openbench.data.build import build_benchmark
+    from openbench.data.fingerprint import readable_fingerprint
     from openbench.data.lookalikes import lookalikes
     from openbench.data.verify import verify_node
 
@@ -126,14 +127,16 @@ def verify(arguments: argparse.Namespace) -> int:
     report = verify_node(node, _say)
     print(report)
     if report.missing or arguments.fast:
+        print(report.verdict)
         return OK if report.ok else FAILED
-    found = lookalikes(build_benchmark(node), _say)
+    found = lookalikes(build_benchmark(node, sampled=readable_fingerprint), _say)
     # Identical images are in the report already.
     print(f"  {len(found)} pairs look alike across splits that must be apart" + (":" if found else ""))
     for pair in found[: arguments.show]:
         print(f"    {pair}")
     if len(found) > arguments.show:
         print(f"    and {len(found) - arguments.show} more (--show {len(found)})")
+    print(report.verdict + f"; look-alikes to be judged by eye: {len(found):,}" * bool(found))
     return OK if report.ok else FAILED
 
 

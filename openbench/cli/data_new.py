@@ -1,6 +1,7 @@
 """`data new`: a benchmark of one's own images, as a config folder."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def new(arguments: argparse.Namespace) -> int:
         ConfigError: arguments that do not fit together.
         DataError: images that are not there or do not fit.
     """
-    from openbench.data.own_benchmark import OwnBenchmark, command, read_set, write
+    from openbench.data.own_benchmark import OwnBenchmark, check_readable, command, read_set, write
 
     backbones = options("backbone")
     if arguments.backbone not in backbones:
@@ -88,6 +89,7 @@ def new(arguments: argparse.Namespace) -> int:
         side=arguments.side,
         epochs=arguments.epochs,
     )
+    check_readable(benchmark, lambda text: print(text, file=sys.stderr, flush=True))
     folder = arguments.to or Path(arguments.name)
     for file in write(benchmark, folder):
         print(f"wrote {file}")

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from openbench.errors import ConfigError, DataError, LeakageError
 PARTS = ("train", "val", "test")
 SHARES = (0.6, 0.1, 0.3)
 _SAMPLE = 2000
+_LISTED = 20  # images that cannot be read
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,38 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     return list(contents)
+
+
+def check_readable(benchmark: OwnBenchmark, say: Callable[[str], None]) -> None:
+    """Decode every image once.
+
+    Args:
+        benchmark: nothing of it is written yet.
+        say: receives a line per set.
+
+    Raises:
+        DataError: images that are not there or cannot be read; the message lists them.
+    """
+    broken: list[str] = []
+    sets = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **benchmark.ood}
+    for where, own in sets.items():
+        say(f"read {where}: {len(own.rows)} images")
+        found = OwnImages(str(own.at)).find(own.at, [key for key, _ in own.rows])
+        present = np.zeros(len(own.rows), dtype=bool) if found is None else found.present
+        broken += [f"{where} '{own.rows[i][0]}': not found below '{own.at}'" for i in np.flatnonzero(~present)]
+        for index, row in enumerate(np.flatnonzero(present)):
+            try:
+                found.items[index]  # type: ignore[union-attr]
+            except DataError as error:
+                broken.append(f"{where} '{own.rows[row][0]}': {str(error).rpartition(' — ')[0] or error}")
+    if broken:
+        total = sum(len(own.rows) for own in sets.values())
+        lines = "\n  ".join(broken[:_LISTED])
+        more = f"\n  and {len(broken) - _LISTED:,} more" if len(broken) > _LISTED else ""
+        raise DataError(
+            f"{len(broken):,} of {total:,} images cannot be read — nothing was written; get these files again, or "
+            f"remove them:\n  {lines}{more}"
+        )
 
 
 def mean_and_std(benchmark: OwnBenchmark) -> tuple[list[float], list[float]]:

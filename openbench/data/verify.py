@@ -10,13 +10,16 @@ import numpy as np
 
 from openbench.core.benchmark import Benchmark, Image, Split
 from openbench.core.request import Role
-from openbench.data.build import SetStatus, build_benchmark, survey
+from openbench.data.build import build_benchmark, survey, typed
+from openbench.data.fingerprint import readable_fingerprint
+from openbench.data.missing import SetStatus, advice
 from openbench.data.overlaps import known_pairs
 from openbench.digest import array_sha256
 from openbench.errors import DataError, LeakageError
 
 Say = Callable[[str], None]
 _SHOWN = 5
+_LISTED = 20  # unreadable images of one split
 
 # Role pairs on the same side of ID/OOD whose images must differ: what is learnt or tuned from against what is tested.
 _APART = {
@@ -84,7 +87,8 @@ class CheckReport:
         splits: per split.
         shared: identical images on sides that must be apart.
         known: the same where `data_manifests/known_overlaps.txt` says that the published lists have them.
-        missing: messages on sets that are missing or incomplete; empty if `incomplete=allow` accepts that.
+        missing: a line for each set that is missing or incomplete; empty if `incomplete=allow` accepts that.
+        advice: where these were searched and what can be done.
         dropped: sets that are declared and not there.
     """
 
@@ -94,12 +98,26 @@ class CheckReport:
     known: tuple[Shared, ...] = ()
     missing: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Everything that stands in the way of trustworthy numbers."""
         unreadable = [f"{s.where}: {text}" for s in self.splits for text in s.unreadable]
         return (*self.missing, *unreadable, *(str(shared) for shared in self.shared))
+
+    @property
+    def verdict(self) -> str:
+        """The closing line: whether all is well, and how much of what was found."""
+        found = [
+            _counted(len(self.missing), "data set missing or incomplete", "data sets missing or incomplete"),
+            _counted(sum(len(s.unreadable) for s in self.splits), "unreadable image", "unreadable images"),
+            _counted(len(self.shared), "pair of sets with identical images", "pairs of sets with identical images"),
+        ]
+        images = f"{len(self.splits)} sets, {sum(s.found for s in self.splits):,} images"
+        return (
+            f"problems: {', '.join(filter(None, found))} ({images})" if self.problems else f"ok: {images}, no problem"
+        )
 
     @property
     def ok(self) -> bool:
@@ -113,8 +131,12 @@ class CheckReport:
             lines += [f"      deviates: {text}" for text in split.deviations]
         lines += [f"  {name}: dropped" for name in self.dropped]
         lines += [f"  known: {shared}" for shared in self.known]
-        lines += [f"  problem: {text}" for text in self.problems]
-        return "\n".join(lines)
+        for split in self.splits:
+            lines += [f"  problem: {split.where}: {text}" for text in split.unreadable[:_LISTED]]
+            rest = len(split.unreadable) - _LISTED
+            lines += [f"  problem: {split.where}: {rest:,} more images cannot be read"] if rest > 0 else []
+        lines += [f"  problem: {text}" for text in (*self.missing, *map(str, self.shared))]
+        return "\n".join([*lines, *self.advice])
 
 
 def verify_node(node: Mapping[str, Any], say: Say | None = None) -> CheckReport:
@@ -132,9 +154,10 @@ def verify_node(node: Mapping[str, Any], say: Say | None = None) -> CheckReport:
         return CheckReport(
             node["name"],
             tuple(SplitCheck(_path(status), status.found, status.expected) for status in statuses),
-            missing=tuple(status.message for status in fatal),
+            missing=tuple(str(status) if status.searched else status.message for status in fatal),
+            advice=tuple(advice(fatal, typed(node))),
         )
-    return verify_benchmark(build_benchmark(node), say)
+    return verify_benchmark(build_benchmark(node, sampled=readable_fingerprint), say)
 
 
 def verify_benchmark(benchmark: Benchmark, say: Say | None = None, strict: bool = False) -> CheckReport:
@@ -178,6 +201,11 @@ def verify_benchmark(benchmark: Benchmark, say: Say | None = None, strict: bool 
     )
 
 
+def _counted(count: int, one: str, several: str) -> str:
+    """A number of things in words; empty if there are none."""
+    return f"{count:,} {one if count == 1 else several}" if count else ""
+
+
 def _path(status: SetStatus) -> str:
     name = status.path.rpartition(".")[2] if status.role in (Role.NEAR, Role.FAR, Role.CSID) else status.name
     return f"{status.role}/{name}"
@@ -194,7 +222,7 @@ def _hashes(split: Split) -> tuple[list[str | None], list[str]]:
             hashes.append(array_sha256(_plane(item)) if item.ndim > 1 else None)
         except DataError as error:
             hashes.append(None)
-            unreadable.append(f"'{split.keys[index]}': {error}")
+            unreadable.append(f"'{split.keys[index]}': {str(error).rpartition(' — ')[0] or error}")
     return hashes, unreadable
 
 

@@ -88,7 +88,7 @@ class Engine:
 
     def check(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
         self.answer("check", config, runtime)
-        return types.SimpleNamespace(ok=not self.problems)
+        return types.SimpleNamespace(ok=not self.problems, verdict="problems: 1" if self.problems else "ok")
 
 
 @pytest.fixture

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,7 @@ def place(parts, role):
 def test_a_clean_benchmark_has_no_problems(parts):
     report = verify_benchmark(benchmark(parts), strict=True)
     assert report.ok
+    assert report.verdict == "ok: 8 sets, 32 images, no problem"
     assert [(s.found, s.expected, s.repeated) for s in report.splits] == [(4, 4, 0)] * 8
 
 
@@ -137,6 +140,7 @@ def test_unreadable_images_are_all_named(parts, tmp_path):
     parts["far"]["cars"] = split("cars", Role.FAR, ("van",), 8, items=files)
     report = verify_benchmark(benchmark(parts))
     assert len(report.problems) == 2
+    assert report.verdict == "problems: 2 unreadable images (8 sets, 32 images)"
     assert all(f"{i}.png' cannot be read" in text for i, text in zip((1, 3), report.problems, strict=True))
 
 
@@ -183,6 +187,9 @@ def test_all_gaps_of_a_node_are_reported_together(node, root):
         (root / path).unlink()
     report = verify_node(node)
     assert not report.ok
+    assert report.missing[0] == "id.test: pets, 3 of 4 images"
+    assert report.verdict == "problems: 3 data sets missing or incomplete (5 sets, 13 images)"
+    assert str(report).count("images_classic") == 1
     assert len(report.missing) == 3
     assert {s.where: (s.found, s.expected) for s in report.splits if s.found != s.expected} == {
         "id_test/pets": (3, 4),
@@ -197,6 +204,27 @@ def test_gaps_that_the_config_allows_are_deviations_and_the_rest_is_compared(nod
     report = verify_node({**node, "incomplete": "allow"})
     assert report.missing == ()
     assert [(s.first, s.second) for s in report.shared] == [("id_test/pets", "far/cars")]
+
+
+def test_broken_images_do_not_end_the_check(node, root):
+    """Also where they are among those whose pixels enter the digest, as all of so small a set are."""
+    for path in ("birds/0.png", "birds/1.png", "birds/2.png", "pets/7.png"):
+        (root / path).write_bytes(b"broken")
+    report = verify_node(node)
+    broken = {s.where: len(s.unreadable) for s in report.splits if s.unreadable}
+    assert broken == {"id_test/pets": 1, "near/birds": 3}
+    assert report.verdict == "problems: 4 unreadable images (5 sets, 16 images)"
+
+
+def test_a_long_list_of_broken_images_is_cut_and_counted(parts, tmp_path):
+    files = [tmp_path / f"{i}.png" for i in range(23)]
+    for file in files:
+        file.write_bytes(b"x")
+    cars = split("cars", Role.FAR, ("van",), 8, items=FileItems(files[:4]))
+    many = replace(cars, items=FileItems(files), labels=np.full(23, -1), keys=[str(f) for f in files])
+    text = str(verify_benchmark(benchmark({**parts, "far": {"cars": many}})))
+    assert text.count("cannot be read —") == 20
+    assert "far/cars: 3 more images cannot be read" in text
 
 
 def test_an_absent_id_set_is_reported_even_where_gaps_are_allowed(node, root):
