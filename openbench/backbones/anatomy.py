@@ -25,7 +25,8 @@ class Anatomy:
     """Names of a network's parts; a value, part of the backbone's digest.
 
     Args:
-        head: dotted name of the last nn.Linear; its input are the features, its output the logits.
+        head: dotted name of the last nn.Linear; its input are the features, its output the logits. In a network
+            without a classifier, of the nn.Identity in its place.
         stages: neutral name `stage1` … → dotted name of the module whose output is that stage's map.
         layout: axes of a stage's output: `nchw`, `nhwc`, `tokens` (n, t, d) or `tokens_first` (t, n, d).
         prefix_tokens: class and register tokens before the patch tokens.
@@ -49,6 +50,15 @@ class Anatomy:
                 "since methods need logits = W·features + b — choose a model with a linear classifier"
             )
         return head
+
+    def classifier(self, module: nn.Module) -> nn.Linear | nn.Identity:
+        """The head inside `module`, or what stands in its place where there is none.
+
+        Raises:
+            ConfigError: it is neither nn.Linear nor nn.Identity.
+        """
+        head = module.get_submodule(self.head)
+        return head if isinstance(head, nn.Identity) else self.linear(module)
 
     def as_map(self, output: Tensor) -> Tensor:
         """A stage's output as (n, c, h, w); patch tokens are laid out on their square grid, a vector is one pixel."""
@@ -95,16 +105,18 @@ def tapping(module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Po
 
     Maps are reduced inside the hook: later layers may overwrite them in place, and whole maps need not be kept.
     """
-    tapped = Tapped()
+    tapped, head = Tapped(), anatomy.classifier(module)
+    headless = isinstance(head, nn.Identity)
 
     def at_head(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        tapped.features, tapped.logits = inputs[0], output
+        # Without a classifier there are no classes: (n, 0).
+        tapped.features, tapped.logits = inputs[0], output[:, :0] if headless else output
 
     def at_stage(name: str, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
         tapped.maps[name] = reduce_map(anatomy.as_map(output), pool)
 
     with ExitStack() as hooks:
-        hooks.enter_context(_hook(anatomy.linear(module), at_head))
+        hooks.enter_context(_hook(head, at_head))
         for layer in layers:
             hooks.enter_context(_hook(module.get_submodule(anatomy.stages[layer]), partial(at_stage, layer)))
         yield tapped

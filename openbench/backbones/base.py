@@ -36,7 +36,7 @@ class Backbone(ABC):
     Attributes:
         name: what users type after `backbone=`.
         architecture: the network and everything that shapes it but its weights, as one line; enters the digest.
-        num_classes: c.
+        num_classes: c; 0 where the network has no classifier.
         feature_dim: d.
         layers: the neutral stage names that `Request.layers` may name, shallow to deep.
         preprocess: how images reach the network.
@@ -45,7 +45,7 @@ class Backbone(ABC):
         weights_sha256: hash of the weights' content, the same whatever file they came from; for records.
         passes: images pushed through the network so far (a perturbed pass counts twice).
         trained: False until weights are loaded, for architectures that wait for training.
-        classifies: whether its logits tell classes apart; False where there is one class and no classifier.
+        classifies: whether its logits tell classes apart; False where there is no classifier.
     """
 
     name: str

@@ -131,7 +131,8 @@ def apply_weights(
     if problems:
         raise CheckpointError(
             f"weights {where} do not fit {type(module).__name__} — {'; '.join(problems)} — "
-            "choose the backbone config that these weights were made with"
+            "choose the backbone config that these weights were made with; backbone.num_classes is their number of "
+            "classes, where it is not the benchmark's"
         )
     module.load_state_dict({k: given.get(k, v) for k, v in own.items()})
 

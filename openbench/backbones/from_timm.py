@@ -36,13 +36,13 @@ def timm_model(
         pretrained: load the weights that timm publishes under this name (from its cache, else downloaded).
         checkpoint: file with own weights instead, searched in the data roots.
         sha256: the hash that this file must have.
-        num_classes: c; the weights' where they are released, else the benchmark's.
+        num_classes: c; the weights' where they are released, else the benchmark's; 0 = no classifier, features only.
         preprocess: `preset` = timm's data settings of the model; null = the benchmark's.
         precision: see NetworkBackbone.
         options: further arguments of timm.create_model, e.g. {pad_type: same}.
 
     Raises:
-        ConfigError: unknown model, no linear classifier, or classes that do not fit.
+        ConfigError: unknown model, or a classifier that is not linear.
         CheckpointError: weights that are missing, cannot be had, or do not fit.
     """
     timm = _compat.library("timm")
@@ -57,7 +57,7 @@ def timm_model(
     published = settings.get("num_classes", 1000)
     where = f"backbone '{name}'"
     given = dict(options or {})
-    classes = chosen_classes(num_classes, published, pretrained, where)
+    classes = chosen_classes(num_classes, published, pretrained)
     backbone = NetworkBackbone(
         name,
         f"timm {model.split('.')[0]}, {classes} classes, {sorted(given.items())}",
@@ -68,7 +68,9 @@ def timm_model(
     )
     if checkpoint is not None:
         return backbone.load(find_weights(checkpoint), sha256)
-    return backbone if not pretrained else backbone.load_state(_published(timm, model, given), f"of timm's '{model}'")
+    if not pretrained:
+        return backbone
+    return backbone.load_state(_published(timm, model, {**given, "num_classes": classes}), f"of timm's '{model}'")
 
 
 def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
@@ -79,11 +81,11 @@ def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
         prefix: of its dotted names, where it is part of a larger network.
 
     Raises:
-        ConfigError: it has no single linear classifier.
+        ConfigError: it has a classifier that is not a single linear one.
     """
     head = module.get_classifier()  # type: ignore[operator]
     names = {id(part): name for name, part in module.named_modules()}
-    if not isinstance(head, nn.Linear):
+    if not isinstance(head, nn.Linear | nn.Identity):
         raise ConfigError(
             f"timm's {type(module).__name__}: its classifier is {type(head).__name__} — one nn.Linear expected, since "
             "methods need logits = W·features + b — choose another model"

@@ -51,7 +51,7 @@ def torchvision_model(
         options: further arguments of torchvision's constructor.
 
     Raises:
-        ConfigError: unknown model or weights, or classes that do not fit.
+        ConfigError: unknown model or weights.
         CheckpointError: weights that are missing or do not fit.
     """
     models = _compat.library("torchvision").models
@@ -66,7 +66,7 @@ def torchvision_model(
     released = _released(models, name, model, weights)
     chosen = released or models.get_model_weights(model).DEFAULT
     crop = chosen_preprocess(preprocess, _preset(chosen), f"backbone '{name}'")
-    classes = chosen_classes(num_classes, _PUBLISHED_CLASSES, released is not None, f"backbone '{name}'")
+    classes = chosen_classes(num_classes, _PUBLISHED_CLASSES, released is not None)
     given = dict(options or {})
     backbone = NetworkBackbone(
         name,

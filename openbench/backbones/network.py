@@ -65,14 +65,19 @@ class NetworkBackbone(Backbone):
         self._handed_out = False
         self.initialise(0)
         self._anatomy = find(self._module)
-        linear = self._anatomy.linear(self._module)
-        self.num_classes, self.feature_dim = linear.out_features, linear.in_features
+        head = self._anatomy.classifier(self._module)
+        if isinstance(head, nn.Linear):
+            self.num_classes, self.feature_dim = head.out_features, head.in_features
+        else:
+            self.classifies, self.num_classes, self.feature_dim = False, 0, self._width()
         self.layers = tuple(self._anatomy.stages)
 
     @property
     def head(self) -> Head:
-        """The classifier as a linear head on CPU."""
-        linear = self._anatomy.linear(self._module)
+        """The classifier as a linear head on CPU; of no classes where the network has none."""
+        linear = self._anatomy.classifier(self._module)
+        if isinstance(linear, nn.Identity):
+            return Head(torch.zeros(0, self.feature_dim), torch.zeros(0))
         weight = linear.weight.detach().to("cpu", torch.float32, copy=True)
         bias = torch.zeros(len(weight)) if linear.bias is None else linear.bias.detach().to("cpu", copy=True)
         return Head(weight, bias.float())
@@ -189,10 +194,12 @@ class NetworkBackbone(Backbone):
         """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any.
 
         Raises:
-            NotApplicableError: a layer that this network does not have.
+            NotApplicableError: a layer that this network does not have, or an input step where it has no classifier.
         """
         for layer in request.layers:
             self._require(layer)
+        if request.perturb is not None and not self.num_classes:
+            raise NotApplicableError(f"backbone '{self.name}' has no classifier, so no input gradient of one")
         images = as_input(images, self._device)
         with evaluating(self._module), arithmetic(self.precision, self._device):
             if request.perturb is not None:
@@ -202,6 +209,13 @@ class NetworkBackbone(Backbone):
                 self._module(images)
         self.passes += len(images)
         return self._checked(tapped)
+
+    def _width(self) -> int:
+        """The feature dimension of a network without a classifier, from one black image."""
+        p = self.preprocess
+        with evaluating(self._module), torch.no_grad(), tapping(self._module, self._anatomy, (), "none") as tapped:
+            self._module(torch.zeros(1, p.channels, p.crop, p.crop))
+        return self._checked(tapped).features.shape[1]
 
     def _require(self, layer: str) -> None:
         if layer not in self.layers:

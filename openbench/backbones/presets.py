@@ -30,18 +30,12 @@ def chosen_preprocess(
     )
 
 
-def chosen_classes(given: int | None, published: int, pretrained: bool, where: str) -> int:
-    """Return the number of classes: the published one for released weights, else the one given if any.
+def chosen_classes(given: int | None, published: int, pretrained: bool) -> int:
+    """Return the number of classes: the published one for released weights, else the one given if any; 0 if asked for.
 
-    Raises:
-        ConfigError: released weights with another number of classes than the benchmark has.
+    Released weights keep their classes whatever the benchmark has: a method that reads features needs none of them.
     """
-    if pretrained and given is not None and given != published:
-        raise ConfigError(
-            f"{where}: the released weights have {published} classes — {given} needed here — choose weights for these "
-            "classes, or leave them out to train on the benchmark"
-        )
-    return published if given is None else given
+    return published if given is None or (pretrained and given) else given
 
 
 def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:

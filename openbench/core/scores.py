@@ -18,7 +18,7 @@ class SplitScores:
         role: the split's role.
         scores: (n,) float32, larger = more OOD.
         labels: (n,) int64 class index, −1 where the image has no ID class.
-        predictions: (n,) int64, argmax of the logits.
+        predictions: (n,) int64, argmax of the logits; −1 where the network does not tell the benchmark's classes apart.
     """
 
     name: str
@@ -37,5 +37,8 @@ class SplitScores:
 
     @property
     def correct(self) -> NDArray[Any] | None:
-        """(n,) bool, whether the prediction equals the label; None for OOD roles."""
-        return self.predictions == self.labels if self.role.is_id else None
+        """(n,) bool, whether the prediction equals the label; None for OOD roles and where nothing is classified."""
+        if not self.role.is_id or (len(self.predictions) and self.predictions.max() < 0):
+            return None
+        correct: NDArray[Any] = self.predictions == self.labels
+        return correct

@@ -20,14 +20,15 @@ from openbench.data.build import build_benchmark
 from openbench.data.verify import CheckReport, verify_node
 from openbench.engine.evaluate import for_layers, with_params
 from openbench.engine.outcome import RunOutcome
-from openbench.engine.run import RunSpec, feature_store
+from openbench.engine.run import RunSpec, feature_store, tells_apart
 from openbench.engine.run import run as run_spec
 from openbench.engine.run import verify as verify_spec
 from openbench.engine.runtime import Runtime
 from openbench.engine.search import grid
 from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
-from openbench.errors import ConfigError, MethodError
+from openbench.errors import ConfigError, MethodError, NotApplicableError
+from openbench.methods.double_score import DoubleScore
 from openbench.metrics.suite import MetricOptions
 from openbench.overrides import NAME
 from openbench.results.store import RecordStore
@@ -90,7 +91,7 @@ def _spec(config: Config, setting: Runtime, say: Say, record: ResultRecord | Non
     if record is not None:
         check_material(record, benchmark, method)
     backbone, training = ready_backbone(config, benchmark, setting, say)
-    check_one_class(benchmark, backbone, method, name_of(config["method"]))
+    check_classes(benchmark, backbone, method, name_of(config["method"]))
     return RunSpec(
         benchmark=benchmark,
         backbone=backbone,
@@ -128,10 +129,11 @@ def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, in
     method, space = build_method(config["method"])
     benchmark = build_benchmark(config["benchmark"], train_reader(method, space, name_of(config["method"])))
     backbone, _ = ready_backbone(config, benchmark, setting, say)
+    check_classes(benchmark, backbone, method, name_of(config["method"]))
     method = for_layers(method, backbone.layers)
     store = feature_store(setting)
     passes = {}
-    base = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
+    base = Request(fields=frozenset({Field.FEATURES}))
     for split in benchmark.splits():
         if split.unread:
             continue
@@ -179,25 +181,39 @@ def ready_backbone(
     backbone, training = _backbone(config, benchmark, runtime), None
     if not backbone.trained:
         backbone, training = _trained(config, benchmark, backbone, runtime, say).backbone, name_of(config["training"])
-    if backbone.num_classes != len(benchmark.classes):
-        raise ConfigError(
-            f"backbone '{backbone.name}' tells {backbone.num_classes} classes apart — benchmark '{benchmark.name}' has "
-            f"{len(benchmark.classes)} — choose a backbone trained on it (python -m openbench list backbone)"
-        )
     return backbone.to(resolve_device(runtime.device)), training
 
 
-def check_one_class(benchmark: Benchmark, backbone: Backbone, method: Method, name: str) -> None:
-    """Raise ConfigError if a method needs a classifier and the benchmark has a single class, hence none."""
+def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name: str) -> None:
+    """Check that a network has a classifier for the benchmark's classes, if the method reads one.
+
+    Raises:
+        NotApplicableError: it reads one and there is none.
+    """
+    if tells_apart(backbone, benchmark):
+        return
     requests = [leaf.request for leaf in leaves(method)]
-    read = sorted({str(f) for request in requests for f in request.fields - {Field.FEATURES, Field.LABELS}})
+    free = {Field.FEATURES, Field.LABELS, Field.MOVED} | ({Field.MAPS} if backbone.layers else set())
+    read = sorted({str(field) for request in requests for field in request.fields - free})
     read += ["the head"] * any(request.head for request in requests)
+    read += ["input gradients"] * any(request.perturb or request.beside for request in requests)
     read += ["images"] * any(isinstance(leaf, LiveMethod) for leaf in leaves(method))
-    if not backbone.classifies and read:
-        raise ConfigError(
-            f"method '{name}' reads {', '.join(read)} — benchmark '{benchmark.name}' has one class and no classifier — "
-            "choose a method that reads features only, e.g. method=knn or method=mds"
+    read += ["predictions"] * isinstance(method, DoubleScore)
+    if not read:
+        return
+    if len(benchmark.classes) == 1:
+        why = f"benchmark '{benchmark.name}' has one class and no classifier"
+    elif not backbone.classifies:
+        why = f"backbone '{backbone.name}' has no classifier"
+    else:
+        why = (
+            f"backbone '{backbone.name}' tells {backbone.num_classes} classes apart, benchmark '{benchmark.name}' has "
+            f"{len(benchmark.classes)}"
         )
+    raise NotApplicableError(
+        f"method '{name}' reads {', '.join(read)} — {why} — choose a method that reads features only, e.g. method=knn "
+        "or method=mds, or a backbone trained on these classes (python -m openbench list backbone)"
+    )
 
 
 def name_of(node: Config) -> str:
@@ -217,11 +233,12 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
         classes=benchmark.classes,
         columns=benchmark.columns,
     )
-    if backbone.classifies == (len(benchmark.classes) == 1):
+    single = len(benchmark.classes) == 1
+    if backbone.classifies and (benchmark.columns is not None or (single and not backbone.trained)):
+        has = "rows of a table" if benchmark.columns is not None else "a single class"
         raise ConfigError(
-            f"backbone '{backbone.name}' {'tells classes apart' if backbone.classifies else 'is no classifier'} — "
-            f"benchmark '{benchmark.name}' has {len(benchmark.classes)} class(es) — a single class goes with "
-            "backbone=identity, and only that"
+            f"backbone '{backbone.name}' tells classes of images apart — benchmark '{benchmark.name}' has {has} — a "
+            "table goes with backbone=identity, images of a single class with a network that has weights"
         )
     return backbone
 

@@ -1,6 +1,6 @@
 """From cached features to scores: fitting on the declared split, scoring in batches, never a second forward pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -184,7 +184,11 @@ def _checked(method: Method, scores: NDArray[np.float32], where: str) -> NDArray
 
 
 def score_splits(
-    method: Method, splits: tuple[Split, ...], features: FeatureSource, runtime: tuple[torch.device, int]
+    method: Method,
+    splits: tuple[Split, ...],
+    features: FeatureSource,
+    runtime: tuple[torch.device, int],
+    predict: Callable[[Split, FeatureSource], NDArray[np.int64]] | None = None,
 ) -> list[SplitScores]:
     """Return the scores of several splits by a fitted method.
 
@@ -193,14 +197,16 @@ def score_splits(
         splits: what to score.
         features: where columns come from.
         runtime: the device to score on and the rows per call.
+        predict: the predicted classes of a split; None for `predictions`.
     """
+    predict = predict or predictions
     return [
         SplitScores(
             name=split.name,
             role=split.role,
             scores=score_split(method, split, features, runtime),
             labels=np.asarray(split.labels, dtype=np.int64),
-            predictions=predictions(split, features),
+            predictions=predict(split, features),
         )
         for split in splits
     ]
@@ -210,6 +216,11 @@ def predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:
     """Return argmax of the unperturbed logits, (n,) int64: the classifier's answer, whatever the OOD method does."""
     x = features(split, Request(fields=frozenset({Field.LOGITS})))
     return np.concatenate([rows.logits.argmax(dim=1).cpu().numpy() for rows in x.batches(65536)])
+
+
+def no_predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:
+    """Return −1 (n,): the network does not tell the benchmark's classes apart."""
+    return np.full(len(split), -1, dtype=np.int64)
 
 
 def _declared(x: FeatureSet, request: Request) -> FeatureSet:

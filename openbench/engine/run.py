@@ -22,7 +22,16 @@ from openbench.core.scores import SplitScores
 from openbench.core.source import foreign_sources
 from openbench.digest import still_as_before
 from openbench.engine.clock import Clock
-from openbench.engine.evaluate import FeatureSource, Fitting, class_scores, fit, score_splits, with_params
+from openbench.engine.evaluate import (
+    FeatureSource,
+    Fitting,
+    class_scores,
+    fit,
+    no_predictions,
+    predictions,
+    score_splits,
+    with_params,
+)
 from openbench.engine.outcome import RunOutcome
 from openbench.engine.per_set import each_alone, joined_record
 from openbench.engine.provenance import provenance
@@ -70,6 +79,11 @@ class RunSpec:
     training: str | None = None
 
     @property
+    def classified(self) -> bool:
+        """Whether the network tells the classes of the benchmark apart, so that there is an accuracy."""
+        return tells_apart(self.backbone, self.benchmark)
+
+    @property
     def run_id(self) -> str:
         """The digest that names the record."""
         version, benchmark = version_of(self.method), self.benchmark.digest
@@ -87,6 +101,11 @@ class RunSpec:
 def images_read(benchmark: Benchmark) -> dict[str, str]:
     """Return role → digest of the images, of sets that the benchmark's digest knows by their list and that are read."""
     return {s.role.value: s.digest for s in benchmark.splits() if s.identity and not s.unread}
+
+
+def tells_apart(backbone: Backbone, benchmark: Benchmark) -> bool:
+    """Whether a network has a classifier for the classes of a benchmark."""
+    return backbone.classifies and backbone.num_classes == len(benchmark.classes) > 1
 
 
 @dataclass
@@ -189,8 +208,15 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         method = tuned.fitted or fit(with_params(spec.method, tuned.params), fitting, features, device)
     splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None)
     with clock.stage("score"):
-        scores = score_splits(method, (*benchmark.test_splits(), *splits), features, (device, runtime.score_batch))
+        # First: what it refuses is known before all the test sets are extracted.
         by_class = _class_scores(method, spec, features, (device, runtime.score_batch))
+        scores = score_splits(
+            method,
+            (*benchmark.test_splits(), *splits),
+            features,
+            (device, runtime.score_batch),
+            predictions if spec.classified else no_predictions,
+        )
     with clock.stage("metrics"):
         sets = metric_sets(scores, benchmark, features, by_class, _class_probabilities(method, by_class))
         metrics = evaluate(sets, spec.metrics, runtime.corrections)
@@ -265,15 +291,15 @@ def _class_scores(
     options, benchmark = spec.metrics, spec.benchmark
     if "prediction_sets" not in options.families or "score" not in options.set_kinds or len(benchmark.classes) < 2:
         return {}
-    splits = (benchmark.id_val, benchmark.id_test)
-    found = {split.role: class_scores(method, split, features, runtime) for split in splits}
     c = len(benchmark.classes)
-    widest = max((scores.shape[1] for scores in found.values() if scores is not None), default=0)
-    if widest > c:
-        raise MethodError(
-            f"{type(method).__name__}.class_scores: {widest} classes — benchmark '{benchmark.name}' has {c} — "
-            "return one column for each, or leave `score` out of metrics.set_kinds"
-        )
+    found = {}
+    for split in (benchmark.id_val, benchmark.id_test):
+        scores = found[split.role] = class_scores(method, split, features, runtime)
+        if scores is not None and scores.shape[1] > c:
+            raise MethodError(
+                f"{type(method).__name__}.class_scores: {scores.shape[1]} classes — benchmark '{benchmark.name}' has "
+                f"{c} — return one column for each, or leave `score` out of metrics.set_kinds"
+            )
     # A method that learns classes from labels does not know of those that come after the last it has seen.
     return {
         role: np.pad(scores, ((0, 0), (0, c - scores.shape[1])), constant_values=np.inf)
@@ -326,8 +352,8 @@ def metric_sets(
         by_class: the method's class-conditional scores (n, c) of ID val and ID test, if it has such.
         as_probabilities: what these are as probabilities (n, c), where they are made of such.
     """
-    # With a single class nothing is classified, so nothing can be right or wrong.
-    classified = len(benchmark.classes) > 1
+    # Where nothing is classified, nothing can be right or wrong.
+    classified = any(s.correct is not None for s in scores)
     probabilities = {
         split.role: softmax(features(split, Request(fields=frozenset({Field.LOGITS}))))
         for split in (benchmark.id_val, benchmark.id_test)
@@ -338,7 +364,7 @@ def metric_sets(
             name=s.name,
             role=s.role.value,
             scores=s.scores,
-            correct=s.correct if classified else None,
+            correct=s.correct,
             labels=s.labels,
             probabilities=probabilities.get(s.role),
             class_scores=by_class.get(s.role),

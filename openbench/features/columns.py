@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from openbench.backbones.base import Outputs
+from openbench.backbones.base import Backbone, Outputs
 from openbench.core.request import Field, Perturb, Pool, Request
 from openbench.digest import digest
 from openbench.errors import FieldError
@@ -83,6 +83,12 @@ def extracted_with(request: Request) -> tuple[Column, ...]:
     """
     both = replace(request, fields=request.fields | {Field.FEATURES, Field.LOGITS})
     return read_by(both)
+
+
+def kept_of(backbone: Backbone, request: Request) -> tuple[Column, ...]:
+    """Return the columns of `extracted_with` that a backbone has: without a classifier there are no logits."""
+    columns = extracted_with(request)
+    return columns if backbone.num_classes else tuple(column for column in columns if column.field != Field.LOGITS)
 
 
 def pass_for(columns: tuple[Column, ...]) -> Request:

@@ -19,9 +19,9 @@ from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request
 from openbench.data.packed import packed
-from openbench.errors import CacheError
+from openbench.errors import CacheError, NotApplicableError
 from openbench.features.arrays import ColumnFile, ColumnWriter, Flushed, load_progress, save_progress, writing
-from openbench.features.columns import Column, extracted_with, read_by, separated
+from openbench.features.columns import Column, kept_of, read_by, separated
 from openbench.features.extract import NamedRows, extract, rest_of
 from openbench.features.live import column_of, score_rows
 from openbench.features.progress import reporting
@@ -59,6 +59,7 @@ class FeatureStore:
 
         Raises:
             CheckpointError: the backbone has no weights.
+            NotApplicableError: logits of a backbone without a classifier.
             CacheError: the folder cannot be written.
             DataError: an image cannot be read, or an output is not finite.
             FieldError: maps without layers or layers without maps; the same of moved features and their step.
@@ -66,6 +67,8 @@ class FeatureStore:
         request, beside = separated(request)
         moved = {} if beside is None else {Field.MOVED: self.get(backbone, split, beside).features}
         wanted = read_by(request)
+        if Field.LOGITS in request.fields and not backbone.num_classes:
+            raise NotApplicableError(f"backbone '{backbone.name}' has no classifier, so no logits — read features")
         folder = self._folder(backbone, split)
         self._ensure(folder, backbone, split, self._extraction(backbone, request))
         tensors = {column: ColumnFile(folder, column.name).open() for column in wanted}
@@ -93,7 +96,7 @@ class FeatureStore:
     def missing(self, backbone: Backbone, split: Split, request: Request) -> tuple[Column, ...]:
         """Return the columns that passes for `request` would have to compute."""
         folder = self._folder(backbone, split)
-        columns = [c for part in separated(request) if part is not None for c in extracted_with(part)]
+        columns = [c for part in separated(request) if part is not None for c in kept_of(backbone, part)]
         missing = _faulty(folder, split, [column.name for column in columns])
         return tuple(column for column in columns if column.name in missing)
 
@@ -101,7 +104,7 @@ class FeatureStore:
         return self.root / backbone.digest / split.digest
 
     def _extraction(self, backbone: Backbone, request: Request) -> "_Source":
-        kept = {column.name: column for column in extracted_with(request)}
+        kept = {column.name: column for column in kept_of(backbone, request)}
 
         def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
             columns = tuple(kept[name] for name in names)

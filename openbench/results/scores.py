@@ -27,8 +27,8 @@ def per_set_name(run_id: str, ood_set: str) -> str:
 class ScoreStore:
     """One parquet file per run: columns set, role, score, label, prediction, correct; one row per image.
 
-    Rows stand in manifest order, split after split. `correct` is null for OOD images. Scores belong to the cache: they
-    can be computed again, so an existing file is replaced.
+    Rows stand in manifest order, split after split. `correct` is null for OOD images; it and `prediction` are null
+    where nothing is classified. Scores belong to the cache: they can be computed again, so an existing file is replaced.
 
     Args:
         root: the folder of the files.
@@ -131,12 +131,13 @@ def _table(run_id: str, scores: Sequence[SplitScores]) -> "pa.Table":
     # OOD images have no right class; their `correct` is masked to null.
     correct = joined([np.zeros(len(s.scores), bool) if s.correct is None else s.correct for s in scores])
     unknown = joined([np.full(len(s.scores), s.correct is None) for s in scores])
+    predicted = joined([np.asarray(s.predictions, np.int64) for s in scores])
     columns = {
         "set": pa.array(np.repeat([s.name for s in scores], repeated)).dictionary_encode(),
         "role": pa.array(np.repeat([s.role.value for s in scores], repeated)).dictionary_encode(),
         "score": pa.array(joined([np.asarray(s.scores, np.float32) for s in scores])),
         "label": pa.array(joined([np.asarray(s.labels, np.int64) for s in scores])),
-        "prediction": pa.array(joined([np.asarray(s.predictions, np.int64) for s in scores])),
+        "prediction": pa.array(predicted, mask=predicted < 0),
         "correct": pa.array(correct, mask=unknown),
     }
     # `splits` keeps a split that has no rows, and the order.
@@ -152,7 +153,7 @@ def _splits(table: "pa.Table") -> list[SplitScores]:
     for entry in metadata.get(b"splits", b"").decode().split("\n"):
         role, _, name = entry.partition("/")
         rows = (names == name) & (roles == role)
-        numbers = {c: table.column(c).to_numpy()[rows] for c in ("score", "label", "prediction")}
+        numbers = {c: table.column(c).fill_null(-1).to_numpy()[rows] for c in ("score", "label", "prediction")}
         found.append(
             SplitScores(
                 name=name,

@@ -160,7 +160,7 @@ def _title(record: ResultRecord, decimals: int) -> str:
             accuracy.append(f"{100 * value:.{decimals}f} %{f' ({label})' if label else ''}")
     accuracy += _with_validation(record, decimals)
     method = f"{record.method.get('name')}{f'({params})' if params else ''}{chosen}"
-    return f"{record.benchmark.get('name')} · {backbone} · {method} · ID accuracy {', '.join(accuracy) or 'unknown'}"
+    return f"{record.benchmark.get('name')} · {backbone} · {method} · ID accuracy {', '.join(accuracy) or 'absent: no classifier for these classes'}"
 
 
 def _with_validation(record: ResultRecord, decimals: int) -> list[str]:

@@ -11,10 +11,10 @@ from openbench.backbones.anatomy import Anatomy, tapping
 from openbench.backbones.from_open_clip import open_clip_model
 from openbench.backbones.from_timm import timm_model
 from openbench.backbones.from_torchvision import released_file, torchvision_model
-from openbench.backbones.presets import crop_preprocess
+from openbench.backbones.presets import chosen_classes, crop_preprocess
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Request
-from openbench.errors import CheckpointError, ConfigError
+from openbench.core.request import Field, Perturb, Request
+from openbench.errors import CheckpointError, ConfigError, NotApplicableError
 
 SMALL = Preprocess(64, 64)
 STAGES = ("stage1", "stage2", "stage3", "stage4")
@@ -127,9 +127,35 @@ def test_presets_that_cannot_be_expressed_are_refused() -> None:
         crop_preprocess(settings, "x")
 
 
-def test_released_weights_of_another_number_of_classes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="have 1000 classes — 10 needed"):
-        torchvision_model("r", "resnet18", weights="IMAGENET1K_V1", num_classes=10, preprocess="preset")
+def test_released_weights_keep_their_classes_whatever_the_benchmark_has() -> None:
+    """A method that reads features needs none of them; the engine refuses the others."""
+    assert chosen_classes(10, 1000, pretrained=True) == 1000
+    assert chosen_classes(10, 1000, pretrained=False) == 10
+    assert chosen_classes(0, 1000, pretrained=True) == 0
+    assert chosen_classes(None, 1000, pretrained=False) == 1000
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("vit_tiny_patch16_224", {"img_size": 64}),
+        ("mobilenetv3_small_050", {}),
+        ("convnext_atto", {}),
+        ("resnet18", {}),
+    ],
+)
+def test_a_timm_network_without_a_classifier_gives_timms_features(model: str, options: dict[str, int]) -> None:
+    backbone = timm_model(model, model, num_classes=0, preprocess=SMALL, options=options)
+    x = torch.randn(2, 3, 64, 64)
+    outputs = backbone.outputs(x, Request(fields=frozenset({Field.FEATURES})))
+    with torch.no_grad():
+        expected = backbone.module().eval()(x)
+    torch.testing.assert_close(outputs.features, expected, rtol=1e-4, atol=1e-4)
+    assert outputs.logits.shape == (2, 0)
+    assert (backbone.classifies, backbone.num_classes, backbone.feature_dim) == (False, 0, expected.shape[1])
+    assert backbone.head.weight.shape == (0, expected.shape[1])
+    with pytest.raises(NotApplicableError, match="has no classifier, so no input gradient"):
+        backbone.outputs(x, Request(perturb=Perturb()))
 
 
 def test_released_file_with_other_content_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

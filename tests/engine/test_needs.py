@@ -1,14 +1,20 @@
 """What a method does not read is not asked for: training images, a classifier, the benchmark's number of classes."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+import torch
 from PIL import Image as Pillow
 from safetensors.torch import save_file
 
+from openbench._compat import library
 from openbench.backbones.cifar import resnet
 from openbench.core.preprocess import Preprocess
 from openbench.engine import api
-from openbench.errors import DataError
+from openbench.errors import DataError, MethodError, NotApplicableError
+from openbench.methods.knn import KNN
+from openbench.results.store import ScoreStore
 
 FOLDER = {"folder": {"_target_": "openbench.data.sources.ImageFolder"}}
 CLASSES = [f"class {c}" for c in range(6)]
@@ -133,3 +139,77 @@ def test_other_training_images_under_the_same_names_are_another_run_of_a_method_
 def test_features_are_extracted_ahead_without_training_images(root, config, runtime):
     remove_training_images(root)
     assert set(api.extract(config("msp.MSP"), runtime)) == {"id_val/val", "id_test/test", "far/cars"}
+
+
+ABSENT = {"id/accuracy", "id/aurc", "id/e-aurc", "id/id_val_accuracy", "cars/oscr", "id/lac_coverage@0.05"}
+
+
+def keys(record):
+    return {f"{name}/{key}" for name, values in record.metrics.items() for key in values}
+
+
+@pytest.mark.parametrize("classes", [4, 11])
+def test_features_of_a_network_of_other_classes_are_scored_without_accuracy(config, runtime, classes):
+    ours = api.run(config("knn.KNN"), runtime).record
+    record = api.run(config("knn.KNN", classes=classes), runtime).record
+    assert keys(ours) >= ABSENT
+    assert keys(record).isdisjoint(ABSENT)
+    assert keys(record) >= {"cars/auroc", "far/fpr95", "id/n_id"}
+    assert all(np.isfinite(value) for value in record.metrics["cars"].values() if not isinstance(value, str))
+    scores = ScoreStore(runtime["cache"] / "scores").read(record.run_id)
+    assert all(split.correct is None and (split.predictions == -1).all() for split in scores)
+
+
+def test_the_auroc_is_that_of_the_scores(config, runtime):
+    wide = api.run(config("mds.MDS", classes=11), runtime).record
+    scores = {s.name: s.scores for s in ScoreStore(runtime["cache"] / "scores").read(wide.run_id)}
+    pairs = scores["test"][:, None] < scores["cars"][None, :]
+    ties = scores["test"][:, None] == scores["cars"][None, :]
+    assert wide.metrics["cars"]["auroc"] == pytest.approx((pairs + 0.5 * ties).mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "read"), [("msp.MSP", "logits"), ("vim.ViM", "logits, the head"), ("pro.PRO", "images")]
+)
+def test_what_needs_the_classifier_is_refused_before_anything_is_extracted(config, runtime, method, read):
+    with pytest.raises(NotApplicableError, match=f"reads {read}.* tells 11 classes apart, benchmark 'own' has 6"):
+        api.run(config(method, classes=11), runtime)
+    assert not (runtime["cache"] / "features").exists()
+
+
+def test_a_network_without_a_classifier_is_scored_by_its_features(config, runtime, tmp_path):
+    timm = library("timm")
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=16)
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, tmp_path / "vit.safetensors")
+    backbone = {
+        "_target_": "openbench.backbones.from_timm.timm_model",
+        "name": "vit",
+        "model": "vit_tiny_patch16_224",
+        "checkpoint": str(tmp_path / "vit.safetensors"),
+        "num_classes": 0,
+        "options": {"img_size": 16},
+    }
+    record = api.run(config("knn.KNN", backbone=backbone), runtime).record
+    assert record.backbone["num_classes"] == 0
+    assert keys(record).isdisjoint(ABSENT)
+    assert not list((runtime["cache"] / "features").rglob("logits.npy"))
+    with pytest.raises(NotApplicableError, match="method 'msp' reads logits — backbone 'vit' has no classifier"):
+        api.run(config("msp.MSP", backbone=backbone), runtime)
+    assert api.extract(config("knn.KNN", backbone=backbone), runtime)["id_test/test"] == 0
+
+
+@dataclass
+class Miscounting(KNN):
+    """Scores of one class too many."""
+
+    def class_scores(self, x):
+        return x.features.new_zeros(len(x), 7)
+
+
+def test_a_wrong_number_of_class_scores_is_noticed_before_the_test_sets_are_extracted(config, runtime):
+    node = {"_name_": "miscounting", "_target_": f"{__name__}.Miscounting"}
+    with pytest.raises(MethodError, match="7 classes — benchmark 'own' has 6"):
+        api.run({**config("knn.KNN"), "method": node}, runtime)
+    folders = [folder for folder in (runtime["cache"] / "features").glob("*/*") if list(folder.glob("*.npy"))]
+    assert len(folders) == 2  # what is fitted on, and ID validation
