@@ -17,10 +17,12 @@ from openbench.backbones.checkpoints import apply_weights, find_weights, read_we
 from openbench.backbones.device import Precision
 from openbench.backbones.network import NetworkBackbone
 from openbench.backbones.presets import chosen_preprocess
+from openbench.backbones.prompts import class_names_of, templates_of
 from openbench.core.preprocess import Preprocess
 from openbench.errors import CheckpointError, ConfigError, did_you_mean
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
+_TAGS = 5  # named in a message
 
 
 class ZeroShot(nn.Module):
@@ -47,8 +49,9 @@ def open_clip_model(
     pretrained: str | None = None,
     checkpoint: str | None = None,
     sha256: str | None = None,
-    classes: Sequence[str] | None = None,
-    templates: Sequence[str] = DEFAULT_TEMPLATES,
+    classes: Sequence[str] | str | None = None,
+    templates: Sequence[str] | str = DEFAULT_TEMPLATES,
+    benchmark_classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     preprocess: Preprocess | Literal["preset"] | None = "preset",
     precision: Precision = "fp32",
@@ -61,19 +64,25 @@ def open_clip_model(
         pretrained: open_clip's tag of released weights, e.g. `laion2b_s34b_b79k` (from its cache, else downloaded).
         checkpoint: file with the weights of the whole model instead, searched in the data roots.
         sha256: the hash that this file must have.
-        classes: class names in label order, underscores read as spaces; the benchmark's where the yaml leaves it null.
+        classes: class names in label order, underscores read as spaces; the benchmark's where the yaml leaves it null;
+            `openai_imagenet` = those that CLIP's authors cleaned.
         templates: prompts with one `{}` for the class name; their normalised embeddings are averaged.
+            `openai_imagenet` = the 80 published ones, `simple_imagenet` = 7 of them.
+        benchmark_classes: for which of ImageNet's classes the cleaned names are wanted; null = the benchmark's.
         num_classes: must equal the number of classes if given.
         preprocess: `preset` = open_clip's for these weights.
         precision: see NetworkBackbone.
 
     Raises:
-        ConfigError: unknown model or tag, no classes, or a template without `{}`.
+        ConfigError: unknown model, tag or names, no weights or two, no classes, or a template without `{}`.
         CheckpointError: weights that are missing, cannot be had, or do not fit.
     """
     library = _compat.library("open_clip")
+    where = f"backbone '{name}'"
     _check_names(library, name, model, pretrained)
-    prompts = _prompts(name, classes, templates, num_classes)
+    _check_weights(library, where, model, (pretrained, checkpoint))
+    named = class_names_of(library, where, classes, benchmark_classes)
+    prompts = _prompts(where, named, templates_of(library, where, templates), num_classes)
     state = None if checkpoint is None else read_weights(find_weights(checkpoint), sha256)
     whole = _whole(library, model, pretrained)
     if state is not None:
@@ -85,11 +94,9 @@ def open_clip_model(
         f"open_clip {model} zero-shot, {len(prompts)} classes",
         partial(_random, library, model, dim, len(prompts)),
         anatomy,
-        preprocess=chosen_preprocess(preprocess, _preset(settings, name), f"backbone '{name}'"),
+        preprocess=chosen_preprocess(preprocess, _preset(settings, name), where),
         precision=precision,
     )
-    if pretrained is None and checkpoint is None:
-        return backbone
     weight, bias = text_head(whole, library.get_tokenizer(model), prompts)
     parts = {f"visual.{key}": value for key, value in whole.visual.state_dict().items()}
     return backbone.load_state({**parts, "head.weight": weight, "head.bias": bias}, f"of open_clip's '{model}'")
@@ -147,17 +154,23 @@ def _check_names(library: Any, name: str, model: str, pretrained: str | None) ->
         )
 
 
-def _prompts(
-    name: str, classes: Sequence[str] | None, templates: Sequence[str], num_classes: int | None
-) -> list[list[str]]:
+def _check_weights(library: Any, where: str, model: str, weights: tuple[str | None, str | None]) -> None:
+    if weights.count(None) != 1:
+        tags = library.list_pretrained_tags_by_model(model)
+        named = ", ".join(tags[:_TAGS]) + ", …" * (len(tags) > _TAGS) if tags else "it has none"
+        found = "both given" if None not in weights else "both null: a zero-shot network is not trained here"
+        raise ConfigError(
+            f"{where}: pretrained and checkpoint are {found} — give one of them: backbone.pretrained=TAG with one of "
+            f"open_clip's weights for {model} ({named}), or backbone.checkpoint=FILE with backbone.pretrained=null"
+        )
+
+
+def _prompts(where: str, classes: Sequence[str], templates: Sequence[str], num_classes: int | None) -> list[list[str]]:
     if not classes or (num_classes is not None and num_classes != len(classes)):
         raise ConfigError(
-            f"backbone '{name}': {len(classes or ())} class names — {num_classes or 'two or more'} needed for the text "
+            f"{where}: {len(classes)} class names — {num_classes or 'two or more'} needed for the text "
             "prompts — set backbone.classes to the names in label order"
         )
-    bad = [t for t in templates if t.count("{}") != 1]
-    if bad or not templates:
-        raise ConfigError(f"backbone '{name}': templates {bad or 'are empty'} — each needs one {{}} for the class name")
     return [[t.format(c.replace("_", " ")) for t in templates] for c in classes]
 
 

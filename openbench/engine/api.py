@@ -231,6 +231,7 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
         num_classes=len(benchmark.classes),
         preprocess=benchmark.preprocess,
         classes=benchmark.classes,
+        benchmark_classes=benchmark.classes,
         columns=benchmark.columns,
     )
     single = len(benchmark.classes) == 1

@@ -11,9 +11,12 @@ from openbench.backbones.anatomy import Anatomy, tapping
 from openbench.backbones.from_open_clip import open_clip_model
 from openbench.backbones.from_timm import timm_model
 from openbench.backbones.from_torchvision import released_file, torchvision_model
+from openbench.backbones.network import NetworkBackbone
 from openbench.backbones.presets import chosen_classes, crop_preprocess
+from openbench.backbones.prompts import class_names_of, templates_of
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
+from openbench.data.manifest import load_classes
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError
 
 SMALL = Preprocess(64, 64)
@@ -96,6 +99,42 @@ def test_several_templates_are_averaged_on_the_sphere(tmp_path: Path) -> None:
     torch.testing.assert_close(backbone.head.weight[1], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_the_published_prompts_and_names_give_the_head_that_the_library_builds(tmp_path: Path) -> None:
+    library = _compat.library("open_clip")
+    whole = library.create_model("ViT-S-32-alt", pretrained=None).eval()
+    torch.save(whole.state_dict(), tmp_path / "clip.pt")
+    backbone = open_clip_model(
+        "clip",
+        "ViT-S-32-alt",
+        checkpoint=str(tmp_path / "clip.pt"),
+        classes="openai_imagenet",
+        benchmark_classes=("hammerhead", "tench"),
+        templates="simple_imagenet",
+    )
+    tokenizer = library.get_tokenizer("ViT-S-32-alt")
+    expected = library.build_zero_shot_classifier(
+        whole, tokenizer, ["hammerhead shark", "tench"], library.SIMPLE_IMAGENET_TEMPLATES
+    )
+    torch.testing.assert_close(
+        backbone.head.weight, (expected * whole.logit_scale.exp()).T.detach(), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_the_published_prompts_are_80_and_the_names_are_those_of_the_wordnet_ids() -> None:
+    """Of ImageNet-200 by its own list of ids: n01443537 is the goldfish, n07873807 the pizza."""
+    library = _compat.library("open_clip")
+    templates = templates_of(library, "clip", "openai_imagenet")
+    assert (len(templates), templates[0], templates[-1]) == (80, "a bad photo of a {}.", "a tattoo of the {}.")
+    assert all(template.count("{}") == 1 for template in templates)
+    every = load_classes("imagenet1k/wnids")
+    for benchmark, size in (("imagenet1k", 1000), ("imagenet200", 200)):
+        names = class_names_of(library, "clip", "openai_imagenet", load_classes(f"{benchmark}/classes"))
+        by_id = dict(zip(load_classes(f"{benchmark}/wnids"), names, strict=True))
+        assert len(by_id) == size
+        assert (by_id["n01443537"], by_id["n07873807"]) == ("goldfish", "pizza")
+        assert by_id == {wnid: library.IMAGENET_CLASSNAMES[every.index(wnid)] for wnid in by_id}
+
+
 def test_torchvision_preset_is_the_published_one() -> None:
     backbone = torchvision_model("s", "swin_t", num_classes=5, preprocess="preset")
     preset = _compat.library("torchvision").models.Swin_T_Weights.IMAGENET1K_V1.transforms()
@@ -166,6 +205,10 @@ def test_released_file_with_other_content_is_refused(tmp_path: Path, monkeypatch
         released_file("https://download.pytorch.org/models/resnet18-f37072fd.pth")
 
 
+def clip(**changes: object) -> NetworkBackbone:
+    return open_clip_model("t", "ViT-B-32", **{"pretrained": "openai", "classes": ("a", "b"), **changes})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -177,8 +220,17 @@ def test_released_file_with_other_content_is_refused(tmp_path: Path, monkeypatch
         (lambda: timm_model("t", "deit_tiny_distilled_patch16_224", preprocess="preset"), "classifier is tuple"),
         (lambda: open_clip_model("t", "ViT-B-33", classes=("a", "b")), "did you mean 'ViT-B-32"),
         (lambda: open_clip_model("t", "ViT-B-32", pretrained="laion", classes=("a",)), "allowed: openai"),
-        (lambda: open_clip_model("t", "ViT-B-32", classes=None), "0 class names"),
-        (lambda: open_clip_model("t", "ViT-B-32", classes=("a", "b"), templates=("a photo",)), "each needs one {}"),
+        (lambda: clip(classes=None), "0 class names"),
+        (lambda: clip(templates=("a photo",)), "each needs one {}"),
+        (lambda: clip(templates="openai"), "templates — found 'openai' — allowed: openai_imagenet, simple_imagenet"),
+        (lambda: clip(classes="imagenet"), "classes — found 'imagenet' — allowed: openai_imagenet"),
+        (
+            lambda: clip(classes="openai_imagenet", benchmark_classes=("tench", "0", "1")),
+            "are names for ImageNet's classes — found ['0', '1'] — leave backbone.classes null",
+        ),
+        (lambda: clip(pretrained=None), "pretrained and checkpoint are both null: a zero-shot network is not trained"),
+        (lambda: clip(pretrained=None), "backbone.pretrained=TAG with one of open_clip's weights for ViT-B-32 (openai"),
+        (lambda: clip(checkpoint="clip.pt"), "pretrained and checkpoint are both given"),
     ],
 )
 def test_errors_name_what_would_work(make: object, text: str) -> None:
