@@ -27,7 +27,7 @@ from openbench.engine.runtime import Runtime
 from openbench.engine.search import grid
 from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
-from openbench.errors import ConfigError, MethodError, NotApplicableError
+from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError
 from openbench.methods.double_score import DoubleScore
 from openbench.metrics.suite import MetricOptions
 from openbench.overrides import NAME
@@ -85,7 +85,7 @@ def _spec(config: Config, setting: Runtime, say: Say, record: ResultRecord | Non
     """The run of a config, or of a record; what is wrong comes out before a training begins."""
     method, space = build_method(config["method"])
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
-    benchmark = build_benchmark(config["benchmark"], train_reader(method, space, name_of(config["method"])))
+    benchmark = _benchmark(config, method, space)
     if space and tuning.strategy == "validation":
         benchmark.validation()
     if record is not None:
@@ -127,7 +127,7 @@ def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, in
     """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split."""
     setting = Runtime.from_config(runtime)
     method, space = build_method(config["method"])
-    benchmark = build_benchmark(config["benchmark"], train_reader(method, space, name_of(config["method"])))
+    benchmark = _benchmark(config, method, space)
     backbone, _ = ready_backbone(config, benchmark, setting, say)
     check_classes(benchmark, backbone, method, name_of(config["method"]))
     method = for_layers(method, backbone.layers)
@@ -222,6 +222,28 @@ def name_of(node: Config) -> str:
     return str(named) if named else str(node.get(TARGET, "?")).split(".")[-2:][0]
 
 
+def _benchmark(config: Config, method: Method, space: Config) -> Benchmark:
+    """The benchmark with the training images if the method reads them; whether the network does is not known yet.
+
+    Raises:
+        DataError: sets are missing; the training images are among them if the network's yaml has no weights.
+    """
+    node, network = config["benchmark"], config["backbone"]
+    reader = train_reader(method, space, name_of(config["method"]))
+    try:
+        return build_benchmark(node, reader)
+    except DataError:
+        sources = [network[key] for key in ("weights", "checkpoint", "pretrained") if key in network]
+        if not reader and ("start" in network or (sources and not any(sources))):
+            build_benchmark(node, _trained_on(str(network.get("name"))))
+        raise
+
+
+def _trained_on(backbone: str) -> str:
+    """What to call a network that waits for training as a reader of the ID training images."""
+    return f"backbone '{backbone}', which has no weights and is trained on it"
+
+
 def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbone:
     node = config["backbone"]
     backbone: Backbone = build(
@@ -246,8 +268,7 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
 
 def _trained(config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say) -> Trained:
     if benchmark.id_train.unread:
-        reader = f"backbone '{backbone.name}', which has no weights and is trained on it"
-        benchmark = build_benchmark(config["benchmark"], reader)
+        benchmark = build_benchmark(config["benchmark"], _trained_on(backbone.name))
     ensure = ensure_members if isinstance(backbone, Ensemble) else ensure_trained
     return ensure(backbone, benchmark, config, runtime, say)  # type: ignore[arg-type]
 

@@ -129,6 +129,16 @@ def test_a_network_that_is_trained_first_needs_them(root, config, runtime):
         api.run(config("msp.MSP", weights=False), runtime)
 
 
+def test_a_network_without_weights_and_missing_test_images_are_one_message(root, config, runtime):
+    remove_training_images(root)
+    for file in (root / "test").iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match=r"2 of 4 .*: id\.train \(needed by backbone 'own', .*\), id\.test\n"):
+        api.run(config("msp.MSP", weights=False), runtime)
+    with pytest.raises(DataError, match=r"1 of 4 data sets is missing or incomplete: id\.test\n"):
+        api.run(config("msp.MSP"), runtime)
+
+
 def test_other_training_images_under_the_same_names_are_another_run_of_a_method_that_reads_them(root, config, runtime):
     before = {name: api.run(config(name), runtime).record.run_id for name in ("msp.MSP", "knn.KNN")}
     Pillow.fromarray(np.zeros((16, 16, 3), np.uint8)).save(root / "train/n0/0.png")
