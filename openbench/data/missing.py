@@ -49,8 +49,8 @@ def missing_sets(gaps: Sequence[SetStatus], total: int, benchmark: str, reader: 
         benchmark: what users type after `+benchmark=`.
         reader: what reads the ID training images, e.g. `method 'knn', which is fitted on it`; empty = not known.
     """
-    why = {gap.path: f" (needed by {reader})" for gap in gaps if gap.role == Role.ID_TRAIN and reader}
-    named = ", ".join(gap.path + why.get(gap.path, "") for gap in gaps)
+    train = [gap.path for gap in gaps if gap.role == Role.ID_TRAIN and reader]
+    named = ", ".join(gap.path + f" (needed by {reader})" * (gap.path in train[-1:]) for gap in gaps)
     verb = "is" if len(gaps) == 1 else "are"
     first = f"benchmark '{benchmark}': {len(gaps)} of {total} data sets {verb} missing or incomplete: {named}"
     if _shipped(benchmark):
