@@ -1,7 +1,6 @@
 """Finite-sample corrections of conformal p-values: boundaries b with P(U_(i) ≤ b_i for all i) ≥ 1 − δ."""
 
-import os
-import tempfile
+import io
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from scipy.special import betaincinv, gammaln
 from openbench.errors import MetricError, did_you_mean
 from openbench.metrics.crossing import calibrate
 from openbench.metrics.curve import Floats, check_rate
+from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 _VERSION = 3  # part of the file name on disk: raise it when a table changes
 _SMALL = 1000  # beyond this size a level is first calibrated at n/8, where that is 20 times cheaper
@@ -191,8 +191,8 @@ def correction_table(n: int, delta: float, correction: str = "monte_carlo", cach
 
 @lru_cache(maxsize=64)
 def _table(n: int, delta: float, correction: str, cache_dir: Path | None) -> Floats:
-    path = None if cache_dir is None else cache_dir / f"correction-v{_VERSION}-{correction}-n{n}-delta{delta!r}.npy"
-    table = None if path is None else _read(path, n)
+    path = None if cache_dir is None else cache_dir / f"correction-v{_VERSION}-{correction}-n{n}-delta{delta!r}.table"
+    table = None if path is None else _read(path)
     if table is None:
         table = np.append(_bounds(_FORMULAS[correction](n, delta)), 1.0)
         if path is not None:
@@ -201,19 +201,16 @@ def _table(n: int, delta: float, correction: str, cache_dir: Path | None) -> Flo
     return table
 
 
-def _read(path: Path, n: int) -> Floats | None:
-    """Return the stored table, or None if there is no whole one: it is then computed again."""
+def _read(path: Path) -> Floats | None:
+    """Return the stored table, or None if there is none as it was written: it is then computed again."""
     try:
-        table = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        return np.asarray(np.load(io.BytesIO(read_sealed(path)), allow_pickle=False), dtype=np.float64)
+    except (FileNotFoundError, DamagedError):
         return None
-    fits = table.shape == (n + 1,) and table.dtype == np.float64 and table[-1] == 1.0 and np.all(np.diff(table) >= 0)
-    return table if fits else None
 
 
 def _write(path: Path, table: Floats) -> None:
-    """Write under a temporary name, then rename: a reader never sees a partial file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        np.save(file, table)
-    os.replace(file.name, path)
+    """Store a table under the digest of its content."""
+    stream = io.BytesIO()
+    np.save(stream, table)
+    write_sealed(path, stream.getvalue())

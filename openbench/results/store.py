@@ -1,7 +1,6 @@
 """Write-once records on disk: one JSON file per run, named by the run's digest."""
 
 import errno
-import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
@@ -11,10 +10,12 @@ from pathlib import Path
 from typing import Any, get_origin
 
 from openbench.core.record import ResultRecord
+from openbench.digest import bytes_sha256
 from openbench.errors import RecordError, did_you_mean
 from openbench.results.compare import Comparison, Difference, compare
 from openbench.results.plain import dumps, loads
 from openbench.results.scores import ScoreStore
+from openbench.storage.whole import creating
 
 __all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 
@@ -23,6 +24,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
 _UTC = re.compile(r'"utc": *"([^"]*)"')
 LATEST = "latest"
 _SHOWN = 8
+_DIGEST = "content_sha256"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -70,30 +72,27 @@ class RecordStore:
         Raises:
             RecordError: the folder cannot be made or written, or its file system has no hard links.
         """
-        probe = _temporary(self.folder, "probe")
-        linked = probe.with_name(f"{probe.name}.linked")
+        probe = self.folder / f".probe.{secrets.token_hex(6)}"
         try:
-            _write_synced(probe, "")
-            os.link(probe, linked)
+            with creating(probe):
+                pass
         except OSError as error:
             raise self._unwritable(error) from error
         finally:
-            for file in (probe, linked):
-                with suppress(OSError):
-                    file.unlink()
+            with suppress(OSError):
+                probe.unlink()
 
     def write(self, record: ResultRecord) -> Path:
-        """Write a record and return its file.
+        """Write a record with the digest of its content, and return its file.
 
         Raises:
             RecordError: the record exists, holds what JSON cannot, or the folder cannot be written.
         """
-        path, text = self.path(record), dumps(record.to_dict())
-        temporary = _temporary(path.parent, record.run_id)
+        path, content = self.path(record), record.to_dict()
+        text = dumps({**content, _DIGEST: _content_digest(content)})
         try:
-            _write_synced(temporary, text)
-            os.link(temporary, path)
-            _sync_folder(path.parent)
+            with creating(path) as stream:
+                stream.write(text.encode())
         except FileExistsError as error:
             raise RecordError(
                 f"record {record.run_id} exists in {path} — records are written once; "
@@ -101,9 +100,6 @@ class RecordStore:
             ) from error
         except OSError as error:
             raise self._unwritable(error) from error
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
         return path
 
     def find(self, run_id: str) -> tuple[ResultRecord, Path] | None:
@@ -184,6 +180,12 @@ def load(path: Path) -> ResultRecord:
     data = loads(text, str(path))
     if not isinstance(data, dict):
         raise RecordError(f"{path}: not a result record — found a JSON {type(data).__name__} — an object expected")
+    stated = data.pop(_DIGEST, None)
+    if stated is not None and stated != _content_digest(data):
+        raise RecordError(
+            f"{path}: the record has changed since it was written — its content does not have the SHA-256 that it "
+            "states — restore the file, or delete it and repeat the run"
+        )
     record = ResultRecord.from_dict(data, str(path))
     _check_shape(record, path)
     if record.run_id != path.stem:
@@ -228,23 +230,6 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, float | int | str) and not isinstance(value, bool)
 
 
-def _temporary(folder: Path, name: str) -> Path:
-    return folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-
-
-def _write_synced(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "x", encoding="utf-8", newline="\n") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new name survive a power cut; file systems that cannot are left alone."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def _content_digest(content: dict[str, Any]) -> str:
+    """The SHA-256 of a record's one spelling on disk, without the line that states it."""
+    return bytes_sha256(dumps(content).encode())

@@ -216,28 +216,9 @@ def test_a_stored_table_is_read_back_and_a_damaged_one_recomputed(tmp_path, monk
     with monkeypatch.context() as patched:
         patched.setitem(corrections._FORMULAS, "equal_local_level", None)  # calling it would raise
         np.testing.assert_array_equal(correction_table(123, 0.07, "equal_local_level", tmp_path), first)
-    corrections._table.cache_clear()
-    file.write_bytes(file.read_bytes()[:200])
-    np.testing.assert_array_equal(correction_table(123, 0.07, "equal_local_level", tmp_path), first)
-    np.testing.assert_array_equal(np.load(file), first)
-
-
-WRONG_TABLES = {
-    "decreasing": lambda table: np.append(table[-2::-1], 1.0),
-    "no end": lambda table: np.append(table[:-1], 0.999),
-    "float32": lambda table: table.astype(np.float32),
-    "shorter": lambda table: table[1:],
-    "longer": lambda table: np.append(0.0, table),
-    "two-dimensional": lambda table: table[None],
-    "nan": lambda table: np.append(np.full(table.size - 1, np.nan), 1.0),
-}
-
-
-@pytest.mark.parametrize("case", WRONG_TABLES)
-def test_a_stored_table_with_any_fault_is_computed_again(tmp_path, case):
-    first = correction_table(40, 0.03, "dkwm", tmp_path)
-    (file,) = tmp_path.iterdir()
-    np.save(file, WRONG_TABLES[case](first))
-    corrections._table.cache_clear()
-    np.testing.assert_array_equal(correction_table(40, 0.03, "dkwm", tmp_path), first)
-    np.testing.assert_array_equal(np.load(file), first)
+    whole = file.read_bytes()
+    for damaged in (whole[:200], whole[:500] + bytes([whole[500] ^ 1]) + whole[501:]):
+        file.write_bytes(damaged)
+        corrections._table.cache_clear()
+        np.testing.assert_array_equal(correction_table(123, 0.07, "equal_local_level", tmp_path), first)
+        assert file.read_bytes() == whole

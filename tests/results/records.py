@@ -1,6 +1,8 @@
 """Records and scores as small as a test needs them, built through the public types."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,13 @@ from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Role
 from openbench.core.scores import SplitScores
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
+
+def undigested(path: Path) -> dict[str, Any]:
+    """The content of a record's file without its digest, as somebody who edits the file on purpose leaves it."""
+    content = json.loads(path.read_text())
+    del content["content_sha256"]
+    return content
+
 
 def named(record: ResultRecord) -> ResultRecord:
     """The record under the run id that follows from it."""
