@@ -80,10 +80,18 @@ def cell_text(cell: Cell, column: Column) -> str:
         return _number(cell, column)
     text = _number(cell.value, column)
     if cell.std is not None:
-        return f"{text} ± {_number(cell.std, column)}"
+        return f"{text} ± {_beside(text, cell.std, column)}"
     if cell.low is not None and cell.high is not None:
-        return f"{text} [{_number(cell.low, column)}, {_number(cell.high, column)}]"
+        return f"{text} [{_beside(text, cell.low, column)}, {_beside(text, cell.high, column)}]"
     return text
+
+
+def _beside(text: str, value: float, column: Column) -> str:
+    """A number with as many digits after the point as the one that it stands beside."""
+    whole, _, fraction = text.partition(".")
+    if column.kind != "number" or not (whole.lstrip("-") + (fraction or "0")).isdigit():
+        return _number(value, column)
+    return f"{value:.{len(fraction)}f}"
 
 
 def _number(value: float, column: Column) -> str:

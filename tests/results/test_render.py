@@ -32,6 +32,9 @@ PERCENT = Column("AUROC", "percent")
         (12345, Column("n", "count"), "12345"),
         (2.5, Column("n", "count"), "2.5"),
         (-0.00012346, Column("threshold", "number"), "-0.0001235"),
+        (Estimate(1.7712, std=0.15638), Column("size", "number"), "1.771 ± 0.156"),
+        (Estimate(-0.5, 0.25, 12.3456), Column("size", "number"), "-0.5 [0.2, 12.3]"),
+        (Estimate(1.5e-7, std=2.34567e-8), Column("size", "number"), "1.5e-07 ± 2.346e-08"),
     ],
 )
 def test_a_cell_is_written_as_its_column_says(cell, column, text):
