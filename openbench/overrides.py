@@ -8,6 +8,7 @@ from typing import Any
 from openbench.digest import digest
 
 NAME = "_name_"  # key of a node that holds the name of its file, and is no part of it
+AUGMENT = "_augment_"  # key of a training that holds the name typed after `+augment=`; its recipe holds what that means
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _WORDS_OF_YAML = {"null", "true", "false", "yes", "no", "on", "off", "nan", "inf"}
 

@@ -12,7 +12,7 @@ from openbench.cli.config import SCIENTIFIC, compose, options, scientific
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import ConfigError
-from openbench.overrides import NAME, changes
+from openbench.overrides import AUGMENT, NAME, changes
 
 _GROUPS = ("backbone", "training", "method", "tune", "metrics")
 
@@ -63,6 +63,8 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> Again | None:
     words = [f"+benchmark={max(fitting, key=len)}"]
     chosen = {group: wanted.get(group, {}).get(NAME) for group in _GROUPS}
     words += [f"{group}={chosen[group]}" for group in _GROUPS if chosen[group] not in (None, "default")]
+    chosen["augment"] = wanted.get("training", {}).get(AUGMENT)
+    words += [f"+augment={chosen['augment']}"] * bool(chosen["augment"])
     try:
         found = scientific(compose("run", words, config_dir), chosen)
         # The benchmark first: what it is given reaches other nodes through interpolations.

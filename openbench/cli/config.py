@@ -10,13 +10,27 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
+from openbench.cli.augmented import augmented
 from openbench.cli.published import SCORER_OF_TRAINING, published_scorer
 from openbench.errors import ConfigError, did_you_mean
 from openbench.overrides import NAME, quoted
 
 SCIENTIFIC = ("benchmark", "backbone", "training", "method", "tune", "metrics", "seed")
 RUNTIME = "runtime"
+OUTLIERS = "outliers"
 VERSION_BASE = "1.3"
+
+
+def _by_data(general: Any, others: Mapping[str, Any], *, _root_: DictConfig) -> Any:
+    """The value that `others` has for the data set whose classes are the benchmark's ID classes, else the general one.
+
+    As `${by_data:0.95,{cifar100:0.5}}` in a yaml: what a paper takes on some data and not on others.
+    """
+    classes = OmegaConf.select(_root_, "benchmark.classes")  # e.g. cifar100/classes
+    return others.get(classes.partition("/")[0], general) if isinstance(classes, str) else general
+
+
+OmegaConf.register_new_resolver("by_data", _by_data, replace=True)
 
 
 def compose(command: str, overrides: Sequence[str], config_dir: Path | None = None) -> DictConfig:
@@ -48,7 +62,7 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
     Raises:
         ConfigError: no benchmark, a node that is missing, unknown or has no value, or a seed that is no whole number.
     """
-    known = (*SCIENTIFIC, RUNTIME)
+    known = (*SCIENTIFIC, OUTLIERS, RUNTIME)
     for key in map(str, cfg):
         if key not in known:
             raise ConfigError(f"config has no key '{key}'{did_you_mean(key, known)} — allowed: {', '.join(known)}")
@@ -60,6 +74,9 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
             raise ConfigError(f"{key} is not chosen — found {nodes.get(key)!r} (python -m openbench list {key})")
         if key != "benchmark" and isinstance(choices.get(key), str):
             nodes[key][NAME] = choices[key]
+    augmented(nodes["training"], choices.get("augment"))
+    if OUTLIERS in cfg:
+        nodes[OUTLIERS] = {**plain(cfg, OUTLIERS), NAME: choices.get(f"dataset@{OUTLIERS}")}
     if nodes["method"].get(SCORER_OF_TRAINING):
         nodes["method"] = published_scorer(nodes["training"])
     seed = nodes.get("seed")

@@ -25,6 +25,7 @@ _USAGE = {
     "benchmark": "python -m openbench run +benchmark={name}",
     "method": "python -m openbench run +benchmark=digits method={name}",
     "augment": "python -m openbench train +benchmark=cifar10 +augment={name}",
+    "recipe": "python -m openbench train +benchmark=cifar10 recipe@training.recipe={name}",
     "scorer": "python -m openbench run -m +benchmark=digits 'training=glob(*)' +scorer={name}",
     "dataset": "used by benchmarks: /dataset@benchmark.near.{name}: {name}",
 }

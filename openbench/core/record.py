@@ -6,6 +6,7 @@ from typing import Any
 
 from openbench.digest import digest
 from openbench.errors import RecordError
+from openbench.overrides import AUGMENT
 
 SCHEMA = 1
 Value = float | int | str
@@ -92,8 +93,12 @@ class RunIdentity:
         `incomplete=allow` that allowed nothing, change no number. So is the training of weights that were released.
         """
         by_content = {"benchmark", "backbone"} if self.training else {"benchmark", "backbone", "training"}
+        config = {name: node for name, node in self.config.items() if name not in by_content}
+        if isinstance(config.get("training"), Mapping):
+            # What the name of an augmentation means is in the recipe.
+            config["training"] = {key: node for key, node in config["training"].items() if key != AUGMENT}
         content: dict[str, Any] = {
-            "config": {name: node for name, node in self.config.items() if name not in by_content},
+            "config": config,
             "method": [self.method, self.version],
             "benchmark": self.benchmark,
             "backbone": self.backbone,

@@ -46,6 +46,7 @@ from openbench.features.store import FeatureStore
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.mds_ensemble import MDSEnsemble
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
+from openbench.overrides import AUGMENT
 from openbench.results.scores import per_set_name
 from openbench.results.store import RecordStore, ScoreStore
 
@@ -96,6 +97,12 @@ class RunSpec:
             self.training,
             images_read(self.benchmark),
         ).run_id
+
+    @property
+    def learnt_with(self) -> dict[str, str]:
+        """What a record says of a training beside its name: the augmentation that was typed, if there was one."""
+        augment = self.config.get("training", {}).get(AUGMENT) if self.training else None
+        return {"augment": augment} if augment else {}
 
 
 def images_read(benchmark: Benchmark) -> dict[str, str]:
@@ -230,7 +237,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
             "deviations": list(benchmark.deviations),
             **({"images": images} if (images := images_read(benchmark)) else {}),
         },
-        backbone=describe_backbone(backbone, spec.training),
+        backbone=describe_backbone(backbone, spec.training) | spec.learnt_with,
         method={
             "name": spec.method_name,
             "version": version_of(method),

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
+from openbench.by_data import data_named, resolved
 from openbench.core.record import ResultRecord
-from openbench.digest import digest
 
 NONE = "none"
 RELEASED = "released weights"
@@ -35,9 +35,9 @@ def augmentation_of(record: ResultRecord) -> str:
         return NONE
     files = _files()
     name = str(stated) if stated is not None else _nearest(found, files)
-    if not found or name not in files or digest(found) == digest(files[name]):
+    if not found or name not in files or found in files[name]:
         return name
-    changed = sorted(set(_leaves(found)) - set(_leaves(files[name])))
+    changed = sorted(set(_leaves(found)) - set(_leaves(files[name][0])))
     return f"{name} ({', '.join(changed)})" if changed else f"{name} (shortened)"
 
 
@@ -72,20 +72,22 @@ def _class(node: Mapping[str, Any]) -> str:
 
 
 @cache
-def _files() -> dict[str, list[Mapping[str, Any]]]:
-    """The special augmentations of each config file, by name."""
+def _files() -> dict[str, list[list[Mapping[str, Any]]]]:
+    """The special augmentations of each config file by name: in general, and as they are on some data."""
     import yaml
 
     found = {}
     for path in sorted((paths.config_dir() / "augment").glob("*.yaml")):
-        found[path.stem] = _special(yaml.safe_load(path.read_text(encoding="utf-8")).get("augment"))
+        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+        augment = node.get("then") or node.get("augment")
+        found[path.stem] = [_special(resolved(augment, data)) for data in ("", *sorted(set(data_named(augment))))]
     return found
 
 
-def _nearest(found: list[Mapping[str, Any]], files: Mapping[str, list[Mapping[str, Any]]]) -> str:
+def _nearest(found: list[Mapping[str, Any]], files: Mapping[str, list[list[Mapping[str, Any]]]]) -> str:
     """The file with these augmentations, else the first with these classes, else the names of the classes."""
-    same = [name for name, nodes in files.items() if digest(nodes) == digest(found)]
-    alike = [name for name, nodes in files.items() if list(map(_class, nodes)) == list(map(_class, found))]
+    same = [name for name, versions in files.items() if found in versions]
+    alike = [name for name, versions in files.items() if list(map(_class, versions[0])) == list(map(_class, found))]
     return next(iter((*same, *alike)), " + ".join(_class(node).lower() for node in found))
 
 

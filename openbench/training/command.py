@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from openbench.data.build import typed
-from openbench.overrides import NAME, changes
+from openbench.overrides import AUGMENT, NAME, changes
 from openbench.training.job import TrainingJob
 from openbench.training.shipped import shipped
 
@@ -23,7 +23,7 @@ def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
     arguments = [*benchmark.split(), f"backbone={job.backbone.name}", f"training={name}", f"seed={job.seed}"]
     for group, chosen, node in (
         ("backbone", job.backbone.name, config.get("backbone")),
-        ("training", name, training),
+        ("training", name, {key: value for key, value in training.items() if key != AUGMENT}),
     ):
         plain = shipped(group, chosen)
         arguments += changes(group, plain, node) if plain and node else []

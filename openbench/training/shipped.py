@@ -5,22 +5,33 @@ from typing import Any
 
 import yaml
 
+from openbench.by_data import resolved
 from openbench.paths import config_dir
 
 
 def shipped(group: str, name: str) -> dict[str, Any] | None:
-    """Return the node that `group=name` stands for, or None if it is not one of ours.
+    """Return the node that `group=name` stands for where no benchmark is known, or None if it is not one of ours.
 
-    A file may begin with `defaults` that name others of its group; later ones and the file itself override them.
+    A file may begin with `defaults` that name others of its group, or of another one as `/group@key: name`; later ones
+    and the file itself override them.
     """
     path = config_dir() / group / f"{name}.yaml"
     if not path.is_file():
         return None
-    own = yaml.safe_load(path.read_text(encoding="utf-8"))
+    own = resolved(yaml.safe_load(path.read_text(encoding="utf-8")))
     result: dict[str, Any] = {}
     for entry in own.pop("defaults", ["_self_"]):
-        result = merged(result, own if entry == "_self_" else shipped(group, entry) or {})
+        result = merged(result, own if entry == "_self_" else _named(group, entry))
     return result
+
+
+def _named(group: str, entry: str | Mapping[str, str]) -> dict[str, Any]:
+    """What an entry of a file's defaults brings in."""
+    if isinstance(entry, str):
+        return shipped(group, entry) or {}
+    (place, name), *_ = entry.items()
+    other, _, key = place.lstrip("/").partition("@")
+    return {key: shipped(other, name) or {}}
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

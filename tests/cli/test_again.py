@@ -43,9 +43,8 @@ def config_of(typed: str) -> dict:
     program, *words = shlex.split(typed)[3:]
     assert program == "run"
     given = dict(word.split("=", 1) for word in words if "=" in word)
-    return scientific(
-        compose("run", words), {**DEFAULTS, **{group: given[group] for group in GROUPS if group in given}}
-    )
+    chosen = {group: given[group] for group in GROUPS if group in given} | {"augment": given.get("+augment")}
+    return scientific(compose("run", words), {**DEFAULTS, **chosen})
 
 
 @pytest.mark.parametrize(
@@ -67,6 +66,7 @@ def config_of(typed: str) -> dict:
             "cifar10",
             {"backbone": "resnet18_cifar"},
         ),
+        (["+benchmark=digits", "+augment=pixmix"], "digits", {"backbone": "resnet8_digits", "augment": "pixmix"}),
         # What the benchmark is given reaches the backbone.
         (["+benchmark=digits", "benchmark.preprocess.resize=12"], "digits", {"backbone": "resnet8_digits"}),
         (

@@ -67,6 +67,17 @@ def test_one_augmentation_with_another_strength_has_another_name():
         assert sorted(row.augment for row in rows) == ["pixmix", "pixmix (rounds=2)"]
 
 
+def test_an_augmentation_is_itself_with_the_values_that_it_has_on_any_data():
+    node = {"_target_": "openbench.training.policies.RandAugment"}
+    named = {}
+    for strength in ((1, 14), (1, 10), (2, 9), (1, 9)):
+        recipe = {"augment": [CROP, {**node, "operations": strength[0], "magnitude": strength[1]}]}
+        ((row,),) = (ranked([trained(make_record(), recipe)]),)
+        named[strength] = row.augment
+    assert [named[s] for s in ((1, 14), (1, 10), (2, 9))] == ["randaugment"] * 3  # CIFAR, ImageNet-200, ImageNet-1K
+    assert named[1, 9] == "randaugment (magnitude=9)"
+
+
 def test_an_augmentation_of_a_user_is_named_by_its_class():
     mine = {"_target_": "mine.augment.Sepia", "amount": 0.5}
     (row,) = ranked([trained(make_record(), {"augment": [CROP, mine]})])
