@@ -45,6 +45,7 @@ class Backbone(ABC):
         weights_sha256: hash of the weights' content, the same whatever file they came from; for records.
         passes: images pushed through the network so far (a perturbed pass counts twice).
         trained: False until weights are loaded, for architectures that wait for training.
+        starts_trained: whether `initialise` gives the weights of a trained classifier, which fine-tunings go on from.
         classifies: whether its logits tell classes apart; False where there is no classifier.
     """
 
@@ -58,6 +59,7 @@ class Backbone(ABC):
     weights_sha256: str
     passes: int = 0
     trained: bool = True
+    starts_trained: bool = False
     classifies: bool = True
 
     @property

@@ -1,37 +1,45 @@
-"""A network with released weights that is trained on the benchmark: everything but the head starts from them."""
+"""A network with released weights that is trained on the benchmark: all but the head starts from them, or all."""
 
 import copy
+from typing import Literal, get_args
 
 from torch import nn
 
 from openbench.backbones.device import Precision
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
-from openbench.errors import ConfigError
+from openbench.errors import ConfigError, check_choice
+
+HeadStart = Literal["new", "kept"]
+START: Literal["start"] = "start"
 
 
 def finetuned(
     name: str,
     start: NetworkBackbone,
     *,
+    head: HeadStart = "new",
     num_classes: int | None = None,
-    preprocess: Preprocess | None = None,
+    preprocess: Preprocess | Literal["start"] | None = None,
     precision: Precision = "fp32",
 ) -> NetworkBackbone:
-    """Return an untrained backbone whose weights are those of `start` whenever they are drawn, with a new head.
+    """Return an untrained backbone whose weights are those of `start` whenever they are drawn.
 
-    The head is drawn from the seed as torch draws any linear layer; batch norm's statistics come with the weights.
+    A new head is drawn from the seed as torch draws any linear layer; batch norm's statistics come with the weights.
+    With its head kept the network is a trained classifier already, which fine-tunings go on from at once.
 
     Args:
         name: what users type after `backbone=`.
         start: the network to start from, with weights; it stays as it is.
-        num_classes: c of the new head; null = the benchmark's.
-        preprocess: null = the benchmark's.
+        head: `new`, or `kept` where the classes are those that `start` was trained on, in the same order.
+        num_classes: c of the head; null = the benchmark's.
+        preprocess: `start` = that of `start`; null = the benchmark's.
         precision: see NetworkBackbone.
 
     Raises:
-        ConfigError: `start` has no weights, or classes or preprocessing are not known.
+        ConfigError: `start` has no weights, classes or preprocessing are not known, or a head that is kept has others.
     """
+    check_choice(f"backbone '{name}': head", head, get_args(HeadStart))
     if not isinstance(start, NetworkBackbone) or not start.trained:
         raise ConfigError(
             f"backbone '{name}': start is {getattr(start, 'name', type(start).__name__)}, without weights — a network "
@@ -39,23 +47,33 @@ def finetuned(
         )
     if num_classes is None or preprocess is None:
         raise ConfigError(f"backbone '{name}': num_classes and preprocess — found null — give both, or a benchmark")
+    if head == "kept" and start.num_classes != num_classes:
+        raise ConfigError(
+            f"backbone '{name}': head=kept — '{start.name}' has {start.num_classes} classes, {num_classes} are needed "
+            "— write backbone.head=new"
+        )
     classes = num_classes
     given = copy.deepcopy(start.module())
     anatomy = start.anatomy
 
     def make() -> nn.Module:
         module = copy.deepcopy(given)
+        if head == "kept":
+            return module
         old = anatomy.linear(module)
         parent, _, last = anatomy.head.rpartition(".")
         new = nn.Linear(old.in_features, classes, bias=old.bias is not None)
         setattr(module.get_submodule(parent), last, new)
         return module
 
-    return NetworkBackbone(
+    made = NetworkBackbone(
         name,
-        f"{start.architecture}, new head of {classes}, started from weights {start.weights_sha256}",
+        f"{start.architecture}, {'head kept' if head == 'kept' else f'new head of {classes}'}, "
+        f"started from weights {start.weights_sha256}",
         make,
         lambda _: anatomy,
-        preprocess=preprocess,
+        preprocess=start.preprocess if preprocess == START else preprocess,
         precision=precision,
     )
+    made.starts_trained = head == "kept"
+    return made

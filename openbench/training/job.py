@@ -8,6 +8,7 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError
 from openbench.training.base import TrainingMethod
+from openbench.training.fine_tuning import FineTuned
 
 # Raised when a change to the loop alters the weights that come out of an unchanged job.
 LOOP_VERSION = 1
@@ -53,9 +54,9 @@ class TrainingJob:
 
     @property
     def initial(self) -> "TrainingJob | None":
-        """The job whose weights this one starts from; None: random ones."""
+        """The job whose weights this one starts from; None: those that the network is initialised with."""
         first = self.method.initial
-        if first is None:
+        if first is None or (self.backbone.starts_trained and isinstance(self.method, FineTuned)):
             return None
         return replace(self, method=first, ood_train=self.ood_train if first.uses_outliers else None)
 

@@ -86,9 +86,9 @@ class Session:
         check_precision(recipe.precision, device)
         torch.manual_seed(_stream(job.seed, _GLOBAL))
         backbone = job.backbone.initialise(job.seed)
-        if (method.initial is None) != (start is None):
+        if (job.initial is None) != (start is None):
             raise MethodError(
-                f"{type(method).__name__} starts from {'random weights' if start else 'those of another training'} — "
+                f"{type(method).__name__} starts from {'its own weights' if start else 'those of another training'} — "
                 f"found {'a file of weights' if start else 'none'} — pass `start` where `initial` is given, only there"
             )
         network = (backbone if start is None else backbone.load(start)).to(device).module()

@@ -95,3 +95,22 @@ def test_a_start_without_weights_is_refused() -> None:
         finetuned("tuned", untrained, num_classes=6, preprocess=SMALL)
     with pytest.raises(ConfigError, match="num_classes and preprocess — found null"):
         finetuned("tuned", released(), num_classes=6)
+
+
+def test_with_its_head_kept_it_is_the_network_it_starts_from_and_waits_for_training() -> None:
+    start = released()
+    kept = finetuned("tuned", start, head="kept", num_classes=4, preprocess="start")
+    for seed in (0, 7):
+        logits = kept.initialise(seed).outputs(IMAGES, Request()).logits
+        torch.testing.assert_close(logits, start.outputs(IMAGES, Request()).logits)
+    assert (kept.trained, kept.starts_trained, kept.preprocess) == (False, True, start.preprocess)
+    new = finetuned("tuned", start, num_classes=4, preprocess=SMALL)
+    assert not new.starts_trained
+    assert new.architecture != kept.architecture
+
+
+def test_a_head_for_other_classes_cannot_be_kept() -> None:
+    with pytest.raises(ConfigError, match=r"head=kept — 'tiny' has 4 classes, 6 are needed — write backbone.head=new"):
+        finetuned("tuned", released(), head="kept", num_classes=6, preprocess=SMALL)
+    with pytest.raises(ConfigError, match="head — found 'old' — allowed: new, kept"):
+        finetuned("tuned", released(), head="old", num_classes=4, preprocess=SMALL)
