@@ -1,6 +1,7 @@
 """The command that makes a record again, found by comparing what the configs now say with what the record holds."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from openbench.cli.config import SCIENTIFIC, compose, options, scientific
+from openbench.cli.config import OUTLIERS, SCIENTIFIC, compose, options, scientific
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import ConfigError
@@ -63,16 +64,27 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> Again | None:
     words = [f"+benchmark={max(fitting, key=len)}"]
     chosen = {group: wanted.get(group, {}).get(NAME) for group in _GROUPS}
     words += [f"{group}={chosen[group]}" for group in _GROUPS if chosen[group] not in (None, "default")]
+    outliers = f"dataset@{OUTLIERS}"
+    chosen[outliers] = wanted.get(OUTLIERS, {}).get(NAME)
+    words += [f"{outliers}={chosen[outliers]}"] * bool(chosen[outliers])
     chosen["augment"] = wanted.get("training", {}).get(AUGMENT)
     words += [f"+augment={chosen['augment']}"] * bool(chosen["augment"])
     try:
-        found = scientific(compose("run", words, config_dir), chosen)
+        found = _composed(words, wanted, chosen, config_dir)
         # The benchmark first: what it is given reaches other nodes through interpolations.
-        for nodes in (("benchmark",), (key for key in SCIENTIFIC if key != "benchmark")):
+        for nodes in (("benchmark",), (key for key in (*SCIENTIFIC, OUTLIERS) if key != "benchmark")):
             typed = [word for key in nodes for word in changes(key, found.get(key), wanted.get(key))]
             if typed:
                 words += typed
-                found = scientific(compose("run", words, config_dir), chosen)
+                found = _composed(words, wanted, chosen, config_dir)
     except (HydraException, OmegaConfBaseException, ConfigError):
         return None
     return Again(tuple(words), found) if digest(found) == digest(wanted) else None
+
+
+def _composed(
+    words: list[str], wanted: Mapping[str, Any], chosen: Mapping[str, Any], config_dir: Path | None
+) -> dict[str, Any]:
+    """What a command line gives now; outliers only where the record's training was shown some."""
+    found = scientific(compose("run", words, config_dir), chosen)
+    return {key: node for key, node in found.items() if key != OUTLIERS or key in wanted}

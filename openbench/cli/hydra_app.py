@@ -24,6 +24,7 @@ from openbench.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK
 from openbench.cli.explain import Typed, explain
 from openbench.cli.job import Done, Job
 from openbench.cli.killed import ONE_AT_A_TIME, after_a_kill
+from openbench.cli.moved import refuse_moved
 from openbench.cli.outcome import FAILED_STATUS, NOT_APPLICABLE, RUNNING, Outcome, Plan, read_outcomes, summary, table
 from openbench.cli.sweep import deferred, jobs, paired, parse, swept_keys
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
@@ -73,6 +74,7 @@ def launch(command: str, argv: list[str], job: Callable[[DictConfig], int], unus
     if typed.config_dir is not None:
         check_no_clash(typed.config_dir)
     _refuse_unused(typed, unused)
+    refuse_moved(parse(typed.overrides))
     shows = asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion
     if shows:
         _hydra(typed, [*typed.overrides, *flags], job)

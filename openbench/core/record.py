@@ -20,7 +20,8 @@ class ResultRecord:
         run_id: digest of the scientific config, method version, benchmark digest and backbone digest.
         config: the scientific config, resolved: benchmark, backbone, training, method, tune, metrics, seed.
         benchmark: name, digest, pristine, deviations; `images`, the digest of sets that only some runs read, if any.
-        backbone: name, digest, weights' sha256, training.
+        backbone: name, digest, weights' sha256, training; where there is one, the `augment` that was typed; where the
+            training learnt from `outliers`, their name and digest.
         method: name, version, reference, final hyper-parameters.
         tuned: the hyper-parameters chosen on validation; empty if nothing was tuned.
         trials: every trial: hyper-parameters and validation AUROC.
@@ -75,6 +76,7 @@ class RunIdentity:
         backbone: digest of the backbone.
         training: how the weights came about, None for released ones.
         images: role → digest of the images, of sets that the benchmark's digest knows by their list and that were read.
+        outliers: digest of those that the training learnt from, None if it did from none.
     """
 
     config: Mapping[str, Any]
@@ -84,15 +86,16 @@ class RunIdentity:
     backbone: str
     training: str | None
     images: Mapping[str, str] = field(default_factory=dict)
+    outliers: str | None = None
 
     @property
     def run_id(self) -> str:
         """Digest of the scientific config, method version, benchmark digest and backbone digest.
 
-        The benchmark and backbone nodes are left to their digests, which cover what was found: where files lie, or an
-        `incomplete=allow` that allowed nothing, change no number. So is the training of weights that were released.
+        The nodes of benchmark, backbone and outliers are left to their digests, which cover what was found: where files
+        lie, or an `incomplete=allow` that allowed nothing, change no number. So is the training of released weights.
         """
-        by_content = {"benchmark", "backbone"} if self.training else {"benchmark", "backbone", "training"}
+        by_content = {"benchmark", "backbone", "outliers"} | (set() if self.training else {"training"})
         config = {name: node for name, node in self.config.items() if name not in by_content}
         if isinstance(config.get("training"), Mapping):
             # What the name of an augmentation means is in the recipe.
@@ -103,4 +106,5 @@ class RunIdentity:
             "benchmark": self.benchmark,
             "backbone": self.backbone,
         }
-        return digest(content | ({"images": self.images} if self.images else {}))
+        late = {"images": self.images, "outliers": self.outliers}
+        return digest(content | {key: value for key, value in late.items() if value})

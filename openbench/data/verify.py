@@ -13,6 +13,7 @@ from openbench.core.request import Role
 from openbench.data.build import build_benchmark, survey, typed
 from openbench.data.fingerprint import readable_fingerprint
 from openbench.data.missing import SetStatus, advice
+from openbench.data.outliers import with_outliers
 from openbench.data.overlaps import known_pairs
 from openbench.digest import array_sha256
 from openbench.errors import DataError, LeakageError
@@ -139,11 +140,19 @@ class CheckReport:
         return "\n".join([*lines, *self.advice])
 
 
-def verify_node(node: Mapping[str, Any], say: Say | None = None) -> CheckReport:
+def verify_node(
+    node: Mapping[str, Any], say: Say | None = None, outliers: Mapping[str, Any] | None = None
+) -> CheckReport:
     """Return the findings on a `benchmark` config node; what is missing is reported for all sets at once.
+
+    Args:
+        node: the benchmark's.
+        say: receives a line per split.
+        outliers: the node of the data set that a training is shown, if it is.
 
     Raises:
         ConfigError: an unknown or missing key.
+        DataError: outliers are missing.
         LeakageError: classes meet that must not.
     """
     statuses = survey(node)
@@ -157,7 +166,8 @@ def verify_node(node: Mapping[str, Any], say: Say | None = None) -> CheckReport:
             missing=tuple(str(status) if status.searched else status.message for status in fatal),
             advice=tuple(advice(fatal, typed(node))),
         )
-    return verify_benchmark(build_benchmark(node, sampled=readable_fingerprint), say)
+    benchmark = build_benchmark(node, sampled=readable_fingerprint)
+    return verify_benchmark(benchmark if outliers is None else with_outliers(benchmark, outliers), say)
 
 
 def verify_benchmark(benchmark: Benchmark, say: Say | None = None, strict: bool = False) -> CheckReport:

@@ -10,15 +10,18 @@ from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.backbones.ensemble import Ensemble
 from openbench.build import TARGET, build
-from openbench.core.benchmark import Benchmark
+from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role
 from openbench.data.build import build_benchmark
+from openbench.data.outliers import WHERE as OUTLIERS
+from openbench.data.outliers import with_outliers
 from openbench.data.verify import CheckReport, verify_node
 from openbench.engine.evaluate import for_layers, with_params
+from openbench.engine.learnt import Learnt
 from openbench.engine.outcome import RunOutcome
 from openbench.engine.run import RunSpec, feature_store, tells_apart
 from openbench.engine.run import run as run_spec
@@ -32,7 +35,7 @@ from openbench.methods.double_score import DoubleScore
 from openbench.metrics.suite import MetricOptions
 from openbench.overrides import NAME
 from openbench.results.store import RecordStore
-from openbench.training.ensure import Trained, ensure_trained
+from openbench.training.ensure import Trained, build_training, ensure_trained
 from openbench.training.members import ensure_members
 from openbench.training.team import require_one_process
 
@@ -90,7 +93,8 @@ def _spec(config: Config, setting: Runtime, say: Say, record: ResultRecord | Non
         benchmark.validation()
     if record is not None:
         check_material(record, benchmark, method)
-    backbone, training = ready_backbone(config, benchmark, setting, say)
+    backbone, learnt = ready_backbone(config, benchmark, setting, say)
+    shown = learnt is not None and learnt.outliers is not None
     check_classes(benchmark, backbone, method, name_of(config["method"]))
     return RunSpec(
         benchmark=benchmark,
@@ -100,8 +104,8 @@ def _spec(config: Config, setting: Runtime, say: Say, record: ResultRecord | Non
         space=space,
         tuning=tuning,
         metrics=metrics,
-        config=config,
-        training=training,
+        config=config if shown else {name: node for name, node in config.items() if name != OUTLIERS},
+        learnt=learnt,
     )
 
 
@@ -120,7 +124,8 @@ def train(config: Config, runtime: Config, say: Say = _silent) -> Trained:
             "choose one whose yaml says `weights: null` (python -m openbench list backbone)"
         )
     policy = "auto" if setting.train == "never" else setting.train
-    return _trained(config, benchmark, backbone, replace(setting, train=policy), say)
+    outliers = _outliers(config, benchmark)
+    return _trained(config, benchmark, backbone, replace(setting, train=policy), say, outliers=outliers)
 
 
 def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, int]:
@@ -145,9 +150,13 @@ def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, in
 
 
 def check(config: Config, runtime: Config, say: Say = _silent) -> CheckReport:
-    """Verify what a benchmark promises: counts, readable files, disjoint classes, no image on two sides."""
+    """Verify what a benchmark promises: counts, readable files, disjoint classes, no image on two sides.
+
+    The outliers of a training that learns from such are verified with it.
+    """
     Runtime.from_config(runtime)
-    return verify_node(config["benchmark"], say)
+    learns = "training" in config and build_training(config["training"]).uses_outliers
+    return verify_node(config["benchmark"], say, config.get(OUTLIERS) if learns else None)
 
 
 def build_method(node: Config) -> tuple[Method, dict[str, list[Any]]]:
@@ -171,17 +180,19 @@ def train_reader(method: Method, space: Config, name: str) -> str:
 
 def ready_backbone(
     config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = _silent
-) -> tuple[Backbone, str | None]:
-    """Return the backbone of a config with weights, on its device, and the training that gave them, None if released.
+) -> tuple[Backbone, Learnt | None]:
+    """Return the backbone of a config with weights, on its device, and what gave them, None if they are released.
 
     A backbone without weights is trained now if the policy allows.
     """
     require_one_process("run")
     resolve_device(runtime.device)
-    backbone, training = _backbone(config, benchmark, runtime), None
+    backbone, learnt = _backbone(config, benchmark, runtime), None
     if not backbone.trained:
-        backbone, training = _trained(config, benchmark, backbone, runtime, say).backbone, name_of(config["training"])
-    return backbone.to(resolve_device(runtime.device)), training
+        outliers = _outliers(config, benchmark)
+        backbone = _trained(config, benchmark, backbone, runtime, say, outliers=outliers).backbone
+        learnt = Learnt(name_of(config["training"]), outliers)
+    return backbone.to(resolve_device(runtime.device)), learnt
 
 
 def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name: str) -> None:
@@ -266,9 +277,20 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
     return backbone
 
 
-def _trained(config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say) -> Trained:
+def _outliers(config: Config, benchmark: Benchmark) -> Split | None:
+    """What the training is shown beside ID images, held apart from all that is tested; None if it learns from none."""
+    if not build_training(config["training"]).uses_outliers:
+        return None
+    node = config.get(OUTLIERS)
+    return (with_outliers(benchmark, node) if node else benchmark).ood_train
+
+
+def _trained(
+    config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say, *, outliers: Split | None
+) -> Trained:
     if benchmark.id_train.unread:
         benchmark = build_benchmark(config["benchmark"], _trained_on(backbone.name))
+    benchmark = replace(benchmark, ood_train=outliers)
     ensure = ensure_members if isinstance(backbone, Ensemble) else ensure_trained
     return ensure(backbone, benchmark, config, runtime, say)  # type: ignore[arg-type]
 

@@ -1,7 +1,7 @@
 """One run: features from the cache, tuning on validation, scores, metrics, one write-once record."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +32,7 @@ from openbench.engine.evaluate import (
     score_splits,
     with_params,
 )
+from openbench.engine.learnt import Learnt, describe_backbone
 from openbench.engine.outcome import RunOutcome
 from openbench.engine.per_set import each_alone, joined_record
 from openbench.engine.provenance import provenance
@@ -46,7 +47,6 @@ from openbench.features.store import FeatureStore
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.mds_ensemble import MDSEnsemble
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
-from openbench.overrides import AUGMENT
 from openbench.results.scores import per_set_name
 from openbench.results.store import RecordStore, ScoreStore
 
@@ -66,7 +66,7 @@ class RunSpec:
         tuning: how the search is done.
         metrics: which metrics at which operating points.
         config: the scientific config, plain and resolved; enters the record.
-        training: how the weights came about, None for released ones.
+        learnt: how the weights came about, None for released ones.
     """
 
     benchmark: Benchmark
@@ -77,7 +77,17 @@ class RunSpec:
     tuning: Tuning = field(default_factory=Tuning)
     metrics: MetricOptions = field(default_factory=MetricOptions)
     config: Mapping[str, Any] = field(default_factory=dict)
-    training: str | None = None
+    learnt: Learnt | None = None
+
+    @property
+    def training(self) -> str | None:
+        """The training as users type it, None for released weights."""
+        return None if self.learnt is None else self.learnt.training
+
+    @property
+    def outliers(self) -> Split | None:
+        """What the training learnt from beside ID images, None if nothing."""
+        return None if self.learnt is None else self.learnt.outliers
 
     @property
     def classified(self) -> bool:
@@ -87,22 +97,16 @@ class RunSpec:
     @property
     def run_id(self) -> str:
         """The digest that names the record."""
-        version, benchmark = version_of(self.method), self.benchmark.digest
         return RunIdentity(
             self.config,
             self.method_name,
-            version,
-            benchmark,
+            version_of(self.method),
+            self.benchmark.digest,
             self.backbone.digest,
             self.training,
             images_read(self.benchmark),
+            None if self.outliers is None else self.outliers.digest,
         ).run_id
-
-    @property
-    def learnt_with(self) -> dict[str, str]:
-        """What a record says of a training beside its name: the augmentation that was typed, if there was one."""
-        augment = self.config.get("training", {}).get(AUGMENT) if self.training else None
-        return {"augment": augment} if augment else {}
 
 
 def images_read(benchmark: Benchmark) -> dict[str, str]:
@@ -237,7 +241,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
             "deviations": list(benchmark.deviations),
             **({"images": images} if (images := images_read(benchmark)) else {}),
         },
-        backbone=describe_backbone(backbone, spec.training) | spec.learnt_with,
+        backbone=describe_backbone(backbone, spec.learnt, spec.config),
         method={
             "name": spec.method_name,
             "version": version_of(method),
@@ -249,7 +253,9 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         metrics=metrics,
         header=describe(spec.metrics),
         counts={
-            f"{s.role}/{s.name}": {"n": len(s), "expected": s.expected} for s in benchmark.splits() if not s.unread
+            f"{s.role}/{s.name}": {"n": len(s), "expected": s.expected}
+            for s in (*benchmark.splits(), *((spec.outliers,) if spec.outliers else ()))
+            if not s.unread
         },
         provenance=provenance(clock, device, backbone.passes - passes_before) | _method_source(spec.method),
     )
@@ -384,16 +390,3 @@ def metric_sets(
 def softmax(x: FeatureSet) -> NDArray[np.float32]:
     """Return the class probabilities (n, c) float32 of cached logits."""
     return np.concatenate([torch.softmax(rows.logits, dim=1).cpu().numpy() for rows in x.batches()])
-
-
-def describe_backbone(backbone: Backbone, training: str | None) -> dict[str, Any]:
-    """The backbone's part of a record."""
-    return {
-        "name": backbone.name,
-        "digest": backbone.digest,
-        "weights_sha256": backbone.weights_sha256,
-        "num_classes": backbone.num_classes,
-        "feature_dim": backbone.feature_dim,
-        "preprocess": asdict(backbone.preprocess),
-        "training": training,
-    }

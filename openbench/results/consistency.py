@@ -41,6 +41,7 @@ def _wrong_id(record: ResultRecord) -> Iterator[str]:
         str(record.backbone.get("digest")),
         record.backbone.get("training"),
         record.benchmark.get("images") or {},
+        record.backbone.get("outliers_digest"),
     )
     if made_by.run_id != record.run_id:
         yield f"run id {record.run_id} does not follow from what was run, which gives {made_by.run_id}"

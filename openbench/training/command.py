@@ -27,4 +27,8 @@ def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
     ):
         plain = shipped(group, chosen)
         arguments += changes(group, plain, node) if plain and node else []
+    outliers = config.get("outliers")
+    if job.ood_train is not None and outliers and outliers.get(NAME):
+        arguments.append(f"dataset@outliers={outliers[NAME]}")
+        arguments += changes("outliers", shipped("dataset", outliers[NAME]) or outliers, outliers)
     return shlex.join(["python", "-m", "openbench", "train", *arguments])

@@ -40,8 +40,8 @@ class TrainingJob:
         """Check that there is something to learn from."""
         if self.method.uses_outliers and self.ood_train is None:
             raise DataError(
-                f"training '{type(self.method).__name__}' learns from outliers — benchmark '{self.benchmark}' has no "
-                "OOD training split — choose another training or a benchmark with ood_train"
+                f"training '{type(self.method).__name__}' learns from outliers — benchmark '{self.benchmark}' names "
+                "none — choose some: dataset@outliers=NAME (python -m openbench list dataset)"
             )
         if self.method.schedule.steps_per_epoch(len(self.id_train)) == 0:
             raise DataError(f"split '{self.id_train.name}' has {len(self.id_train)} image — two or more are needed")

@@ -43,7 +43,8 @@ def config_of(typed: str) -> dict:
     program, *words = shlex.split(typed)[3:]
     assert program == "run"
     given = dict(word.split("=", 1) for word in words if "=" in word)
-    chosen = {group: given[group] for group in GROUPS if group in given} | {"augment": given.get("+augment")}
+    chosen = {group: given[group] for group in (*GROUPS, "dataset@outliers") if group in given}
+    chosen["augment"] = given.get("+augment")
     return scientific(compose("run", words), {**DEFAULTS, **chosen})
 
 
@@ -66,6 +67,11 @@ def config_of(typed: str) -> dict:
             "cifar10",
             {"backbone": "resnet18_cifar"},
         ),
+        (
+            ["+benchmark=digits", "training=udg", "dataset@outliers=noise", "outliers.limit=50"],
+            "digits",
+            {"backbone": "resnet8_digits", "training": "udg", "dataset@outliers": "noise"},
+        ),
         (["+benchmark=digits", "+augment=pixmix"], "digits", {"backbone": "resnet8_digits", "augment": "pixmix"}),
         # What the benchmark is given reaches the backbone.
         (["+benchmark=digits", "benchmark.preprocess.resize=12"], "digits", {"backbone": "resnet8_digits"}),
@@ -81,6 +87,12 @@ def test_the_command_composes_to_the_config_of_the_record(words, name, chosen):
     typed = command(record)
     assert typed is not None
     assert digest(config_of(typed)) == digest(record.config)
+
+
+def test_outliers_are_typed_only_where_the_training_was_shown_some():
+    shown = record_of(["+benchmark=digits", "training=udg"], "digits", training="udg")
+    unseen = replace(shown, config={key: node for key, node in shown.config.items() if key != "outliers"})
+    assert "outliers" not in str(command(unseen))
 
 
 def test_only_what_differs_from_the_files_is_typed():

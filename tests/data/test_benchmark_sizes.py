@@ -64,9 +64,3 @@ def test_the_networks_see_all_of_an_imagenet_c_image_and_a_crop_of_the_others(co
         "imagenet_c": True,
         "imagenet_r": False,
     }
-
-
-def test_outliers_are_added_by_hand_and_recorded(composed):
-    node = composed("+benchmark=cifar100", "+dataset@benchmark.ood_train=imagenet_outliers")
-    assert node["ood_train"]["manifest"] == "imagenet_outliers/train"
-    assert "ood_train" not in node["declared"]

@@ -139,10 +139,11 @@ def test_the_id_classes_in_the_published_places365_list_are_exactly_those_named(
     }  # fmt: skip
 
 
-def test_outlier_classes_are_none_of_tiny_imagenet_and_none_of_cifar():
+def test_outlier_classes_are_none_of_tiny_imagenet_none_of_cifar_and_none_of_places():
     names = {canonical(c) for c in load_rule("imagenet_outliers/train").classes}
     tiny = {c for part in ("near_cifar10", "val_cifar10") for c in load_manifest(f"tiny_imagenet/{part}").class_names()}
-    for taken in (tiny, load_classes("cifar10/classes"), load_classes("cifar100/classes")):
+    places = load_manifest("places365/far_cifar10").class_names()
+    for taken in (tiny, places, load_classes("cifar10/classes"), load_classes("cifar100/classes")):
         assert not names & {canonical(c) for c in taken}
     for kind in ("robin", "beagle", "tabby", "sorrel", "tailed frog", "airliner", "liner", "sports car", "pickup"):
         assert canonical(kind) not in names
@@ -154,13 +155,14 @@ def test_outlier_classes_are_none_of_tiny_imagenet_and_none_of_cifar():
         ("imagenet1k/train", 1_000, 1_281_167),
         ("imagenet200/train", 200, None),
         ("imagenet800/train", 800, None),
-        ("imagenet_outliers/train", 581, 29_050),
+        ("imagenet_outliers/train", 571, 28_550),
+        ("tin597/train", 800, 29_850),
     ],
 )
 def test_a_rule_names_its_folders_and_says_whether_it_is_derived(name, folders, count):
     rule = load_rule(name)
     assert (len(rule.folders), rule.count) == (folders, count)
-    assert bool(rule.derived) == (name != "imagenet1k/train")
+    assert bool(rule.derived) == (name not in ("imagenet1k/train", "tin597/train"))
 
 
 def test_all_manifests_together_stay_small():

@@ -18,6 +18,7 @@ from openbench.core.scores import SplitScores
 from openbench.digest import LATER
 from openbench.engine import run as engine
 from openbench.engine.clock import Clock
+from openbench.engine.learnt import Learnt, named
 from openbench.engine.provenance import provenance
 from openbench.engine.run import RunSpec, plain_params
 from openbench.engine.runtime import Runtime
@@ -201,15 +202,14 @@ def test_a_record_names_the_versions_of_the_libraries_that_moved_its_numbers():
 def spec(training: dict, name: str | None = "cross_entropy") -> RunSpec:
     """A run of a training node; everything else stands in."""
     method = SimpleNamespace()
-    benchmark, backbone = SimpleNamespace(digest="a"), SimpleNamespace(digest="b")
-    return RunSpec(benchmark, backbone, method, "msp", config={"training": training}, training=name)
+    benchmark, backbone = SimpleNamespace(digest="a", splits=list), SimpleNamespace(digest="b")
+    return RunSpec(benchmark, backbone, method, "msp", config={"training": training}, learnt=name and Learnt(name))
 
 
 def test_the_name_of_an_augmentation_is_recorded_and_changes_no_run_id(monkeypatch):
     monkeypatch.setattr(engine, "version_of", lambda method: 1)
     recipe = {"augment": [{"_target_": "PixMix"}]}
     typed, listed = spec({"recipe": recipe, "_augment_": "pixmix"}), spec({"recipe": recipe})
-    assert (typed.learnt_with, listed.learnt_with) == ({"augment": "pixmix"}, {})
+    assert [named(s.learnt, s.config) for s in (typed, listed)] == [{"augment": "pixmix"}, {}]
     assert typed.run_id == listed.run_id
     assert spec({"recipe": {"augment": []}}).run_id != listed.run_id
-    assert spec({"_augment_": "pixmix"}, None).learnt_with == {}  # released weights have not seen it

@@ -95,7 +95,7 @@ METHODS = (ToyEntropy, ToyPrototypes)
 
 
 def test_outliers_that_are_missing_are_an_error() -> None:
-    with pytest.raises(DataError, match="benchmark 'toys' has no OOD training split"):
+    with pytest.raises(DataError, match="benchmark 'toys' names none — choose some: dataset@outliers=NAME"):
         TrainingJob.of(backbone(), benchmark(ood_train=None), ToyPrototypes(), 0)
 
 
@@ -184,6 +184,17 @@ def test_the_printed_command_names_a_benchmark_of_a_family_as_it_is_typed(tmp_pa
     config = {key: plain(cfg, key) for key in ("benchmark", "training", "seed")}
     with pytest.raises(CheckpointError, match=r" train \+benchmark=openset_digits benchmark\.openset\.seed=3 backbone"):
         ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
+
+
+def test_the_printed_command_names_the_outliers_that_a_training_is_shown(tmp_path: Path) -> None:
+    cfg = compose("train", ["~method", "+benchmark=digits", "dataset@outliers=noise", "outliers.limit=9"])
+    outliers = {**plain(cfg, "outliers"), "_name_": "noise"}
+    node = {**shipped("training", "udg"), "_name_": "udg"}
+    for training, named in ((node, True), (NODE, False)):
+        config = {"training": training, "outliers": outliers, "seed": 0}
+        with pytest.raises(CheckpointError) as caught:
+            ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
+        assert str(caught.value).endswith(" dataset@outliers=noise outliers.limit=9") == named
 
 
 def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""What a record says of its training: outliers and augmentation by name, apart from the benchmark's digest."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openbench.__main__ import main
+from openbench.core.record import ResultRecord
+from openbench.results.consistency import inconsistencies
+from openbench.results.store import RecordStore
+
+SHORT = ["+benchmark=digits", "training.recipe.epochs=1", "metrics.replicates=0", "runtime.progress=false"]
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory) -> dict[str, ResultRecord]:
+    """Records of short trainings, by what was typed."""
+    folder = tmp_path_factory.mktemp("place")
+    typed = {
+        "plain": [],
+        "textures": ["training=outlier_exposure", "+augment=cutout"],
+        "fewer": ["training=outlier_exposure", "outliers.limit=40", "+augment=cutout"],
+        "photographs": ["training=outlier_exposure", "dataset@outliers=kept"],
+    }
+    own = folder / "mine" / "dataset"
+    own.mkdir(parents=True)
+    (own / "kept.yaml").write_text("defaults:\n  - textures_drawn\n  - _self_\nname: kept\nkeep: [blobs]\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENBENCH_CACHE", str(folder / "cache"))
+        for name, words in typed.items():
+            patch.setenv("OPENBENCH_RESULTS", str(folder / name))
+            assert main(["run", *SHORT, *words, "--config-dir", str(folder / "mine")]) == 0
+    return {name: next(iter(RecordStore(folder / name))) for name in typed}
+
+
+def of(records: dict[str, ResultRecord], key: str) -> dict[str, Any]:
+    return {name: record.backbone.get(key) for name, record in records.items()}
+
+
+def test_names_are_there_only_where_there_is_something_to_say(records):
+    plain = records["plain"]
+    assert not {"augment", "outliers", "outliers_digest"} & set(plain.backbone)
+    assert "outliers" not in plain.config
+    assert of(records, "augment") == {"plain": None, "textures": "cutout", "fewer": "cutout", "photographs": None}
+    assert of(records, "outliers") == {
+        "plain": None,
+        "textures": "textures_drawn",
+        "fewer": "textures_drawn (40 of 600)",
+        "photographs": "kept",
+    }
+
+
+def test_outliers_change_the_run_and_the_weights_but_not_the_benchmark(records):
+    assert {(r.benchmark["digest"], r.benchmark["pristine"]) for r in records.values()} == {
+        (records["plain"].benchmark["digest"], True)
+    }
+    assert len({r.run_id for r in records.values()}) == 4
+    assert len({r.backbone["weights_sha256"] for r in records.values()}) == 4
+    assert records["photographs"].counts["ood_train/kept"] == {"n": 200, "expected": 200}
+
+
+def test_records_follow_from_themselves(records):
+    assert {name: inconsistencies(record) for name, record in records.items()} == dict.fromkeys(records, ())
+    forged = records["photographs"]
+    other = replace(forged, backbone={**forged.backbone, "outliers_digest": "0"})
+    assert any("run id" in text for text in inconsistencies(other))
+
+
+def test_the_benchmark_digits_is_the_one_of_the_committed_records(records):
+    kept = RecordStore(Path(__file__).parents[2] / "results")
+    digests = {record.benchmark["digest"] for record in kept if record.benchmark["name"] == "digits"}
+    assert digests == {records["plain"].benchmark["digest"]}
