@@ -23,6 +23,7 @@ from openbench.data.verify import CheckReport, verify_node
 from openbench.engine.evaluate import for_layers, with_params
 from openbench.engine.learnt import Learnt
 from openbench.engine.outcome import RunOutcome
+from openbench.engine.released import check_training_counts
 from openbench.engine.run import RunSpec, feature_store, tells_apart
 from openbench.engine.run import run as run_spec
 from openbench.engine.run import verify as verify_spec
@@ -184,11 +185,16 @@ def ready_backbone(
     """Return the backbone of a config with weights, on its device, and what gave them, None if they are released.
 
     A backbone without weights is trained now if the policy allows.
+
+    Raises:
+        NotApplicableError: a training was chosen for released weights.
     """
     require_one_process("run")
     resolve_device(runtime.device)
     backbone, learnt = _backbone(config, benchmark, runtime), None
-    if not backbone.trained:
+    if backbone.trained:
+        check_training_counts(backbone, benchmark, config, name_of(config["training"]))
+    else:
         outliers = _outliers(config, benchmark)
         backbone = _trained(config, benchmark, backbone, runtime, say, outliers=outliers).backbone
         learnt = Learnt(name_of(config["training"]), outliers)

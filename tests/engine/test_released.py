@@ -1,0 +1,78 @@
+"""Released weights beside a training: what is refused, and that what the message says works."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from openbench.build import build
+from openbench.cli.config import compose, scientific
+from openbench.core.preprocess import Preprocess
+from openbench.engine.released import check_training_counts
+from openbench.errors import NotApplicableError
+
+CLASSES = tuple("abcdefghij")
+BENCHMARK = SimpleNamespace(classes=CLASSES, name="cifar10", preprocess=Preprocess(32, 32))
+RELEASED = SimpleNamespace(name="resnet20_cifar10", num_classes=10, classifies=True, trained=True)
+
+
+def config(**chosen: str) -> dict:
+    names = {"backbone": "resnet20_cifar10", "training": "cross_entropy", "method": "msp", **chosen}
+    words = [f"{'+' * (group == 'augment')}{group}={name}" for group, name in names.items()]
+    return scientific(compose("run", ["+benchmark=cifar10", *words]), names)
+
+
+def refused(training: str, found=RELEASED, **chosen: str) -> str:
+    with pytest.raises(NotApplicableError) as caught:
+        check_training_counts(found, BENCHMARK, config(training=training, **chosen), training)
+    return str(caught.value)
+
+
+def test_plain_cross_entropy_is_what_released_weights_stand_for():
+    check_training_counts(RELEASED, BENCHMARK, config(), "cross_entropy")
+
+
+def test_a_training_from_scratch_is_told_the_same_network_without_weights():
+    message = refused("logitnorm")
+    assert message.startswith("training=logitnorm would be ignored — backbone 'resnet20_cifar10' comes with released")
+    assert "train from scratch: backbone=resnet20_cifar; or fine-tune from these weights: backbone=finetuned" in message
+
+
+def test_a_fine_tuning_is_told_first_how_to_go_on_from_the_weights():
+    message = refused("ish")
+    assert message.index("backbone=finetuned") < message.index("backbone=resnet20_cifar;")
+
+
+def test_a_typed_augmentation_is_not_ignored_either():
+    assert refused("cross_entropy", augment="pixmix").startswith("+augment=pixmix would be ignored")
+    assert refused("mos", augment="cutmix").startswith("training=mos +augment=cutmix would be ignored")
+
+
+def test_a_network_without_a_twin_is_trained_by_leaving_out_its_weights():
+    message = refused("vos", backbone="torchvision_resnet18")
+    assert "backbone=torchvision_resnet18 backbone.weights=null backbone.preprocess=null" in message
+
+
+def test_other_classes_want_a_new_head():
+    thousand = SimpleNamespace(name="r", num_classes=1000, classifies=True)
+    assert "backbone.head=new" in refused("ish", thousand)
+    assert "backbone.head" not in refused("ish")
+
+
+def test_rows_of_numbers_have_no_network_to_train():
+    rows = SimpleNamespace(name="identity", num_classes=1, classifies=False)
+    assert "choose a backbone that is trained" in refused("ish", rows)
+
+
+@pytest.mark.parametrize("training", ["logitnorm", "ish"])
+def test_what_the_message_says_is_a_backbone_that_waits_for_training(training, monkeypatch):
+    monkeypatch.setattr("openbench.backbones.cifar.find_weights", lambda name: name)
+    monkeypatch.setattr(
+        "openbench.backbones.network.NetworkBackbone.load",
+        lambda self, path, sha256=None: self.load_state(self.module().state_dict(), "own"),
+    )
+    for words in re.findall(r"backbone=\S+(?: backbone\S+)*", refused(training)):
+        cfg = compose("run", ["+benchmark=cifar10", *words.rstrip(";").split()])
+        node = scientific(cfg, {})["backbone"]
+        made = build(node, "backbone", num_classes=10, preprocess=BENCHMARK.preprocess, classes=CLASSES)
+        assert not made.trained
