@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import MethodType
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,9 +26,22 @@ def compiled(network: nn.Module) -> Iterator[None]:
     parts = [part for name, part in network.named_children() if not (head == name or head.startswith(f"{name}."))]
     parts = [part for part in parts if any(True for _ in part.parameters())]
     for part in parts:
-        part.forward = torch.compile(part.forward, options={"fallback_random": True})
+        part.forward = torch.compile(_own(part), options={"fallback_random": True})
     try:
         yield
     finally:
         for part in parts:
             del part.forward
+
+
+def _own(part: nn.Module) -> MethodType:
+    """A part's forward with code of its own: versions are kept, and counted against a limit, per code object.
+
+    Parts that share one, as all Sequentials do, would have more than are allowed, and the last would not be compiled.
+    """
+
+    def forward(self: nn.Module, *arguments: Any) -> Any:
+        return type(self).forward(self, *arguments)
+
+    forward.__code__ = forward.__code__.replace()
+    return MethodType(forward, part)

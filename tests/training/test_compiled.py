@@ -7,6 +7,8 @@ import torch
 from safetensors.torch import load_file
 from training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, backbone, job
 
+from openbench.backbones.cifar import resnet
+from openbench.core.preprocess import Preprocess
 from openbench.training.compiled import compiled
 from openbench.training.loop import train
 
@@ -47,6 +49,23 @@ def test_the_backbone_is_left_uncompiled(tmp_path: Path, eager: list[object]) ->
     train(job(backbone=own), tmp_path, replace(QUIET, compile=True))
     assert eager
     assert not any("forward" in vars(part) for part in own.module().modules())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_part_is_specialised_by_itself(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Parts in training and evaluation at two batch sizes are more versions than one function may have."""
+    whole = torch.compile
+    # Everything but the making of machine code.
+    monkeypatch.setattr(torch, "compile", lambda forward, options: whole(forward, backend="eager"))
+    network = resnet("tiny", model="resnet20", num_classes=4, preprocess=Preprocess(8, 8)).module()
+    torch._dynamo.reset()
+    with compiled(network):
+        for _ in range(2):
+            for n in (6, 5):
+                network.train()(torch.zeros(n, 3, 8, 8))
+                with torch.no_grad():
+                    network.eval()(torch.zeros(n, 3, 8, 8))
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 @pytest.mark.slow
