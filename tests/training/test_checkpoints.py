@@ -239,7 +239,7 @@ def test_the_shipped_recipe_is_that_of_openood() -> None:
 @pytest.mark.parametrize(
     ("node", "words"),
     [
-        ({"_target_": "openbench.training.recipe.Recipe"}, "is no openbench.training.base.TrainingMethod"),
+        ({"_target_": "openbench.training.recipe.Recipe"}, "is not a openbench.training.base.TrainingMethod"),
         ({**NODE, "recipes": 1}, "has no key 'recipes'; did you mean 'recipe'"),
         ({**NODE, "recipe": {**NODE["recipe"], "epoch": 1}}, r"training.recipe has no key 'epoch'; did you mean"),
     ],
