@@ -10,7 +10,7 @@ from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.backbones.ensemble import Ensemble
 from openbench.build import TARGET, build
-from openbench.core.benchmark import Benchmark, Split
+from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
@@ -125,8 +125,7 @@ def train(config: Config, runtime: Config, say: Say = _silent) -> Trained:
             "choose one whose yaml says `weights: null` (python -m openbench list backbone)"
         )
     policy = "auto" if setting.train == "never" else setting.train
-    outliers = _outliers(config, benchmark)
-    return _trained(config, benchmark, backbone, replace(setting, train=policy), say, outliers=outliers)
+    return _trained(config, _as_shown(config, benchmark, backbone), backbone, replace(setting, train=policy), say)
 
 
 def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, int]:
@@ -195,9 +194,9 @@ def ready_backbone(
     if backbone.trained:
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))
     else:
-        outliers = _outliers(config, benchmark)
-        backbone = _trained(config, benchmark, backbone, runtime, say, outliers=outliers).backbone
-        learnt = Learnt(name_of(config["training"]), outliers)
+        shown = _as_shown(config, benchmark, backbone)
+        backbone = _trained(config, shown, backbone, runtime, say).backbone
+        learnt = Learnt(name_of(config["training"]), shown.ood_train)
     return backbone.to(resolve_device(runtime.device)), learnt
 
 
@@ -283,20 +282,17 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
     return backbone
 
 
-def _outliers(config: Config, benchmark: Benchmark) -> Split | None:
-    """What the training is shown beside ID images, held apart from all that is tested; None if it learns from none."""
-    if not build_training(config["training"]).uses_outliers:
-        return None
-    node = config.get(OUTLIERS)
-    return (with_outliers(benchmark, node) if node else benchmark).ood_train
-
-
-def _trained(
-    config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say, *, outliers: Split | None
-) -> Trained:
+def _as_shown(config: Config, benchmark: Benchmark, backbone: Backbone) -> Benchmark:
+    """The benchmark as a training is shown it: with images to learn from, and with outliers if it learns from such."""
     if benchmark.id_train.unread:
         benchmark = build_benchmark(config["benchmark"], _trained_on(backbone.name))
-    benchmark = replace(benchmark, ood_train=outliers)
+    if not build_training(config["training"]).uses_outliers:
+        return replace(benchmark, ood_train=None)
+    node = config.get(OUTLIERS)
+    return with_outliers(benchmark, node) if node else benchmark
+
+
+def _trained(config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say) -> Trained:
     ensure = ensure_members if isinstance(backbone, Ensemble) else ensure_trained
     return ensure(backbone, benchmark, config, runtime, say)  # type: ignore[arg-type]
 
