@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Benchmark, Split
-from openbench.core.composite import version_of
+from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet
-from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SplitScores
 from openbench.core.source import foreign_sources
 from openbench.digest import still_as_before
+from openbench.engine.cached import CachedFeatures
 from openbench.engine.clock import Clock
 from openbench.engine.evaluate import (
     FeatureSource,
@@ -119,25 +119,6 @@ def tells_apart(backbone: Backbone, benchmark: Benchmark) -> bool:
     return backbone.classifies and backbone.num_classes == len(benchmark.classes) > 1
 
 
-@dataclass
-class CachedFeatures:
-    """A feature store bound to one backbone; its time is the clock's `features` stage."""
-
-    store: FeatureStore
-    backbone: Backbone
-    clock: Clock
-
-    def __call__(self, split: Split, request: Request) -> FeatureSet:
-        """The columns of a split, extracted now if they are not cached."""
-        with self.clock.stage("features"):
-            return self.store.get(self.backbone, split, request)
-
-    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
-        """The scores of a split by a live method, made now if they are not cached."""
-        with self.clock.stage("features"):
-            return self.store.scores(self.backbone, split, method).numpy()
-
-
 def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOutcome:
     """Carry out a run, or return its record if it is there.
 
@@ -211,7 +192,8 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
     backbone, benchmark = spec.backbone, spec.benchmark
     passes_before = backbone.passes
     device = backbone.device
-    features = CachedFeatures(feature_store(runtime), backbone, clock)
+    features = CachedFeatures(feature_store(runtime), backbone, clock, say)
+    features.expect(_read(spec))
     fitting = Fitting.of(benchmark, backbone.head)
     with clock.stage("tune"):
         tuned = _tune(spec, features, fitting, (device, runtime.score_batch), say)
@@ -260,6 +242,12 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         provenance=provenance(clock, device, backbone.passes - passes_before) | _method_source(spec.method),
     )
     return record, scores
+
+
+def _read(spec: RunSpec) -> list[Split]:
+    """The splits whose features a run reads: what is scored, and what the method is fitted on."""
+    fitted_on = {leaf.request.fit_on for leaf in leaves(spec.method)}
+    return [s for s in spec.benchmark.splits() if s.role in fitted_on or s.role not in (Role.ID_TRAIN, Role.OOD_TRAIN)]
 
 
 def _method_source(method: Method) -> dict[str, Any]:

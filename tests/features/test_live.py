@@ -16,9 +16,9 @@ from openbench.core.live import LiveMethod
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request, Role
 from openbench.data.loading import batches
+from openbench.engine.cached import CachedFeatures
 from openbench.engine.clock import Clock
 from openbench.engine.evaluate import Fitting, class_scores, fit, score_split, with_params
-from openbench.engine.run import CachedFeatures
 from openbench.errors import MethodError, NotApplicableError, NotFittedError
 from openbench.features.store import FeatureStore
 

@@ -1,0 +1,81 @@
+"""Cached features of one backbone, and how much of a run's extraction is still to come."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from time import monotonic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.backbones.base import Backbone
+from openbench.core.benchmark import Split
+from openbench.core.features import FeatureSet
+from openbench.core.live import LiveMethod
+from openbench.core.request import Field, Request
+from openbench.engine.clock import Clock
+from openbench.features.store import FeatureStore
+
+_BASE = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
+
+
+@dataclass
+class CachedFeatures:
+    """A feature store bound to one backbone; its time is the clock's `features` stage.
+
+    Args:
+        store: where columns lie.
+        backbone: with weights.
+        clock: of the run.
+        say: receives a line after each set that had to be extracted while others are to come.
+    """
+
+    store: FeatureStore
+    backbone: Backbone
+    clock: Clock
+    say: Callable[[str], None] = lambda text: None
+    _waiting: dict[str, int] = field(default_factory=dict)
+    _expected: int = 0
+    _images: int = 0
+    _seconds: float = 0.0
+
+    def expect(self, splits: Iterable[Split]) -> None:
+        """Look which of the splits that a run reads have no features yet, and say how many images these are.
+
+        Args:
+            splits: all that will be asked for.
+        """
+        missing = [s for s in splits if self.store.missing(self.backbone, s, _BASE)]
+        self._waiting = {_name(split): len(split) for split in missing}
+        self._expected = len(missing)
+        if len(missing) > 1:
+            self.say(f"features: {sum(self._waiting.values()):,} images of {len(missing)} sets to extract")
+
+    def __call__(self, split: Split, request: Request) -> FeatureSet:
+        """The columns of a split, extracted now if they are not cached."""
+        before, start = self.backbone.passes, monotonic()
+        with self.clock.stage("features"):
+            found = self.store.get(self.backbone, split, request)
+        if self.backbone.passes > before and self._waiting.pop(_name(split), 0):
+            self._images += len(split)
+            self._seconds += monotonic() - start
+            if self._waiting:
+                self.say(self._outlook())
+        return found
+
+    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
+        """The scores of a split by a live method, made now if they are not cached."""
+        with self.clock.stage("features"):
+            return self.store.scores(self.backbone, split, method).numpy()
+
+    def _outlook(self) -> str:
+        images = sum(self._waiting.values())
+        seconds = images * self._seconds / self._images
+        left = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        return (
+            f"features: {self._expected - len(self._waiting)} of {self._expected} sets done, {images:,} images to go, "
+            f"about {left} left"
+        )
+
+
+def _name(split: Split) -> str:
+    return f"{split.role}/{split.name}"
