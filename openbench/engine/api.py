@@ -223,7 +223,7 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
         why = f"backbone '{backbone.name}' has no classifier"
     else:
         why = (
-            f"backbone '{backbone.name}' tells {backbone.num_classes} classes apart, benchmark '{benchmark.name}' has "
+            f"backbone '{backbone.name}' has {backbone.num_classes} output classes, benchmark '{benchmark.name}' has "
             f"{len(benchmark.classes)}"
         )
     raise NotApplicableError(
@@ -276,7 +276,7 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
     if backbone.classifies and (benchmark.columns is not None or (single and not backbone.trained)):
         has = "rows of a table" if benchmark.columns is not None else "a single class"
         raise ConfigError(
-            f"backbone '{backbone.name}' tells classes of images apart — benchmark '{benchmark.name}' has {has} — a "
+            f"backbone '{backbone.name}' classifies images — benchmark '{benchmark.name}' has {has} — a "
             "table goes with backbone=identity, images of a single class with a network that has weights"
         )
     return backbone

@@ -33,27 +33,33 @@ def test_a_node_is_called_by_its_file_or_else_by_the_module_of_its_target(node, 
     assert api.name_of(node) == name
 
 
-def test_a_single_class_goes_with_the_identity():
-    backbone = api._backbone({"backbone": IDENTITY}, benchmark("normal", columns=3), None)
-    assert (backbone.feature_dim, backbone.classifies) == (3, False)
-    with pytest.raises(ConfigError, match="is no classifier — benchmark 'toy' has 2 class"):
-        api._backbone({"backbone": IDENTITY}, benchmark("a", "b", columns=3), None)
+def test_rows_of_a_table_go_with_the_identity_whatever_their_classes():
+    for classes in (("normal",), ("a", "b")):
+        backbone = api._backbone({"backbone": IDENTITY}, benchmark(*classes, columns=3), None)
+        assert (backbone.feature_dim, backbone.classifies) == (3, False)
 
 
 def test_several_classes_go_with_a_classifier():
     backbone = api._backbone({"backbone": RESNET}, benchmark("a", "b"), None)
     assert (backbone.num_classes, backbone.classifies) == (2, True)
-    with pytest.raises(ConfigError, match="tells classes apart — benchmark 'toy' has 1 class"):
-        api._backbone({"backbone": RESNET}, benchmark("a"), None)
+
+
+@pytest.mark.parametrize(
+    ("of", "found"), [(benchmark("a", "b", columns=3), "rows of a table"), (benchmark("a"), "a single class")]
+)
+def test_a_classifier_of_images_is_refused_where_nothing_is_to_classify(of, found):
+    with pytest.raises(ConfigError, match=rf"benchmark 'toy' has {found}"):
+        api._backbone({"backbone": RESNET}, of, None)
 
 
 def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
-    backbone = SimpleNamespace(classifies=True, layers=())
-    monkeypatch.setattr(api, "build_benchmark", lambda node: benchmark("a", "b"))
+    backbone = SimpleNamespace(classifies=True, num_classes=2, layers=())
+    monkeypatch.setattr(api, "build_benchmark", lambda node, reader="": benchmark("a", "b"))
     monkeypatch.setattr(api, "ready_backbone", lambda *arguments: (backbone, None))
     monkeypatch.setattr(api, "run_spec", lambda spec, setting, say: spec)
     config = {
         "benchmark": {},
+        "backbone": RESNET,
         "method": MSP,
         "tune": {"strategy": "none"},
         "metrics": {"delta": 0.2, "replicates": 7, "families": ["ranking"]},

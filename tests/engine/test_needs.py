@@ -182,7 +182,7 @@ def test_the_auroc_is_that_of_the_scores(config, runtime):
     ("method", "read"), [("msp.MSP", "logits"), ("vim.ViM", "logits, the head"), ("pro.PRO", "images")]
 )
 def test_what_needs_the_classifier_is_refused_before_anything_is_extracted(config, runtime, method, read):
-    with pytest.raises(NotApplicableError, match=f"reads {read}.* tells 11 classes apart, benchmark 'own' has 6"):
+    with pytest.raises(NotApplicableError, match=f"reads {read}.* has 11 output classes, benchmark 'own' has 6"):
         api.run(config(method, classes=11), runtime)
     assert not (runtime["cache"] / "features").exists()
 
