@@ -15,7 +15,7 @@ from openbench.errors import ConfigError, did_you_mean
 from openbench.results.consistency import inconsistencies
 from openbench.results.conventions import explained
 from openbench.results.origin import made_by, verify_command
-from openbench.results.render import FORMATS, render
+from openbench.results.render import FORMATS, render, rendered
 from openbench.results.settings import hyper_parameters
 from openbench.results.table import Column, Table
 from openbench.results.views import VIEWS, run_tables
@@ -278,7 +278,7 @@ def record_text(arguments: argparse.Namespace) -> str:
     record, _ = RecordStore(results).look_up(arguments.name)
     views = VIEWS if arguments.view == "all" else (arguments.view,)
     tables = [table for view in views for table in run_tables(record, view)]
-    parts = [render(table, arguments.format) for table in tables]
+    parts = rendered(tables, arguments.format)
     parts += [f"{explained(record.header)}\n"] * arguments.explain
     parts += [f"{_origin(record, arguments.config_dir, results)}\n"] * (arguments.format == "console")
     return "\n".join(parts)

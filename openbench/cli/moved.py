@@ -22,6 +22,6 @@ def refuse_moved(overrides: Iterable[Override]) -> None:
             continue
         now = f"{key}@outliers" if group else f"outliers{key.removeprefix(_OOD_TRAIN)}"
         raise ConfigError(
-            f"`{typed}` — outliers are what a training learns from, and no part of a benchmark any more, so that its "
-            f"results stay comparable — write {now}={typed.partition('=')[2]}"
+            f"`{typed}` — outliers belong to the training, not to the benchmark, whose results stay comparable so — "
+            f"write {now}={typed.partition('=')[2]}"
         )

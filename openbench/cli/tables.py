@@ -6,7 +6,7 @@ from typing import Any
 
 from openbench.core.record import ResultRecord
 from openbench.metrics.suite import MetricOptions, SetScores, describe, fixed_thresholds
-from openbench.results.render import render
+from openbench.results.render import rendered
 from openbench.results.table import Table
 from openbench.results.views import GROUPS, SIDES, VIEWS, run_tables
 
@@ -33,7 +33,7 @@ def group_auroc(record: ResultRecord) -> dict[str, float]:
 
 def print_tables(tables: Sequence[Table], form: str = "console") -> None:
     """Print tables one below the other in one of `render`'s formats."""
-    print("\n".join(render(table, form) for table in tables), end="")
+    print("\n".join(rendered(tables, form)), end="")
 
 
 def tables_of_scores(

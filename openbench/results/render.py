@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from openbench.errors import ConfigError, did_you_mean
@@ -136,6 +137,20 @@ def render(table: Table, form: str) -> str:
     if form not in FORMATS:
         raise ConfigError(f"format '{form}' not found{did_you_mean(form, FORMATS)} — available: {', '.join(FORMATS)}")
     return FORMATS[form](table)
+
+
+def rendered(tables: Sequence[Table], form: str) -> list[str]:
+    """Return tables in one of FORMATS; of several in CSV, which has no place for a title, each row says its table's.
+
+    Raises:
+        ConfigError: no such format.
+    """
+    if form == "csv" and len(tables) > 1:
+        tables = [
+            replace(t, columns=(Column("table"), *t.columns), rows=tuple((t.title, *row) for row in t.rows))
+            for t in tables
+        ]
+    return [render(table, form) for table in tables]
 
 
 def column_widths(table: Table) -> list[int]:

@@ -1,3 +1,5 @@
+import csv
+import io
 import json
 
 import numpy as np
@@ -219,3 +221,12 @@ def test_every_option_has_its_meaning_in_the_help(capsys):
     assert "δ, the probability that the conformal guarantee may fail (default: 0.05)" in help_text
     assert " (default: " in help_text
     assert "  (default" not in help_text
+
+
+def test_each_row_of_several_tables_in_csv_says_which_table_it_is_of(tmp_path, capsys):
+    file = saved(frame(), tmp_path, ".csv")
+    assert main(["evaluate", str(file), "--view", "all", "--format", "csv"]) == 0
+    tables = [list(csv.DictReader(io.StringIO(text))) for text in capsys.readouterr().out.split("\n\n")]
+    titles = [{row["table"] for row in table} for table in tables]
+    assert [len(title) for title in titles] == [1] * len(tables)
+    assert len(set.union(*titles)) == len(tables) > 3
