@@ -8,14 +8,14 @@ from pathlib import Path
 
 from openbench import paths
 from openbench.cli.exits import FAILED, OK
-from openbench.errors import ConfigError, NotReproducedError, RecordError, did_you_mean
+from openbench.errors import ConfigError, NotReproducedError, RecordError
 
 _EPILOG = """\
 Ends in `verified` (the same weights: areas and accuracies are equal to rounding, counts to a few samples), in
 `compared` (a training here ended in other weights, and the numbers are those of one more seed), or in the values that
 differ, with exit code 1. No record is written; networks that are trained, and features, are kept in the cache. It
 computes in as many threads as the record was made in, unless OMP_NUM_THREADS is set. Run ids are the names of the files
-in results/records/<benchmark>/<backbone>/<method>/.
+in results/records/<benchmark>/<backbone>/<method>/; the beginning of one is enough.
 
   python -m openbench verify 36e6c0dc2b0d35da
   python -m openbench verify 36e6c0dc2b0d35da runtime.device=cpu --results my_results
@@ -44,17 +44,10 @@ def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object])
     from openbench.engine import api
     from openbench.results.store import RecordStore
 
-    records = RecordStore(arguments.results)
-    found = records.find(run_id)
-    if found is None:
-        names = [path.stem for path in records.paths()]
-        raise RecordError(
-            f"record '{run_id}' not found in '{arguments.results}'{did_you_mean(run_id, names)} — "
-            f"{len(names)} records there; another folder: --results DIR"
-        )
+    found = RecordStore(arguments.results).look_up(run_id)
     made = again(found[0], arguments.config_dir)
     if made is None:
-        raise RecordError(f"record {run_id} cannot be verified: {GONE}")
+        raise RecordError(f"record {found[0].run_id} cannot be verified: {GONE}")
     say = _say if node.get("progress", True) else lambda text: None
     print(headline(found[0]), flush=True)
     try:
@@ -73,7 +66,7 @@ def _say(text: str) -> None:
 def _threads(results: Path, run_id: str) -> int | None:
     """The number of threads that a record was made in; None if it does not say, or cannot be read."""
     try:
-        (path,) = (results / "records").glob(f"*/*/*/{run_id}.json")
+        (path,) = (results / "records").glob(f"*/*/*/{run_id}*.json")
         found = json.loads(path.read_text(encoding="utf-8"))["provenance"]["threads"]
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError):
         return None
