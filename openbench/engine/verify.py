@@ -113,7 +113,15 @@ def verdict(old: ResultRecord, path: Path, new: ResultRecord, records: RecordSto
             f"record {old.run_id} does not reproduce: {len(found.differ)} values differ — {shown} — {where} — "
             f"compare versions in its provenance ({path})"
         )
-    return RunOutcome(old, path, "verified", (f"reproduces: {found}", where))
+    return RunOutcome(old, path, "verified", (f"reproduces: {found}", where, _began_with(new)))
+
+
+def _began_with(new: ResultRecord) -> str:
+    """What a repetition was computed from: a cache that is right says nothing of images that have changed."""
+    passes = int(new.provenance.get("passes", 0))
+    if passes:
+        return f"{passes:,} images went through the network, other features are as they were cached"
+    return "features are as they were cached; to begin with the images, add runtime.cache=AN_EMPTY_FOLDER"
 
 
 def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: RecordStore, where: str) -> RunOutcome:

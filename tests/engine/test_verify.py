@@ -88,6 +88,19 @@ def test_the_same_weights_reproduce_and_both_processors_are_named(monkeypatch, r
     )
 
 
+@pytest.mark.parametrize(
+    ("passes", "said"),
+    [
+        (0, "features are as they were cached; to begin with the images, add runtime.cache="),
+        (1200, "1,200 images went"),
+    ],
+)
+def test_what_the_repetition_began_with_is_said(monkeypatch, runtime, passes, said):
+    old = record(0)
+    found = verified(monkeypatch, runtime, spec_of(old), replace(old, provenance={**HERE, "passes": passes}))
+    assert found.notes[2].startswith(said)
+
+
 def test_other_weights_are_said_to_be_others_and_their_numbers_to_be_those_of_one_more_seed(monkeypatch, runtime):
     old = record(0)
     other = record(0, 0.915, run_id="e" * 16, backbone={**old.backbone, "digest": "here", "weights_sha256": "e" * 64})
