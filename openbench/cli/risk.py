@@ -12,6 +12,7 @@ from openbench.cli.exits import OK
 from openbench.cli.tables import print_tables
 from openbench.errors import OpenbenchError
 from openbench.metrics.curve import check_rate
+from openbench.results.escape import csv_row
 from openbench.results.paper_tables import rejection_figures
 from openbench.results.plain import dumps
 from openbench.results.rejection import Comparison, Curves, compare, contenders, curves
@@ -92,7 +93,7 @@ def _write_curves(found: Mapping[str, Iterable[Curves]], path: Path) -> None:
         with path.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(("benchmark_digest", "ood", "method", "run", "chosen", "curve", "x", "y"))
-            writer.writerows((digest, *row) for digest, each in found.items() for row in curve_rows(each))
+            writer.writerows(csv_row((digest, *row)) for digest, each in found.items() for row in curve_rows(each))
     except OSError as error:
         raise OpenbenchError(f"--curves {path} cannot be written — {error.strerror} — choose another file") from error
 

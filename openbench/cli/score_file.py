@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from openbench.errors import DataError, did_you_mean
 from openbench.metrics.suite import ROLES, SetScores
+from openbench.results.escape import one_line
 from openbench.results.score_cells import Cells, check_sums
-from openbench.results.score_table import ScoreTable, one_line, read_table
+from openbench.results.score_table import ScoreTable, read_table
 
 ID_ROLES = ("id_test", "id_val", "csid")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
+from openbench.results.escape import csv_row
 from openbench.results.plain import dumps
 from openbench.results.runs import Run, runs_of
 
@@ -45,11 +46,12 @@ def write_every_number(records: Callable[[], Iterable[ResultRecord]], path: Path
     try:
         with open(path, "w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow([*_ABOUT, *(f"{name}.{key}" for name, key in columns)])
+            writer.writerow(csv_row([*_ABOUT, *(f"{name}.{key}" for name, key in columns)]))
             for run in runs_of(records()):
                 about = [value(run) for value in _ABOUT.values()]
                 numbers = (run.metrics.get(name, {}).get(key) for name, key in columns)
-                writer.writerow([*about, *("" if n is None else n if isinstance(n, str) else repr(n) for n in numbers)])
+                cells = ("" if n is None else n if isinstance(n, str) else repr(n) for n in numbers)
+                writer.writerow(csv_row([*about, *cells]))
                 count += 1
     except OSError as error:
         raise RecordError(f"'{path}' cannot be written — {error.strerror or error} — choose another file") from error

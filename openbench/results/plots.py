@@ -11,10 +11,12 @@ import numpy as np
 from openbench.core.request import Role
 from openbench.core.scores import SplitScores
 from openbench.errors import RecordError
+from openbench.results.escape import plot
 from openbench.results.ranking import Board, Row
 from openbench.results.table import Estimate
 from openbench.results.trained import NONE
 from openbench.results.views import GROUPS
+from openbench.storage.whole import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,7 +152,7 @@ def _drawable(board: Board, groups: Sequence[str]) -> tuple[list[Row], str]:
 
 def _title(board: Board, note: str) -> str:
     side = "full spectrum" if board.full_spectrum else "standard"
-    return f"{board.benchmark} ({', '.join(part for part in (side, note) if part)})"
+    return plot(f"{board.benchmark} ({', '.join(part for part in (side, note) if part)})")
 
 
 def _points(axes: "Axes", rows: Sequence[Row]) -> None:
@@ -215,7 +217,7 @@ def histograms(scores: Sequence[SplitScores], path: Path, title: str = "") -> Pa
             axes.stairs(
                 density, edges, color=colour, linestyle=line, linewidth=1.8, label=f"{label} (n = {values.size})"
             )
-        axes.set(xlabel="score (larger = more OOD)", ylabel="density", title=title, xlim=(edges[0], edges[-1]))
+        axes.set(xlabel="score (larger = more OOD)", ylabel="density", title=plot(title), xlim=(edges[0], edges[-1]))
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     return path
@@ -233,8 +235,8 @@ def _figure(path: Path, size: tuple[float, float], panels: int = 1) -> "Iterator
         figure.add_subplot(1, panels, panel + 1)
     yield figure.axes[0]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=_DPI, metadata={"Software": None})
+        with replacing(path) as stream:
+            figure.savefig(stream, format="png", dpi=_DPI, metadata={"Software": None})
     except OSError as error:
         raise RecordError(
             f"picture '{path}' cannot be written — {error.strerror or error} — choose another path"
@@ -261,7 +263,7 @@ def _label(row: Row, rows: Sequence[Row]) -> str:
         others = [r for r in rows if r is not row and r.method == row.method]
         if any(getattr(other, part) != getattr(row, part) for other in others) and getattr(row, part) != NONE:
             label += f" · {getattr(row, part)}"
-    return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
+    return plot(label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…")
 
 
 def _pooled(scores: Sequence[SplitScores], role: Role) -> "np.ndarray[Any, np.dtype[np.float64]]":

@@ -2,14 +2,14 @@
 
 import csv
 import io
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from openbench.errors import ConfigError, did_you_mean
-from openbench.results.table import Cell, Column, Estimate, Table
+from openbench.results import escape
+from openbench.results.table import Cell, Column, Estimate, Link, Table
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -18,33 +18,6 @@ WIDTH = 120
 # Narrower than that no table is laid out, and a cell of words is squeezed to no less, unless it is a single long word.
 _NARROWEST, _WORDS, _WORD = 60, 24, 40
 _GAP = 3  # between two columns
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-    "±": r"$\pm$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "×": r"$\times$",
-    "δ": r"$\delta$",
-    "π": r"$\pi$",
-    "α": r"$\alpha$",
-    "ε": r"$\varepsilon$",
-    "λ": r"$\lambda$",
-    "·": r"$\cdot$",
-    "–": "--",
-    "−": "$-$",
-    "→": r"$\rightarrow$",
-    "∪": r"$\cup$",
-    "…": r"\ldots{}",
-    "†": r"$\dagger$",
-}
 
 
 def to_console(table: Table, width: int | None = None) -> str:
@@ -60,6 +33,7 @@ def to_console(table: Table, width: int | None = None) -> str:
     from rich.console import Console
     from rich.text import Text
 
+    table = _shown(table)
     room = max(_NARROWEST, shutil.get_terminal_size((WIDTH, 24)).columns if width is None else width)
     stream = io.StringIO()
     console = Console(file=stream, width=room, color_system=None, force_terminal=False, legacy_windows=False)
@@ -76,9 +50,8 @@ def to_csv(table: Table) -> str:
     plans = [(column, _ends(table, index)) for index, column in enumerate(table.columns)]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(
-        [title for column, ends in plans for title in (column.title, *(f"{column.title} {e}" for e in ends))]
-    )
+    titles = [title for column, ends in plans for title in (column.title, *(f"{column.title} {e}" for e in ends))]
+    writer.writerow(escape.csv_row(titles))
     for row in table.rows:
         cells: list[str] = []
         for cell, (_, ends) in zip(row, plans, strict=True):
@@ -91,25 +64,26 @@ def to_csv(table: Table) -> str:
 def to_markdown(table: Table) -> str:
     """Return a table as GitHub Markdown, with title, header line and notes."""
     marks = ["---" if column.kind == "text" else "---:" for column in table.columns]
-    lines = [[_markdown(column.title) for column in table.columns], marks]
-    lines += [[_markdown(text) for text in row] for row in table.texts()]
-    parts = [f"### {_markdown(table.title)}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
-    parts += [_markdown(text) for text in (table.header, *table.notes) if text]
+    lines = [[escape.markdown(column.title) for column in table.columns], marks]
+    for cells, texts in zip(table.rows, table.texts(), strict=True):
+        lines.append([_markdown(cell, text) for cell, text in zip(cells, texts, strict=True)])
+    parts = [f"### {escape.markdown(table.title)}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+    parts += [escape.markdown_paragraph(text) for text in (table.header, *table.notes) if text]
     return "\n\n".join(parts) + "\n"
 
 
 def to_latex(table: Table) -> str:
     """Return a table as a LaTeX float that needs the package booktabs."""
     layout = "".join("l" if column.kind == "text" else "r" for column in table.columns)
-    rows = [" & ".join(map(_latex, row)) + r" \\" for row in table.texts()]
-    notes = [_latex(text) for text in (table.header, *table.notes) if text]
+    rows = [" & ".join(map(escape.latex, row)) + r" \\" for row in table.texts()]
+    notes = [escape.latex(text) for text in (table.header, *table.notes) if text]
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_latex(table.title)}}}",
+        rf"\caption{{{escape.latex(table.title)}}}",
         rf"\begin{{tabular}}{{{layout}}}",
         r"\toprule",
-        " & ".join(_latex(column.title) for column in table.columns) + r" \\",
+        " & ".join(escape.latex(column.title) for column in table.columns) + r" \\",
         r"\midrule",
         *rows,
         r"\bottomrule",
@@ -238,12 +212,22 @@ def _ends(table: Table, index: int) -> list[str]:
 def _exact(cell: Cell) -> str:
     if isinstance(cell, Estimate):
         return repr(cell.value)
-    return "" if cell is None else cell if isinstance(cell, str) else repr(cell)
+    if isinstance(cell, Link):
+        cell = cell.text
+    return "" if cell is None else escape.csv_cell(cell) if isinstance(cell, str) else repr(cell)
 
 
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\|<*`])", r"\\\1", re.sub(r"\s+", " ", text))
+def _markdown(cell: Cell, text: str) -> str:
+    """A cell whose text is given, as a link where it is meant to be one."""
+    return escape.markdown_link(text, cell.target) if isinstance(cell, Link) else escape.markdown(text)
 
 
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+def _shown(table: Table) -> Table:
+    """The table with every text as a terminal shows it, so that widths are those of what is printed."""
+    columns = tuple(replace(column, title=escape.console(column.title)) for column in table.columns)
+    rows = tuple(
+        tuple(escape.console(text) if isinstance(cell, str | Link) else cell for cell, text in zip(*pair, strict=True))
+        for pair in zip(table.rows, table.texts(), strict=True)
+    )
+    notes = tuple(map(escape.console, table.notes))
+    return Table(escape.console(table.title), columns, rows, escape.console(table.header), notes)

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench.errors import DataError
-from openbench.results.score_table import ScoreTable, one_line
+from openbench.results.escape import one_line
+from openbench.results.score_table import ScoreTable
 
 _EXACT = 2**53  # whole numbers up to here are all floats
 _ROUNDING = 1e-6  # of a probability in float32

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench.errors import DataError, did_you_mean
+from openbench.results.escape import one_line
 from openbench.results.scores import COLUMNS
 
 REQUIRED = ("score", "set", "role")
@@ -62,11 +63,6 @@ class ScoreTable:
             if number == row + 1:  # record 0 is the header
                 return f"{self.path}, line {line}"
         return f"{self.path}, row {row}"
-
-
-def one_line(text: str) -> str:
-    """Return text for a message, its line ends and other signs that cannot be printed escaped."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def read_table(path: Path) -> ScoreTable:

@@ -23,7 +23,20 @@ class Estimate:
     std: float | None = None
 
 
-Cell = str | float | int | Estimate | None
+@dataclass(frozen=True)
+class Link:
+    """A text that leads to a file beside the page, where the format has links.
+
+    Args:
+        text: what is shown.
+        target: name of the file.
+    """
+
+    text: str
+    target: str
+
+
+Cell = str | float | int | Estimate | Link | None
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,8 @@ def cell_text(cell: Cell, column: Column) -> str:
         return "–"
     if isinstance(cell, str):
         return cell
+    if isinstance(cell, Link):
+        return cell.text
     if not isinstance(cell, Estimate):
         return _number(cell, column)
     text = _number(cell.value, column)

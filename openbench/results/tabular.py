@@ -9,6 +9,7 @@ from statistics import fmean, median, pstdev
 
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
+from openbench.results.escape import csv_row
 from openbench.results.published import load_names
 
 FIGURES = "conformal_adbench.csv"
@@ -136,4 +137,5 @@ def write_table(found: Iterable[Gap], path: Path) -> None:
         writer.writerow(["dataset", "method", "metric", "ours", "std", "draws", "published", "difference"])
         for gap in found:
             ours, std, difference = (f"{value:.4f}" for value in (gap.ours, gap.std, gap.difference))
-            writer.writerow([gap.table, gap.method, gap.metric, ours, std, gap.draws, gap.published, difference])
+            row = (gap.table, gap.method, gap.metric, ours, std, gap.draws, gap.published, difference)
+            writer.writerow(csv_row(row))

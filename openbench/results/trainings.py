@@ -13,6 +13,7 @@ from scipy.stats import t as student
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import RecordError
+from openbench.results.escape import csv_row
 from openbench.results.table import Cell, Column, Estimate, Table
 
 BASELINE = "cross_entropy"
@@ -120,7 +121,7 @@ def write_runs(runs: Iterable[TrainingRun], path: Path) -> None:
     with open(path, "w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([field.name for field in fields(TrainingRun)])
-        writer.writerows(astuple(run) for run in runs)
+        writer.writerows(csv_row(astuple(run)) for run in runs)
 
 
 def read_runs(path: Path) -> list[TrainingRun]:

@@ -1,0 +1,119 @@
+"""Text from records, score files and names as each output format must write it: nothing in it may act.
+
+Whoever writes a format takes its function from here; there are no others. JSON needs none: `json` escapes by itself.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from urllib.parse import quote
+
+_MARKS = 3  # combining marks on one character that are kept; more would run into other lines
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are the full-width forms
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "±": r"$\pm$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "×": r"$\times$",
+    "δ": r"$\delta$",
+    "π": r"$\pi$",
+    "α": r"$\alpha$",
+    "ε": r"$\varepsilon$",
+    "λ": r"$\lambda$",
+    "·": r"$\cdot$",
+    "–": "--",
+    "−": "$-$",
+    "→": r"$\rightarrow$",
+    "∪": r"$\cup$",
+    "…": r"\ldots{}",
+    "†": r"$\dagger$",
+}
+# What may begin a link, an image, HTML, code, emphasis, a formula or an entity. Brackets alone begin nothing: intervals
+# are written in them.
+_MARKDOWN = re.compile(r"[\\|<*`~$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|&(?=#|\w)|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
+_LINK = re.compile(rf"{_MARKDOWN.pattern}|[\[\]]", re.IGNORECASE)  # brackets end the text of a link
+_BLOCK = re.compile(r"^([#>+=-]|\d+(?=[.)]))")
+
+
+def one_line(text: str) -> str:
+    """Return text on one line, with every character that cannot be printed as its Python escape, e.g. that of ESC.
+
+    Not printable are control characters, line and paragraph separators, signs that turn the direction of writing, lone
+    surrogates, and what Unicode has not assigned. So is a combining mark with nothing, or with three marks, before it.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    found, marks = [], _MARKS
+    for sign in text:
+        marks = marks + 1 if unicodedata.category(sign).startswith("M") else 0
+        found.append(sign if sign.isprintable() and marks <= _MARKS else _escaped(sign))
+    return "".join(found)
+
+
+def console(text: str) -> str:
+    """Return text for a terminal, on one line; white space of any kind becomes a space."""
+    return one_line(re.sub(r"\s", " ", text))
+
+
+def console_lines(text: str) -> str:
+    """Return a message for a terminal; its line breaks are kept."""
+    return "\n".join(one_line(line.replace("\t", " ")) for line in text.split("\n"))
+
+
+def markdown(text: str) -> str:
+    """Return text within a line of Markdown: in a cell, a heading, or behind a list's dash."""
+    return _MARKDOWN.sub(lambda match: f"\\{match.group()}", one_line(re.sub(r"\s+", " ", text)))
+
+
+def markdown_paragraph(text: str) -> str:
+    """Return text as a Markdown paragraph, which it cannot turn into a heading, a list or a quotation."""
+    inline = markdown(text).strip()
+    first = _BLOCK.match(inline)
+    if not first:
+        return inline
+    end = first.end()
+    return f"\\{inline}" if not inline[0].isdigit() else f"{inline[:end]}\\{inline[end:]}"
+
+
+def markdown_link(text: str, target: str) -> str:
+    """Return a link to a file beside the page."""
+    shown = _LINK.sub(lambda match: f"\\{match.group()}", console(text))
+    return f"[{shown}]({quote(target.encode('utf-8', 'replace'), safe='')})"
+
+
+def csv_cell(text: str) -> str:
+    """Return text for a cell of a CSV: what a spreadsheet would compute begins with an apostrophe; numbers do not."""
+    shown = console(text)
+    formula = shown.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(shown)
+    return f"'{shown}" if formula else shown
+
+
+def csv_row(cells: Iterable[object]) -> list[object]:
+    """Return a row of a CSV whose texts are escaped; numbers stay as they are."""
+    return [csv_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+
+
+def latex(text: str) -> str:
+    """Return text for LaTeX; a first bracket or star, which a line break would take for its own, is put in braces."""
+    shown = "".join(_LATEX.get(sign, sign) for sign in console(text).strip())
+    return f"{{{shown[0]}}}{shown[1:]}" if shown.startswith(("[", "*")) else shown
+
+
+def plot(text: str) -> str:
+    """Return text for a picture: no formula, and no leading underscore, with which a legend leaves a name out."""
+    shown = console(text).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+def _escaped(sign: str) -> str:
+    shown = repr(sign)[1:-1]
+    return shown if shown != sign else f"\\u{ord(sign):04x}"  # a combining mark can be printed
