@@ -9,6 +9,7 @@ from openbench.errors import RecordError
 from openbench.overrides import AUGMENT
 
 SCHEMA = 1
+_SHOWN = 20  # keys, and characters of each, in a message
 Value = float | int | str
 
 
@@ -58,9 +59,10 @@ class ResultRecord:
         names = {f.name for f in fields(cls)}
         missing, unknown = sorted(names - data.keys()), sorted(data.keys() - names)
         if missing or unknown:
-            raise RecordError(f"{where}: not a result record — missing keys {missing}, unknown keys {unknown}")
-        if data["schema"] != SCHEMA:
-            raise RecordError(f"{where}: schema {data['schema']} — this version reads schema {SCHEMA}")
+            told = f"missing keys {missing}, unknown keys {[key[:_SHOWN] for key in unknown[:_SHOWN]]}"
+            raise RecordError(f"{where}: not a result record — {told}")
+        if type(data["schema"]) is not int or data["schema"] != SCHEMA:
+            raise RecordError(f"{where}: schema {repr(data['schema'])[:_SHOWN]} — this version reads schema {SCHEMA}")
         return cls(**data)
 
 

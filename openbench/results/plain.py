@@ -2,11 +2,15 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 from openbench.errors import RecordError
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair can be written as an escape only
+_SHOWN = 60  # characters of what is wrong in a message
 
 
 def plain(value: Any, key: str = "") -> Any:
@@ -22,7 +26,9 @@ def plain(value: Any, key: str = "") -> Any:
     where = key or "the record"
     if isinstance(value, Enum):
         return plain(value.value, key)
-    if value is None or isinstance(value, bool | str):
+    if isinstance(value, str):
+        return _encodable(value, where)
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         return int(value)
@@ -37,7 +43,10 @@ def plain(value: Any, key: str = "") -> Any:
         for name in value:
             if not isinstance(name, str):
                 raise RecordError(f"{where} cannot be recorded — found the key {name!r} — allowed: strings as keys")
-        return {str(name): plain(child, f"{key}.{name}" if key else name) for name, child in value.items()}
+        return {
+            _encodable(str(name), where): plain(child, f"{key}.{name}" if key else name)
+            for name, child in value.items()
+        }
     if isinstance(value, list | tuple):
         return [plain(child, f"{key}[{index}]") for index, child in enumerate(value)]
     if hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "ndim", None) == 0:
@@ -45,6 +54,14 @@ def plain(value: Any, key: str = "") -> Any:
     raise RecordError(
         f"{where} cannot be recorded — found a {type(value).__name__} — allowed: numbers, strings, lists, mappings"
     )
+
+
+def _encodable(text: str, where: str) -> str:
+    if not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text):
+        raise RecordError(
+            f"{where[:_SHOWN]!r} cannot be recorded — found half of a surrogate pair — allowed: Unicode text"
+        )
+    return text
 
 
 def dumps(value: Any) -> str:
@@ -57,7 +74,7 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str, where: str) -> Any:
-    """Return parsed JSON, refusing the NaN and Infinity that Python's parser would accept.
+    """Return parsed JSON, refusing what Python's parser would accept: NaN, Infinity, 1e400, and a key that comes twice.
 
     Args:
         text: a whole document.
@@ -68,10 +85,27 @@ def loads(text: str, where: str) -> Any:
     """
 
     def refuse(constant: str) -> float:
-        raise RecordError(f"{where}: found {constant} — JSON knows finite numbers only; the file was edited")
+        raise RecordError(f"{where}: found {constant[:_SHOWN]} — JSON knows finite numbers only; the file was edited")
+
+    def number(digits: str) -> float:
+        value = float(digits)
+        return value if math.isfinite(value) else refuse(digits)
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RecordError(f"{where}: key {twice[:_SHOWN]!r} comes twice in one object — the file was edited")
+        return found
 
     try:
-        return json.loads(text, parse_constant=refuse)
+        found = json.loads(text, parse_constant=refuse, parse_float=number, object_pairs_hook=mapping)
+        if _SURROGATE.search(text):
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
+    except RecursionError as error:
+        raise RecordError(f"{where}: nested too deeply for a record — restore the file, or delete it") from error
     except ValueError as error:
         raise RecordError(
             f"{where}: not valid JSON — {error} — restore the file, or delete it and repeat the run"

@@ -7,6 +7,7 @@ from typing import Any
 from openbench import paths
 from openbench.digest import digest
 from openbench.overrides import NAME
+from openbench.results.names import is_part
 
 _ALTERNATIVES = 24  # characters in which differing words are listed; more are counted
 
@@ -71,5 +72,5 @@ def _file(method: str) -> Mapping[str, Any]:
     import yaml
 
     path = paths.config_dir() / "method" / f"{method}.yaml"
-    found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    found = yaml.safe_load(path.read_text(encoding="utf-8")) if is_part(method) and path.is_file() else {}
     return found if isinstance(found, dict) else {}

@@ -5,25 +5,25 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any
 
 from openbench.core.record import ResultRecord
 from openbench.digest import bytes_sha256
 from openbench.errors import RecordError, did_you_mean
 from openbench.results.compare import Comparison, Difference, compare
-from openbench.results.plain import dumps, loads
+from openbench.results.names import PART, is_page, is_part
+from openbench.results.plain import dumps, loads, plain
 from openbench.results.scores import ScoreStore
+from openbench.storage.regular import read_regular
 from openbench.storage.whole import creating
 
 __all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 
-# A part of a path that every file system takes and no tool reads as an option or as a hidden file.
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
 _UTC = re.compile(r'"utc": *"([^"]*)"')
 LATEST = "latest"
 _SHOWN = 8
+_LARGEST = 1 << 24  # bytes of a file; records have some ten thousand
 _DIGEST = "content_sha256"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
@@ -59,10 +59,8 @@ class RecordStore:
             "run_id": record.run_id,
         }
         for key, part in parts.items():
-            if not isinstance(part, str) or not _PART.fullmatch(part):
-                raise RecordError(
-                    f"{key} of a record becomes part of its path — found {part!r} — allowed: letters, digits, _ . + = -"
-                )
+            if not (is_page(part) if key == "benchmark.name" else is_part(part)):
+                raise RecordError(f"{key} of a record becomes part of its path — found {part!r} — allowed: {PART}")
         benchmark, backbone, method, run_id = parts.values()
         return self.folder / str(benchmark) / str(backbone) / str(method) / f"{run_id}.json"
 
@@ -86,9 +84,10 @@ class RecordStore:
         """Write a record with the digest of its content, and return its file.
 
         Raises:
-            RecordError: the record exists, holds what JSON cannot, or the folder cannot be written.
+            RecordError: the record exists, does not fit the schema, or the folder cannot be written.
         """
-        path, content = self.path(record), record.to_dict()
+        path, content = self.path(record), plain(record.to_dict())
+        _checked(content, f"record {record.run_id}")
         text = dumps({**content, _DIGEST: _content_digest(content)})
         try:
             with creating(path) as stream:
@@ -108,7 +107,7 @@ class RecordStore:
         Raises:
             RecordError: the file is there but is no record.
         """
-        if not _PART.fullmatch(run_id):
+        if not is_part(run_id):
             return None
         path = next(iter(sorted(self.folder.glob(f"*/*/*/{run_id}.json"))), None)
         return None if path is None else (load(path), path)
@@ -139,7 +138,7 @@ class RecordStore:
 
     def paths(self) -> list[Path]:
         """Return the files of all records, sorted; what killed writers left behind is not among them."""
-        return sorted(path for path in self.folder.glob("*/*/*/*.json") if _PART.fullmatch(path.name))
+        return sorted(path for path in self.folder.glob("*/*/*/*.json") if is_part(path.name))
 
     def __iter__(self) -> Iterator[ResultRecord]:
         for path in self.paths():
@@ -167,27 +166,21 @@ class RecordStore:
 
 
 def load(path: Path) -> ResultRecord:
-    """Read one record.
+    """Read one record, of which nothing is trusted.
 
     Raises:
         RecordError: unreadable, not strict JSON, not a record of this schema, or under another record's name.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise RecordError(f"{path}: the record cannot be read — {reason} — restore it or repeat the run") from error
-    data = loads(text, str(path))
+    data = loads(_text(path), str(path))
     if not isinstance(data, dict):
         raise RecordError(f"{path}: not a result record — found a JSON {type(data).__name__} — an object expected")
     stated = data.pop(_DIGEST, None)
+    record = _checked(data, str(path))
     if stated is not None and stated != _content_digest(data):
         raise RecordError(
             f"{path}: the record has changed since it was written — its content does not have the SHA-256 that it "
             "states — restore the file, or delete it and repeat the run"
         )
-    record = ResultRecord.from_dict(data, str(path))
-    _check_shape(record, path)
     if record.run_id != path.stem:
         raise RecordError(
             f"{path}: the record inside has run_id {record.run_id!r} — a record's file has its run_id as name; "
@@ -196,38 +189,31 @@ def load(path: Path) -> ResultRecord:
     return record
 
 
+def _text(path: Path) -> str:
+    """The text of a record's file."""
+    try:
+        return read_regular(path, _LARGEST).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise RecordError(f"{path}: the record cannot be read — {reason} — restore it or repeat the run") from error
+
+
+def _checked(content: dict[str, Any], where: str) -> ResultRecord:
+    """The record with this content, which fits the schema."""
+    from openbench.results.schema import check
+
+    record = ResultRecord.from_dict(content, where)
+    check(content, where)
+    return record
+
+
 def _made(path: Path) -> tuple[str, int]:
     """When a record was made, by its own word and, of one second, by its file's time; whole files are not parsed."""
-    found = _UTC.findall(path.read_text(encoding="utf-8", errors="replace"))
-    return (found[-1] if found else ""), path.stat().st_mtime_ns
-
-
-def _check_shape(record: ResultRecord, path: Path) -> None:
-    """Refuse a record whose fields are of another type than declared, one level deep and two for metrics."""
-    for field in fields(record):
-        expected, found = get_origin(field.type) or field.type, getattr(record, field.name)
-        if isinstance(expected, type) and not isinstance(found, expected):
-            raise RecordError(
-                f"{path}: key '{field.name}' of the record — found a {type(found).__name__} — "
-                f"allowed: a {expected.__name__}"
-            )
-    named = {"benchmark": record.benchmark, "backbone": record.backbone, "method": record.method}
-    for key, node in named.items():
-        if not isinstance(node.get("name"), str):
-            raise RecordError(f"{path}: key '{key}.name' of the record — found {node.get('name')!r} — allowed: a name")
-    version = record.method.get("version", 0)
-    if not isinstance(version, int):
-        raise RecordError(f"{path}: key 'method.version' of the record — found {version!r} — allowed: a whole number")
-    for name, values in record.metrics.items():
-        bad = [values] if not isinstance(values, dict) else [v for v in values.values() if not _is_value(v)]
-        if bad:
-            raise RecordError(
-                f"{path}: metrics of '{name}' — found {str(bad[0])[:60]!r} — allowed: {{key: number or 'unable'}}"
-            )
-
-
-def _is_value(value: Any) -> bool:
-    return isinstance(value, float | int | str) and not isinstance(value, bool)
+    try:
+        found = _UTC.findall(_text(path))
+        return (found[-1] if found else ""), path.stat().st_mtime_ns
+    except (OSError, RecordError):
+        return "", 0  # any that can be read is newer
 
 
 def _content_digest(content: dict[str, Any]) -> str:

@@ -1,12 +1,13 @@
 """How the network of a record was trained: by which training, with which augmentation, on which outliers."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import openbench
 from openbench import paths
 from openbench.by_data import data_named, resolved
 from openbench.core.record import ResultRecord
@@ -14,6 +15,7 @@ from openbench.core.record import ResultRecord
 NONE = "none"
 RELEASED = "released weights"
 _TARGET = "_target_"
+_OURS = re.compile(r"openbench\.training\.([a-z_]\w*)\.(\w+)", re.ASCII)
 # Crops and flips belong to every recipe, in sizes that depend on the benchmark; they are not named.
 _PLAIN = ("RandomCrop", "HorizontalFlip", "RandomResizedCrop")
 
@@ -105,14 +107,16 @@ def _leaves(node: Any, path: str = "") -> Iterator[str]:
 
 @cache
 def _uses_outliers(target: str) -> bool:
-    """Whether the source of a training's class says `uses_outliers = True`; read, not imported, which needs torch."""
-    module, _, name = target.rpartition(".")
-    try:
-        spec = find_spec(module) if module else None
-        source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-        tree = ast.parse(source)
-    except (ImportError, OSError, ValueError, SyntaxError):
+    """Whether the source of one of our trainings says `uses_outliers = True`.
+
+    It is read, not imported, which would need torch. Of a class that is not ours nothing is read: even looking for its
+    module would import the packages around it, and the record that names it may come from anybody.
+    """
+    match = _OURS.fullmatch(target)
+    file = Path(openbench.__file__).parent / "training" / f"{match.group(1)}.py" if match else None
+    if match is None or file is None or not file.is_file():
         return False
+    name, tree = match.group(2), ast.parse(file.read_text(encoding="utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     return any(
         isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == "uses_outliers" and ast.unparse(line.value) == "True"

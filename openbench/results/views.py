@@ -37,7 +37,9 @@ _EXPLAINED = {
     "oscr_selective": "area over FPR under the accuracy among the accepted ID (Franc et al. 2023, there called OSCR)",
 }
 VIEWS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other", "trials", "counts")
-_PREDICTION_SET = re.compile(r"(\w+?)_((?:coverage|size)(?:_mean|_std)?|singletons|worst_class)@(.+)")
+_PREDICTION_SET = re.compile(
+    r"(\w+?)_((?:coverage|size)(?:_mean|_std)?|singletons|worst_class)@(\d+(?:\.\d+)?(?:e-?\d+)?)", re.ASCII
+)
 _ORACLES = {"oracle": "test data (oracle)", "oracle_per_set": "each OOD test set (oracle per set)"}
 _END = re.compile(r"(.+)_(low|high)")
 
@@ -289,7 +291,8 @@ def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
 
 def _over_splits(found: Mapping[str, Any], quantity: str) -> Cell:
     mean = found.get(f"{quantity}_mean")
-    return None if mean is None else Estimate(mean, std=found.get(f"{quantity}_std"))
+    std = found.get(f"{quantity}_std")
+    return Estimate(mean, std=std) if isinstance(mean, float | int) and isinstance(std, float | int) else mean
 
 
 def _set_notes(record: ResultRecord, kinds: set[str], split: bool) -> list[str]:
@@ -300,7 +303,7 @@ def _set_notes(record: ResultRecord, kinds: set[str], split: bool) -> list[str]:
     if any(kind.startswith("score_") for kind in kinds):
         notes.append("score_…: made of softmax(−s), or of the method's own probabilities where s is made of such.")
     if split:
-        count = record.metrics["id"].get("n_set_splits")
+        count = record.metrics.get("id", {}).get("n_set_splits")
         notes.append(
             f"over splits: mean ± deviation over {count} random splits of ID validation and test, the calibration part "
             "as large as validation."
@@ -335,7 +338,8 @@ def _is_chosen(trial: Mapping[str, Any], record: ResultRecord) -> bool:
     """Whether a trial's setting is the one that the run went on with, on its set where each set has its own."""
     chosen = record.tuned
     if "set" in trial:
-        chosen = {name: values[trial["set"]] for name, values in record.tuned.items()}
+        of_sets = {name: values if isinstance(values, Mapping) else {} for name, values in record.tuned.items()}
+        chosen = {name: values.get(trial["set"]) for name, values in of_sets.items()}
     return bool(chosen) and trial.get("params") == chosen
 
 

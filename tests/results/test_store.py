@@ -149,9 +149,9 @@ def test_a_file_that_is_no_record_is_an_error_that_names_it(tmp_path, text, said
     [
         ({"schema": 99}, "schema 99"),
         ({"run_id": "other"}, "the record inside has run_id 'other'"),
-        ({"metrics": [1]}, "key 'metrics' of the record — found a list — allowed: a dict"),
-        ({"metrics": {"near": 3}}, "metrics of 'near' — found '3'"),
-        ({"metrics": {"near": {"auroc": True}}}, "metrics of 'near' — found 'True'"),
+        ({"metrics": [1]}, "key 'metrics' of the record — found a list — allowed: a mapping"),
+        ({"metrics": {"near": 3}}, "key 'metrics.near' of the record — found 3 — allowed: a mapping"),
+        ({"metrics": {"near": {"auroc": True}}}, "key 'metrics.near.auroc' of the record — found True — allowed: a finite number"),
         ({"surprise": 1}, r"unknown keys \['surprise'\]"),
     ],
 )

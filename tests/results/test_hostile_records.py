@@ -1,0 +1,242 @@
+"""Record files that anybody may have made: each is read or listed with one reason, and the others make the boards."""
+
+import copy
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from records import full_record, make_record, with_method
+
+from openbench import paths
+from openbench.core.record import ResultRecord
+from openbench.errors import RecordError
+from openbench.results.across import ACROSS, across, across_csv, needed
+from openbench.results.every_number import write_every_number
+from openbench.results.leaderboard import generate, write
+from openbench.results.plots import draw_all
+from openbench.results.ranking import boards
+from openbench.results.render import FORMATS, render
+from openbench.results.store import RecordStore, load
+from openbench.results.views import VIEWS, run_tables
+
+FOLDER = Path("records/toy/tiny/bad")
+
+
+def changed(key, value):
+    """A record's text with a key, dotted, of another value."""
+    content = make_record(config={"seed": 0, "method": {"_name_": "knn"}, "metrics": {"confidence": 0.95}}).to_dict()
+    node, (*before, last) = content, key.split(".")
+    for name in before:
+        node = node[name]
+    node[last] = value
+    return json.dumps({**content, "run_id": "bad"})
+
+
+TEXT = changed("tuned", {})
+BAD = {
+    "name of a path": (changed("benchmark.name", "../../../X"), "key 'benchmark.name'"),
+    "name of the index": (changed("benchmark.name", "readme"), "a name other than README"),
+    "absolute name": (changed("method.name", "/etc/passwd"), "key 'method.name'"),
+    "long name": (changed("backbone.name", "x" * 101), "key 'backbone.name'"),
+    "name of a file elsewhere": (changed("config.method._name_", "../x"), "key 'config.method._name_'"),
+    "null params": (changed("method.params", None), "key 'method.params' of the record — found None"),
+    "params of a trial": (changed("trials", [{"params": 3}]), "key 'trials.0.params' of the record — found 3"),
+    "text in a number": (changed("metrics.near.auroc", "0.9"), "found '0.9' — allowed: a finite number"),
+    "truth in a number": (changed("metrics.near.auroc", True), "found True — allowed: a finite number"),
+    "huge number": (changed("metrics.near.auroc", 10**400), "key 'metrics.near.auroc'"),
+    "number of many digits": (TEXT.replace('"bad"', "9" * 5000), "not valid JSON"),
+    "huge seed": (changed("config.seed", 10**30), "key 'config.seed'"),
+    "list as seed": (changed("config.seed", [1]), "key 'config.seed' of the record — found a list"),
+    "text as version": (changed("method.version", "two"), "key 'method.version' of the record — found 'two'"),
+    "negative version": (changed("method.version", -1), "a whole number ≥ 0"),
+    "text as confidence": (changed("config.metrics.confidence", "high"), "key 'config.metrics.confidence'"),
+    "text as node": (changed("config.training", "x"), "key 'config.training' of the record — found 'x'"),
+    "count as text": (changed("counts", {"near/a": "5"}), "key 'counts.near/a'"),
+    "threads with a command": (changed("provenance.threads", "1; touch X; echo"), "key 'provenance.threads'"),
+    "date of two lines": (changed("provenance.utc", "2026\nverify: rm"), "key 'provenance.utc'"),
+    "set that moves the cursor": (changed("metrics", {"\x1b[2J": {}}), r"key 'metrics.\x1b[2J"),
+    "training of right to left": (changed("backbone.training", "\u202eabc"), r"found '\u202eabc'"),
+    "unknown key": (changed("surprise", 1), "unknown keys ['surprise']"),
+    "deep config": (changed("config.x", json.loads("[" * 40 + "]" * 40)), "at most 32 levels"),
+    "deep JSON": ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deeply"),
+    "key twice": (TEXT.replace('"seed": 0', '"seed": 0, "seed": 1'), "key 'seed' comes twice"),
+    "infinite": (TEXT.replace("0.75", "1e400"), "found 1e400"),
+    "half a pair": (changed("header", "\ud800"), "surrogates not allowed"),
+    "half a pair as key": (changed("method.params", {"\udc00": 1}), "surrogates not allowed"),
+    "Latin-1": ('{"a": "é"}'.encode("latin-1"), "not UTF-8 text"),
+    "empty": ("", "not valid JSON"),
+    "a list": ("[]", "found a JSON list"),
+    "NUL": ("\0" * 100, "not valid JSON"),
+}
+
+
+def results_with(tmp_path, content=None):
+    """A results folder with a good record, and a bad file beside it."""
+    RecordStore(tmp_path).write(make_record())
+    folder = tmp_path / FOLDER
+    folder.mkdir(parents=True)
+    if content is not None:
+        (folder / "bad.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder / "bad.json"
+
+
+def only_reason(tmp_path):
+    """The one reason why a file is left out, after the boards were made of the good record."""
+    made = generate(tmp_path)
+    write(tmp_path, made.files)
+    assert [row.method for board in made.boards for row in board.ranked] == ["knn"]
+    (reason,) = map(str, made.unreadable)
+    assert str(tmp_path / FOLDER) in reason
+    assert len(reason) < 600
+    assert reason.isprintable()
+    return reason
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_record_is_one_reason_and_the_boards_are_made_of_the_others(tmp_path, case):
+    content, said = BAD[case]
+    results_with(tmp_path / "results", content)
+    assert said in only_reason(tmp_path / "results")
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    assert sorted(path.name for path in (tmp_path / "results/leaderboard").iterdir()) == [
+        "README.md", "toy.csv", "toy.md",
+    ]  # fmt: skip
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(results_with(tmp_path))
+    said = []
+    reader = threading.Thread(target=lambda: said.append(only_reason(tmp_path)), daemon=True)
+    reader.start()
+    reader.join(timeout=20)
+    assert "found a pipe or a device" in said[0]
+
+
+def test_a_device_is_not_read(tmp_path):
+    results_with(tmp_path).symlink_to("/dev/zero")
+    assert "found a pipe or a device" in only_reason(tmp_path)
+
+
+def test_a_link_to_itself_is_a_reason(tmp_path):
+    file = results_with(tmp_path)
+    file.symlink_to(file.name)
+    assert "symbolic links" in only_reason(tmp_path)
+
+
+def test_a_folder_with_the_name_of_a_record_is_a_reason(tmp_path):
+    results_with(tmp_path).mkdir()
+    assert "Is a directory" in only_reason(tmp_path)
+
+
+def test_a_huge_file_is_not_read(tmp_path):
+    with open(results_with(tmp_path), "wb") as stream:
+        stream.truncate(1 << 30)
+    assert "more than 16,777,216 bytes" in only_reason(tmp_path)
+
+
+def test_the_latest_record_is_found_beside_a_pipe(tmp_path):
+    os.mkfifo(results_with(tmp_path))
+    assert RecordStore(tmp_path).look_up("latest")[0] == make_record()
+
+
+def test_no_module_that_a_record_names_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "trap").mkdir()
+    (tmp_path / "trap/__init__.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "trap/sub.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = {"seed": 0, "method": {"_name_": "knn"}, "training": {"_target_": "trap.sub.Training"}}
+    record = make_record(config=config)
+    assert boards([record])[0].ranked[0].outliers == "none"
+    assert "trap" not in sys.modules
+
+
+def test_a_page_that_is_a_link_is_replaced_and_what_it_led_to_is_kept(tmp_path):
+    RecordStore(tmp_path / "results").write(make_record())
+    (tmp_path / "private").write_text("mine")
+    (tmp_path / "results/leaderboard").mkdir()
+    for name in ("toy.md", "README.md", "toy.png"):
+        (tmp_path / "results/leaderboard" / name).symlink_to(tmp_path / "private")
+    made = generate(tmp_path / "results")
+    write(tmp_path / "results", made.files)
+    draw_all(made.boards, tmp_path / "results/leaderboard")
+    assert (tmp_path / "private").read_text() == "mine"
+    assert (tmp_path / "results/leaderboard/toy.md").read_text().startswith("<!-- Generated")
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path):
+    with pytest.raises(RecordError, match=r"key 'metrics\.a.*' of the record — found .* — allowed: a name on one line"):
+        RecordStore(tmp_path).write(make_record(metrics={"a\nb": {"auroc": 0.5}}))
+    with pytest.raises(RecordError, match="cannot be recorded — found half of a surrogate pair"):
+        RecordStore(tmp_path).write(make_record(header="\ud800"))
+
+
+def test_every_committed_record_passes():
+    files = RecordStore(paths.config_dir().parent / "results").paths()
+    if not files:
+        pytest.skip("no records beside the package: it was installed without them")
+    assert [load(path).run_id for path in files] == [path.stem for path in files]
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([10**400, -(10**30), 1e308, -1e-308, 0, 2**63]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=12),
+    st.sampled_from(["unable", "<script>", "=1+1", "[x](y)", "\x1b[2J", "a|b", "../x", "inf", "__class__"]),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)
+
+
+def places(node, path=()):
+    """The path of every value in a record."""
+    if path:
+        yield path
+    for key, child in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield from places(child, (*path, key))
+
+
+def show_everything(record: ResultRecord, folder: Path) -> None:
+    """Whatever any command makes of a record."""
+    for view in VIEWS:
+        for table in run_tables(record, view):
+            for form in FORMATS:
+                render(table, form)
+    good = with_method(make_record(), "msp")
+    for view in ACROSS:
+        found = boards([record, good], needed(view))
+        for form in FORMATS:
+            for table in (*across(found, view), across_csv(found, view)):
+                render(table, form)
+    write_every_number(lambda: [record, good], folder / "every.csv")
+
+
+BASE = full_record(trials=[{"params": {"k": 5}, "auroc": 0.5, "set": "a"}], tuned={"k": {"a": 5}}).to_dict()
+PLACES = sorted(places(json.loads(json.dumps(BASE))), key=str)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.sampled_from(PLACES), value=VALUES, instead=st.booleans())
+def test_a_record_with_any_value_anywhere_is_refused_or_shown(tmp_path, place, value, instead):
+    content = copy.deepcopy(BASE)
+    node = content
+    for key in place[:-1]:
+        node = node[key]
+    if instead or isinstance(node, list):
+        node[place[-1]] = value
+    else:
+        node[str(value)] = node.pop(place[-1])
+    path = tmp_path / f"{BASE['run_id']}.json"
+    path.write_text(json.dumps(content))
+    try:
+        record = load(path)
+    except RecordError:
+        return
+    show_everything(record, tmp_path)
