@@ -22,6 +22,7 @@ from openbench import paths
 from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
 from openbench.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK
 from openbench.cli.explain import Typed, explain
+from openbench.cli.hydra_flags import check_flags, check_overrides
 from openbench.cli.job import Done, Job
 from openbench.cli.killed import ONE_AT_A_TIME, after_a_kill
 from openbench.cli.moved import refuse_moved
@@ -71,11 +72,13 @@ def launch(command: str, argv: list[str], job: Callable[[DictConfig], int], unus
         asked = get_args_parser().parse_intermixed_args()
     typed = Typed(command, list(asked.overrides), Path(asked.config_dir) if asked.config_dir else None)
     flags = _flags(argv, typed.overrides)
+    check_flags(asked)
+    check_overrides(parse(typed.overrides))
     if typed.config_dir is not None:
         check_no_clash(typed.config_dir)
     _refuse_unused(typed, unused)
     refuse_moved(parse(typed.overrides))
-    shows = asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion
+    shows = asked.help or asked.hydra_help or asked.cfg or asked.info
     if shows:
         _hydra(typed, [*typed.overrides, *flags], job)
         return OK
@@ -201,18 +204,9 @@ def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], Done]) -> 
 
 
 def _scratch(typed: Typed) -> Path:
-    """A folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean.
-
-    Raises:
-        ConfigError: the user sets Hydra's folders, in which outcomes of other runs might lie.
-    """
+    """A folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean."""
     cache = paths.cache_dir()
     for override in parse(typed.overrides):
-        if override.key_or_group in ("hydra.run.dir", "hydra.sweep.dir"):
-            raise ConfigError(
-                f"{override.key_or_group} cannot be set — found {override.input_line} — sweeps lie below the cache; "
-                "move it with runtime.cache=FOLDER"
-            )
         if override.key_or_group == "runtime.cache" and isinstance(override.value(), str):
             cache = Path(str(override.value())).expanduser()
     return cache.absolute() / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{os.getpid()}"
