@@ -17,7 +17,7 @@ def target_of(node: Mapping[str, Any], where: str = "config") -> Callable[..., A
         ConfigError: no `_target_`, a module that cannot be imported, or a name that it does not have.
     """
     path = node.get(TARGET)
-    if not isinstance(path, str) or "." not in path:
+    if not isinstance(path, str) or "." not in path or not all(part.isidentifier() for part in path.split(".")):
         raise ConfigError(
             f"{where}: `{TARGET}` is missing or no dotted path — found {path!r} — write e.g. package.Class"
         )
@@ -79,6 +79,8 @@ def _check_kind(target: Callable[..., Any], kinds: tuple[type, ...], where: str)
         raise ConfigError(
             f"{where} is not a {names} — allowed: a subclass, or a function whose return annotation is one"
         )
+    if inspect.isabstract(target):
+        raise ConfigError(f"{where} is a base class, of which nothing can be made — name a class that derives from it")
 
 
 class _Place:

@@ -127,3 +127,27 @@ def test_a_nested_target_where_none_is_expected_is_refused():
     with pytest.raises(ConfigError, match=r"method\.name: found a node with `_target_` — parameter 'name' of Whole"):
         build({"_target_": WHOLE, "name": node}, "method", Whole)
     assert CALLED == []
+
+
+@pytest.mark.parametrize("target", ["..x.Y", ".X", "x.", "a b.C", "a\0b.C", "a..b.C", "os;system.x"])
+def test_a_target_that_is_no_dotted_path_is_refused_before_anything_is_looked_for(target):
+    with pytest.raises(ConfigError, match="`_target_` is missing or no dotted path"):
+        build({"_target_": target}, "method", Whole)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["os.system", "builtins.eval", "subprocess.Popen", "openbench.methods.knn.__builtins__", "openbench.build.build"],
+)
+def test_what_makes_something_else_is_not_called(target):
+    from openbench.core.method import Method
+
+    with pytest.raises(ConfigError, match=r"is not a openbench\.core\.method\.Method"):
+        build({"_target_": target}, "method", Method)
+
+
+def test_a_base_class_is_refused():
+    from openbench.core.method import Method
+
+    with pytest.raises(ConfigError, match="is a base class, of which nothing can be made"):
+        build({"_target_": "openbench.core.method.Method"}, "method", Method)
