@@ -68,7 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_no_other_openbench()
         return _dispatch(arguments)
     except OpenbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
+        from openbench.results.escape import console_lines
+
+        print(f"error: {console_lines(str(error))}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

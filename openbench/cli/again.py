@@ -1,7 +1,7 @@
 """The command that makes a record again, found by comparing what the configs now say with what the record holds."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,14 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from openbench.build import TARGET
 from openbench.cli.config import OUTLIERS, SCIENTIFIC, compose, options, scientific
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
-from openbench.errors import ConfigError
+from openbench.errors import ConfigError, RecordError
 from openbench.overrides import AUGMENT, NAME, changes
 
+_SHOWN = 200  # characters of names in a message
 _GROUPS = ("backbone", "training", "method", "tune", "metrics")
 
 
@@ -32,14 +34,16 @@ class Again:
         words: the overrides after `run`.
         config: the scientific config that they compose to. It equals the record's, and has its keys in the order of the
             files, which a record does not keep: in that order sets are read and settings are tried.
+        foreign: the classes in it that are not openbench's; config files of the reader's name each of them.
     """
 
     words: tuple[str, ...]
     config: dict[str, Any]
+    foreign: tuple[str, ...] = ()
 
 
 def command(record: ResultRecord, config_dir: Path | None = None) -> str | None:
-    """Return the command whose scientific config is that of a record.
+    """Return the command whose scientific config is that of a record, quoted for the shell.
 
     Args:
         record: any.
@@ -47,6 +51,9 @@ def command(record: ResultRecord, config_dir: Path | None = None) -> str | None:
 
     Returns:
         None where no command gives this config: a file that it chose is gone, or says what cannot be overridden.
+
+    Raises:
+        RecordError: as for `again`.
     """
     found = again(record, config_dir)
     folder = [] if config_dir is None else ["--config-dir", str(config_dir)]
@@ -54,7 +61,13 @@ def command(record: ResultRecord, config_dir: Path | None = None) -> str | None:
 
 
 def again(record: ResultRecord, config_dir: Path | None = None) -> Again | None:
-    """Return the overrides and the config that make a record again; None as for `command`."""
+    """Return the overrides and the config that make a record again; None as for `command`.
+
+    Nothing that the record names is imported.
+
+    Raises:
+        RecordError: it names classes that are not openbench's, and no config file that was chosen names them.
+    """
     wanted = record.config
     name = str(record.benchmark.get("name"))
     # A benchmark may end its name in a choice: `adbench_wine` is the config `adbench`.
@@ -71,6 +84,7 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> Again | None:
     words += [f"+augment={chosen['augment']}"] * bool(chosen["augment"])
     try:
         found = _composed(words, wanted, chosen, config_dir)
+        foreign = _foreign(record, found)
         # The benchmark first: what it is given reaches other nodes through interpolations.
         for nodes in (("benchmark",), (key for key in (*SCIENTIFIC, OUTLIERS) if key != "benchmark")):
             typed = [word for key in nodes for word in changes(key, found.get(key), wanted.get(key))]
@@ -79,7 +93,35 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> Again | None:
                 found = _composed(words, wanted, chosen, config_dir)
     except (HydraException, OmegaConfBaseException, ConfigError):
         return None
-    return Again(tuple(words), found) if digest(found) == digest(wanted) else None
+    return Again(tuple(words), found, foreign) if digest(found) == digest(wanted) else None
+
+
+def _foreign(record: ResultRecord, of_files: Mapping[str, Any]) -> tuple[str, ...]:
+    """The classes of a record's config that are not openbench's; each has to stand in a config file of the reader's.
+
+    A record may come from anybody, and what it names would be imported from wherever Python finds it.
+    """
+    found = sorted({target for target in _targets(record.config) if not target.startswith("openbench.")})
+    unknown = sorted(set(found) - set(_targets(of_files)))
+    if unknown:
+        raise RecordError(
+            f"record {record.run_id} names code that is not openbench's: {', '.join(unknown)[:_SHOWN]} — nothing of it "
+            "was imported, since no config file here names it — if you trust it, give the folder of group files that "
+            "the run was given as --config-dir"
+        )
+    return tuple(found)
+
+
+def _targets(node: Any) -> Iterator[str]:
+    """Every `_target_` of a config, at any depth."""
+    if isinstance(node, Mapping):
+        if TARGET in node:
+            yield str(node[TARGET])
+        for child in node.values():
+            yield from _targets(child)
+    elif isinstance(node, list | tuple):
+        for child in node:
+            yield from _targets(child)
 
 
 def _composed(

@@ -23,7 +23,10 @@ _LAUNCHERS = ("basic", "joblib", "submitit_slurm", "submitit_local", "ray")
 # Below hydra.launcher: where launchers write, and what they would load.
 _NOT_OF_LAUNCHERS = (TARGET, "submitit_folder", "temp_folder")
 _SUBFOLDER = re.compile(r"(?:[\w-]|\$\{seed\})(?:[\w.-]|\$\{seed\}|/(?![./]))*")
-_ALLOWED = f"hydra/launcher={'|'.join(_LAUNCHERS)}, hydra.launcher.KEY=VALUE, hydra.sweep.subdir=NAME, hydra.sweeper.max_batch_size=N"
+_ALLOWED = (
+    f"hydra/launcher={'|'.join(_LAUNCHERS)}, hydra.launcher.KEY=VALUE, hydra.sweep.subdir=NAME, "
+    "hydra.sweeper.max_batch_size=N"
+)
 
 
 def check_flags(asked: argparse.Namespace) -> None:

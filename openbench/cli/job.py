@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from openbench.cli.exits import OK
 from openbench.cli.outcome import DONE, NAMES, NOT_APPLICABLE, OUTCOME, RUNNING, Outcome, Plan, read_outcomes
 from openbench.cli.sweep import label
+from openbench.results.escape import console_lines
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Job:
     def complain(self, done: Done) -> None:
         """Report an error: in full, or for a sweep its first line, since the sweep's last lines tell the rest once."""
         if self.plan is None:
-            print(f"error: {done.message}", file=sys.stderr, flush=True)
+            print(f"error: {console_lines(done.message)}", file=sys.stderr, flush=True)
             return
         what = f"skipped: {NOT_APPLICABLE} —" if done.status == NOT_APPLICABLE else "error:"
         first = (done.message.splitlines() or [""])[0]

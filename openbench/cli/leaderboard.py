@@ -12,6 +12,7 @@ from openbench.cli.exits import BAD_INPUT, FAILED, OK
 from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.results.across import ACROSS, SETS, across, across_csv, needed
 from openbench.results.conventions import explained, said_once
+from openbench.results.escape import console
 from openbench.results.every_number import write_every_number
 from openbench.results.leaderboard import (
     FOLDER,
@@ -98,9 +99,9 @@ def _notices(found: Sequence[Board], unreadable: Sequence[RecordError]) -> int:
     for row in rows.values():
         for run in row.members:
             place = f"{run.benchmark}/{run.backbone}/{run.method}/{run.run_id}.json"
-            print(f"not ranked: {place}: {'; '.join(run.problems)}", file=sys.stderr)
+            print(console(f"not ranked: {place}: {'; '.join(run.problems)}"), file=sys.stderr)
     for error in unreadable:
-        print(f"error: {error}", file=sys.stderr)
+        print(console(f"error: {error}"), file=sys.stderr)
     if unreadable:
         several = (
             f"{len(unreadable)} files are not records and were" if unreadable[1:] else "1 file is not a record and was"

@@ -11,9 +11,10 @@ from openbench import paths
 from openbench.cli.exits import OK
 from openbench.cli.method_source import MethodSource, method_source
 from openbench.core.record import ResultRecord
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.results.consistency import inconsistencies
 from openbench.results.conventions import explained
+from openbench.results.escape import console
 from openbench.results.origin import made_by, verify_command
 from openbench.results.render import FORMATS, render, rendered
 from openbench.results.settings import hyper_parameters
@@ -213,7 +214,7 @@ def usage(entry: Entry, config_dir: Path | None) -> str:
     """Return a command that uses an entry, with the user's folder where the entry comes from there."""
     template = _USAGE.get(entry.group, f"python -m openbench run +benchmark=digits {entry.group}={{name}}")
     own = config_dir is not None and entry.group != "dataset" and config_dir in entry.path.parents
-    command = entry.command or template.format(name=entry.name)
+    command = entry.command or template.format(name=shlex.quote(entry.name))
     return command + f" --config-dir {shlex.quote(str(config_dir))}" * (own and "--config-dir" not in command)
 
 
@@ -288,7 +289,12 @@ def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str
     """What made a record, with which command, and the command that verifies it."""
     from openbench.cli.again import GONE, command
 
-    typed = command(record, config_dir) or GONE
+    try:
+        typed = command(record, config_dir) or GONE
+    except RecordError as error:
+        typed = f"none is given: {error}"
+    if not typed.isprintable():
+        typed = "none can be typed: its config holds characters that cannot be printed"
     lines = (
         f"record: {record.run_id}",
         *(f"not ranked: {problem}" for problem in inconsistencies(record)),
@@ -296,7 +302,7 @@ def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str
         f"command: {typed}",
         f"verify: {verify_command(record.run_id, results, config_dir)}",
     )
-    return "\n".join(lines)
+    return "\n".join(map(console, lines))
 
 
 def _one_line(value: Any) -> str:

@@ -24,13 +24,14 @@ def act(call: Call) -> Done:
     """
     from openbench.cli.tables import group_auroc, headline, print_tables
     from openbench.engine import api
+    from openbench.results.escape import console_lines
     from openbench.results.views import run_tables
 
     outcome = api.run(call.config, call.runtime, call.say)
     line = f"{outcome.status} {outcome.path}"
     before = outcome.warnings if call.sweep else (*outcome.warnings, *outcome.notes)
     if before:
-        print("\n".join(before), flush=True)
+        print(console_lines("\n".join(before)), flush=True)
     if call.sweep:
         print(f"{headline(outcome.record, call.apart)} — {line}", flush=True)
     else:

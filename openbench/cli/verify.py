@@ -1,14 +1,20 @@
 """`verify`: compute a record again from the config that it holds, and say whether its numbers come out."""
 
 import argparse
-import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from openbench import paths
 from openbench.cli.exits import FAILED, OK
 from openbench.errors import ConfigError, NotReproducedError, RecordError
+from openbench.results.escape import console, console_lines
+from openbench.results.names import is_part
+from openbench.results.plain import LARGEST, loads
+from openbench.storage.regular import read_regular
+
+_MOST_THREADS = 1024
 
 _EPILOG = """\
 Ends in `verified` (the same weights: areas and accuracies are equal to rounding, counts to a few samples), in
@@ -48,14 +54,16 @@ def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object])
     made = again(found[0], arguments.config_dir)
     if made is None:
         raise RecordError(f"record {found[0].run_id} cannot be verified: {GONE}")
+    for target in made.foreign:
+        print(f"runs code that is not openbench's: {target}, {_place(target)}", file=sys.stderr, flush=True)
     say = _say if node.get("progress", True) else lambda text: None
     print(headline(found[0]), flush=True)
     try:
         outcome = api.verify(found, made.config, node, say)
     except NotReproducedError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
         return FAILED
-    print("\n".join([*outcome.notes, f"{outcome.status} {outcome.path}"]), flush=True)
+    print("\n".join(map(console, [*outcome.notes, f"{outcome.status} {outcome.path}"])), flush=True)
     return OK
 
 
@@ -65,12 +73,26 @@ def _say(text: str) -> None:
 
 def _threads(results: Path, run_id: str) -> int | None:
     """The number of threads that a record was made in; None if it does not say, or cannot be read."""
+    if not is_part(run_id):
+        return None
     try:
         (path,) = (results / "records").glob(f"*/*/*/{run_id}*.json")
-        found = json.loads(path.read_text(encoding="utf-8"))["provenance"]["threads"]
-    except (OSError, ValueError, KeyError, TypeError, NotImplementedError):
+        found = loads(read_regular(path, LARGEST).decode(), str(path))["provenance"]["threads"]
+    except (OSError, ValueError, KeyError, TypeError, RecordError):
         return None
-    return found if isinstance(found, int) else None
+    return found if type(found) is int and 0 < found <= _MOST_THREADS else None
+
+
+def _place(target: str) -> str:
+    """Where the code of a class would come from; finding the outermost package imports nothing."""
+    name = target.partition(".")[0]
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return "which Python does not find"
+    return f"from {spec.origin or ', '.join(spec.submodule_search_locations or ())}"
 
 
 def _runtime(overrides: list[str], arguments: argparse.Namespace) -> dict[str, object]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from openbench.results.escape import console
 from openbench.results.table import Table
 
 # Beginning of a clause of the header → the keys that depend on it; what is not listed is always shown.
@@ -43,7 +44,7 @@ def conventions(header: str, keys: Collection[str], intervals: Collection[str] =
 
 def explained(header: str) -> str:
     """Return all of a record's conventions, one on a line."""
-    return "\n".join(["conventions:", *(f"  {part}" for part in header.split(" · ") if part)])
+    return "\n".join(["conventions:", *(f"  {console(part)}" for part in header.split(" · ") if part)])
 
 
 def said_once(tables: Iterable[Table]) -> list[Table]:

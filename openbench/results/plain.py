@@ -9,6 +9,7 @@ from typing import Any
 
 from openbench.errors import RecordError
 
+LARGEST = 1 << 24  # bytes of a record's file that are read; records have some ten thousand
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair can be written as an escape only
 _SHOWN = 60  # characters of what is wrong in a message
 

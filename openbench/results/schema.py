@@ -169,6 +169,12 @@ class Group(_Node):
     target: Words | None = Field(None, alias="_target_")
 
 
+class Training(Group):
+    """How a network is trained."""
+
+    augment: Part | None = Field(None, alias="_augment_")
+
+
 class Metrics(Group):
     """How numbers were computed."""
 
@@ -186,7 +192,8 @@ class Config(_Node):
 
     benchmark: dict[str, Any] | None = None
     backbone: Group | None = None
-    training: Group | None = None
+    training: Training | None = None
+    outliers: Group | None = None
     method: Group | None = None
     tune: Tune | None = None
     metrics: Metrics | None = None

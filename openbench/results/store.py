@@ -13,7 +13,7 @@ from openbench.digest import bytes_sha256
 from openbench.errors import RecordError, did_you_mean
 from openbench.results.compare import Comparison, Difference, compare
 from openbench.results.names import PART, is_page, is_part
-from openbench.results.plain import dumps, loads, plain
+from openbench.results.plain import LARGEST, dumps, loads, plain
 from openbench.results.scores import ScoreStore
 from openbench.storage.regular import read_regular
 from openbench.storage.whole import creating
@@ -23,7 +23,6 @@ __all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 _UTC = re.compile(r'"utc": *"([^"]*)"')
 LATEST = "latest"
 _SHOWN = 8
-_LARGEST = 1 << 24  # bytes of a file; records have some ten thousand
 _DIGEST = "content_sha256"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
@@ -192,7 +191,7 @@ def load(path: Path) -> ResultRecord:
 def _text(path: Path) -> str:
     """The text of a record's file."""
     try:
-        return read_regular(path, _LARGEST).decode("utf-8")
+        return read_regular(path, LARGEST).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise RecordError(f"{path}: the record cannot be read — {reason} — restore it or repeat the run") from error

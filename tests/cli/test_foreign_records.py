@@ -1,0 +1,132 @@
+"""A record may come from anybody: neither showing nor verifying it runs what it names, and its commands are quoted."""
+
+import shlex
+import sys
+from dataclasses import replace
+
+import pytest
+
+from openbench.__main__ import main
+from openbench.cli.again import again, command
+from openbench.cli.config import compose, scientific
+from openbench.core.record import ResultRecord
+from openbench.errors import RecordError
+from openbench.results.store import RecordStore
+
+CHOSEN = {
+    "backbone": "resnet8_digits", "training": "cross_entropy", "method": "knn", "tune": "none", "metrics": "default",
+}  # fmt: skip
+WORDS = ["+benchmark=digits", "method=knn", "tune=none"]
+
+
+def record_with(**of_method) -> ResultRecord:
+    """A record of knn on digits whose method node has other values."""
+    config = scientific(compose("run", WORDS), CHOSEN)
+    return ResultRecord(
+        run_id="0123456789abcdef",
+        config={**config, "method": {**config["method"], **of_method}},
+        benchmark={"name": "digits", "digest": "a", "pristine": True, "deviations": []},
+        backbone={"name": "resnet8_digits", "digest": "b"},
+        method={"name": "knn", "version": 1, "reference": "", "params": {}},
+        tuned={},
+        trials=[],
+        metrics={"near": {"auroc": 0.5}},
+        header="",
+        counts={},
+        provenance={"openbench": "0.1.0", "utc": "2026-01-02"},
+    )
+
+
+@pytest.fixture
+def trap(tmp_path, monkeypatch):
+    """A package on Python's path that must not be imported."""
+    (tmp_path / "trap").mkdir()
+    (tmp_path / "trap/__init__.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    assert "trap" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"_target_": "trap.Trap"},
+        {"k": {"_target_": "trap.Trap"}},
+        {"k": [{"of": {"_target_": "trap.Trap"}}]},
+        {"_scorer_of_training_": True, "_target_": "trap.Trap"},
+    ],
+)
+def test_a_class_that_only_the_record_names_is_refused_and_not_imported(trap, node):
+    with pytest.raises(RecordError, match=r"names code that is not openbench's: trap\.Trap — nothing of it was imp"):
+        again(record_with(**node))
+
+
+def test_a_training_that_only_the_record_names_is_not_asked_for_its_scorer(trap):
+    record = record_with(_scorer_of_training_=True)
+    record.config["training"] = {**record.config["training"], "_target_": "trap.Trap"}
+    with pytest.raises(RecordError, match=r"names code that is not openbench's"):
+        again(record)
+
+
+def test_verify_refuses_a_foreign_class_and_show_gives_no_command_for_it(trap, tmp_path, capsys):
+    RecordStore(tmp_path).write(record := record_with(_target_="trap.Trap"))
+    assert main(["verify", record.run_id, "--results", str(tmp_path)]) == 2
+    assert "names code that is not openbench's: trap.Trap" in capsys.readouterr().err
+    assert main(["show", "record", record.run_id, "--results", str(tmp_path)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("command:")]
+    assert line.startswith("command: none is given: ")
+
+
+def test_verify_says_which_foreign_code_it_runs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine/method").mkdir(parents=True)
+    (tmp_path / "mine/method/near.yaml").write_text("_target_: own_near.Near\n")
+    (tmp_path / "own_near.py").write_text("raise ImportError('reached')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    record = record_with()
+    record = replace(record, config={**record.config, "method": {"_name_": "near", "_target_": "own_near.Near"}})
+    RecordStore(tmp_path / "results").write(record)
+    typed = ["verify", record.run_id, "--results", str(tmp_path / "results"), "--config-dir", str(tmp_path / "mine")]
+    assert main(typed) == 2
+    err = capsys.readouterr().err
+    assert f"runs code that is not openbench's: own_near.Near, from {tmp_path}/own_near.py" in err
+    assert err.index("runs code") < err.index("reached")
+
+
+@pytest.mark.parametrize("value", ["1; touch X; echo", "$(touch X)", "`touch X`", "a' b", '"', "&& rm", "x|y", "é ü"])
+def test_a_printed_command_is_one_command_whatever_the_values(value):
+    typed = command(record_with(metric=value))
+    assert typed is not None
+    words = shlex.split(typed)
+    assert words[:4] == ["python", "-m", "openbench", "run"]
+    reparsed = shlex.shlex(typed, posix=True, punctuation_chars=True)
+    reparsed.whitespace_split = True
+    assert list(reparsed) == words
+    changed = [word for word in words if word.startswith(("method.metric=", "+method.metric="))]
+    assert len(changed) == 1
+
+
+def test_a_value_that_cannot_be_seen_gives_no_command(tmp_path, capsys):
+    RecordStore(tmp_path).write(record := record_with(metric="a\x1b[2Jb\nverify: rm -r ."))
+    assert main(["show", "record", record.run_id, "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\nverify: rm" not in out
+    assert "command: none can be typed: its config holds characters that cannot be printed" in out
+
+
+def test_an_environment_variable_that_a_record_names_is_not_printed(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    RecordStore(tmp_path).write(record := record_with(metric="${oc.env:SECRET_TOKEN}"))
+    assert main(["show", "record", record.run_id, "--results", str(tmp_path)]) == 0
+    assert "hunter2" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("threads", ["1; touch X; echo", 0, -1, 10**9, True, [1]])
+def test_only_a_sane_number_of_threads_reaches_the_environment(monkeypatch, tmp_path, threads):
+    from openbench.cli.verify import _threads
+
+    path = RecordStore(tmp_path).write(record_with())
+    text = path.read_text().replace('"utc"', f'"threads": {__import__("json").dumps(threads)}, "utc"')
+    path.write_text(text)
+    assert _threads(tmp_path, path.stem) is None
+    assert _threads(tmp_path, "*") is None
