@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from openbench import paths
-from openbench.cli.exits import BAD_INPUT, FAILED, OK
+from openbench.cli.exits import FAILED, OK
+from openbench.cli.left_out import say_left_out
 from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.results.across import ACROSS, SETS, across, across_csv, needed
 from openbench.results.conventions import explained, said_once
@@ -100,14 +101,7 @@ def _notices(found: Sequence[Board], unreadable: Sequence[RecordError]) -> int:
         for run in row.members:
             place = f"{run.benchmark}/{run.backbone}/{run.method}/{run.run_id}.json"
             print(console(f"not ranked: {place}: {'; '.join(run.problems)}"), file=sys.stderr)
-    for error in unreadable:
-        print(console(f"error: {error}"), file=sys.stderr)
-    if unreadable:
-        several = (
-            f"{len(unreadable)} files are not records and were" if unreadable[1:] else "1 file is not a record and was"
-        )
-        print(f"{several} left out", file=sys.stderr)
-    return BAD_INPUT if unreadable else OK
+    return say_left_out(unreadable)
 
 
 def _every_number(results: Path, path: Path) -> int:

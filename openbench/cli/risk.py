@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from openbench import paths
-from openbench.cli.exits import OK
+from openbench.cli.left_out import say_left_out
 from openbench.cli.tables import print_tables
-from openbench.errors import OpenbenchError
+from openbench.errors import OpenbenchError, RecordError
 from openbench.metrics.curve import check_rate
 from openbench.results.escape import csv_row
 from openbench.results.paper_tables import rejection_figures
@@ -40,7 +40,8 @@ def main(argv: list[str]) -> int:
     results = arguments.results or paths.results_dir()
     scores = ScoreStore((arguments.cache or paths.cache_dir()) / "scores")
     methods = [name for name in arguments.methods.split(",") if name]
-    found = contenders(RecordStore(results), scores, arguments.benchmark, methods)
+    unreadable: list[RecordError] = []
+    found = contenders(RecordStore(results).readable(unreadable.append), scores, arguments.benchmark, methods)
     figures = rejection_figures(results / "reference")
     published = {key[1:]: figure for key, figure in figures.items() if key[0] == arguments.benchmark}
     compared = {digest: compare(rows, tpr, doubles) for digest, rows in found.items()}
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> int:
     if arguments.curves is not None:
         _write_curves({digest: curves(rows, doubles) for digest, rows in found.items()}, arguments.curves)
         print(f"written {arguments.curves}", file=sys.stderr)
-    return OK
+    return say_left_out(unreadable)
 
 
 def _parts(text: str) -> tuple[str, str]:

@@ -290,3 +290,15 @@ def test_long_curves_are_thinned_out_from_end_to_end():
 def test_bad_arguments_are_refused(arguments, message, tmp_path, capsys):
     assert main(["risk", "toy", "--results", str(tmp_path), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_record_is_named_and_the_others_are_compared(runs, store, tmp_path, capsys):
+    for record in runs[0]:
+        bad = RecordStore(tmp_path / "results").write(record).with_name("bad.json")
+    bad.write_text("{")
+    where = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
+    assert main(["risk", "toy", "--methods", "msp,knn", *where]) == 2
+    printed = capsys.readouterr()
+    assert "against a" in printed.out
+    assert "bad.json" in printed.err
+    assert "1 file is not a record and was left out" in printed.err

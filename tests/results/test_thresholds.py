@@ -296,3 +296,14 @@ def test_a_file_without_an_id_side_is_refused(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("score,set,role\n1,o,far\n")
     assert main(["thresholds", str(tmp_path / "a.csv")]) == 2
     assert "found the roles far — a group needs id_test, and near or far" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_record_is_named_and_the_others_are_shown(runs, tmp_path, capsys):
+    for record in runs[0]:
+        bad = RecordStore(tmp_path / "results").write(record).with_name("bad.json")
+    bad.write_text("{")
+    where = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
+    assert main(["thresholds", "case", *where]) == 2
+    printed = capsys.readouterr()
+    assert "knn" in printed.out
+    assert "1 file is not a record and was left out" in printed.err
