@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from records import full_record, make_record, with_method
 
 from openbench import paths
@@ -17,7 +18,7 @@ from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.results.across import ACROSS, across, across_csv, needed
 from openbench.results.every_number import write_every_number
-from openbench.results.leaderboard import generate, write
+from openbench.results.leaderboard import MARK, generate, write
 from openbench.results.plots import draw_all
 from openbench.results.ranking import boards
 from openbench.results.render import FORMATS, render
@@ -180,6 +181,36 @@ def test_every_committed_record_passes():
     if not files:
         pytest.skip("no records beside the package: it was installed without them")
     assert [load(path).run_id for path in files] == [path.stem for path in files]
+
+
+HOSTILE = "<script>x</script> ![i](http://e.e/x) [x](javascript:y) https://e.e | `c` \x1b[31m\u202e\n\n# h\n| a |"
+
+
+def test_free_text_of_a_record_brings_no_html_link_or_image_into_the_pages(tmp_path):
+    node = {"_name_": "knn", "text": HOSTILE}
+    about = {"name": "toy", "digest": "a [x](y) <b>", "pristine": False, "deviations": [HOSTILE, "<img src=x>"]}
+    spoilt = make_record(
+        benchmark=about,
+        config={"seed": 0, "method": node},
+        method={"name": "knn", "version": 1, "params": {"text": HOSTILE}},
+        backbone={"name": "tiny", "digest": "b", "training": "<i>[t](u)</i>", "augment": "=1+1", "outliers": "$x$"},
+        header=HOSTILE,
+    )
+    for record in (spoilt, make_record()):
+        RecordStore(tmp_path).write(record)
+    made = generate(tmp_path)
+    assert made.unreadable == []
+    links = []
+    for path, text in made.files.items():
+        assert all(line.isprintable() for line in text.split("\n"))
+        if path.suffix == ".md":
+            tokens = MarkdownIt("gfm-like").parse(text.removeprefix(MARK))
+            inline = [child for token in tokens for child in token.children or ()]
+            links += [str(token.attrs["href"]) for token in inline if token.type == "link_open"]
+            assert not {"html_inline", "image"} & {token.type for token in inline}
+            assert not {"html_block", "fence", "code_block"} & {token.type for token in tokens}
+    assert set(links) == {"toy.md"}
+    draw_all(made.boards, tmp_path)
 
 
 VALUES = st.one_of(
