@@ -107,7 +107,7 @@ def across_csv(boards: Iterable[Board], view: str, of: Sequence[str] = ()) -> Ta
             about: list[Cell] = [board.benchmark, board.digest, side_of(board), sheet.about, rank, row.method]
             about += [row.version, row.training, row.augment, row.outliers, row.backbone, row.params, row.tuned]
             about += ["; ".join(row.reasons), " ".join(row.runs)]
-            values = ((columns[t] if t in columns else None) for t in titles)
+            values = ((columns.get(t)) for t in titles)
             rows.append((*about, *(None if s is None else row.value(s.name, s.key) for s in values)))
     return Table(view, (*map(Column, who), *(Column(title) for title in titles)), tuple(rows))
 
@@ -214,6 +214,8 @@ def _table(sheet: Sheet, view: str) -> Table:
 def _header(sheet: Sheet, grid: Sequence[Sequence[Estimate | str | None]]) -> str:
     """Those of the board's conventions that the numbers of a sheet depend on."""
     keys = [shown.key for shown in sheet.columns]
-    bounded = {k for line in grid for k, v in zip(keys, line, strict=True) if isinstance(v, Estimate) and v.low is not None}
+    bounded = {
+        k for line in grid for k, v in zip(keys, line, strict=True) if isinstance(v, Estimate) and v.low is not None
+    }
     lines = sorted({conventions(header, keys, bounded) for header in sheet.board.headers})
     return " · ".join(line for line in lines if line)

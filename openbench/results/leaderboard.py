@@ -197,7 +197,12 @@ def told_by(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _cells(row: Row, who: Mapping[str, str]) -> tuple[Cell, ...]:
-    return (*(getattr(row, name) for name in who.values()), *(row.values.get(key) for key in VALUES), len(row.runs), row.networks)
+    return (
+        *(getattr(row, name) for name in who.values()),
+        *(row.values.get(key) for key in VALUES),
+        len(row.runs),
+        row.networks,
+    )
 
 
 def ranked_table(board: Board) -> Table:
@@ -246,8 +251,7 @@ def unranked_table(board: Board) -> tuple[Table, dict[str, str]]:
     who = who_columns(board.unranked)
     columns = (*map(Column, who), *_MEASURED, Column("not ranked because"))
     rows = tuple(
-        (*_cells(row, who), " ".join(f"[{marks[reason]}]" for reason in row.reasons))
-        for row in board.unranked
+        (*_cells(row, who), " ".join(f"[{marks[reason]}]" for reason in row.reasons)) for row in board.unranked
     )
     return Table(f"Not ranked · {heading(board)}", columns, rows), marks
 
@@ -262,7 +266,9 @@ def raw(found: list[Board]) -> Table:
     """Everything on the page for programs: fractions, not rounded, with run ids."""
     keys = (*(key.replace(" ", "_") for key in VALUES), "runs", "networks")
     first = tuple(Column(title) for title in ("digest", "id_side", "rank", "method", "version"))
-    who = tuple(map(Column, ("training", "augment", "outliers", "backbone", "hyper_parameters", "not_default", "tuned")))
+    who = tuple(
+        map(Column, ("training", "augment", "outliers", "backbone", "hyper_parameters", "not_default", "tuned"))
+    )
     columns = (*first, *who, *(Column(key) for key in keys), Column("not_ranked_because"), Column("run_ids"))
     rows: list[tuple[Cell, ...]] = []
     for board in found:

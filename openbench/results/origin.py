@@ -27,7 +27,13 @@ def processor(record: ResultRecord) -> str:
 def same_machinery(one: ResultRecord, other: ResultRecord) -> bool:
     """Whether two runs name the same processor, device, number of threads and torch, so that trainings end alike."""
     facts = [
-        [made.get("processor"), made.get("instructions"), made.get("device"), made.get("threads"), made.get("libraries")]
+        [
+            made.get("processor"),
+            made.get("instructions"),
+            made.get("device"),
+            made.get("threads"),
+            made.get("libraries"),
+        ]
         for made in (one.provenance, other.provenance)
     ]
     return facts[0] == facts[1] and None not in facts[0]

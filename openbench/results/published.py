@@ -160,9 +160,7 @@ def _of_paper(
 ) -> Iterator[tuple[Setup, Figure]]:
     """The figures of a table of the paper, by (benchmark, training, method) as printed there."""
     for (benchmark, training, method), values in figures.items():
-        figure = Figure(
-            values.get("near_auroc"), values.get("far_auroc"), _value(values.get("id_acc")), source
-        )
+        figure = Figure(values.get("near_auroc"), values.get("far_auroc"), _value(values.get("id_acc")), source)
         backbone = _PAPER_BACKBONES.get(benchmark.removesuffix(FULL_SPECTRUM_SUFFIX), "")
         yield from ((setup, figure) for setup in _setups(benchmark, (training, backbone, method), names))
 

@@ -251,7 +251,9 @@ def _pairs(rows: Sequence[Contender], double: tuple[str, str]) -> list[tuple[Con
 
 
 def _contender(who: Who, record: ResultRecord, scores: ScoreStore) -> Contender:
-    ood = [key.partition("/")[2] for role in (Role.NEAR, Role.FAR) for key in record.counts if key.startswith(f"{role}/")]
+    ood = [
+        key.partition("/")[2] for role in (Role.NEAR, Role.FAR) for key in record.counts if key.startswith(f"{role}/")
+    ]
     if is_per_set(record):
         sets = {name: _against(record, scores.read(per_set_name(record.run_id, name)), name) for name in ood}
     else:

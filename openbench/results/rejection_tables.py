@@ -9,12 +9,12 @@ from openbench.results.table import Cell, Column, Table
 
 _MARK = "†"
 _HEADER = (
-    "ID positive: TPR, share of ID accepted; FPR, share of OOD accepted · risk: least share of errors among the accepted "
-    "ID at these bounds · OSCR: area over FPR under the accuracy among the accepted ID"
+    "ID positive: TPR, share of ID accepted; FPR, share of OOD accepted · risk: least share of errors among the "
+    "accepted ID at these bounds · OSCR: area over FPR under the accuracy among the accepted ID"
 )
 _IN_SAMPLE = (
-    f"{_MARK} chosen on test data: a bound, not a result, without a say in ρ_max. Of `a+b` every number has the weight of "
-    "b that is best for it."
+    f"{_MARK} chosen on test data: a bound, not a result, without a say in ρ_max. Of `a+b` every number has the weight "
+    "of b that is best for it."
 )
 
 

@@ -11,15 +11,15 @@ samples that may cross one threshold, or change places with a neighbour at one p
 - *Rates at a threshold*: k samples more or less above it, so k/n for a share of ID, k/m for one of OOD, and their sum
   where a metric adds two rates. A threshold read from n_val validation scores may be the next of them, which is 1/n_val
   of the test scores away: k/n_val more.
-- *Areas of precision and risk* (AUPR, AP, AURC, the OSCR of the accepted): a precision over the first r samples moves by
-  1/r if one of them is exchanged, at worst by 1 over one of the n steps: k/n, or k/m where OOD is positive or the area is
-  one over the share of OOD.
+- *Areas of precision and risk* (AUPR, AP, AURC, the OSCR of the accepted): a precision over the first r samples moves
+  by 1/r if one of them is exchanged, at worst by 1 over one of the n steps: k/n, or k/m where OOD is positive or the
+  area is one over the share of OOD.
 - *Shares of a selection*: a selective risk over at least φ·n accepted samples moves by k/(φ·n), a share of d
   discoveries by k/d.
-- *Where the best F1 lies* (its threshold, accuracy, precision, recall): F1 is flat at its maximum, so a change of k/n in
-  height, which decides which threshold is best, is one of √(k/n) in rate.
-- *Prediction sets over c classes*: k/n inputs, of each up to c classes; a class has n/c of the inputs. So do their means
-  and deviations over splits.
+- *Where the best F1 lies* (its threshold, accuracy, precision, recall): F1 is flat at its maximum, so a change of k/n
+  in height, which decides which threshold is best, is one of √(k/n) in rate.
+- *Prediction sets over c classes*: k/n inputs, of each up to c classes; a class has n/c of the inputs. So do their
+  means and deviations over splits.
 - *Drawn intervals*: what the number itself may move by, and four standard errors of a percentile: an eighth of the
   interval's width over 1,000 draws, √(1000/r) times that over r. One count more or less leads to other draws.
 

@@ -110,7 +110,6 @@ class _Shared:
         """The same text, kept once."""
         return str(self(text)[0])
 
-
     def kept(self, metrics: Metrics) -> Metrics:
         """The numbers that somebody needs."""
         found: dict[str, dict[str, Value]] = {}
@@ -153,7 +152,9 @@ def _run_of(record: ResultRecord, shared: _Shared) -> Run:
         seed=config.get("seed"),
         level=float(metrics.get("confidence", 0.95)) if isinstance(metrics, dict) else 0.95,
         nodes={key: node for key, (node, _) in nodes.items()},
-        row=digest([[nodes.get(key, (None, None))[1] for key in NODES], name, version, backbone, training, augment, outliers]),
+        row=digest(
+            [[nodes.get(key, (None, None))[1] for key in NODES], name, version, backbone, training, augment, outliers]
+        ),
         members=shared(_members(record))[0],
         metrics=shared.kept(record.metrics),
         header=shared.text(record.header),

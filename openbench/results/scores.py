@@ -28,7 +28,8 @@ class ScoreStore:
     """One parquet file per run: columns set, role, score, label, prediction, correct; one row per image.
 
     Rows stand in manifest order, split after split. `correct` is null for OOD images; it and `prediction` are null
-    where nothing is classified. Scores belong to the cache: they can be computed again, so an existing file is replaced.
+    where nothing is classified. Scores belong to the cache: they can be computed again, so an existing file is
+    replaced.
 
     Args:
         root: the folder of the files.

@@ -93,7 +93,9 @@ def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: S
     return sorted(found, key=lambda scored: (scored.case, scored.method, scored.about))
 
 
-def summary_tables(methods: Sequence[Scored], figures: Mapping[tuple[str, str, str], Mapping[str, float]]) -> list[Table]:
+def summary_tables(
+    methods: Sequence[Scored], figures: Mapping[tuple[str, str, str], Mapping[str, float]]
+) -> list[Table]:
     """Return the summary of each collection, followed by the paper's figures beside ours where it has any.
 
     Args:

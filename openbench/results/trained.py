@@ -119,7 +119,9 @@ def _uses_outliers(target: str) -> bool:
     name, tree = match.group(2), ast.parse(file.read_text(encoding="utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     return any(
-        isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == "uses_outliers" and ast.unparse(line.value) == "True"
+        isinstance(line, ast.AnnAssign)
+        and ast.unparse(line.target) == "uses_outliers"
+        and ast.unparse(line.value) == "True"
         for node in classes
         for line in node.body
         if isinstance(line, ast.AnnAssign) and line.value is not None

@@ -162,7 +162,8 @@ def _title(record: ResultRecord, decimals: int) -> str:
             accuracy.append(f"{100 * value:.{decimals}f} %{f' ({label})' if label else ''}")
     accuracy += _with_validation(record, decimals)
     method = f"{record.method.get('name')}{f'({params})' if params else ''}{chosen}"
-    return f"{record.benchmark.get('name')} · {backbone} · {method} · ID accuracy {', '.join(accuracy) or 'absent: no classifier for these classes'}"
+    known = ", ".join(accuracy) or "absent: no classifier for these classes"
+    return f"{record.benchmark.get('name')} · {backbone} · {method} · ID accuracy {known}"
 
 
 def _with_validation(record: ResultRecord, decimals: int) -> list[str]:
@@ -328,7 +329,12 @@ def _trials(record: ResultRecord, decimals: int) -> list[Table]:
         chosen = "yes" if _is_chosen(trial, record) else ""
         reason = [str(trial.get("infeasible", ""))] * infeasible
         rows.append((hyper_parameters(trial.get("params", {})), *cells, chosen, *reason))
-    columns = (Column("hyper-parameters"), *(c for _, c in fields), Column("chosen"), *[Column("infeasible")] * infeasible)
+    columns = (
+        Column("hyper-parameters"),
+        *(c for _, c in fields),
+        Column("chosen"),
+        *[Column("infeasible")] * infeasible,
+    )
     rule = "least selective risk, of equal ones the largest AUROC" if by_risk else "largest AUROC"
     notes = (f"Chosen on {tuned_on(record)}: {rule}.", *_notes(record))
     return [Table(f"trials · {_title(record, decimals)}", columns, tuple(rows), notes=notes)]

@@ -12,6 +12,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SplitScores
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
 
+
 def undigested(path: Path) -> dict[str, Any]:
     """The content of a record's file without its digest, as somebody who edits the file on purpose leaves it."""
     content = json.loads(path.read_text())

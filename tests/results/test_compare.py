@@ -181,7 +181,9 @@ def test_a_repetition_with_the_same_numbers_reproduces_whatever_its_provenance(r
 
 
 def test_what_is_no_metric_must_be_equal_to_rounding(record):
-    assert not compare(record, replace(record, counts={**record.counts, "near/a": {"n": 999, "expected": 999}})).reproduces
+    assert not compare(
+        record, replace(record, counts={**record.counts, "near/a": {"n": 999, "expected": 999}})
+    ).reproduces
     assert compare(replace(record, tuned={"k": 1.0}), replace(record, tuned={"k": 1.0 + 1e-7})).reproduces
     assert not compare(replace(record, tuned={"k": 1.0}), replace(record, tuned={"k": 1.0 + 1e-5})).reproduces
     assert not compare(replace(record, header="a"), replace(record, header="b")).reproduces

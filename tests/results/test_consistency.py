@@ -89,7 +89,9 @@ def test_a_run_id_stands_for_what_was_run(change):
 
 def test_many_wrong_numbers_are_counted():
     record = make_record()
-    near = {key: 0.5 if key not in ("auroc_low", "auroc_high", "n_sets") else v for key, v in record.metrics["near"].items()}
+    near = {
+        key: 0.5 if key not in ("auroc_low", "auroc_high", "n_sets") else v for key, v in record.metrics["near"].items()
+    }
     sets = {name: {"auroc": 0.1, "fpr95": 0.1, "x": 0.1, "y": 0.1, "z": 0.1} for name in ("a", "b")}
     metrics = {**record.metrics, "near": {**near, "x": 0.5, "y": 0.5, "z": 0.5}, **sets}
     said = inconsistencies(replace(record, metrics=metrics))

@@ -34,7 +34,12 @@ def test_every_cell_of_the_reject_option_table_is_read():
 
 def test_the_rebenchmark_tables_are_read_in_our_names():
     found = rebench_figures(REFERENCE)
-    assert found["rebench_case2", "cross_entropy", "gradnorm"] == {"f1": 0.70, "auroc": 0.72, "fpr95": 0.47, "aupr": 0.62}
+    assert found["rebench_case2", "cross_entropy", "gradnorm"] == {
+        "f1": 0.70,
+        "auroc": 0.72,
+        "fpr95": 0.47,
+        "aupr": 0.62,
+    }
     # Outlier exposure is a training here, which the paper scores by MSP.
     assert found["rebench_case3", "outlier_exposure", "msp"]["f1"] == 0.90
     assert found["rebench_case3", "cross_entropy", "msp"]["f1"] == 0.93

@@ -104,7 +104,9 @@ def only(group: str, record):
 
 @pytest.mark.parametrize("group", ["near", "far"])
 def test_a_board_with_one_group_has_its_methods_sorted_with_their_intervals(tmp_path, drawn, group):
-    records = [replace(with_method(make_record(), f"m{i}"), metrics=metrics(0.8 + i / 50, 0.7 + i / 50)) for i in (0, 2, 1)]
+    records = [
+        replace(with_method(make_record(), f"m{i}"), metrics=metrics(0.8 + i / 50, 0.7 + i / 50)) for i in (0, 2, 1)
+    ]
     (found,) = boards([only(group, record) for record in records])
     assert plots.draw_all([found], tmp_path) == ([tmp_path / "toy.png"], [])
     assert is_png(tmp_path / "toy.png")

@@ -142,8 +142,16 @@ def test_every_reference_file_is_described():
         (Setup("cifar10", "palm", "resnet18_cifar", "mds_pp"), 0.9032, "openood_leaderboard.csv"),
         (Setup("cifar10", "cross_entropy", "resnet18_cifar", "msp", "pixmix"), 0.9307, "openood_leaderboard.csv"),
         (Setup("cifar10", "rotpred", "resnet18_cifar", "rotpred", "pixmix"), 0.9486, "openood_leaderboard.csv"),
-        (Setup("imagenet200", "cross_entropy", "torchvision_resnet18", "ash", "augmix"), 0.8287, "openood_v1.5_augmentations.csv"),
-        (Setup("imagenet1k_fs", "cross_entropy", "torchvision_resnet50", "she", "regmixup"), 0.6471, "openood_v1.5_augmentations.csv"),
+        (
+            Setup("imagenet200", "cross_entropy", "torchvision_resnet18", "ash", "augmix"),
+            0.8287,
+            "openood_v1.5_augmentations.csv",
+        ),
+        (
+            Setup("imagenet1k_fs", "cross_entropy", "torchvision_resnet50", "she", "regmixup"),
+            0.6471,
+            "openood_v1.5_augmentations.csv",
+        ),
     ],
 )
 def test_trainings_and_augmentations_have_their_figures(setup, near, source):

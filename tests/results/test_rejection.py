@@ -16,8 +16,8 @@ from openbench.errors import RecordError
 from openbench.metrics.double_score import DEFAULT_MUS
 from openbench.metrics.envelope import Envelope
 from openbench.metrics.selective import SelectiveCurve, oscr_selective
-from openbench.results.paper_tables import RejectionFigure
 from openbench.results.kept import Who
+from openbench.results.paper_tables import RejectionFigure
 from openbench.results.rejection import Curves, compare, contenders
 from openbench.results.rejection_tables import curve_rows, rejection_tables
 from openbench.results.scores import ScoreStore, per_set_name

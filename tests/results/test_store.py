@@ -151,7 +151,10 @@ def test_a_file_that_is_no_record_is_an_error_that_names_it(tmp_path, text, said
         ({"run_id": "other"}, "the record inside has run_id 'other'"),
         ({"metrics": [1]}, "key 'metrics' of the record — found a list — allowed: a mapping"),
         ({"metrics": {"near": 3}}, "key 'metrics.near' of the record — found 3 — allowed: a mapping"),
-        ({"metrics": {"near": {"auroc": True}}}, "key 'metrics.near.auroc' of the record — found True — allowed: a finite number"),
+        (
+            {"metrics": {"near": {"auroc": True}}},
+            "key 'metrics.near.auroc' of the record — found True — allowed: a finite number",
+        ),
         ({"surprise": 1}, r"unknown keys \['surprise'\]"),
     ],
 )
@@ -201,7 +204,7 @@ def test_a_record_is_found_by_the_beginning_of_its_run_id(tmp_path):
     assert store.look_up("ab")[0].run_id == "ab"
     with pytest.raises(RecordError, match=r"record 'a' — 3 records in .* abc1 \(toy/tiny/knn\).* — type more of it"):
         store.look_up("a")
-    with pytest.raises(RecordError, match="record 'abx1' not found in .*; did you mean 'abc1'"):
+    with pytest.raises(RecordError, match=r"record 'abx1' not found in .*; did you mean 'abc1'"):
         store.look_up("abx1")
 
 
@@ -213,7 +216,7 @@ def test_the_latest_record_is_the_one_made_last_whenever_its_file_was_copied(tmp
 
 
 def test_of_no_records_none_is_the_latest(tmp_path):
-    with pytest.raises(RecordError, match="record 'latest' not found in .* 0 records there"):
+    with pytest.raises(RecordError, match=r"record 'latest' not found in .* 0 records there"):
         RecordStore(tmp_path).look_up("latest")
 
 

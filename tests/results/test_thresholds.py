@@ -199,7 +199,9 @@ def test_both_variants_of_gradnorm_come_from_one_run(gradnorm):
             np.testing.assert_array_equal(got, raw)
             np.testing.assert_array_equal(scaled, (raw / np.float32(classes)).astype(np.float64))
     # Division by another number in each group moves the thresholds apart, and no F1 of a group's own.
-    first, second = (dict(zip([c.title for c in t.columns], t.rows[0], strict=True)) for t in map(_summary, (plain, mean)))
+    first, second = (
+        dict(zip([c.title for c in t.columns], t.rows[0], strict=True)) for t in map(_summary, (plain, mean))
+    )
     assert first["F1 ↑"] == second["F1 ↑"]
     assert first["threshold std"] != second["threshold std"]
 
@@ -247,7 +249,9 @@ def test_outlier_exposure_is_told_from_cross_entropy(runs):
     for old, new in zip(records, made, strict=False):
         scores.write(new.run_id, scores.read(old.run_id))
     values = {"auroc": 0.7, "fpr95": 0.5, "aupr": 0.7}
-    figures = {("case_1", t, "msp"): {"f1": f1, **values} for t, f1 in (("cross_entropy", 0.74), ("outlier_exposure", 0.79))}
+    figures = {
+        ("case_1", t, "msp"): {"f1": f1, **values} for t, f1 in (("cross_entropy", 0.74), ("outlier_exposure", 0.79))
+    }
     _, beside = summary_tables(scored_runs(made, scores, ["case_1"]), figures)
     assert [row[4] for row in beside.rows] == [0.74, 0.79]
 

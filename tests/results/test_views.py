@@ -9,8 +9,8 @@ from records import full_record, make_record
 from openbench.errors import ConfigError
 from openbench.results.conventions import conventions, explained
 from openbench.results.render import to_console, to_csv
-from openbench.results.table import Estimate
 from openbench.results.settings import hyper_parameters
+from openbench.results.table import Estimate
 from openbench.results.views import VIEWS, family_of, kind_of, run_table, run_tables
 
 
