@@ -1,14 +1,22 @@
 """The command line: a table of sub-commands, each imported only when it is called."""
 
+from openbench.cli import interrupts
+
+if __name__ == "__main__":
+    interrupts.prepare()  # before all that takes time to import
+
 import importlib
+import io
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import openbench
-from openbench.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK
+from openbench.cli.exits import BAD_INPUT, FAILED, OK, Terminated, code_of
+from openbench.cli.refused import refused
 from openbench.errors import OpenbenchError, did_you_mean
 from openbench.installation import check_no_other_openbench
 
@@ -58,7 +66,8 @@ EXAMPLES = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit code.
 
-    0 = done; 1 = a check failed or an internal error; 2 = bad input, one message on stderr; 130 = interrupted.
+    0 = done; 1 = a check failed or an internal error; 2 = bad input, one message on stderr; 130 = interrupted;
+    143 = terminated.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     # OpenMP threads that wait spin; where another process wants their core, a small network then takes ten times as
@@ -66,22 +75,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         check_no_other_openbench()
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        sys.stdout.flush()  # a full disk behind `>` is told here, and not by the interpreter's last words
     except OpenbenchError as error:
-        from openbench.results.escape import console_lines
-
-        print(f"error: {console_lines(str(error))}", file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        code = _told(error)
+    except KeyboardInterrupt as stop:
+        code = _stopped(stop)
     except BrokenPipeError:
         # The reader (`| head`) has seen enough. Python flushes stdout once more at exit, which must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except Exception:
-        traceback.print_exc()
-        return FAILED
+        _discard_output()
+        code = OK
+    except Exception as error:
+        told = refused(error)
+        if told is None:
+            traceback.print_exc()
+            return FAILED
+        _discard_output()
+        code = _told(told)
+    return code
+
+
+def script() -> int:
+    """Be the whole process: prepared for interrupts, and gone at once where taking torch apart would take seconds."""
+    interrupts.prepare()
+    try:
+        interrupts.begin()
+        # A name that is not UTF-8 is shown with its bytes in place of an exception.
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        code = main()
+    except KeyboardInterrupt as stop:  # between two lines of `main`
+        code = _stopped(stop)
+    interrupts.leave(code)
+    return code
+
+
+def _told(error: OpenbenchError) -> int:
+    from openbench.results.escape import console_lines
+
+    print(f"error: {console_lines(str(error))}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _stopped(stop: KeyboardInterrupt) -> int:
+    interrupts.under_way()
+    print("terminated" if isinstance(stop, Terminated) else "interrupted", file=sys.stderr)
+    return code_of(stop)
+
+
+def _discard_output() -> None:
+    """Let what is still buffered for stdout go nowhere: it cannot be written."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        sys.stdout.flush()
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -111,14 +159,5 @@ def _help() -> str:
     )
 
 
-def _leave(code: int) -> None:
-    """End the process with an exit code; after an interrupt at once, where taking torch apart would take seconds."""
-    if code == INTERRUPTED and "torch" in sys.modules:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
 if __name__ == "__main__":
-    _leave(main())
+    sys.exit(script())

@@ -1,0 +1,12 @@
+"""Where the installed command `openbench` begins: ready for Ctrl-C before anything else is imported."""
+
+from openbench.cli import interrupts
+
+interrupts.prepare()
+
+
+def run() -> int:
+    """Be the command line and return its exit code."""
+    from openbench.__main__ import script
+
+    return script()

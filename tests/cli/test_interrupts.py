@@ -1,0 +1,81 @@
+"""Ctrl-C and SIGTERM end the process soon, with the exit code that shells expect and without a traceback."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+BEGIN = "from openbench.__main__ import main; import openbench.__main__ as m; from openbench.cli import interrupts\n"
+# The sub-command is replaced; everything around it is what the command line does.
+COMMAND = BEGIN + "import sys, time, os, hashlib\ndef act(rest):\n{body}\nm._dispatch = act\nsys.exit(m.script())\n"
+BODIES = {
+    "python": "print('go', flush=True); time.sleep(60)",
+    # One call into C that lets other threads run and sees no signal, as a matrix product.
+    "library": "print('go', flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)",
+    "swallowing": "print('go', flush=True)\n"
+    "    while True:\n        try: time.sleep(60)\n        except BaseException: pass",
+    "slow clean-up": "try:\n        print('go', flush=True); time.sleep(60)\n    finally: time.sleep(60)",
+}
+SLACK = 5.0  # seconds; tests may run beside others
+
+
+def begun(body: str) -> subprocess.Popen[str]:
+    """A process that has come as far as its sub-command."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND.format(body="    " + body)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "go\n"
+    return process
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("body", BODIES)
+def test_a_signal_ends_the_process_whatever_it_is_doing(body: str, number: signal.Signals, code: int, times: int):
+    process = begun(BODIES[body])
+    start = time.monotonic()
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.02)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert said.strip() == ("interrupted" if number == signal.SIGINT else "terminated")
+    assert time.monotonic() - start < 0.5 + SLACK
+
+
+def test_quick_clean_up_is_waited_for():
+    process = begun("try:\n        print('go', flush=True); time.sleep(60)\n    finally: print('clean', flush=True)")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (143, "clean\n")
+
+
+def test_a_signal_to_a_forked_child_does_not_end_its_parent():
+    process = begun(
+        "child = os.fork()\n    if child == 0: time.sleep(60); os._exit(0)\n"
+        "    time.sleep(0.5); os.kill(child, 15); os.waitpid(child, 0)\n"
+        "    print('go', flush=True); time.sleep(1); return 7"
+    )
+    process.communicate(timeout=60)
+    assert process.returncode == 7
+
+
+@pytest.mark.parametrize("begin", [["-m", "openbench"], ["-c", "from openbench.cli.entry import run; run()"]])
+def test_the_first_moments_give_no_traceback(begin: list[str]):
+    command = [sys.executable, "-X", "importtime", *begin, "list", "method"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.endswith("openbench.cli.interrupts\n"):
+            break
+    time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert "Traceback" not in said
+    assert process.returncode in (130, 0)  # 0: it was done before the signal came
