@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,22 @@ from omegaconf import DictConfig
 
 from openbench import paths
 from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
-from openbench.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, OK
+from openbench.cli.exits import BAD_INPUT, FAILED, OK, code_of
 from openbench.cli.explain import Typed, explain
 from openbench.cli.hydra_flags import check_flags, check_overrides
+from openbench.cli.interrupts import under_way
 from openbench.cli.job import Done, Job
 from openbench.cli.killed import ONE_AT_A_TIME, after_a_kill
 from openbench.cli.moved import refuse_moved
 from openbench.cli.outcome import FAILED_STATUS, NOT_APPLICABLE, RUNNING, Outcome, Plan, read_outcomes, summary, table
+from openbench.cli.refused import refused
 from openbench.cli.sweep import deferred, jobs, paired, parse, swept_keys
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.overrides import quoted
+from openbench.storage.owned import delete_ownerless, owned
 
 Config = Mapping[str, Any]
+LOGS = ".submitit"  # of a launcher whose jobs may outlive the process that submitted them
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def launch(command: str, argv: list[str], job: Callable[[DictConfig], int], unus
     if not any(o.startswith(("+", "benchmark=")) for o in typed.overrides):
         # Nothing that could bring a benchmark along: say so once, not once per job of a sweep.
         raise no_benchmark(command, typed.config_dir)
-    return _run_jobs(typed, flags, job, asked.multirun)
+    return (_run_sweep if asked.multirun else _run_one)(typed, flags, job)
 
 
 def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
@@ -98,25 +103,37 @@ def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
             )
 
 
-def _run_jobs(typed: Typed, flags: list[str], job: Callable[[DictConfig], int], sweep: bool) -> int:
+def _run_one(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
+    """Carry out a single job, which needs no folder: it runs in this process and leaves no outcome behind."""
+    codes: list[int] = []
+
+    @wraps(job)
+    def kept(cfg: DictConfig) -> int:
+        codes.append(job(cfg))
+        return codes[-1]
+
+    # Hydra makes its folder, and writes nothing to it; the working directory is there.
+    _hydra(typed, ["hydra.run.dir=.", *typed.overrides, *flags], kept)
+    return codes[0]
+
+
+def _run_sweep(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
     folder = _scratch(typed)
-    place = [f"hydra.sweep.dir={quoted(str(folder))}", f"hydra.run.dir={quoted(str(folder / 'job'))}"]
-    try:
-        if sweep:
-            _sweep(typed, [*place, *flags], job, folder)
-        else:
-            _hydra(typed, [*place, *typed.overrides, *flags], job)
-    except KeyboardInterrupt:
-        if not read_outcomes(folder) or not sweep:
-            raise
-        return INTERRUPTED  # how far it came is said below
-    finally:
-        outcomes = read_outcomes(folder)
-        if sweep and outcomes:
-            _close(outcomes, folder)
-        elif not (folder / ".submitit").exists():
-            # A single job leaves nothing worth keeping, nor does a sweep that never began; a launcher's logs stay.
-            _remove(folder)
+    delete_ownerless(folder.parent, LOGS)
+    with owned(folder):
+        try:
+            _sweep(typed, [f"hydra.sweep.dir={quoted(str(folder))}", *flags], job, folder)
+        except KeyboardInterrupt as stop:
+            under_way()
+            if not read_outcomes(folder):
+                raise
+            return code_of(stop)  # how far it came is said below
+        finally:
+            outcomes = read_outcomes(folder)
+            if outcomes:
+                _close(outcomes, folder)
+            elif not (folder / LOGS).exists():
+                _remove(folder)  # a sweep that never began leaves nothing worth keeping; a launcher's logs stay
     if not outcomes:
         raise ConfigError(f"no job to run — the sweep in {' '.join(typed.overrides)} names nothing that exists")
     return max(outcome.code for outcome in outcomes)
@@ -193,12 +210,15 @@ def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], Done]) -> 
         # A sweep over every method should not fail because some are made for other networks.
         done = Done(BAD_INPUT if job.plan is None else OK, str(error), NOT_APPLICABLE)
         job.complain(done)
-    except OpenbenchError as error:
-        done = Done(BAD_INPUT, str(error), FAILED_STATUS)
-        job.complain(done)
+    except BrokenPipeError:
+        raise
     except Exception as error:
-        done = Done(FAILED, f"{type(error).__name__}: {error}", FAILED_STATUS)
-        traceback.print_exc()
+        told = error if isinstance(error, OpenbenchError) else refused(error)
+        done = Done(BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS)
+        if told is None:
+            traceback.print_exc()
+        else:
+            job.complain(done)
     job.end(done, time.monotonic() - start)
     return done.code
 

@@ -1,6 +1,5 @@
 """One job of a command, as its own process sees it: alone, or as a part of a sweep that others carry out too."""
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -87,12 +86,14 @@ class Job:
 
     def begin(self) -> None:
         """Say that it begins, and leave word of it for those who look after it was killed."""
-        self.outcome.write(self.folder)
         if self.plan is not None and self.sweep is not None:
+            self.outcome.write(self.folder)
             print(f"{self.title}{self.plan.left(read_outcomes(self.sweep))}", file=sys.stderr, flush=True)
 
     def end(self, done: Done, seconds: float) -> None:
-        """Leave the outcome."""
+        """Leave the outcome, where others look for it: a job that is alone tells by its exit code."""
+        if self.plan is None:
+            return
         names = {**self.outcome.names, **{k: v for k, v in done.names.items() if k in self.outcome.names}}
         ended = replace(self.outcome, code=done.code, message=done.message, seconds=round(seconds, 3))
         replace(ended, status=done.status, names=names, auroc=dict(done.auroc)).write(self.folder)
@@ -107,11 +108,8 @@ class Job:
         print(f"{self.title}: {what} {first}", file=sys.stderr, flush=True)
 
     def _ended(self) -> bool:
-        file = self.folder / OUTCOME
-        if not file.exists():
-            return False
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return bool(found["job"] == self.outcome.job and found["status"] != RUNNING)
+        found = Outcome.read(self.folder / OUTCOME)
+        return found is not None and found.job == self.outcome.job and found.status != RUNNING
 
 
 def _name(cfg: DictConfig, choices: Mapping[str, Any], key: str) -> str:

@@ -1,13 +1,14 @@
 """How the jobs of a sweep ended: files that they leave in its folder, an estimate, and the closing lines and table."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from openbench.cli.sweep import label
+from openbench.errors import ConfigError
 from openbench.results.table import Cell, Column, Table
+from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 OUTCOME = "outcome.json"
 PLAN = "sweep.json"
@@ -45,9 +46,15 @@ class Outcome:
 
     def write(self, folder: Path) -> None:
         """Write it into the job's folder; a reader sees the old one or the new one, never a part."""
-        part = folder / f"{OUTCOME}.{os.getpid()}.part"
-        part.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        part.replace(folder / OUTCOME)
+        write_sealed(folder / OUTCOME, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def read(cls, file: Path) -> "Outcome | None":
+        """Return the outcome in a file; None if there is none, or if it has changed since it was written."""
+        try:
+            return cls(**json.loads(read_sealed(file)))
+        except (FileNotFoundError, DamagedError):
+            return None
 
 
 @dataclass(frozen=True)
@@ -66,13 +73,21 @@ class Plan:
 
     def write(self, folder: Path) -> None:
         """Write it into the sweep's folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / PLAN).write_text(json.dumps(asdict(self)), encoding="utf-8")
+        write_sealed(folder / PLAN, json.dumps(asdict(self)).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Plan":
-        """Return the plan of the sweep in a folder."""
-        found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        """Return the plan of the sweep in a folder.
+
+        Raises:
+            ConfigError: the file is missing or has changed since it was written.
+        """
+        try:
+            found = json.loads(read_sealed(folder / PLAN))
+        except (FileNotFoundError, DamagedError) as error:
+            raise ConfigError(
+                f"'{folder / PLAN}' of a running sweep is missing or was changed — give the same command again"
+            ) from error
         return cls(found["jobs"], tuple(found["swept"]), tuple(found["later"]))
 
     def title(self, outcome: Outcome) -> str:
@@ -105,7 +120,8 @@ def duration(seconds: float) -> str:
 
 def outcome_files(folder: Path) -> dict[Path, Outcome]:
     """Return the outcomes that jobs left in a folder, by their files."""
-    return {file: Outcome(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.rglob(OUTCOME)}
+    found = {file: Outcome.read(file) for file in folder.rglob(OUTCOME)}
+    return {file: outcome for file, outcome in found.items() if outcome is not None}
 
 
 def read_outcomes(folder: Path) -> list[Outcome]:

@@ -73,8 +73,12 @@ def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_SUFFIX}")
     try:
         with open(temporary, "x+b") as stream:
-            _lock(stream)
+            lock(stream)
             yield stream, temporary
+    except OSError as error:
+        if error.filename is None:  # of a write: the system does not say which file had no room
+            error.filename = str(path)
+        raise
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -84,12 +88,12 @@ def _delete_leftovers(path: Path) -> None:
     """Delete temporary files of `path` that no living process holds."""
     for leftover in path.parent.glob(f".{_escaped(path.name)}.*{_SUFFIX}"):
         with suppress(OSError), open(leftover, "rb+") as stream:
-            if _lock(stream):
+            if lock(stream):
                 leftover.unlink()
 
 
-def _lock(stream: BinaryIO) -> bool:
-    """Take the lock of a temporary file; where there are no locks none is granted, and nothing is deleted."""
+def lock(stream: BinaryIO) -> bool:
+    """Lock an open file and return whether that worked; where there are no locks none is granted or deleted."""
     if fcntl is None:
         return False
     try:

@@ -1,0 +1,42 @@
+"""Folders that belong to one process, deleted by the next one if that was killed."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from openbench.storage.whole import lock
+
+OWNER = ".owner"
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Make a folder this process's own until the block ends; what is in it then stays.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / OWNER, "wb") as stream:
+        lock(stream)
+        stream.write(b"locked")  # empty, it is not for others to judge yet
+        stream.flush()
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                (folder / OWNER).unlink()
+
+
+def delete_ownerless(parent: Path, kept: str = "") -> None:
+    """Delete the folders below `parent` whose process was killed before its block ended.
+
+    Args:
+        parent: may be missing.
+        kept: a folder that holds a file or folder of this name is left alone.
+    """
+    for owner in parent.glob(f"*/{OWNER}"):
+        with suppress(OSError), open(owner, "rb+") as stream:
+            if stream.read() and lock(stream) and not (kept and (owner.parent / kept).exists()):
+                shutil.rmtree(owner.parent, ignore_errors=True)
