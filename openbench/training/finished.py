@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 
 from openbench import __version__
 from openbench.errors import CheckpointError
+from openbench.storage.sealed import DamagedError
+from openbench.storage.stated import read_stated, stated
 from openbench.training.curve import EpochRow
 from openbench.training.files import write_atomically
 from openbench.training.job import TrainingJob
@@ -82,22 +85,27 @@ def read_finished(folder: Path) -> dict[str, Any] | None:
     """Return the content of `finished.json`, or None if the training has not ended.
 
     Raises:
-        CheckpointError: the file is there and is not what was written.
+        CheckpointError: the file, or `job.json` beside it, is there and is not what was written.
     """
     path = folder / FINISHED
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_stated(path)
+        with suppress(FileNotFoundError):  # nothing is made from it; people read it
+            read_stated(folder / JOB)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"'{path}' cannot be read — {error} — delete the folder and train again") from error
-    if not isinstance(content, dict) or not isinstance(content.get("files"), dict):
+    except DamagedError as error:
+        raise CheckpointError(
+            f"{error} — the file that training wrote is expected — delete the folder '{folder}', or train again with "
+            "runtime.train=force"
+        ) from error
+    if not isinstance(content.get("files"), dict):
         raise CheckpointError(f"'{path}' names no files — it was altered — delete the folder and train again")
     return content
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, indent=1, default=_plain, ensure_ascii=False) + "\n").encode()
+    return stated(json.loads(json.dumps(content, default=_plain)))
 
 
 def _plain(value: Any) -> Any:

@@ -170,6 +170,17 @@ def test_force_trains_anew_what_is_there(tmp_path: Path) -> None:
     assert "training anew" in said[0]
 
 
+@pytest.mark.parametrize("name", ["finished.json", "job.json"])
+def test_a_changed_digit_in_what_a_checkpoint_says_of_itself_is_noticed(tmp_path: Path, name: str) -> None:
+    ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+    path = next(tmp_path.glob(f"*/{name}"))
+    text = path.read_text()
+    place = next(i for i, c in enumerate(text) if c.isdigit() and text[i - 1] == " ")
+    path.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+    with pytest.raises(CheckpointError, match=r"has changed since it was written.*train=force"):
+        ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+
+
 def test_never_prints_the_command_that_trains_it(tmp_path: Path) -> None:
     config = {"training": shipped("training", "cross_entropy"), "seed": 5}
     command = "python -m openbench train +benchmark=toys backbone=toy training=cross_entropy seed=5"
