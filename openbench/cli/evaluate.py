@@ -17,6 +17,7 @@ from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
 from openbench.results.conventions import explained
 from openbench.results.plain import dumps
 from openbench.results.render import FORMATS
+from openbench.storage.whole import output
 
 _LARGE = 1_000_000  # scores from which on the computation is announced
 
@@ -75,7 +76,8 @@ def write_json(values: Mapping[str, Mapping[str, float | int | str]], path: Path
         for name, group in values.items()
     }
     try:
-        path.write_text(dumps(plain), encoding="utf-8")
+        with output(path) as stream:
+            stream.write(dumps(plain))
     except OSError as error:
         raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
 

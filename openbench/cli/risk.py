@@ -20,6 +20,7 @@ from openbench.results.rejection_tables import curve_rows, rejection_tables
 from openbench.results.render import FORMATS
 from openbench.results.scores import ScoreStore
 from openbench.results.store import RecordStore
+from openbench.storage.whole import output
 
 _EPILOG = """\
 For each OOD set, ρ_max is the largest share of OOD that one of the methods accepts where it accepts 80 % of ID; the
@@ -79,7 +80,8 @@ def _write(compared: Mapping[str, list[Comparison]], path: Path) -> None:
     """
     plain = {digest: [asdict(comparison) for comparison in comparisons] for digest, comparisons in compared.items()}
     try:
-        path.write_text(dumps(plain), encoding="utf-8")
+        with output(path) as stream:
+            stream.write(dumps(plain))
     except OSError as error:
         raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
 
@@ -91,7 +93,7 @@ def _write_curves(found: Mapping[str, Iterable[Curves]], path: Path) -> None:
         OpenbenchError: the file cannot be written.
     """
     try:
-        with path.open("w", encoding="utf-8", newline="") as stream:
+        with output(path) as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(("benchmark_digest", "ood", "method", "run", "chosen", "curve", "x", "y"))
             writer.writerows(csv_row((digest, *row)) for digest, each in found.items() for row in curve_rows(each))

@@ -19,6 +19,7 @@ from openbench.results.render import FORMATS
 from openbench.results.scores import ScoreStore
 from openbench.results.store import RecordStore
 from openbench.results.thresholds import Scored, group_table, scored_runs, summary_tables
+from openbench.storage.whole import output
 
 _EPILOG = """\
 Each group has a threshold of largest F1. The tables show how far it moves from group to group, and what F1 is lost
@@ -76,7 +77,8 @@ def _write(methods: list[Scored], path: Path) -> None:
         {"case": m.case, "method": m.method, "about": m.about, **asdict(shared_thresholds(m.groups))} for m in methods
     ]
     try:
-        path.write_text(dumps({"methods": found}), encoding="utf-8")
+        with output(path) as stream:
+            stream.write(dumps({"methods": found}))
     except OSError as error:
         raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
 

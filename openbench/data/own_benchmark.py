@@ -19,6 +19,7 @@ from openbench.data.own import OwnImages
 from openbench.data.own_listing import NO_CLASS, Row, own_path, read_rows
 from openbench.data.transforms import cropped
 from openbench.errors import ConfigError, DataError, LeakageError
+from openbench.storage.whole import write_whole
 
 PARTS = ("train", "val", "test")
 SHARES = (0.6, 0.1, 0.3)
@@ -163,7 +164,7 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     """Write `folder/benchmark/NAME.yaml` and `folder/lists/NAME/*.csv`; return the files.
 
     Raises:
-        ConfigError: openbench ships a benchmark of that name, or a file is there already.
+        ConfigError: openbench ships a benchmark of that name, a file is there already, or the folder cannot be written.
     """
     yaml_file = folder / "benchmark" / f"{benchmark.name}.yaml"
     if (paths.config_dir() / "benchmark" / yaml_file.name).exists():
@@ -175,9 +176,18 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     present = [file for file in contents if file.exists()]
     if present:
         raise ConfigError(f"'{present[0]}' exists — nothing was written; delete it, or choose another name or folder")
-    for file, text in contents.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+    written: list[Path] = []
+    try:
+        for file, text in contents.items():
+            write_whole(file, text.encode())
+            written.append(file)
+    except OSError as error:
+        for file in written:  # else the same command would find them there
+            file.unlink(missing_ok=True)
+        raise ConfigError(
+            f"benchmark '{benchmark.name}' cannot be written to '{folder}' — {error.strerror or error} — make room "
+            "there, or choose another folder: --to DIR; nothing was written"
+        ) from error
     return list(contents)
 
 

@@ -9,6 +9,7 @@ from openbench.errors import RecordError
 from openbench.results.escape import csv_row
 from openbench.results.plain import dumps
 from openbench.results.runs import Run, runs_of
+from openbench.storage.whole import output
 
 _ABOUT: dict[str, Callable[[Run], object]] = {
     "run_id": lambda run: run.run_id,
@@ -44,7 +45,7 @@ def write_every_number(records: Callable[[], Iterable[ResultRecord]], path: Path
     columns = sorted({column for record in records() for column in _columns(record)})
     count = 0
     try:
-        with open(path, "w", encoding="utf-8", newline="") as stream:
+        with output(path) as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(csv_row([*_ABOUT, *(f"{name}.{key}" for name, key in columns)]))
             for run in runs_of(records()):

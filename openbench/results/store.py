@@ -16,13 +16,14 @@ from openbench.results.names import PART, is_page, is_part
 from openbench.results.plain import LARGEST, dumps, loads, plain
 from openbench.results.scores import ScoreStore
 from openbench.storage.regular import read_regular
-from openbench.storage.whole import creating
+from openbench.storage.whole import creating, delete_leftovers
 
 __all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 
 _UTC = re.compile(r'"utc": *"([^"]*)"')
 LATEST = "latest"
 _SHOWN = 8
+_PROBE = ".probe."
 _DIGEST = "content_sha256"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
@@ -69,8 +70,9 @@ class RecordStore:
         Raises:
             RecordError: the folder cannot be made or written, or its file system has no hard links.
         """
-        probe = self.folder / f".probe.{secrets.token_hex(6)}"
+        probe = self.folder / f"{_PROBE}{secrets.token_hex(6)}"
         try:
+            delete_leftovers(self.folder, _PROBE)
             with creating(probe):
                 pass
         except OSError as error:

@@ -1,11 +1,13 @@
 """Files that appear whole or not at all, also when the writer is killed or the disk is full."""
 
+import errno
+import io
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 try:
     import fcntl
@@ -48,6 +50,36 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
+def output(path: Path) -> Iterator[TextIO]:
+    """Yield a stream of UTF-8 text for a file that a user named; the file appears whole or stays as it was.
+
+    A device or a pipe (`/dev/stdout`) is written to as it is, and a link keeps pointing where it points.
+
+    Args:
+        path: its folder must be there.
+
+    Raises:
+        OSError: as for `write_whole`, or its folder is missing.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        with open(path, "w", encoding="utf-8", newline="") as text:
+            yield text
+        return
+    os.stat(target.parent)
+    with replacing(target) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        yield text
+        text.flush()
+        text.detach()
+
+
+def forbidden(error: BaseException | None) -> bool:
+    """Whether a file could not be written because the place is read-only for us, not for want of room."""
+    return isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+@contextmanager
 def creating(path: Path) -> Iterator[BinaryIO]:
     """Yield a stream; what was written to it becomes the new file `path` when the block ends without an exception.
 
@@ -87,6 +119,19 @@ def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
 def _delete_leftovers(path: Path) -> None:
     """Delete temporary files of `path` that no living process holds."""
     for leftover in path.parent.glob(f".{_escaped(path.name)}.*{_SUFFIX}"):
+        with suppress(OSError), open(leftover, "rb+") as stream:
+            if lock(stream):
+                leftover.unlink()
+
+
+def delete_leftovers(folder: Path, prefix: str) -> None:
+    """Delete the files of a folder whose names begin with `prefix`, or are temporary for such, and nobody holds.
+
+    Args:
+        folder: may be missing.
+        prefix: of files that are deleted as soon as they were made.
+    """
+    for leftover in (*folder.glob(f"{_escaped(prefix)}*"), *folder.glob(f".{_escaped(prefix)}*{_SUFFIX}")):
         with suppress(OSError), open(leftover, "rb+") as stream:
             if lock(stream):
                 leftover.unlink()
