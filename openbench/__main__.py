@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         check_no_other_openbench()
         code = _dispatch(arguments)
-        sys.stdout.flush()  # a full disk behind `>` is told here, and not by the interpreter's last words
+        _flush(code)
     except OpenbenchError as error:
         code = _told(error)
     except KeyboardInterrupt as stop:
@@ -109,6 +109,16 @@ def script() -> int:
         code = _stopped(stop)
     interrupts.leave(code)
     return code
+
+
+def _flush(code: int) -> None:
+    """Have the output written now, so that a full disk behind `>` is told here and once, not by the interpreter."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        if code == OK:
+            raise
+        _discard_output()
 
 
 def _told(error: OpenbenchError) -> int:

@@ -15,7 +15,8 @@ _WORDS_OF_YAML = {"null", "true", "false", "yes", "no", "on", "off", "nan", "inf
 
 def quoted(text: str) -> str:
     """Return a value in Hydra's quotes, so that commas, braces and spaces in a path are only characters."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    # In Hydra's grammar backslashes are escaped only before a quote; elsewhere they stand for themselves.
+    return "'" + re.sub(r"(\\*)(\'|$)", lambda m: m[1] * 2 + m[2].replace("'", "\\'"), text) + "'"
 
 
 def word(value: Any) -> str:

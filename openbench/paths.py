@@ -34,7 +34,7 @@ def cache_dir() -> Path:
     """Return the folder of features, scores and checkpoints: `OPENBENCH_CACHE`, else `~/.cache/openbench`."""
     named = os.environ.get("OPENBENCH_CACHE")
     if named:
-        return Path(named).expanduser()
+        return utf8(Path(named).expanduser(), "OPENBENCH_CACHE")
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "openbench"
 
@@ -42,7 +42,25 @@ def cache_dir() -> Path:
 def results_dir() -> Path:
     """Return the folder of records and tables: `OPENBENCH_RESULTS`, else `./results`."""
     # Set but empty is unset, as for the other two: `Path("")` would be the working directory.
-    return Path(os.environ.get("OPENBENCH_RESULTS") or "results").expanduser()
+    return utf8(Path(os.environ.get("OPENBENCH_RESULTS") or "results").expanduser(), "OPENBENCH_RESULTS")
+
+
+def utf8(folder: Path, key: str) -> Path:
+    """Return a folder that is written to, unless its name is one that configs and records cannot hold.
+
+    Args:
+        folder: as it was named.
+        key: what named it, for the message.
+
+    Raises:
+        ConfigError: the name is not UTF-8.
+    """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(folder).decode(errors="backslashreplace")
+        raise ConfigError(f"{key} — found '{shown}', which is not UTF-8 — choose another folder") from error
+    return folder
 
 
 def _shipped(name: str) -> Path:

@@ -224,11 +224,17 @@ def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], Done]) -> 
 
 
 def _scratch(typed: Typed) -> Path:
-    """A folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean."""
+    """A folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean.
+
+    Raises:
+        ConfigError: a name that Hydra would not take as it is.
+    """
     cache = paths.cache_dir()
     for override in parse(typed.overrides):
         if override.key_or_group == "runtime.cache" and isinstance(override.value(), str):
             cache = Path(str(override.value())).expanduser()
+    if "${" in str(cache):
+        raise ConfigError(f"cache '{cache}' — Hydra reads '${{' in a sweep's folder as a reference — choose another")
     return cache.absolute() / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{os.getpid()}"
 
 

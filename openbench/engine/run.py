@@ -142,10 +142,9 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOut
         )
     records.check_writable()
     record, kept = compute(spec, runtime, say)
-    for name, scores in kept.items():
-        ScoreStore(runtime.scores).write(name, scores)
+    warnings = ScoreStore(runtime.scores).keep(kept)
     try:
-        return RunOutcome(record, records.write(record), status="written")
+        return RunOutcome(record, records.write(record), status="written", warnings=warnings)
     except RecordError:
         written_meanwhile = records.find(spec.run_id)
         if written_meanwhile is None or runtime.on_existing == "error":

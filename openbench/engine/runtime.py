@@ -54,8 +54,16 @@ class Runtime:
             found = getattr(self, name)
             if not isinstance(found, int) or isinstance(found, bool) or found < least:
                 raise ConfigError(f"runtime.{name} — found {found!r} — allowed: a whole number ≥ {least}")
-        object.__setattr__(self, "cache", Path(self.cache).expanduser() if self.cache else paths.cache_dir())
-        object.__setattr__(self, "results", Path(self.results).expanduser() if self.results else paths.results_dir())
+        object.__setattr__(
+            self,
+            "cache",
+            paths.utf8(Path(self.cache).expanduser(), "runtime.cache") if self.cache else paths.cache_dir(),
+        )
+        object.__setattr__(
+            self,
+            "results",
+            paths.utf8(Path(self.results).expanduser(), "runtime.results") if self.results else paths.results_dir(),
+        )
 
     @classmethod
     def from_config(cls, node: Mapping[str, Any]) -> "Runtime":

@@ -1,6 +1,6 @@
 """Per-sample scores on disk, so that a new metric needs no model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SplitScores
 from openbench.digest import array_sha256, digest
 from openbench.errors import CacheError
-from openbench.storage.whole import replacing
+from openbench.storage.whole import forbidden, replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +66,21 @@ class ScoreStore:
                 "runtime.cache=DIR or OPENBENCH_CACHE"
             ) from error
         return path
+
+    def keep(self, scores: Mapping[str, Sequence[SplitScores]]) -> tuple[str, ...]:
+        """Write scores by name; return a warning where the folder can only be read, as a shared cache may be.
+
+        Raises:
+            CacheError: as for `write`, but for that.
+        """
+        try:
+            for name, found in scores.items():
+                self.write(name, found)
+        except CacheError as error:
+            if not forbidden(error.__cause__):
+                raise
+            return (f"WARNING: {error}; the record is complete, but what is made from scores will lack this run",)
+        return ()
 
     def read(self, run_id: str) -> list[SplitScores]:
         """Return the scores of a run, split by split, in the order written.
