@@ -16,7 +16,9 @@ _FILES = {
 }
 _MEMORY = re.compile(
     r"not enough memory|allocate memory|out of memory|bad_alloc|can't start new thread|failed to map segment|"
-    r"Unable to allocate|Resource temporarily unavailable|malloc of size|realloc of size",
+    r"Unable to allocate|Resource temporarily unavailable|malloc of size|realloc of size|"
+    r"could not (create|execute) a (primitive|memory object)$|"  # oneDNN, in torch
+    r"error return without exception set",  # of Python, when there was none left for the exception
     re.IGNORECASE,
 )
 _ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
@@ -48,7 +50,7 @@ def _of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)):
         return True
     # torch's own class for CUDA is a RuntimeError too; the loader's of shared libraries is an ImportError.
-    return isinstance(error, RuntimeError | ImportError | OSError) and bool(_MEMORY.search(str(error)))
+    return isinstance(error, RuntimeError | ImportError | OSError | SystemError) and bool(_MEMORY.search(str(error)))
 
 
 def _first_line(error: BaseException) -> str:
