@@ -1,10 +1,11 @@
-"""Objects from plain config nodes: import `_target_`, check the keys against its signature, then call it."""
+"""Objects from plain config nodes: import `_target_`, check keys and values against its signature, then call it."""
 
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
+from openbench.annotations import check_kinds, hints_of
 from openbench.errors import ConfigError, did_you_mean
 
 TARGET = "_target_"
@@ -51,7 +52,8 @@ def build(node: Mapping[str, Any], where: str = "config", kind: type = object, *
             the target does not take them.
 
     Raises:
-        ConfigError: a target of another kind, a key that it does not take, or one that it needs and does not get.
+        ConfigError: a target of another kind, a key that it does not take, one that it needs and does not get, or a
+            value of another kind than the parameter's annotation names.
     """
     return _build(node, where, (kind,), extra)
 
@@ -66,14 +68,16 @@ def _build(node: Mapping[str, Any], where: str, kinds: tuple[type, ...], extra: 
             keys[name] = value
     check_keys(keys, parameters, where)
     nested = {k: _Place(f"{where}.{k}", target, k) for k in keys}
-    return target(**{k: _value(v, nested[k], extra) for k, v in keys.items()})
+    values = {k: _value(v, nested[k], extra) for k, v in keys.items()}
+    check_kinds(values, hints_of(target), where)
+    return target(**values)
 
 
 def _check_kind(target: Callable[..., Any], kinds: tuple[type, ...], where: str) -> None:
     """Raise ConfigError unless calling `target` makes one of `kinds`, as far as can be told without calling it."""
     if object in kinds:
         return
-    made = target if inspect.isclass(target) else _hints(target).get("return")
+    made = target if inspect.isclass(target) else hints_of(target).get("return")
     if not (inspect.isclass(made) and issubclass(made, kinds)):
         names = " or ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
         raise ConfigError(
@@ -102,21 +106,13 @@ class _Place:
         Raises:
             ConfigError: it names none.
         """
-        found = tuple(_classes(_hints(self._target).get(self._name)))
+        found = tuple(_classes(hints_of(self._target).get(self._name)))
         if not found:
             raise ConfigError(
                 f"{self.where}: found a node with `{TARGET}` — parameter '{self._name}' of {self._target.__qualname__} "
                 "is not annotated with a class of which one could be made — give a plain value, or annotate it"
             )
         return found
-
-
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of what is called; empty if they name what does not exist."""
-    try:
-        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
-    except (NameError, TypeError):
-        return {}
 
 
 def _classes(annotation: Any) -> Iterator[type]:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
+from openbench.annotations import check_seed
 from openbench.cli.augmented import augmented
 from openbench.cli.published import SCORER_OF_TRAINING, published_scorer
 from openbench.errors import ConfigError, did_you_mean
@@ -79,9 +80,7 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
         nodes[OUTLIERS] = {**plain(cfg, OUTLIERS), NAME: choices.get(f"dataset@{OUTLIERS}")}
     if nodes["method"].get(SCORER_OF_TRAINING):
         nodes["method"] = published_scorer(nodes["training"])
-    seed = nodes.get("seed")
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ConfigError(f"seed — found {seed!r} — allowed: a whole number ≥ 0")
+    check_seed(nodes.get("seed"), "seed")
     return nodes
 
 

@@ -3,8 +3,9 @@
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
+from openbench.annotations import check_kinds, hints_of
 from openbench.build import check_keys
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
@@ -16,13 +17,30 @@ from openbench.data.manifest import load_classes
 from openbench.data.missing import SetStatus, missing_sets
 from openbench.data.opening import Incomplete, Located, SetConfig, locate, missing_message, split_of, unread_split
 from openbench.data.openset import class_split
-from openbench.errors import ConfigError, DataError, check_choice, did_you_mean
+from openbench.errors import ConfigError, DataError, did_you_mean
 
 _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
 _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
 _GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
 _REQUIRED = ("name", "id", "preprocess", "declared")
 _OPTIONAL = ("incomplete", "disjoint", "known_overlap", "known_id_overlap", "table", "protocol", "draw", "openset")
+_Sets = Mapping[str, Mapping[str, Any]]
+_Names = Sequence[str | int]
+_KINDS: Mapping[str, Any] = {
+    "name": str,
+    "classes": str | _Names | Mapping[str, str | _Names] | None,
+    "id": _Sets | None,
+    "preprocess": Mapping[str, Any] | None,
+    "declared": Sequence[str] | None,
+    "incomplete": Incomplete,
+    **dict.fromkeys(_SINGLE, Mapping[str, Any] | None),
+    **dict.fromkeys(_GROUPS, _Sets | None),
+    "disjoint": Sequence[Sequence[str]] | None,
+    **dict.fromkeys(("known_overlap", "known_id_overlap"), Sequence[str] | None),
+    **dict.fromkeys(("table", "protocol", "group"), str | None),
+    "draw": int | None,
+    **dict.fromkeys(("openset", "collection"), Mapping[str, Any] | None),
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,7 @@ def build_benchmark(
         DataError: sets are missing or incomplete, all of them in one message, or one is unreadable.
         LeakageError: classes meet that must not.
     """
-    given, node = node, arranged(node)
+    given, node = node, _arranged(node)
     sets = list(set_nodes(node))
     own = _classes_by_member(node)
     classes = class_names(node)
@@ -134,6 +152,12 @@ def build_benchmark(
     )
 
 
+def _arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A benchmark node with the sets of its group, each value of the right kind."""
+    check_kinds(node, _KINDS, "benchmark")
+    return arranged(node)
+
+
 def _looked_for(entry: SetNode, reader: str | None) -> OpenSet:
     """A set and what was found of it; one that nothing reads is used only if all of it is there, or not at all."""
     config = SetConfig.from_node(entry.node, f"benchmark.{entry.path}")
@@ -148,11 +172,9 @@ def _complete(sets: Sequence[OpenSet], node: Mapping[str, Any], reader: str) -> 
     """Return the sets if those that are missing may be.
 
     Raises:
-        ConfigError: `incomplete` is neither `error` nor `allow`.
         DataError: sets are missing.
     """
     incomplete = node.get("incomplete", "error")
-    check_choice("benchmark.incomplete", incomplete, get_args(Incomplete))
     statuses = [found.status for found in sets]
     gaps = [status for status in statuses if status is not None]
     if incomplete == "allow":
@@ -168,7 +190,7 @@ def survey(node: Mapping[str, Any]) -> list[SetStatus]:
     Raises:
         ConfigError: an unknown or missing key.
     """
-    given, node = node, arranged(node)
+    given, node = node, _arranged(node)
     result = []
     for entry in set_nodes(node):
         where = f"benchmark.{entry.path}"
@@ -190,7 +212,7 @@ def set_nodes(node: Mapping[str, Any]) -> Iterator[SetNode]:
     Raises:
         ConfigError: an unknown or missing key.
     """
-    node = arranged(node)
+    node = _arranged(node)
     _check_keys(node)
     for part, role in _ID.items():
         joined = node["id"][part].get("joined")
@@ -215,7 +237,7 @@ def _set_node(path: str, role: Role, entry: Mapping[str, Any], node: Mapping[str
 
 def class_names(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the ID classes of a benchmark node in label order."""
-    node = arranged(node)
+    node = _arranged(node)
     if node.get("openset"):
         return class_split(node["openset"]).known
     if isinstance(node["classes"], Mapping):
@@ -256,6 +278,7 @@ def build_preprocess(node: Mapping[str, Any], where: str = "benchmark.preprocess
         ConfigError: a key that it does not have, or a missing one.
     """
     check_keys(node, inspect.signature(Preprocess).parameters, where)
+    check_kinds(node, hints_of(Preprocess), where)
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in node.items()}
     return Preprocess(**values)
 

@@ -51,6 +51,9 @@ CORRUPTIONS: dict[str, Corruption] = {
     f.__name__: f for f in (gaussian_noise, gaussian_blur, contrast, brightness, shift)
 }
 
+# Nothing is left of an image long before; a filter as wide as that still fits into memory.
+_STRONGEST = 1000
+
 
 def corrupt(image: Image, kind: str, amount: float, rng: np.random.Generator) -> Image:
     """Return the corrupted image, uint8, values clipped to [0, 255] and rounded.
@@ -77,7 +80,7 @@ class Corrupted(Source):
         deviation: how these images differ from the set as published.
 
     Raises:
-        ConfigError: no such corruption.
+        ConfigError: no such corruption, or no such strength.
     """
 
     of: Source
@@ -87,11 +90,16 @@ class Corrupted(Source):
     deviation: str = ""
 
     def __post_init__(self) -> None:
-        """Check the kind before anything is read."""
+        """Check kind and strength before anything is read."""
         if self.kind not in CORRUPTIONS:
             raise ConfigError(
                 f"corruption '{self.kind}' does not exist{did_you_mean(self.kind, CORRUPTIONS)} — "
                 f"allowed: {', '.join(CORRUPTIONS)}"
+            )
+        least = -_STRONGEST if self.kind == "brightness" else 0
+        if not least <= self.amount <= _STRONGEST:
+            raise ConfigError(
+                f"corruption '{self.kind}': amount — found {self.amount} — allowed: {least} to {_STRONGEST}"
             )
 
     def places(self, roots: Sequence[Path]) -> list[Path]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench import paths
+from openbench.annotations import check_kind, check_kinds, hints_of
 from openbench.build import build
 from openbench.core.benchmark import Split
 from openbench.core.request import Role
@@ -50,7 +51,7 @@ class SetConfig:
     name: str
     manifest: str
     sources: Mapping[str, Source]
-    size: Sequence[int] | None = None
+    size: tuple[int, int] | None = None
     min_side: int | None = None
     limit: int | None = None
     seed: int = 0
@@ -75,12 +76,15 @@ class SetConfig:
                     f"{where}: `{key}` is missing — a set needs a dataset config and a manifest: add "
                     f"`/dataset@{where}: NAME` to the defaults and `manifest:` below; to remove a set use `~{where}`"
                 )
+        check_kind(node["sources"], Mapping[str, Mapping[str, Any]], f"{where}.sources")
         sources = {name: build(source, f"{where}.sources.{name}", Source) for name, source in node["sources"].items()}
-        limit = node.get("limit")
-        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-            raise ConfigError(f"{where}.limit — found {limit!r} — allowed: a whole number ≥ 1, or null for all images")
-        check_choice(f"{where}.digest_of", node.get("digest_of", "images"), get_args(DigestOf))
-        return cls(**{**node, "sources": sources})
+        check_kinds({**node, "sources": sources}, hints_of(cls), where)
+        found = cls(**{**node, "sources": sources})
+        for name, least in (("limit", 1), ("min_side", 1)):
+            value = getattr(found, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{where}.{name} — found {value} — allowed: a whole number ≥ {least}")
+        return found
 
     def listing(self) -> Manifest | FolderRule:
         """The manifest or rule of the set, of the classes kept.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from openbench.annotations import check_kinds, hints_of
 from openbench.data.manifest import load_classes
 from openbench.errors import ConfigError, did_you_mean
 
@@ -61,6 +62,7 @@ def class_split(node: Mapping[str, Any]) -> ClassSplit:
             )
     if not {"of", "known"} <= set(node):
         raise ConfigError(f"benchmark.openset: found {sorted(node)} — `of` (a class list) and `known` are needed")
+    check_kinds(node, hints_of(_Drawing), "benchmark.openset")
     drawing = _Drawing(**node)
     names: Sequence[str] = load_classes(drawing.of)
     if not 2 <= drawing.known < len(names):

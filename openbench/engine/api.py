@@ -1,11 +1,12 @@
 """The four jobs as functions of plain configs: what the command line calls, and what a notebook can call."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from openbench.annotations import check_kind, hints_of
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.backbones.ensemble import Ensemble
@@ -163,9 +164,28 @@ def build_method(node: Config) -> tuple[Method, dict[str, list[Any]]]:
     """Return the unfitted method of a node and its search space, both checked before anything is loaded."""
     name = name_of(node)
     method: Method = build(node, f"method '{name}'", Method)
-    space = dict(node.get("_space_") or {})
-    grid(space, list(method.params()), f"method '{name}'")
-    return method, space
+    space = node.get("_space_") or {}
+    check_kind(space, Mapping[str, Sequence[Any]], f"method '{name}'._space_")
+    settings = grid(space, list(method.params()), f"method '{name}'")
+    kinds = hints_of(type(method))
+    for parameter, values in space.items():
+        for value in values:
+            check_kind(value, kinds.get(parameter, Any), f"method '{name}'._space_.{parameter}")
+    reasons = [reason for params in settings if (reason := _refused(method, params))]
+    if len(reasons) == len(settings):
+        raise MethodError(
+            f"method '{name}': each of the {len(settings)} settings in `_space_` is refused — {reasons[0]}"
+        )
+    return method, dict(space)
+
+
+def _refused(method: Method, params: Config) -> str:
+    """Why a method takes no such hyper-parameters; empty if it takes them."""
+    try:
+        with_params(method, params)
+    except MethodError as error:
+        return str(error)
+    return ""
 
 
 def train_reader(method: Method, space: Config, name: str) -> str:

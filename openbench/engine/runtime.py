@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from openbench import paths
+from openbench.annotations import check_kind, check_kinds, fits, hints_of
 from openbench.errors import ConfigError, did_you_mean
 
 OnExisting = Literal["skip", "verify", "error"]
@@ -45,14 +46,11 @@ class Runtime:
 
     def __post_init__(self) -> None:
         """Check ranges and choices; resolve the folders."""
-        for name, allowed in (("on_existing", get_args(OnExisting)), ("train", get_args(TrainPolicy))):
-            found = getattr(self, name)
-            if found not in allowed:
-                hint = did_you_mean(str(found), allowed)
-                raise ConfigError(f"runtime.{name} — found {found!r}{hint} — allowed: {', '.join(allowed)}")
+        for name, choices in (("on_existing", OnExisting), ("train", TrainPolicy)):
+            check_kind(getattr(self, name), choices, f"runtime.{name}")
         for name, least in (("batch_size", 1), ("score_batch", 1), ("workers", 0)):
             found = getattr(self, name)
-            if not isinstance(found, int) or isinstance(found, bool) or found < least:
+            if not fits(found, int) or found < least:
                 raise ConfigError(f"runtime.{name} — found {found!r} — allowed: a whole number ≥ {least}")
         object.__setattr__(
             self,
@@ -74,6 +72,7 @@ class Runtime:
                 raise ConfigError(
                     f"runtime has no key '{key}'{did_you_mean(key, allowed)} — allowed: {', '.join(allowed)}"
                 )
+        check_kinds(node, hints_of(cls), "runtime")
         return cls(**node)
 
     @property

@@ -87,8 +87,8 @@ class MetricOptions:
         _check_names("autc_scaling", (self.autc_scaling,), SCALINGS)
         for name in ("autc_weight", "tpr", "precision", "recall", "prior"):
             check_rate(getattr(self, name), f"metrics.{name}")
-        if not isinstance(self.fpr, float | int) and "" in self._fprs():
-            raise MetricError("metrics.fpr has a rate for a set without a name — give one by set, or one for all")
+        if not isinstance(self.fpr, float | int) and ("" in self._fprs() or not self.fpr):
+            raise MetricError("metrics.fpr has a rate for a set without a name, or no rate — give one by set, or one")
         for name, rate in self._fprs().items():
             check_rate(rate, f"metrics.fpr{name and f'.{name}'}")
         for name in ("delta", "fdr", "confidence"):

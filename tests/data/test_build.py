@@ -238,7 +238,7 @@ def test_a_survey_reports_a_damaged_container_instead_of_stopping(node, root):
         ({"id": {"train": {}, "val": {}}}, "missing id.train, id.val, id.test — .* need not be on disk for a method"),
         ({"disjoint": [["ood_val", "naer"]]}, "no role 'naer'; did you mean 'near'"),
         ({"disjoint": [["ood_val"]]}, "pairs of roles"),
-        ({"incomplete": "alow"}, "found 'alow' — allowed: error, allow"),
+        ({"incomplete": "alow"}, r"found 'alow'; did you mean 'allow'\? — allowed: error, allow"),
     ],
 )
 def test_a_wrong_benchmark_node_is_refused_by_key(node, change, message):

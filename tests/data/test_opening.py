@@ -203,7 +203,7 @@ def test_a_corrupt_image_past_the_fingerprint_is_named_when_it_is_read(root, man
         ({"manifest": None}, "`manifest` is missing"),
         ({"sources": {}}, "`sources` is missing"),
         ({"limit": 0}, "limit — found 0"),
-        ({"limit": True}, "limit — found True"),
+        ({"limit": True}, "limit — found true"),
         ({"sources": {"a": {"_target_": "openbench.data.sources.ImageFolder", "att": ["."]}}}, "no key 'att'"),
     ],
 )

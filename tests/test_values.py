@@ -1,0 +1,288 @@
+"""Values of every kind under every key of every config group: the right kind is taken, any other is a plain error.
+
+A sample of them by default; all of them, in some minutes, with OPENBENCH_TEST_VALUES=all.
+"""
+
+import copy
+import math
+import os
+import random
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from openbench.backbones.base import Backbone
+from openbench.build import build
+from openbench.cli.config import compose, options, plain
+from openbench.core.preprocess import Preprocess
+from openbench.data.build import build_benchmark
+from openbench.data.opening import SetConfig
+from openbench.engine.api import build_method
+from openbench.engine.runtime import Runtime
+from openbench.engine.tune import Tuning
+from openbench.errors import OpenbenchError
+from openbench.metrics.suite import MetricOptions
+from openbench.training.ensure import build_training
+
+ALL = os.environ.get("OPENBENCH_TEST_VALUES") == "all"
+GROUPS = ("method", "training", "augment", "backbone", "dataset", "benchmark", "metrics", "tune", "runtime")
+HUGE = 10**30
+VALUES = (None, True, -1, 0, 1.5, 1e300, math.nan, math.inf, -math.inf, "text", "", "a\0b", [], {}, [1], [None], HUGE)
+FILES = 10  # of each group, among which values are drawn
+SAMPLED = {"method": 800, "training": 600, "augment": 300, "dataset": 500, "benchmark": 15}
+
+# What yaml's value does not say: other kinds that a key takes, and the kinds of those that are null there.
+ALSO: dict[str, tuple[type, ...]] = {
+    "fpr": (dict, float, type(None)),
+    "max_train": (int, type(None)),
+    "known": (str,),
+    "path": (str,),
+    "dim": (int,),
+    "components": (int,),
+    "groups": (list,),
+    "severity": (int,),
+    "templates": (list,),
+    "classes": (list,),
+    "fdr": (type(None),),
+    "preprocess": (type(None), dict),
+    "num_classes": (int, type(None)),
+    "weights": (list, str, type(None)),
+    "limit": (int, type(None)),
+    "crop": (int, type(None)),
+    "resize": (int, list, type(None)),
+    "clip": (float, type(None)),
+    "layers": (list, type(None)),
+    "columns": (int, type(None)),
+    "benchmark_classes": (list, type(None)),
+    "size": (list, type(None)),
+    "min_side": (int, type(None)),
+    "cache": (str, type(None)),
+    "results": (str, type(None)),
+    "sha256": (str, type(None)),
+    "checkpoint": (str, type(None)),
+    "pretrained": (str, bool, type(None)),
+    "manifest": (str, type(None)),
+    "options": (dict, type(None)),
+    "folder": (dict, type(None)),
+    "then": (dict, type(None)),
+    "keep": (str, list, type(None)),
+    # Absent is as good as null.
+    **dict.fromkeys(("csid", "near", "far", "ood_val", "ood_train"), (dict, type(None))),
+    **dict.fromkeys(("disjoint", "known_overlap", "known_id_overlap"), (list, type(None))),
+    "draw": (int, type(None)),
+    "table": (str, type(None)),
+    "protocol": (str, type(None)),
+    "openset": (dict, type(None)),
+}
+
+# What the yaml shows as a whole number although any number is meant.
+FLOATS = {
+    "alpha",
+    "ccr_fprs",
+    "coverage",
+    "epsilon",
+    "energy_in",
+    "energy_out",
+    "factor",
+    "gamma",
+    "high",
+    "k1",
+    "k2",
+    "low",
+    "mu",
+    "percentile",
+    "percentiles",
+    "power",
+    "temperature",
+    "weight",
+}
+
+
+def fits(value: Any, shown: Any, key: str) -> bool:
+    """Whether a value is of the kind of the one in the yaml, or of another that its key takes."""
+    key, kinds = key.removesuffix("[]"), ALSO.get(key, ()) + (() if shown is None else (type(shown),))
+    if isinstance(value, bool) or value is None:
+        return type(value) in kinds
+    if key == "seed":
+        return type(value) is int and 0 <= value < 2**32
+    if isinstance(value, int):
+        return (int in kinds and abs(value) < 2**63) or float in kinds or (int in kinds and key in FLOATS)
+    if isinstance(value, float):
+        return (float in kinds or (int in kinds and key in FLOATS)) and math.isfinite(value)
+    if isinstance(value, str):
+        return str in kinds and "\0" not in value
+    return type(value) in kinds
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value of a node, lists and mappings among them."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        if key != "_target_":
+            yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+def replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:
+    node = copy.deepcopy(node)
+    inner = node
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return node
+
+
+def at(node: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        node = node[key]
+    return node
+
+
+def key_of(path: tuple[Any, ...]) -> str:
+    """The name that a value has: its own key, or that of the list it is in."""
+    return str(next(key for key in reversed(path) if isinstance(key, str)))
+
+
+@cache
+def composed(group: str, name: str) -> Any:
+    """The node of a group's file as a user's command would make it."""
+    if group == "benchmark":
+        return plain(compose("run", [f"+benchmark={name}"]), group)
+    if group == "augment":
+        return plain(compose("run", [f"+augment={name}"]), "training")
+    if group == "dataset":
+        # What a data set's file takes from its benchmark, for those that do.
+        known = ["+benchmark.table=1_ALOI", "+benchmark.protocol=adbench", "+benchmark.draw=1"]
+        cfg = compose("run", ["+benchmark=digits", f"+dataset@benchmark.far.it={name}", *known])
+        node = plain(cfg, "benchmark")["far"]["it"]
+        own = {"sources": {"own": {**node["sources"]["own"], "path": "images"}}} if "own" in node["sources"] else {}
+        return {**node, **own, "manifest": node["manifest"] or "digits/eight"}
+    return plain(compose("run", ["+benchmark=digits", f"{group}={name}"]), group)
+
+
+def made(group: str, name: str, node: Any) -> None:
+    """Make what a node describes, as far as that goes without a run."""
+    if group == "method":
+        build_method({**node, "_name_": name})
+    elif group in ("training", "augment"):
+        build_training(node)
+    elif group == "backbone":
+        build(node, f"backbone '{name}'", Backbone, **BESIDE)
+    elif group == "dataset":
+        SetConfig.from_node(node, "benchmark.far.it").listing()
+    elif group == "benchmark":
+        build_benchmark(node)
+    elif group == "metrics":
+        build(node, "metrics", MetricOptions)
+    elif group == "tune":
+        build(node, "tune", Tuning)
+    else:
+        Runtime.from_config(node)
+
+
+BESIDE = {
+    "num_classes": 10,
+    "preprocess": Preprocess(32, 32),
+    "classes": tuple("abcdefghij"),
+    "benchmark_classes": tuple("abcdefghij"),
+    "columns": None,
+}
+
+
+def names_of(group: str) -> list[str]:
+    # Other benchmarks differ in their sets only, which are among the data sets; launchers add no key of ours.
+    names = {"benchmark": ["digits"], "runtime": ["local"]}.get(group) or options(group)
+    return names if ALL else random.sample(names, min(len(names), FILES))
+
+
+def every(group: str) -> list[tuple[str, Any, tuple[Any, ...], Any]]:
+    """Name of the file, its node, the path in it and the value to put there: all of a group."""
+    found = []
+    for name in names_of(group):
+        node = composed(group, name)
+        found += [(name, node, path, value) for path in places(node) for value in VALUES if key_of(path)[0] != "_"]
+        space = node.get("_space_") or {} if group == "method" else {}
+        found += [(name, node, ("_space_", key, 0), value) for key in space for value in VALUES]
+    return found
+
+
+def faults(group: str, cases: list[tuple[str, Any, tuple[Any, ...], Any]]) -> list[str]:
+    """What was taken of the wrong kind, or ended in an exception that is not ours."""
+    found = []
+    for name, node, path, value in cases:
+        what = f"{group}={name} {'.'.join(map(str, path))}={str(value)[:20]!r}"
+        key = key_of(path) if path[0] == "_space_" or not isinstance(path[-1], int) else f"{key_of(path)}[]"
+        try:
+            made(group, name, replaced(node, path, value))
+        except OpenbenchError:
+            continue
+        except Exception as error:
+            found.append(f"{what}: {type(error).__name__}: {str(error)[:80]}")
+        else:
+            if not fits(value, at(node, path), key):
+                found.append(f"{what}: taken")
+    return found
+
+
+@pytest.mark.parametrize("group", [g for g in GROUPS if ALL or g != "backbone"])
+def test_values_of_the_wrong_kind_are_errors_and_nothing_else(group):
+    cases = every(group)
+    if not ALL and group in SAMPLED:
+        cases = random.sample(cases, SAMPLED[group])
+    assert faults(group, cases) == []
+
+
+@pytest.mark.parametrize("group", ["method", "training", "metrics", "tune", "runtime", "dataset"])
+def test_values_of_the_files_themselves_are_taken(group):
+    for name in names_of(group):
+        made(group, name, composed(group, name))
+
+
+def test_a_value_is_kept_as_it_was_written():
+    method, _ = build_method({"_target_": "openbench.methods.react.ReAct", "percentile": 90})
+    assert type(method.params()["percentile"]) is int
+
+
+@pytest.mark.parametrize(
+    ("group", "node", "message"),
+    [
+        (
+            "method",
+            {"_target_": "openbench.methods.knn.KNN", "k": None},
+            "method 'knn'.k — found null — allowed: a whole number (of 64 bits at most)",
+        ),
+        (
+            "method",
+            {"_target_": "openbench.methods.knn.KNN", "index": "exakt"},
+            "method 'knn'.index — found 'exakt'; did you mean 'exact'? — allowed: exact, faiss_flat, ivf, hnsw",
+        ),
+        (
+            "method",
+            {"_target_": "openbench.methods.knn.KNN", "_space_": {"k": [5, "ten"]}},
+            "method 'knn'._space_.k — found 'ten' — allowed: a whole number (of 64 bits at most)",
+        ),
+        (
+            "method",
+            {"_target_": "openbench.methods.vim.ViM", "dim": 1.5},
+            "method 'vim'.dim — found 1.5 — allowed: a whole number (of 64 bits at most), or auto",
+        ),
+        (
+            "metrics",
+            {"_target_": "openbench.metrics.suite.MetricOptions", "seed": -1},
+            "metrics.seed — found -1 — allowed: a whole number from 0 to 4294967295",
+        ),
+        ("runtime", {"progress": 7}, "runtime.progress — found 7 — allowed: true or false"),
+        ("runtime", {"cache": "a\0b"}, "runtime.cache — found 'a\\x00b' — allowed: a path, or null"),
+    ],
+)
+def test_the_message_says_what_was_found_and_what_is_allowed(group, node, message):
+    with pytest.raises(OpenbenchError) as caught:
+        made(group, "knn" if "knn" in str(node) else "vim", node)
+    assert str(caught.value) == message
+
+
+def test_a_space_of_which_every_setting_is_refused_is_an_error_before_anything_is_computed():
+    with pytest.raises(OpenbenchError, match=r"method 'knn': each of the 2 settings in `_space_` is refused — .*k out"):
+        build_method({"_target_": "openbench.methods.knn.KNN", "_name_": "knn", "_space_": {"k": [0, -1]}})
