@@ -2,19 +2,25 @@
 
 import hashlib
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.data.manifest import UNNAMED, Manifest, load_classes
+from openbench.annotations import check_kinds
+from openbench.data.manifest import UNNAMED, Manifest, check_key, check_pattern, load_classes
 from openbench.errors import DataError, did_you_mean
 
 _NEEDED = ("key", "folders", "classes")
 _OPTIONAL = ("suffix", "count", "per_class", "derived", "parts")
 _WHOLE = (0, 100)
+_KINDS: Mapping[str, Any] = {
+    **dict.fromkeys(("key", "folders", "classes", "suffix", "derived"), str),
+    **dict.fromkeys(("count", "per_class"), int),
+    "parts": Mapping[str, tuple[int, int]],
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,13 @@ class FolderRule:
         """Check that the parts fit together."""
         if not self.key.endswith("/{name}") or "{folder}" not in self.key:
             raise DataError(f"rule '{self.name}': key {self.key!r} — `…/{{folder}}/{{name}}` expected")
+        check_pattern(self.key, ("folder", "name"), f"rule '{self.name}'")
+        for folder in self.folders:
+            check_key(folder, f"rule '{self.name}'")
+        check_key(self.key, f"rule '{self.name}'")
+        for name, found in (("count", self.count), ("per_class", self.per_class)):
+            if found is not None and found < 1:
+                raise DataError(f"rule '{self.name}': {name} — found {found} — allowed: a whole number ≥ 1")
         if len(self.folders) != len(self.classes) or len(set(self.folders)) != len(self.folders):
             raise DataError(
                 f"rule '{self.name}': {len(self.folders)} folders, {len(set(self.folders))} of them different, "
@@ -161,7 +174,7 @@ def load_rule(name: str) -> FolderRule:
     path = rule_path(name)
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"rule '{name}' cannot be read — {error} — looked for {path}") from error
     allowed = (*_NEEDED, *_OPTIONAL)
     for key in values:
@@ -170,6 +183,7 @@ def load_rule(name: str) -> FolderRule:
     missing = [key for key in _NEEDED if key not in values]
     if missing:
         raise DataError(f"rule '{name}': missing {', '.join(missing)} — every rule has them")
+    check_kinds(values, _KINDS, f"rule '{name}'")
     lists = {key: load_classes(values[key]) for key in ("folders", "classes")}
     return FolderRule(name=name, span=_span(name, path, values.pop("parts", {})), **{**values, **lists})
 

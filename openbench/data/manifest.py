@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from string import Formatter
 
 from openbench import paths
 from openbench.data.own_listing import own_path, read_rows
@@ -33,8 +34,14 @@ from openbench.errors import DataError, did_you_mean
 
 UNNAMED = "-"
 _WIDTH = 116
-_SEQUENCE = re.compile(r"labels (\d+)(?: (\S+))?")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_DIGITS = "0123456789"
+_SEQUENCE = re.compile(r"labels ([0-9]{1,12})(?: (\S+))?")
+_RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
+# ImageNet-21K has 14 million; larger sets are given by a rule.
+_MOST = 20_000_000
+_INDEX_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
+# Outside the folder in which images are looked for, or no path at all.
+_OUTSIDE = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|^[A-Za-z]:|\\|[\x00-\x1f\x7f]|^$|//|/$")
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ def _written(name: str) -> Manifest:
             "write the name of a file in data_manifests without `.txt`, or the path of your own: a .txt manifest, a "
             ".csv, an .npz, or a folder of images"
         )
-    return parse(path.read_text(encoding="utf-8"), name)
+    return parse(_text(path, f"manifest '{name}'"), name)
 
 
 def load_classes(name: str) -> tuple[str, ...]:
@@ -129,8 +136,46 @@ def load_classes(name: str) -> tuple[str, ...]:
     path = paths.manifest_dir() / f"{name}.txt"
     if not path.is_file():
         raise DataError(f"class list '{name}' not found — looked for {path} — one class name a line, in label order")
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    lines = (line.strip() for line in _text(path, f"class list '{name}'").splitlines())
     return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{what}: '{path}' cannot be read — {error} — text in UTF-8 expected") from error
+
+
+def check_pattern(pattern: str, allowed: Iterable[str], where: str) -> None:
+    """Check that a pattern of keys has only places that are filled in, and a number's format only digits.
+
+    Raises:
+        DataError: another place, or a format that is not a width such as `04d`.
+    """
+    try:
+        places = [(name, form or "", how) for _, name, form, how in Formatter().parse(pattern) if name is not None]
+    except ValueError as error:
+        raise DataError(f"{where}: the key pattern {pattern!r} — {error} — write e.g. a/{{class}}/{{name}}") from error
+    for name, form, how in places:
+        if name not in allowed or how or (form and (name != "index" or not _INDEX_FORMAT.fullmatch(form))):
+            raise DataError(
+                f"{where}: the key pattern {pattern!r} has the place {name + (form and ':' + form)!r} — allowed: "
+                f"{', '.join(allowed)}; a number with a width of at most two digits, such as {{index:04d}}"
+            )
+
+
+def check_key(key: str, where: str) -> None:
+    """Check that a key is a path below the folder in which images are looked for.
+
+    Raises:
+        DataError: it is absolute, has `..`, a backslash or a control character, or an empty part.
+    """
+    if _OUTSIDE.search(key):
+        raise DataError(
+            f"{where}: the key {key!r} leaves the data folder or is not a plain path — a relative path with slashes, "
+            "without `..` or control characters expected"
+        )
 
 
 def parse(text: str, name: str) -> Manifest:
@@ -142,9 +187,13 @@ def parse(text: str, name: str) -> Manifest:
     keys: list[str] = []
     classes: list[str] = []
     for entry in _entries(text, name):
+        where = f"manifest '{name}' line {entry.line}"
         for class_name, key in _expand(entry, name):
+            check_key(key, where)
             keys.append(key)
             classes.append(class_name)
+            if len(keys) > _MOST:
+                raise DataError(f"{where}: more than {_MOST:,} images — write larger sets as a rule, NAME.toml")
     if len(set(keys)) != len(keys):
         twice = Counter(keys).most_common(1)[0][0]
         raise DataError(f"manifest '{name}': '{twice}' is listed more than once — list each image once")
@@ -220,14 +269,22 @@ def _entries(text: str, name: str) -> Iterator[Entry]:
 def _expand(entry: Entry, name: str) -> Iterator[tuple[str, str]]:
     sequence = _SEQUENCE.fullmatch(entry.head)
     if sequence is not None:
+        check_pattern(entry.pattern, ("class", "index", "label"), f"manifest '{name}' line {entry.line}")
         names = load_classes(sequence[2]) if sequence[2] else ()
         for index, label in enumerate(entry.body, int(sequence[1])):
+            if names and not (label in _DIGITS and int(label) < len(names)):
+                raise DataError(
+                    f"manifest '{name}' line {entry.line}: label {label!r} — digits below {len(names)} expected, which "
+                    f"count the lines of '{sequence[2]}'"
+                )
             class_name = names[int(label)] if names else label
             yield class_name, entry.pattern.format(index=index, label=label, **{"class": class_name})
     elif "{name}" in entry.pattern:
+        check_pattern(entry.pattern, ("class", "name"), f"manifest '{name}' line {entry.line}")
         for item in entry.body.split():
             yield entry.head, entry.pattern.format(name=item, **{"class": entry.head})
     else:
+        check_pattern(entry.pattern, ("class", "index"), f"manifest '{name}' line {entry.line}")
         for token in entry.body.split():
             for index in _range(token, entry, name):
                 yield entry.head, entry.pattern.format(index=index, **{"class": entry.head})
@@ -240,5 +297,10 @@ def _range(token: str, entry: Entry, name: str) -> range:
         raise DataError(
             f"manifest '{name}' line {entry.line} ({entry.head}): found {token!r} — a number, or an ascending range "
             "such as 3-7, expected"
+        )
+    if last - first >= _MOST:
+        raise DataError(
+            f"manifest '{name}' line {entry.line} ({entry.head}): {token!r} are {last - first + 1:,} images — allowed: "
+            f"{_MOST:,} — write larger sets as a rule, NAME.toml"
         )
     return range(first, last + 1)

@@ -1,8 +1,6 @@
 """A user's own images in an `.npz` file, or in an Arrow folder as Hugging Face's `save_to_disk` writes it."""
 
-import io
 import json
-import zipfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from openbench.core.benchmark import Image
 from openbench.data.items import UNREADABLE, decode, pixels_of
+from openbench.data.npz_file import read_npz
 from openbench.digest import bytes_sha256
 from openbench.errors import DataError
 
@@ -48,14 +47,9 @@ def npz(path: Path) -> Npz:
 
 @lru_cache(maxsize=8)
 def _npz(path: Path, state: tuple[int, ...]) -> Npz:
-    try:
-        whole = path.read_bytes()
-        with np.load(io.BytesIO(whole), allow_pickle=False) as pack:
-            held = {name: pack[name] for name in pack.files if name in (*_IMAGES, *_LABELS, *_NAMES)}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"'{path}' cannot be read — {error} — write it with numpy.savez(path, images=..., labels=...)"
-        ) from error
+    whole = path.read_bytes()
+    way = "write it with numpy.savez(path, images=..., labels=...)"
+    held = read_npz(path, (*_IMAGES, *_LABELS, *_NAMES), way, whole)
     contents = np.frombuffer(bytes.fromhex(bytes_sha256(whole)), dtype=np.uint8)[None]
     pixels = next((held[name] for name in _IMAGES if name in held), None)
     if pixels is None:
@@ -74,6 +68,8 @@ def _as_images(pixels: NDArray[Any], path: Path) -> NDArray[np.uint8]:
             f"'{path}': images are {pixels.dtype} {pixels.shape} — uint8 (n, h, w) or (n, h, w, 3) expected; for "
             "values in [0, 1] save (255 * x).round().astype('uint8'), and reshape rows to images"
         )
+    if 0 in pixels.shape[1:]:
+        raise DataError(f"'{path}': images of shape {pixels.shape[1:]} — at least one pixel expected")
     if pixels.ndim == 3:
         return pixels
     if pixels.shape[3] not in (1, 3) and pixels.shape[1] in (1, 3):
@@ -89,6 +85,8 @@ def _named(labels: NDArray[Any], names: NDArray[Any] | None, count: int, path: P
     flat = labels.reshape(-1)
     if flat.dtype.kind not in "iuU":
         raise DataError(f"'{path}': labels are {flat.dtype} — whole numbers or text expected")
+    if names is not None and (names.ndim != 1 or names.dtype.kind not in "iuUS"):
+        raise DataError(f"'{path}': class names are {names.dtype} {names.shape} — text (c,) expected")
     if names is None or flat.dtype.kind == "U":
         return [str(value) for value in flat.tolist()]
     if len(flat) and (flat.min() < 0 or flat.max() >= len(names)):

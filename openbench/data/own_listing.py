@@ -97,10 +97,21 @@ def _check_text(key: str, folder: Path) -> None:
         raise DataError(
             f"'{folder}': the file name {os.fsencode(key)!r} is not UTF-8 — lists of images hold UTF-8 text — rename it"
         ) from error
+    if not key.isprintable():
+        raise DataError(f"'{folder}': the name {key!r} has control characters — rename it")
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
-    with open(path, encoding="utf-8-sig", newline="") as stream:
+    try:
+        yield from _lines_of_csv(path)
+    except (OSError, csv.Error) as error:
+        raise DataError(
+            f"'{path}' cannot be read — {error} — text in UTF-8 with the columns path and label expected"
+        ) from error
+
+
+def _lines_of_csv(path: Path) -> Iterator[Row]:
+    with open(path, encoding="utf-8-sig", newline="", errors="surrogateescape") as stream:
         reader = csv.DictReader(stream)
         columns = [name.strip() for name in reader.fieldnames or ()]
         if "path" not in columns:
@@ -122,6 +133,8 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                 raise DataError(
                     f"'{path}' line {line}: path {key!r}, label {label!r} — both are needed; `-` = no class"
                 )
+            _check_text(key, path)
+            _check_text(label, path)
             if key in seen:
                 raise DataError(f"'{path}' line {line}: '{key}' is on line {seen[key]} already — list each image once")
             seen[key] = line

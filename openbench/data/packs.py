@@ -1,8 +1,9 @@
 """Sources that hold a set in a few files: CIFAR pickles, MNIST-style idx files, `.npz` packs, SVHN's `.mat`."""
 
 import gzip
+import math
 import re
-import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,32 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.io.matlab import MatReadError
 
+from openbench.data.npz_file import read_npz
 from openbench.data.safe_pickle import load_pickle, pixel_rows
 from openbench.data.sources import Found, Source, rows_found
 from openbench.errors import DataError
 
 # Splits of one run share a container (ID validation and ID test, for one): it is read once.
 _KEPT = 8
+# The largest of the kind, EMNIST, has 0.6 GB.
+_LARGEST_IDX = 2**32
+# SciPy reads what a damaged file says, wherever that leads.
+_UNREADABLE_MAT = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    EOFError,
+    NotImplementedError,
+    MemoryError,
+    OverflowError,
+    zlib.error,
+    MatReadError,
+)
 
 
 @dataclass(frozen=True)
@@ -60,8 +80,10 @@ class CifarPickles(Source):
             return None
         pixels, labels = _cifar(tuple(place / name for name in files), self.label_key)
         names = load_pickle(place / self.meta).get(self.names_key)
-        if not isinstance(names, list):
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise DataError(f"pickle '{place / self.meta}': no list of class names `{self.names_key}`")
+        if len(labels) and labels.max() >= len(names):
+            raise DataError(f"'{place}': labels to {labels.max()} — `{self.meta}` names {len(names)} classes")
         row_of: dict[tuple[str, int], int] = {}
         seen: dict[int, int] = defaultdict(int)
         for row, label in enumerate(labels.tolist()):
@@ -124,7 +146,7 @@ class IdxFiles(Source):
         labels = prefix and _idx_file(place, f"{prefix}-labels-idx1-ubyte")
         if not images or not labels:
             return None
-        pixels, digits = _idx(images), _idx(labels)
+        pixels, digits = _idx(images, 3), _idx(labels, 1)
         if len(pixels) != len(digits):
             raise DataError(f"'{images}' has {len(pixels)} images, '{labels}' {len(digits)} labels — get both again")
         return pixels, digits
@@ -208,6 +230,8 @@ def _cifar(files: tuple[Path, ...], label_key: str) -> tuple[NDArray[np.uint8], 
         if not isinstance(found, list) or len(found) != len(rows):
             raise DataError(f"pickle '{path}': {len(rows)} images need as many `{label_key}` — get the file again")
         pixels.append(rows)
+        if any(type(label) is not int or label < 0 for label in found):
+            raise DataError(f"pickle '{path}': `{label_key}` holds more than whole numbers ≥ 0 — get the file again")
         labels.append(np.asarray(found, dtype=np.int64))
     joined = pixels[0] if len(pixels) == 1 else np.concatenate(pixels)
     # A view: the bytes stay planar, as they are in the file.
@@ -219,28 +243,32 @@ def _idx_file(folder: Path, name: str) -> Path | None:
 
 
 @lru_cache(maxsize=_KEPT)
-def _idx(path: Path) -> NDArray[np.uint8]:
+def _idx(path: Path, axes_expected: int) -> NDArray[np.uint8]:
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+            raw = stream.read(_LARGEST_IDX + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be unpacked — {error} — get the file again") from error
+    if len(raw) > _LARGEST_IDX:
+        raise DataError(f"'{path}' unpacks to more than {_LARGEST_IDX:,} bytes — get the file again")
     # Two zero bytes, the type (8 = uint8), the number of axes, then the axes as big-endian int32.
     axes = raw[3] if len(raw) >= 4 and raw[:3] == b"\x00\x00\x08" else 0
     shape = tuple(np.frombuffer(raw, ">i4", axes, 4).tolist()) if 4 + 4 * axes <= len(raw) else ()
-    if not axes or len(raw) - 4 - 4 * axes != int(np.prod(shape)):
+    if axes != axes_expected or min(shape, default=-1) < 0 or len(raw) - 4 - 4 * axes != math.prod(shape):
         raise DataError(
-            f"'{path}' is no complete idx file of bytes — found {len(raw)} bytes, axes {shape}; get it again"
+            f"'{path}' is not a complete idx file of bytes with {axes_expected} axes — found {len(raw)} bytes, axes "
+            f"{shape} — get it again"
         )
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
 @lru_cache(maxsize=_KEPT)
 def _npz(path: Path) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
-    try:
-        with np.load(path, allow_pickle=False) as pack:
-            pixels, paths = pack["images"], tuple(str(p) for p in pack["paths"])
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"'{path}' cannot be read — {error} — `images` and `paths` expected") from error
+    held = read_npz(path, ("images", "paths"), "`images` and `paths` expected")
+    if set(held) != {"images", "paths"} or held["paths"].ndim != 1:
+        found = ", ".join(f"{name} {array.shape}" for name, array in held.items()) or "neither"
+        raise DataError(f"'{path}': found {found} — `images` and `paths` (n,) expected")
+    pixels, paths = held["images"], tuple(str(p) for p in held["paths"])
     if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or len(pixels) != len(paths):
         raise DataError(
             f"'{path}': images {pixels.dtype} {pixels.shape}, {len(paths)} paths — uint8 (n, h, w[, 3]) and n paths"
@@ -251,14 +279,13 @@ def _npz(path: Path) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
 @lru_cache(maxsize=_KEPT)
 def _mat(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
 
     try:
         content: dict[str, Any] = loadmat(path, variable_names=["X", "y"])
         pixels, digits = content["X"], content["y"].reshape(-1).astype(np.int64)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, MatReadError) as error:
+    except _UNREADABLE_MAT as error:
         raise DataError(f"'{path}' cannot be read — {error} — `X` (32, 32, 3, n) and `y` (n, 1) expected") from error
-    if pixels.shape[:3] != (32, 32, 3) or pixels.dtype != np.uint8 or pixels.shape[3] != len(digits):
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape != (32, 32, 3, len(digits)):
         raise DataError(f"'{path}': X is {pixels.dtype} {pixels.shape}, y {digits.shape} — uint8 (32, 32, 3, n), (n,)")
     # The file writes the digit 0 as 10.
     return pixels.transpose(3, 0, 1, 2), digits % 10

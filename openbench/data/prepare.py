@@ -1,6 +1,7 @@
 """Getting data sets: what the sources file says about them, download, and unpacking that never leaves half a folder."""
 
 import gzip
+import lzma
 import shutil
 import tarfile
 import zipfile
@@ -21,6 +22,17 @@ from openbench.errors import DataError
 DOWNLOADS = ".downloads"
 _FILE = "sources.yaml"
 _FORMATS = ("tar", "zip")
+_DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    gzip.BadGzipFile,
+    NotImplementedError,  # a compression that zipfile does not know
+    RuntimeError,  # a password
+    ValueError,  # a name with a NUL
+)
 
 
 @dataclass(frozen=True)
@@ -176,10 +188,11 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
     try:
         if file.unpack == "zip":
             with zipfile.ZipFile(archive) as pack:
+                _Room(archive, workplace).take(sum(member.file_size for member in pack.infolist()))
                 pack.extractall(workplace)
         else:
             with tarfile.open(archive) as pack:
-                pack.extractall(workplace, filter="data")
+                pack.extractall(workplace, filter=_Room(archive, workplace).admitted)
         found = workplace / file.member
         if not found.is_dir():
             inside = sorted(path.name for path in workplace.iterdir())[:5]
@@ -188,7 +201,7 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
         if wrong:
             raise DataError(f"archive '{archive.name}': {wrong} are not the published files — delete {archive}")
         found.replace(target)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except _DAMAGED as error:
         raise DataError(f"archive '{archive}' cannot be unpacked — {error} — delete it and run this again") from error
     except OSError as error:
         raise DataError(
@@ -197,6 +210,33 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
         ) from error
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
+
+
+class _Room:
+    """The free space of a disk, of which an archive may take no more than there is.
+
+    Args:
+        archive: for messages.
+        folder: where it is unpacked.
+    """
+
+    def __init__(self, archive: Path, folder: Path) -> None:
+        self._archive, self._free = archive, shutil.disk_usage(folder).free
+        self._taken = 0
+
+    def take(self, size: int) -> None:
+        """Raise DataError if `size` bytes more do not fit."""
+        self._taken += size
+        if self._taken > self._free:
+            raise DataError(
+                f"archive '{self._archive}' unpacks to {self._taken / 1e9:,.1f} GB or more — "
+                f"{self._free / 1e9:,.1f} GB are free — delete it if it is not the published one, or make room"
+            )
+
+    def admitted(self, member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        """The member, if it is a file, a folder or a link within the folder, and there is room for it."""
+        self.take(member.size)
+        return tarfile.data_filter(member, folder)
 
 
 def _differs(path: Path, published: str) -> bool:

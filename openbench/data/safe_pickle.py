@@ -20,6 +20,22 @@ _ALLOWED = {
     ("_codecs", "encode"): ("_codecs", "encode"),
 }
 
+_MALFORMED = (
+    pickle.UnpicklingError,
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+    LookupError,
+    AssertionError,
+)
+
 
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
@@ -36,7 +52,7 @@ def load_pickle(path: Path) -> dict[str, Any]:
     """
     try:
         content = _Restricted(io.BytesIO(path.read_bytes()), encoding="latin1").load()
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except _MALFORMED as error:
         raise DataError(
             f"pickle '{path}' refused — {error or type(error).__name__} — only dicts, lists, text, numbers and arrays "
             "are allowed; get the original file again"

@@ -6,7 +6,6 @@ whether it is an anomaly and its number among its kind in file order: `cardio/an
 
 import re
 import tomllib
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from openbench import paths
 from openbench.data.items import VectorItems
 from openbench.data.manifest import Manifest
+from openbench.data.npz_file import read_npz
 from openbench.data.sources import Found, Source
 from openbench.data.table_parts import ANOMALY, NORMAL, PARTS, PROTOCOLS
 from openbench.errors import ConfigError, DataError, did_you_mean
@@ -160,11 +160,11 @@ def _scaled(file: Path, table: str, protocol: str, draw: int) -> tuple[NDArray[n
 
 
 def _table(file: Path, table: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    try:
-        with np.load(file, allow_pickle=False) as pack:
-            raw, y = pack["X"].astype(np.float64), pack["y"]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"'{file}' cannot be read — {error} — `X` (n, d) and `y` (n,) expected") from error
+    held = read_npz(file, ("X", "y"), "`X` (n, d) and `y` (n,) expected")
+    if {name for name, array in held.items() if array.dtype.kind in "biuf"} != {"X", "y"}:
+        found = ", ".join(f"{name} {array.dtype}" for name, array in held.items()) or "neither"
+        raise DataError(f"'{file}': found {found} — numbers in `X` (n, d) and `y` (n,) expected")
+    raw, y = held["X"].astype(np.float64), held["y"]
     facts = facts_of(table)
     found = (*raw.shape, int((y == 1).sum())) if raw.ndim == 2 and y.shape == raw.shape[:1] else (raw.shape, y.shape)
     if found != (facts.rows, facts.columns, facts.anomalies):

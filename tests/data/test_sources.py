@@ -56,7 +56,7 @@ def test_a_damaged_idx_file_is_named(root, damage):
     write_idx(root / "m", "t10k", noisy((2, 4, 4)), [3, 4], False)
     path = root / "m/t10k-images-idx3-ubyte"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DataError, match="t10k-images-idx3-ubyte' is no complete idx file"):
+    with pytest.raises(DataError, match="t10k-images-idx3-ubyte' is not a complete idx file"):
         IdxFiles(at=["m"]).find(root / "m", ["m/test/4_1.jpg"])
 
 

@@ -1,0 +1,310 @@
+"""Data files of odd content: an error that names the file, in time and memory that do not depend on the content."""
+
+import gzip
+import io
+import pickle
+import struct
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from openbench.data import folder_rule, manifest, packs, prepare
+from openbench.data.fetch import Expected
+from openbench.data.own_arrays import npz
+from openbench.data.own_listing import read_rows
+from openbench.data.prepare import RemoteFile
+from openbench.data.safe_pickle import load_pickle
+from openbench.errors import DataError, OpenbenchError
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("key: a/{index}.png\nc: 0-999999999", "are 1,000,000,000 images — allowed: 20,000,000"),
+        ("key: a/{index}.png\nc: 1-" + "9" * 5000, "an ascending range"),
+        ("key: a/{index:02000000000d}.png\nc: 1", "with a width of at most two digits"),
+        ("key: a/{index!r}.png\nc: 1", "has the place 'index'"),
+        ("key: a/{index.real}{index}.png\nc: 1", "has the place 'index.real'"),
+        ("key: a/{index}{0}.png\nc: 1", "has the place '0'"),
+        ("key: a/{index}{klass}.png\nc: 1", "has the place 'klass' — allowed: class, index"),
+        ("key: a/{index\nc: 1", "expected '}' before end of string"),
+        ("key: a/{name}{name:>99999999999}\nc: x", "has the place"),
+        ("key: a/{index}.png\nc: 1 2 1", "'a/1.png' is listed more than once"),
+        ("key: /etc/{name}\nc: passwd", "leaves the data folder"),
+        ("key: a/{name}\nc: ../../etc/passwd", "leaves the data folder"),
+        ("key: {class}/{name}\n..: x", "leaves the data folder"),
+        ("key: a/{name}\nc: b\\..\\c", "leaves the data folder"),
+        ("key: C:/{name}\nc: b", "leaves the data folder"),
+        ("key: a/{name}\nc: x\0y", "leaves the data folder"),
+        ("key: a/{index}_{label}\nlabels 0 digits/classes: 09", "label '9' — digits below 6"),
+        ("key: a/{index}_{label}\nlabels 0 digits/classes: 0²", "label '²' — digits below 6"),
+    ],
+)
+def test_a_manifest_that_cannot_be_is_refused_by_line(text, message):
+    with pytest.raises(DataError) as caught:
+        manifest.parse(text, "m")
+    assert message in str(caught.value)
+    assert "manifest 'm' line 2" in str(caught.value) or "listed more than once" in str(caught.value)
+
+
+def test_a_manifest_that_is_not_text_is_refused(tmp_path):
+    file = tmp_path / "m.txt"
+    file.write_bytes(b"key: a/{name}\nc: \xff\xfe")
+    with pytest.raises(DataError, match=r"cannot be read — .* — text in UTF-8 expected"):
+        manifest.load_manifest(str(file))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("key = 7", "rule 'r'.key — found 7 — allowed: text"),
+        ('key = "a/{folder}/{name}"\ncount = "many"', "rule 'r'.count — found 'many'"),
+        ('key = "a/{folder}/{name}"\ncount = -5', "count — found -5 — allowed: a whole number ≥ 1"),
+        ('key = "a/{folder}/{name}"\nparts = 3', "rule 'r'.parts — found 3"),
+        ('key = "../{folder}/{name}"', "leaves the data folder"),
+        ('key = "/{folder}/{name}"', "leaves the data folder"),
+        ('key = "a/{folder.__class__}{folder}/{name}"', "has the place 'folder.__class__'"),
+        ('key = "a/{folder}/{name}"\nkey = "b/{folder}/{name}"', "cannot be read — Cannot overwrite"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(changes, message, tmp_path, monkeypatch):
+    (tmp_path / "c.txt").write_text("cat\ndog\n")
+    (tmp_path / "r.toml").write_text(f'folders = "c"\nclasses = "c"\n{changes}\n')
+    monkeypatch.setattr("openbench.paths.manifest_dir", lambda: tmp_path)
+    folder_rule.load_rule.cache_clear()
+    with pytest.raises(OpenbenchError) as caught:
+        folder_rule.load_rule("r")
+    assert message in str(caught.value)
+
+
+def raw_zip(members, method=zipfile.ZIP_STORED):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as pack:
+        for name, content in members.items():
+            pack.writestr(name, content)
+    return stream.getvalue()
+
+
+def header(shape):
+    """The beginning of a `.npy` file of bytes."""
+    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text += b" " * (63 - (10 + len(text)) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def unknown_compression():
+    content = bytearray(raw_zip({"images.npy": header("(1, 2, 2)") + bytes(4)}))
+    for mark, at in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        start = content.index(mark) + at
+        content[start : start + 2] = struct.pack("<H", 97)
+    return bytes(content)
+
+
+def saved(**arrays):
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+ONE = np.zeros((1, 3, 3), np.uint8)
+NPZ = {
+    "empty": b"",
+    "a single array": header("(1, 2, 2)") + bytes(4),
+    "nothing inside": raw_zip({}),
+    "unknown compression": unknown_compression(),
+    "more than is there": raw_zip({"images.npy": header("(100000, 1000, 1000)") + bytes(4)}),
+    "more than memory": raw_zip({"images.npy": header("(100000000, 100000, 1000)") + bytes(4)}),
+    "negative axis": raw_zip({"images.npy": header("(-1, 2, 2)") + bytes(4)}),
+    "no shape": raw_zip({"images.npy": header("7") + bytes(4)}),
+    "header that is no Python": raw_zip({"images.npy": header("(((") + bytes(4)}),
+    "objects": saved(images=np.array([[{}]], dtype=object)),
+    "floats": saved(images=np.zeros((2, 3, 3))),
+    "text": saved(images=np.array(["a", "b"])),
+    "a scalar": saved(images=np.uint8(3)),
+    "no pixels": saved(images=np.zeros((3, 0, 4), np.uint8)),
+    "five axes": saved(images=np.zeros((1, 1, 1, 1, 3), np.uint8)),
+    "nested labels": saved(images=ONE, labels=np.zeros((2, 2), int)),
+    "labels that are not whole": saved(images=ONE, labels=np.array([0.5])),
+    "labels beyond the names": saved(images=ONE, labels=np.array([5]), classes=["a"]),
+    "names in a square": saved(images=ONE, labels=np.array([0]), classes=[["a", "b"]]),
+    "a name that is a number": saved(images=ONE, labels=np.array([0]), classes=np.float64(1)),
+}
+
+
+@pytest.mark.parametrize("name", NPZ)
+def test_an_npz_of_odd_content_is_refused_by_name(name, tmp_path):
+    file = tmp_path / "own.npz"
+    file.write_bytes(NPZ[name])
+    for read in (npz, packs._npz):
+        with pytest.raises(DataError, match=r"own\.npz'"):
+            read(file)
+
+
+def test_an_npz_that_unpacks_to_more_than_memory_is_refused_before_it_is(tmp_path, monkeypatch):
+    file = tmp_path / "own.npz"
+    file.write_bytes(raw_zip({"images.npy": header("(100, 100, 100)") + bytes(10**6)}, zipfile.ZIP_DEFLATED))
+    assert npz(file).pixels.shape == (100, 100, 100)
+    monkeypatch.setattr("openbench.data.npz_file.memory", lambda: 10**6)
+    with pytest.raises(DataError, match=r"unpacks to 0\.0 GB, this machine has"):
+        packs._npz(file)
+
+
+def idx(*shape, body=b""):
+    return b"\x00\x00\x08" + bytes([len(shape)]) + b"".join(struct.pack(">i", side) for side in shape) + body
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        idx(4, body=bytes(4)),  # one axis where images have three
+        idx(-1, -1, 4, body=bytes(4)),
+        idx(2**31 - 1, 2**31 - 1, 2**31 - 1, body=bytes(4)),
+        idx(2**22, 2**21, 2**21),  # 2⁶⁴ pixels, which are 0 in 64 bits
+        b"\x00\x00\x0d\x03" + bytes(12),
+        b"\x00\x00\x08\xff",
+    ],
+)
+def test_an_idx_file_of_odd_content_is_refused_by_name(content, tmp_path):
+    file = tmp_path / "t10k-images-idx3-ubyte"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="idx3-ubyte' is not a complete idx file"):
+        packs._idx(file, 3)
+
+
+def test_a_compressed_idx_file_that_is_damaged_or_endless_is_refused(tmp_path, monkeypatch):
+    damaged, endless = tmp_path / "a.gz", tmp_path / "b.gz"
+    content = bytearray(gzip.compress(idx(1, 4, 4, body=bytes(range(16)))))
+    content[12] ^= 0xFF
+    damaged.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.gz' (cannot be unpacked|is not a complete)"):
+        packs._idx(damaged, 3)
+    endless.write_bytes(gzip.compress(bytes(10**6)))
+    monkeypatch.setattr(packs, "_LARGEST_IDX", 10**5)
+    with pytest.raises(DataError, match=r"b\.gz' unpacks to more than 100,000 bytes"):
+        packs._idx(endless, 3)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"X": np.zeros((32, 32, 3), np.uint8), "y": np.zeros((1, 1))},
+        {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.zeros((3, 1))},
+        {"X": "text", "y": "text"},
+        {"X": np.zeros((32, 32, 3, 2)), "y": np.zeros((2, 1))},
+        {"y": np.zeros((2, 1))},
+    ],
+)
+def test_a_mat_file_of_odd_content_is_refused_by_name(content, tmp_path):
+    file = tmp_path / "test_32x32.mat"
+    savemat(file, content)
+    with pytest.raises(DataError, match=r"test_32x32\.mat'"):
+        packs._mat(file)
+
+
+def test_a_mat_file_with_any_byte_changed_gives_its_images_or_an_error(tmp_path):
+    file = tmp_path / "test_32x32.mat"
+    savemat(file, {"X": np.zeros((32, 32, 3, 1), np.uint8), "y": np.zeros((1, 1))}, do_compression=True)
+    whole, refused = file.read_bytes(), 0
+    for place in range(128, len(whole)):  # before that stands a free text
+        changed = bytearray(whole)
+        changed[place] ^= 0xFF
+        (other := tmp_path / f"{place}.mat").write_bytes(changed)
+        try:
+            packs._mat(other)
+        except DataError:
+            refused += 1
+    assert refused
+
+
+class Runs:
+    def __reduce__(self):
+        return (open, ("/tmp/never", "w"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not a pickle",
+        pickle.dumps(Runs()),
+        pickle.dumps([1]),
+        b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b"x.",  # bytes of an exabyte
+        b"\x80\x04j\xff\xff\xff\x7f.",
+        b"cbuiltins\neval\n.",
+    ],
+)
+def test_a_pickle_of_odd_content_is_refused_by_name(content, tmp_path):
+    file = tmp_path / "data_batch_1"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="data_batch_1'"):
+        load_pickle(file)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"), [([7], ["a"]), ([0.5], ["a"]), (["a"], ["a"]), ([-1], ["a"]), ([True], ["a"]), ([0], [[]])]
+)
+def test_cifar_labels_without_a_class_are_refused(labels, names, tmp_path):
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    (folder / "test_batch").write_bytes(pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": labels}))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
+    with pytest.raises(DataError, match="cifar-10-batches-py"):
+        packs.CifarPickles().find(folder, ["cifar10/test/a/0001.png"])
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe.png,a", b"a\x00b.png,a", b"a\x07.png,a", b"a" * 200_000 + b",a"])
+def test_a_csv_that_is_not_text_is_refused(line, tmp_path):
+    file = tmp_path / "own.csv"
+    file.write_bytes(b"path,label\n" + line + b"\n")
+    with pytest.raises(DataError, match=r"own\.csv'"):
+        read_rows(file)
+
+
+def unpacked(archive):
+    file = RemoteFile(Expected((f"http://nowhere/{archive.name}",)), "out", archive.suffix[1:])
+    prepare._unpack(file, archive, archive.parent / "out")
+
+
+def tar_of(name, kind=tarfile.REGTYPE, link="", content=b""):
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname, member.size = kind, link, len(content)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as pack:
+        pack.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+ARCHIVES = {
+    "device.tar": tar_of("null", tarfile.CHRTYPE),
+    "pipe.tar": tar_of("pipe", tarfile.FIFOTYPE),
+    "link.tar": tar_of("link", tarfile.SYMTYPE, "/etc/passwd"),
+    "hard_link.tar": tar_of("link", tarfile.LNKTYPE, "../../x"),
+    "outside.tar": tar_of("../x"),
+    "empty.tar": b"",
+    "damaged.zip": raw_zip({"a": b"b" * 100})[:-30],
+    "compression.zip": unknown_compression(),
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_that_leaves_its_folder_or_cannot_be_read_is_refused(name, tmp_path):
+    archive = tmp_path / name
+    archive.write_bytes(ARCHIVES[name])
+    with pytest.raises(DataError, match=f"archive '.*{name}' cannot be unpacked"):
+        unpacked(archive)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+@pytest.mark.parametrize("name", ["bomb.zip", "bomb.tar"])
+def test_an_archive_larger_than_the_disk_is_refused_before_it_fills_it(name, tmp_path, monkeypatch):
+    archive = tmp_path / name
+    zipped = raw_zip({"a": bytes(10**6)}, zipfile.ZIP_DEFLATED)
+    archive.write_bytes(zipped if name.endswith("zip") else tar_of("a", content=bytes(10**6)))
+    free = type("Usage", (), {"free": 10**5})
+    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: free)
+    with pytest.raises(DataError, match=r"bomb\.\w+' unpacks to 0\.0 GB or more — 0\.0 GB are free"):
+        unpacked(archive)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
