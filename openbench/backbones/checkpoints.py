@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,22 @@ from openbench.paths import data_roots
 _PICKLED = (".pt", ".pth", ".th", ".ckpt", ".bin")
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _SHOWN = 3
+# PyTorch reads what a damaged file says, wherever that leads.
+_UNREADABLE = (
+    SafetensorError,
+    pickle.UnpicklingError,
+    RuntimeError,  # RecursionError and NotImplementedError among them
+    EOFError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    MemoryError,
+    OverflowError,
+    struct.error,
+)
 
 
 def find_weights(name: str) -> Path:
@@ -67,7 +84,7 @@ def _open(path: Path) -> Any:
             return load_file(path)
         if path.suffix in _PICKLED:
             return torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except _UNREADABLE as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
             f"weights '{path}' cannot be read as tensors alone — {reason[:200]} — save them again with "
@@ -83,20 +100,37 @@ def _plain(content: Any, path: Path) -> dict[str, Tensor]:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     odd = (
-        [str(k) for k, v in content.items() if not isinstance(v, Tensor)]
+        [str(k) for k, v in content.items() if not isinstance(v, Tensor) or not isinstance(k, str)]
         if isinstance(content, Mapping)
         else ["itself"]
     )
     if odd or not content:
-        what = f"{', '.join(odd[:_SHOWN])} of type other than tensor" if odd else "nothing"
+        what = f"{', '.join(odd[:_SHOWN])} other than a name with a tensor" if odd else "nothing"
         raise CheckpointError(
             f"weights '{path}' hold no plain state dict — found {what} — save model.state_dict() and nothing else"
+        )
+    unusual = [f"{name} ({kind})" for name, value in content.items() if (kind := _unusual(value))]
+    if unusual:
+        raise CheckpointError(
+            f"weights '{path}' hold tensors that are not plain arrays of real numbers — found {_few(unusual)} — "
+            "convert them, e.g. with tensor.to_dense() or tensor.dequantize(), and save them again"
         )
     prefix = "module."
     # nn.DataParallel puts every key under `module.`; a network that has such a child keeps its other keys.
     if all(key.startswith(prefix) for key in content):
         content = {key[len(prefix) :]: value for key, value in content.items()}
     return dict(content)
+
+
+def _unusual(tensor: Tensor) -> str:
+    """What keeps a tensor from being a plain array of real numbers; empty if nothing does."""
+    if tensor.layout != torch.strided:
+        return "sparse"
+    if tensor.is_meta:
+        return "meta, without values"
+    if tensor.is_quantized:
+        return "quantised"
+    return "complex" if tensor.is_complex() else ""
 
 
 def apply_weights(
@@ -111,10 +145,11 @@ def apply_weights(
         rename: maps the file's keys to the network's.
 
     Raises:
-        CheckpointError: keys missing or unknown, shapes that differ, or values that are not finite.
+        CheckpointError: keys missing or unknown, shapes that differ, or values that the network cannot hold.
     """
     own = module.state_dict()
     given = {rename(key): value for key, value in state.items()}
+    fitting = [k for k in own if k in given and given[k].shape == own[k].shape]
     problems = [
         *_listed("missing", [k for k in own if k not in given and not _is_counter(k)]),
         *_listed("unknown", [k for k in given if k not in own and not _is_counter(k)]),
@@ -126,7 +161,9 @@ def apply_weights(
                 if k in given and given[k].shape != own[k].shape
             ],
         ),
-        *_listed("not finite", [k for k in own if k in given and not bool(torch.isfinite(given[k]).all())]),
+        *_listed("not of floating point", [k for k in fitting if not _same_kind(given[k], own[k])]),
+        # As the network will hold them: 1e300 is infinite in float32.
+        *_listed("not finite", [k for k in fitting if not bool(torch.isfinite(given[k].to(own[k].dtype)).all())]),
     ]
     if problems:
         raise CheckpointError(
@@ -149,6 +186,10 @@ def renamer(rules: Mapping[str, str]) -> Callable[[str], str]:
     return rename
 
 
+def _same_kind(given: Tensor, own: Tensor) -> bool:
+    return given.is_floating_point() or not own.is_floating_point()
+
+
 def _is_counter(key: str) -> bool:
     return key.endswith("num_batches_tracked")
 
@@ -156,5 +197,9 @@ def _is_counter(key: str) -> bool:
 def _listed(what: str, items: list[str]) -> list[str]:
     if not items:
         return []
+    return [f"{len(items)} {what}: {_few(items)}"]
+
+
+def _few(items: list[str]) -> str:
     more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-    return [f"{len(items)} {what}: {', '.join(items[:_SHOWN])}{more}"]
+    return f"{', '.join(items[:_SHOWN])}{more}"

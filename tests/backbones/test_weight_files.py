@@ -2,12 +2,13 @@
 
 import os
 import pickle
+import struct
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights, renamer
 from openbench.backbones.cifar import KEY_MAP
@@ -146,3 +147,86 @@ def test_weights_are_searched_in_the_data_roots(tmp_path: Path, monkeypatch: pyt
     assert find_weights("weights/net.safetensors") == tmp_path / "b/weights/net.safetensors"
     with pytest.raises(CheckpointError, match=r"did you mean 'net\.safetensors'.*a/weights/nett.*OPENBENCH_DATA"):
         find_weights("weights/nett.safetensors")
+
+
+def odd_tensors(kind: str, w: Tensor) -> Tensor:
+    """The weight `w` (2, 3) as another kind of tensor."""
+    return {
+        "complex": lambda: w.to(torch.complex64),
+        "sparse": lambda: w.to_sparse(),
+        "compressed sparse": lambda: w.to_sparse_csr(),
+        "meta": lambda: w.to("meta"),
+        "quantised": lambda: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8),
+        "whole numbers": lambda: w.to(torch.int64),
+        "bool": lambda: w > 0,
+        "1e300": lambda: torch.full_like(w, 1e300, dtype=torch.float64),
+    }[kind]()
+
+
+KINDS = ["complex", "sparse", "compressed sparse", "meta", "quantised", "whole numbers", "bool", "1e300"]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:.*quantiz", "ignore:.*TypedStorage")
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_of_another_kind_are_refused_by_name(kind: str, tmp_path: Path) -> None:
+    net = nn.Linear(3, 2)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    path = tmp_path / "w.pt"
+    torch.save({"weight": odd_tensors(kind, net.weight.detach()), "bias": net.bias.detach()}, path)
+    with pytest.raises(CheckpointError, match=r"weight|w\.pt"):
+        apply_weights(net, read_weights(path), f"'{path}'")
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_expanded_weights_are_taken_as_the_values_that_they_show(tmp_path: Path) -> None:
+    net = nn.Linear(3, 2)
+    torch.save({"weight": torch.tensor([[2.0]]).expand(2, 3), "bias": torch.zeros(2)}, tmp_path / "w.pt")
+    apply_weights(net, read_weights(tmp_path / "w.pt"), "w")
+    assert net.weight.detach().tolist() == [[2.0] * 3] * 2
+
+
+@pytest.mark.parametrize("content", [{0: torch.zeros(1)}, {"a": {"b": torch.zeros(1)}}, {("a", 1): torch.zeros(1)}])
+def test_keys_that_are_no_names_and_nested_mappings_are_refused(content: object, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "w.pt")
+    with pytest.raises(CheckpointError, match="hold no plain state dict"):
+        read_weights(tmp_path / "w.pt")
+
+
+def safetensors_file(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(header) if length is None else length) + header + body
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00" * 7,
+        safetensors_file(b"{}", length=2**63),
+        safetensors_file(b"{}", length=2**40),
+        safetensors_file(b"[" * 10_000),
+        safetensors_file(b'{"weight":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}}', bytes(4)),
+        safetensors_file(b'{"weight":{"dtype":"F32","shape":[1],"data_offsets":[0,400]}}', bytes(4)),
+        safetensors_file(b'{"weight":{"dtype":"X9","shape":[1],"data_offsets":[0,4]}}', bytes(4)),
+        safetensors_file(b"{}"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_weight_files_of_odd_content_are_refused_by_name(content: bytes, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"w{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"w{suffix}'"):
+        read_weights(path)
+
+
+def test_a_pickled_file_with_any_byte_changed_gives_tensors_or_an_error(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "w.pt")
+    whole, refused = (tmp_path / "w.pt").read_bytes(), 0
+    for place in range(0, len(whole), 3):
+        changed = bytearray(whole)
+        changed[place] ^= 0xFF
+        (tmp_path / "x.pt").write_bytes(changed)
+        try:
+            read_weights(tmp_path / "x.pt")
+        except CheckpointError:
+            refused += 1
+    assert refused
