@@ -20,6 +20,7 @@ from openbench.core.request import Field, Request, Role
 from openbench.data.build import build_benchmark
 from openbench.data.outliers import WHERE as OUTLIERS
 from openbench.data.outliers import with_outliers
+from openbench.data.same_images import refuse_same_images
 from openbench.data.verify import CheckReport, verify_node
 from openbench.engine.evaluate import for_layers, with_params
 from openbench.engine.learnt import Learnt
@@ -118,7 +119,7 @@ def train(config: Config, runtime: Config, say: Say = _silent) -> Trained:
         ConfigError: the backbone comes with weights.
     """
     setting = Runtime.from_config(runtime)
-    benchmark = build_benchmark(config["benchmark"])
+    benchmark = _apart(build_benchmark(config["benchmark"]))
     backbone = _backbone(config, benchmark, setting)
     if backbone.trained:
         raise ConfigError(
@@ -263,16 +264,24 @@ def _benchmark(config: Config, method: Method, space: Config) -> Benchmark:
 
     Raises:
         DataError: sets are missing; the training images are among them if the network's yaml has no weights.
+        LeakageError: an image is on two sides.
     """
     node, network = config["benchmark"], config["backbone"]
     reader = train_reader(method, space, name_of(config["method"]))
     try:
-        return build_benchmark(node, reader)
+        benchmark = build_benchmark(node, reader)
     except DataError:
         sources = [network[key] for key in ("weights", "checkpoint", "pretrained") if key in network]
         if not reader and ("start" in network or (sources and not any(sources))):
             build_benchmark(node, _trained_on(str(network.get("name"))))
         raise
+    return _apart(benchmark)
+
+
+def _apart(benchmark: Benchmark) -> Benchmark:
+    """The benchmark, if it has no image on two sides."""
+    refuse_same_images(benchmark)
+    return benchmark
 
 
 def _trained_on(backbone: str) -> str:
@@ -305,7 +314,7 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
 def _as_shown(config: Config, benchmark: Benchmark, backbone: Backbone) -> Benchmark:
     """The benchmark as a training is shown it: with images to learn from, and with outliers if it learns from such."""
     if benchmark.id_train.unread:
-        benchmark = build_benchmark(config["benchmark"], _trained_on(backbone.name))
+        benchmark = _apart(build_benchmark(config["benchmark"], _trained_on(backbone.name)))
     if not build_training(config["training"]).uses_outliers:
         return replace(benchmark, ood_train=None)
     node = config.get(OUTLIERS)

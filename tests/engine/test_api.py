@@ -15,7 +15,7 @@ MSP = {"_target_": "openbench.methods.msp.MSP"}
 
 
 def benchmark(*classes, columns=None):
-    return SimpleNamespace(name="toy", classes=classes, columns=columns, preprocess=Preprocess(8, 8))
+    return SimpleNamespace(name="toy", classes=classes, columns=columns, preprocess=Preprocess(8, 8), splits=tuple)
 
 
 @pytest.mark.parametrize(

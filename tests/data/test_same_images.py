@@ -1,0 +1,90 @@
+"""The same file, or row, on two sides of a benchmark: refused before anything is computed."""
+
+import time
+
+import numpy as np
+import pytest
+
+from openbench.core.benchmark import Benchmark, Split
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
+from openbench.data.items import ArrayItems, FileItems, FilesBelow
+from openbench.data.same_images import refuse_same_images
+from openbench.errors import LeakageError
+
+PIXELS = np.arange(40 * 4, dtype=np.uint8).reshape(40, 2, 2)
+
+
+def split(role, items, name="set"):
+    labels = np.zeros(len(items), np.int64) if role.is_id else np.full(len(items), -1)
+    classes = ("cat",) if role.is_id else ()
+    return Split(name, role, items, labels, [f"{name}/{i}" for i in range(len(items))], classes, name, len(items))
+
+
+def rows(*numbers):
+    return ArrayItems(PIXELS, np.array(numbers))
+
+
+def files(folder, *names):
+    return FileItems(FilesBelow(folder, names))
+
+
+def benchmark(train, val, test, far, ood_val=None):
+    return Benchmark(
+        name="zoo",
+        classes=("cat",),
+        id_train=split(Role.ID_TRAIN, train, "train"),
+        id_val=split(Role.ID_VAL, val, "val"),
+        id_test=split(Role.ID_TEST, test, "test"),
+        near={},
+        far={"cars": split(Role.FAR, far, "cars")},
+        ood_val=None if ood_val is None else split(Role.OOD_VAL, ood_val, "fish"),
+        preprocess=Preprocess(2, 2),
+    )
+
+
+def test_rows_that_differ_are_taken():
+    refuse_same_images(benchmark(rows(0, 1), rows(2), rows(3, 4), rows(5), rows(6)))
+
+
+def test_equal_rows_of_other_arrays_are_other_images():
+    refuse_same_images(benchmark(rows(0, 1), rows(2), rows(3), ArrayItems(PIXELS.copy(), np.array([0, 1]))))
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        (
+            (rows(0, 1), rows(2), rows(1), rows(5)),
+            "id_train train and id_test test have 1 image in common, e.g. 'test/0'",
+        ),
+        ((rows(0, 1), rows(2), rows(3), rows(7, 0, 1)), "far cars have 2 images in common, e.g. 'cars/1'"),
+        ((rows(0), rows(2), rows(3), rows(5), rows(5)), "ood_val fish and far cars have 1 image"),
+        ((rows(0), rows(0), rows(3), rows(5)), "id_train train and id_val val have 1 image"),
+    ],
+)
+def test_a_row_on_two_sides_is_refused(sides, message):
+    with pytest.raises(LeakageError, match=message):
+        refuse_same_images(benchmark(*sides))
+
+
+def test_a_file_on_two_sides_is_refused_by_whatever_path(tmp_path):
+    (tmp_path / "pets").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "pets")
+    val, test = files(tmp_path / "pets", "2.png"), files(tmp_path / "link", "1.png")
+    with pytest.raises(LeakageError, match="id_train train and id_test test have 1 image in common"):
+        refuse_same_images(benchmark(files(tmp_path / "pets", "0.png", "1.png"), val, test, rows(0)))
+
+
+def test_the_same_name_in_two_folders_is_another_image(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    refuse_same_images(benchmark(files(a, "0.png"), files(a, "1.png"), files(b, "0.png"), rows(0)))
+
+
+def test_a_million_images_take_seconds(tmp_path):
+    many = [f"{i // 1000}/{i}.jpg" for i in range(10**6)]
+    train = FileItems(FilesBelow(tmp_path, many))
+    bench = benchmark(train, files(tmp_path, "v.jpg"), files(tmp_path, "t.jpg"), rows(0))
+    start = time.perf_counter()
+    refuse_same_images(bench)
+    assert time.perf_counter() - start < 10
