@@ -30,10 +30,16 @@ class FeatureSet:
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
     def __post_init__(self) -> None:
-        """Check that all columns have the same number of rows."""
+        """Check that all columns have the same number of rows, and the dtype that methods expect."""
         lengths = {k: len(v) for k, v in self._all().items()}
         if len(set(lengths.values())) != 1:
             raise FieldError(f"FeatureSet: columns of different length or none at all — found {lengths}")
+        for name, column in self._all().items():
+            expected = torch.int64 if name == Field.LABELS else torch.float32
+            if column.dtype != expected:
+                raise FieldError(
+                    f"FeatureSet: '{name}' is {column.dtype} — {expected} expected — pass tensor.to({expected})"
+                )
 
     def __len__(self) -> int:
         return len(next(iter(self._all().values())))

@@ -1,13 +1,15 @@
 """The contract of post-hoc methods: small dataclasses that turn cached tensors into OOD scores."""
 
+import inspect
 from abc import ABC, abstractmethod
 from dataclasses import fields
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from openbench.core.features import FeatureSet, Head
+from openbench.core.inputs import held_to_finite, held_to_labels
 from openbench.core.request import Field, Request
 from openbench.errors import MethodError, NotFittedError
 
@@ -26,6 +28,14 @@ class Method(ABC):
     version: ClassVar[int] = 1  # raised by every change that moves scores: it enters the run id
     # Hyper-parameters that `fit` does not read: a search fits once for all their values.
     read_by_score: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        """Hold what the methods of a subclass are given to what they can work with."""
+        super().__init_subclass__(**rest)
+        for name, held in (("fit", held_to_labels), ("score", held_to_finite), ("class_scores", held_to_finite)):
+            own = vars(cls).get(name)
+            if inspect.isfunction(own):
+                setattr(cls, name, held(own))
 
     @property
     def request(self) -> Request:
@@ -47,6 +57,7 @@ class Method(ABC):
 
         Raises:
             NotFittedError: before `fit`, where there is something to fit.
+            MethodError: no rows, or a row that is NaN or infinite.
         """
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:

@@ -162,8 +162,8 @@ def _scaled(file: Path, table: str, protocol: str, draw: int) -> tuple[NDArray[n
 def _table(file: Path, table: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     held = read_npz(file, ("X", "y"), "`X` (n, d) and `y` (n,) expected")
     if {name for name, array in held.items() if array.dtype.kind in "biuf"} != {"X", "y"}:
-        found = ", ".join(f"{name} {array.dtype}" for name, array in held.items()) or "neither"
-        raise DataError(f"'{file}': found {found} — numbers in `X` (n, d) and `y` (n,) expected")
+        kinds = ", ".join(f"{name} {array.dtype}" for name, array in held.items()) or "neither"
+        raise DataError(f"'{file}': found {kinds} — numbers in `X` (n, d) and `y` (n,) expected")
     raw, y = held["X"].astype(np.float64), held["y"]
     facts = facts_of(table)
     found = (*raw.shape, int((y == 1).sum())) if raw.ndim == 2 and y.shape == raw.shape[:1] else (raw.shape, y.shape)

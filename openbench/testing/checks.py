@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.core.composite import Composite
+from openbench.core.composite import Composite, leaves
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field
-from openbench.errors import FieldError, NotFittedError
+from openbench.errors import FieldError, MethodError, NotFittedError
 from openbench.metrics.ranking import auroc
 from openbench.testing.toy import declared, planted
 from openbench.testing.toy_network import images_with, network_with
@@ -76,6 +76,24 @@ def check_scores_are_finite(make: MethodFactory) -> None:
         bad = int((~scored(method, rows, data).isfinite()).sum())
         if bad:
             _fail(make, f"{bad} of {len(rows)} scores of {what} are not finite")
+
+
+def check_rows_that_are_not_finite_get_no_score(make: MethodFactory) -> None:
+    """A row of NaN or infinity is an error of ours, or its score is NaN, which no table is made from."""
+    data = planted()
+    method = fitted(make(), data)
+    if any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
+        return  # the network's own outputs
+    for value in (float("nan"), float("inf")):
+        x = _copied(samples_of(method, data))
+        for column in _tensors(x).values():
+            column[3] = value
+        try:
+            found = scored(method, x, data)
+        except MethodError:
+            continue
+        if not found[3].isnan():
+            _fail(make, f"gives a row of {value} the score {float(found[3]):.3g} — NaN or a MethodError expected")
 
 
 def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
@@ -294,6 +312,7 @@ def all_checks() -> tuple[Check, ...]:
         check_fit_returns_self,
         check_scores_are_one_float32_per_sample,
         check_scores_are_finite,
+        check_rows_that_are_not_finite_get_no_score,
         check_scores_do_not_depend_on_batch_size,
         check_scores_do_not_depend_on_order,
         check_score_learns_nothing,
