@@ -78,7 +78,7 @@ def _names(command: str, before: list[str]) -> list[str]:
 
 def _overrides(command: str, words: list[str]) -> list[str]:
     """What Hydra offers: groups, their files, and keys of the config that the words before make."""
-    from openbench.cli.hydra_app import launch
+    from openbench.cli.hydra_app import complete
     from openbench.cli.run import job
     from openbench.errors import OpenbenchError
 
@@ -92,7 +92,7 @@ def _overrides(command: str, words: list[str]) -> list[str]:
     os.environ["COMP_LINE"] = " ".join([command, *words])
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.suppress(OpenbenchError):
-        launch(command, flags, job)  # a query does not reach the job
+        complete(command, flags, job)
     os.environ.pop("COMP_LINE")
     # Keys that begin with an underscore are not for typing.
     return [word for word in said.getvalue().split() if "._" not in word]

@@ -93,6 +93,20 @@ def launch(command: str, argv: list[str], job: Callable[[DictConfig], int], unus
     return (_run_sweep if asked.multirun else _run_one)(typed, flags, job)
 
 
+def complete(command: str, argv: list[str], job: Callable[[DictConfig], int]) -> None:
+    """Have Hydra print how the last word of the variable COMP_LINE may go on; `job` is not called.
+
+    Args:
+        command: the primary config.
+        argv: Hydra's flags, of which one asks for completion.
+        job: as for `launch`.
+    """
+    with _argv(f"python -m openbench {command}", argv):
+        asked = get_args_parser().parse_intermixed_args()
+    typed = Typed(command, list(asked.overrides), Path(asked.config_dir) if asked.config_dir else None)
+    _hydra(typed, argv, job)
+
+
 def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
     for override in parse(typed.overrides):
         node = override.key_or_group.split(".")[0]

@@ -20,14 +20,16 @@ BENCHMARK = {"num_classes": 6, "preprocess": Preprocess(32, 32), "classes": ("a"
 
 
 def node(path: Path) -> dict[str, Any]:
-    resolved = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    resolved = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     assert isinstance(resolved, dict)
     # A default like `/backbone@member: resnet18_cifar` puts another file's node there.
     for default in resolved.pop("defaults", []):
         if isinstance(default, dict):
             ((place, name),) = default.items()
             resolved[place.partition("@")[2]] = node(path.with_name(f"{name}.yaml"))
-    return {str(key): value for key, value in resolved.items()}
+    # An interpolation may reach into what a default has put there.
+    resolved = OmegaConf.to_container(OmegaConf.create(resolved), resolve=True)
+    return {str(key): value for key, value in resolved.items()}  # type: ignore[union-attr]
 
 
 @pytest.fixture(params=FILES, ids=lambda path: path.stem)
@@ -42,7 +44,10 @@ def test_every_key_of_the_factory_is_spelt_out(path: Path) -> None:
 
 def test_name_is_what_users_type(path: Path) -> None:
     found = node(path)
-    assert found["name"] == (f"{path.stem}_{found['model']}" if path.stem in GENERIC else path.stem)
+    names = {name: f"{name}_{found.get('model')}" for name in GENERIC}
+    if "start" in found:
+        names["finetuned"] = f"{found['start']['name']}_finetuned"
+    assert found["name"] == names.get(path.stem, path.stem)
 
 
 def test_file_opens_with_what_it_is(path: Path) -> None:

@@ -21,6 +21,11 @@ BODIES = {
 SLACK = 5.0  # seconds; tests may run beside others
 
 
+def answer_interrupts() -> None:
+    """Let Ctrl-C reach the new process also where the tests themselves run in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def begun(body: str) -> subprocess.Popen[str]:
     """A process that has come as far as its sub-command."""
     process = subprocess.Popen(
@@ -28,6 +33,7 @@ def begun(body: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=answer_interrupts,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "go\n"

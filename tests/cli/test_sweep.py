@@ -95,7 +95,7 @@ def test_two_groups_can_be_paired(engine, configs):
         ("backbone={digit:tiny}", "'digit' is not a benchmark of this sweep; did you mean 'digits'? — found backbone="),
         ("backbone={digits:tinny}", "backbone 'tinny' not found in configs/backbone; did you mean 'tiny'?"),
         ("backbone={digits:3}", "a name for each benchmark, or a list of names — found 3 for 'digits'"),
-        ("seed={digits:3}", "seed — found {'digits': 3} — allowed: a whole number ≥ 0"),
+        ("seed={digits:3}", "seed — found {'digits': 3} — allowed: a whole number from 0 to 4294967295"),
     ],
 )
 def test_a_pair_that_names_nothing_is_refused(engine, capsys, typed, expected):

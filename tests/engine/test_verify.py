@@ -131,7 +131,7 @@ def test_numbers_that_no_further_seed_would_give_do_not_reproduce(monkeypatch, r
 
 
 def test_with_one_seed_recorded_the_numbers_are_set_side_by_side(monkeypatch, tmp_path, runtime):
-    old = record(7, config={**record().config, "training": "another", "seed": 7})
+    old = record(7, config={**record().config, "training": {"_target_": "another.Training"}, "seed": 7})
     RecordStore(runtime.records).write(old)
     other = replace(old, run_id="e" * 16, metrics={"near": {"auroc": 0.1}})
     found = verified(monkeypatch, runtime, spec_of(old, run_id="e" * 16), other)

@@ -9,9 +9,9 @@ from openbench.core.request import Field
 from openbench.methods._stats import mean_feature, moments, sorted_rows, unit_features
 
 
-def features(n: int, d: int, dtype: torch.dtype = torch.float32) -> FeatureSet:
+def features(n: int, d: int) -> FeatureSet:
     generator = torch.Generator().manual_seed(n)
-    return FeatureSet({Field.FEATURES: (5 + torch.randn(n, d, generator=generator)).to(dtype)})
+    return FeatureSet({Field.FEATURES: (5 + torch.randn(n, d, generator=generator))})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
@@ -53,9 +53,8 @@ def test_mean_takes_memory_once():
     assert len(made.large) == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_unit_features_leave_the_features_as_they_are(dtype):
-    x = features(20, 6, dtype)
+def test_unit_features_leave_the_features_as_they_are():
+    x = features(20, 6)
     x.features[3] = 0
     kept = x.features.clone()
     found = unit_features(x)
@@ -65,10 +64,9 @@ def test_unit_features_leave_the_features_as_they_are(dtype):
     assert torch.equal(x.features, kept)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("n", [50, 4096, 9000])  # less than a batch, one, and one that is not full
-def test_moments_are_those_of_numpy_and_leave_the_features_as_they_are(n, dtype):
-    x = features(n, 5, dtype)
+def test_moments_are_those_of_numpy_and_leave_the_features_as_they_are(n):
+    x = features(n, 5)
     kept = x.features.clone()
     found = moments(x, "test", by_class=False)
     np.testing.assert_allclose(

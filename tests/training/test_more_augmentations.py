@@ -6,7 +6,7 @@ from training_toys import QUIET, RECIPE, job
 
 from openbench import _compat, paths
 from openbench.build import build
-from openbench.cli.config import compose, plain
+from openbench.cli.config import compose, scientific
 from openbench.errors import ConfigError
 from openbench.training.augment import Augmentation
 from openbench.training.cross_entropy import CrossEntropy
@@ -93,8 +93,20 @@ def test_augmented_images_still_teach_the_classes(tmp_path, kind: Augmentation) 
 
 
 def built(name: str) -> Recipe:
-    node = yaml.safe_load((paths.config_dir() / "augment" / f"{name}.yaml").read_text())
-    return build({"_target_": "openbench.training.recipe.Recipe", **node}, name)
+    """The recipe of cross-entropy on digits with the augmentation typed beside it."""
+    return build(training_of("cross_entropy", name), "training").recipe
+
+
+def of_file(name: str) -> list[dict]:
+    """What a file of the group puts behind, or in place of, the augmentation of a recipe."""
+    file = yaml.safe_load((paths.config_dir() / "augment" / f"{name}.yaml").read_text())
+    return file.get("then") or file["augment"]
+
+
+def training_of(training: str, augment: str) -> dict:
+    """The training node as `train` hands it on."""
+    typed = ["+benchmark=digits", f"training={training}", f"+augment={augment}"]
+    return scientific(compose("train", typed), {"augment": augment, "training": training}, "train")["training"]
 
 
 FILES = sorted(file.stem for file in (paths.config_dir() / "augment").glob("*.yaml"))
@@ -103,15 +115,15 @@ FILES = sorted(file.stem for file in (paths.config_dir() / "augment").glob("*.ya
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("training", ["cross_entropy", "logitnorm", "outlier_exposure"])
 def test_an_augmentation_of_the_group_joins_any_training(name: str, training: str) -> None:
-    typed = ["+benchmark=digits", f"training={training}", f"+augment={name}"]
-    method = build(plain(compose("train", typed), "training"), "training")
-    assert method.recipe.augment == built(name).augment
+    method = build(training_of(training, name), "training")
+    own = [node["_target_"].rpartition(".")[2] for node in of_file(name)]
+    assert [type(kind).__name__ for kind in method.recipe.augment][-len(own) :] == own
     assert method.recipe.epochs == 20, "what the benchmark overrides stays"
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_defaults_of_yaml_and_class_agree(name: str) -> None:
-    for made in built(name).augment:
+    for made in built(name).augment[-len(of_file(name)) :]:
         assert isinstance(made, PreparedVersions) or made == type(made)(), "needs folders, so it has no defaults"
 
 
