@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from openbench import paths
+from openbench.cli.kept_options import add_kept_options
 from openbench.cli.left_out import say_left_out
 from openbench.cli.tables import print_tables
 from openbench.errors import OpenbenchError, RecordError
@@ -17,7 +18,6 @@ from openbench.results.paper_tables import rejection_figures
 from openbench.results.plain import dumps
 from openbench.results.rejection import Comparison, Curves, compare, contenders, curves
 from openbench.results.rejection_tables import curve_rows, rejection_tables
-from openbench.results.render import FORMATS
 from openbench.results.scores import ScoreStore
 from openbench.results.store import RecordStore
 from openbench.storage.whole import output
@@ -124,17 +124,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--curves", type=Path, metavar="FILE", help="write ROC, precision-recall and OSCR curves as CSV: x and y"
     )
-    parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        metavar="DIR",
-        help="folder that holds records/ and reference/ (default: OPENBENCH_RESULTS, ./results)",
-    )
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        metavar="DIR",
-        help="folder that holds scores/ (default: OPENBENCH_CACHE, ~/.cache/openbench)",
-    )
+    add_kept_options(parser)
     return parser

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from openbench import paths
+from openbench.cli.kept_options import add_kept_options
 from openbench.cli.left_out import say_left_out
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import print_tables
@@ -15,7 +16,6 @@ from openbench.errors import OpenbenchError, RecordError
 from openbench.metrics.shared_threshold import shared_thresholds
 from openbench.results.paper_tables import rebench_figures
 from openbench.results.plain import dumps
-from openbench.results.render import FORMATS
 from openbench.results.scores import ScoreStore
 from openbench.results.store import RecordStore
 from openbench.results.thresholds import Scored, group_table, scored_runs, summary_tables
@@ -95,17 +95,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--groups", action="store_true", help="also print a table of every method's groups")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
-    parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        metavar="DIR",
-        help="folder that holds records/ and reference/ (default: OPENBENCH_RESULTS, ./results)",
-    )
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        metavar="DIR",
-        help="folder that holds scores/ (default: OPENBENCH_CACHE, ~/.cache/openbench)",
-    )
+    add_kept_options(parser)
     return parser
