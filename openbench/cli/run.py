@@ -24,12 +24,14 @@ def act(call: Call) -> Done:
     """
     from openbench.cli.tables import group_auroc, headline, print_tables
     from openbench.engine import api
+    from openbench.engine.remarks import WARNINGS
     from openbench.results.escape import console_lines
     from openbench.results.views import run_tables
 
     outcome = api.run(call.config, call.runtime, call.say)
     line = f"{outcome.status} {outcome.path}"
-    before = outcome.warnings if call.sweep else (*outcome.warnings, *outcome.notes)
+    warnings = (*(outcome.record.provenance.get(WARNINGS) or ()), *outcome.warnings)
+    before = warnings if call.sweep else (*warnings, *outcome.notes)
     if before:
         print(console_lines("\n".join(before)), flush=True)
     if call.sweep:

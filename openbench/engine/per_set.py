@@ -9,6 +9,7 @@ import numpy as np
 from openbench.core.benchmark import Benchmark
 from openbench.core.record import ResultRecord, Value
 from openbench.core.request import Role
+from openbench.engine.remarks import WARNINGS
 from openbench.metrics.selective import UNABLE
 
 HEADER = (
@@ -88,7 +89,7 @@ def _without(values: Mapping[str, Value], beginnings: Iterable[str]) -> dict[str
 
 
 def _provenance(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """That of the last part, with the time and the passes of all, and the highest memory."""
+    """That of the last part, with the time, the passes and the warnings of all, and the highest memory."""
     seconds: dict[str, float] = {}
     memory: dict[str, int] = {}
     for part in parts:
@@ -96,4 +97,6 @@ def _provenance(parts: list[dict[str, Any]]) -> dict[str, Any]:
             seconds[stage] = round(seconds.get(stage, 0.0) + spent, 4)
         for stage, peak in part.get("peak_mib", {}).items():
             memory[stage] = max(memory.get(stage, 0), peak)
-    return parts[-1] | {"seconds": seconds, "peak_mib": memory, "passes": sum(part.get("passes", 0) for part in parts)}
+    said = list(dict.fromkeys(text for part in parts for text in part.get(WARNINGS, ())))
+    whole = {"seconds": seconds, "peak_mib": memory, "passes": sum(part.get("passes", 0) for part in parts)}
+    return parts[-1] | whole | ({WARNINGS: said} if said else {})

@@ -37,6 +37,7 @@ from openbench.engine.outcome import RunOutcome
 from openbench.engine.per_set import each_alone, joined_record
 from openbench.engine.provenance import provenance
 from openbench.engine.regress import regress
+from openbench.engine.remarks import remarks
 from openbench.engine.reuse import METHOD_SOURCE, reused
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TestSplits, TuneContext, Tuned, Tuning, tune
@@ -238,7 +239,9 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
             for s in (*benchmark.splits(), *((spec.outliers,) if spec.outliers else ()))
             if not s.unread
         },
-        provenance=provenance(clock, device, backbone.passes - passes_before) | _method_source(spec.method),
+        provenance=provenance(clock, device, backbone.passes - passes_before)
+        | _method_source(spec.method)
+        | remarks(spec.method_name, scores),
     )
     return record, scores
 

@@ -233,6 +233,7 @@ class Provenance(_Node):
     threads: Count | None = None
     libraries: dict[Words, Words] | None = None
     method_source: dict[Words, Words] | None = None
+    warnings: list[str] | None = None
 
 
 class Content(BaseModel):

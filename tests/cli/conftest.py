@@ -47,6 +47,7 @@ class Engine:
     asked: list[tuple[str, dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     broken: dict[str, Exception] = field(default_factory=dict)
     problems: bool = False
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     def answer(self, command: str, config: dict[str, Any], runtime: dict[str, Any]) -> Any:
         self.asked.append((command, config, runtime))
@@ -69,6 +70,7 @@ class Engine:
             metrics={"near": {"auroc": 0.875}, "far": {"auroc": 0.9375}},
             header="a header",
             counts={},
+            provenance=self.provenance,
         )
         return types.SimpleNamespace(
             record=record, path=Path("records/x.json"), status="written", notes=(), warnings=()

@@ -24,6 +24,15 @@ def test_run_hands_the_scientific_and_the_runtime_part_to_the_engine(engine):
     assert runtime["on_existing"] == "skip"
 
 
+def test_what_is_to_be_known_of_the_scores_stands_before_the_numbers(engine, capsys):
+    engine.provenance = {"warnings": ["WARNING: method 'msp' gives all 5 images\x1b[2J"]}
+    assert main(["run", "+benchmark=digits"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("WARNING: method 'msp' gives all 5 images")
+    assert "\x1b" not in first
+    assert rest
+
+
 def test_scientific_config_does_not_depend_on_runtime(engine):
     main(["run", "+benchmark=digits"])
     main(["run", "+benchmark=digits", "runtime.workers=4", "runtime.on_existing=verify", "runtime.cache=elsewhere"])

@@ -1,0 +1,41 @@
+"""What a reader has to know of scores before the numbers made of them: that they rank nothing, or little."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from openbench.core.scores import SplitScores
+
+WARNINGS = "warnings"  # key of a record's provenance: what was said of the scores
+
+
+def remarks(method: str, scores: Sequence[SplitScores]) -> dict[str, Any]:
+    """Return what a record's provenance says of scores that are all equal or infinite; nothing where there are none.
+
+    Args:
+        method: as users type it.
+        scores: of all splits.
+    """
+    pooled = np.concatenate([split.scores for split in scores])
+    if (pooled == pooled[0]).all():
+        said = [
+            f"WARNING: method '{method}' gives all {len(pooled):,} images of all sets the score {pooled[0]:g}: nothing "
+            "is ranked by it, so AUROC is 50 whatever the images show"
+        ]
+    else:
+        said = [text for split in scores if (text := _of_set(method, split))]
+    return {WARNINGS: said} if said else {}
+
+
+def _of_set(method: str, split: SplitScores) -> str:
+    where, found = f"{split.role} {split.name}", split.scores
+    infinite = int(np.isinf(found).sum())
+    if len(found) > 1 and (found == found[0]).all():
+        return f"WARNING: method '{method}' gives all {len(found):,} images of {where} the score {found[0]:g}"
+    if infinite:
+        return (
+            f"WARNING: method '{method}': {infinite:,} of {len(found):,} scores of {where} are infinite, which makes "
+            "these images equal in every ranking"
+        )
+    return ""
