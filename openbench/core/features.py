@@ -30,16 +30,18 @@ class FeatureSet:
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
     def __post_init__(self) -> None:
-        """Check that all columns have the same number of rows, and the dtype that methods expect."""
+        """Check that all columns have the same number of rows, and the dtype and shape that methods expect."""
         lengths = {k: len(v) for k, v in self._all().items()}
         if len(set(lengths.values())) != 1:
             raise FieldError(f"FeatureSet: columns of different length or none at all — found {lengths}")
         for name, column in self._all().items():
             expected = torch.int64 if name == Field.LABELS else torch.float32
-            if column.dtype != expected:
-                raise FieldError(
-                    f"FeatureSet: '{name}' is {column.dtype} — {expected} expected — pass tensor.to({expected})"
-                )
+            _check_tensor(column, expected, f"FeatureSet: '{name}'")
+            shape = tuple(column.shape)
+            fits = len(shape) == 1 if name == Field.LABELS else len(shape) == 2 or (name in self.maps and shape)
+            if not fits or 0 in shape[1:]:
+                wanted = "(n,)" if name == Field.LABELS else "(n, d) with d ≥ 1"
+                raise FieldError(f"FeatureSet: '{name}' has the shape {shape} — {wanted} expected")
 
     def __len__(self) -> int:
         return len(next(iter(self._all().values())))
@@ -115,18 +117,26 @@ class Head:
     Args:
         weight: (c, d) float32.
         bias: (c,) float32.
+
+    Raises:
+        FieldError: other shapes or dtypes, or a value that is NaN or infinite.
     """
 
     weight: Tensor
     bias: Tensor
 
     def __post_init__(self) -> None:
-        """Check the shapes."""
+        """Check shapes, dtypes and values."""
+        for name in ("weight", "bias"):
+            _check_tensor(getattr(self, name), torch.float32, f"Head: {name}")
         if self.weight.ndim != 2 or self.bias.shape != (self.weight.shape[0],):
             raise FieldError(
                 f"Head: weight (c, d) and bias (c,) expected — found {tuple(self.weight.shape)}, "
                 f"{tuple(self.bias.shape)}"
             )
+        for name in ("weight", "bias"):
+            if not bool(getattr(self, name).isfinite().all()):
+                raise FieldError(f"Head: {name} holds NaN or infinity — finite numbers expected — look at the weights")
 
     @property
     def num_classes(self) -> int:
@@ -141,3 +151,12 @@ class Head:
     def to(self, device: torch.device) -> "Head":
         """The same head on another device."""
         return Head(self.weight.to(device), self.bias.to(device))
+
+
+def _check_tensor(value: object, expected: torch.dtype, where: str) -> None:
+    """Check that a value is a tensor of one dtype: converting it here would hide what it lost before."""
+    if not isinstance(value, Tensor):
+        found = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise FieldError(f"{where} is a {found} — a torch.Tensor of {expected} expected — torch.as_tensor(…) makes one")
+    if value.dtype != expected:
+        raise FieldError(f"{where} is {value.dtype} — {expected} expected — pass tensor.to({expected})")

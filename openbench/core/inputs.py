@@ -1,15 +1,19 @@
 """What a method can be given: rows, finite, in float32, with labels that are classes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from openbench.core.features import FeatureSet
-from openbench.core.request import Field
+from openbench.core.features import FeatureSet, Head
+from openbench.core.request import Field, Request
 from openbench.errors import MethodError
+
+LARGEST = 1e15  # of training features: a million squares of such are less than float32's largest number
+MOST_CLASSES = 1_000_000  # where neither head nor logits tell how many there are: means of all are kept
+_AT_ONCE = 4096  # rows compared at a time
 
 
 def held_to_finite(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,20 +27,70 @@ def held_to_finite(function: Callable[..., Any]) -> Callable[..., Any]:
     return on_finite
 
 
-def held_to_labels(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `fit`, which then refuses labels below 0 and a training set without rows."""
+def held_to_training(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `fit`, which then refuses a training set that nothing can be learnt from, naming the method and the cause.
+
+    That is one without rows, with values that are NaN, infinite or beyond 1e15, without two rows that differ, or with
+    labels that are not classes of the head, or of the logits where there is no head.
+    """
 
     @wraps(function)
-    def on_classes(self: Any, train: FeatureSet | None, *args: Any, **rest: Any) -> Any:
-        where = f"{type(self).__name__}.fit"
-        if train is not None and not len(train):
-            raise MethodError(f"{where}: the training set has no rows — at least one is needed")
-        labels = None if train is None else train.columns.get(Field.LABELS)
-        if labels is not None and int(labels.min()) < 0:
-            raise MethodError(f"{where}: label {int(labels.min())} — allowed: classes from 0 — leave other rows out")
+    def on_training(self: Any, train: FeatureSet | None, *args: Any, **rest: Any) -> Any:
+        if train is not None:
+            where = f"{type(self).__name__}.fit"
+            if not len(train):
+                raise MethodError(f"{where}: the training set has no rows — at least one is needed")
+            _check_training(_read(train, self.request), where)
+            _check_labels(train, args[0] if args else rest.get("head"), where)
         return function(self, train, *args, **rest)
 
-    return on_classes
+    return on_training
+
+
+def _read(x: FeatureSet, request: Request) -> dict[str, Tensor]:
+    """The columns and maps that a request names, by name, as far as they are there."""
+    columns = {str(name): x.columns[name] for name in request.fields - {Field.LABELS} if name in x.columns}
+    return columns | {layer: x.maps[layer] for layer in request.layers if layer in x.maps}
+
+
+def _check_training(columns: Mapping[str, Tensor], where: str) -> None:
+    for name, column in columns.items():
+        _refuse_not_finite(name, column, where)
+        reached = max(map(abs, map(float, column.aminmax())))
+        if reached > LARGEST:
+            raise MethodError(
+                f"{where}: training {name} reach {reached:.3g} — allowed: up to {LARGEST:g}, as squares of larger ones "
+                "overflow — look at the network's outputs"
+            )
+    if columns and all(_is_one_row(column) for column in columns.values()):
+        raise MethodError(
+            f"{where}: all {len(next(iter(columns.values())))} training {' and '.join(sorted(columns))} are equal — at "
+            "least two that differ are needed — look at the network's outputs"
+        )
+
+
+def _is_one_row(column: Tensor) -> bool:
+    """Whether all rows are equal, or there is only one."""
+    return all(bool((rows == column[:1]).all()) for rows in torch.split(column, _AT_ONCE))
+
+
+def _check_labels(train: FeatureSet, head: Head | None, where: str) -> None:
+    labels = train.columns.get(Field.LABELS)
+    if labels is None:
+        return
+    if int(labels.min()) < 0:
+        raise MethodError(f"{where}: label {int(labels.min())} — allowed: classes from 0 — leave other rows out")
+    if head is not None:
+        classes, of = head.num_classes, "the head's classes"
+    elif Field.LOGITS in train:
+        classes, of = train.logits.shape[1], "the logits' classes"
+    else:
+        classes, of = MOST_CLASSES, "classes"
+    if int(labels.max()) >= classes:
+        raise MethodError(
+            f"{where}: label {int(labels.max())} — allowed: {of}, 0 to {classes - 1} — fit on the ID split that the "
+            "network was trained on"
+        )
 
 
 def _check_rows(x: FeatureSet, where: str) -> None:
@@ -44,13 +98,17 @@ def _check_rows(x: FeatureSet, where: str) -> None:
         raise MethodError(f"{where}: no rows to score — at least one is needed")
     columns: dict[str, Tensor] = {**{str(name): column for name, column in x.columns.items()}, **x.maps}
     for name, column in columns.items():
-        # One number per column is enough to see that all are finite, or nearly so: sums can overflow.
-        if not column.is_floating_point() or bool(column.sum().isfinite()):
-            continue
-        bad = ~column.isfinite().reshape(len(column), -1).all(dim=1)
-        if bool(bad.any()):
-            first = int(torch.nonzero(bad)[0])
-            raise MethodError(
-                f"{where}: {int(bad.sum())} of {len(column)} rows of '{name}' are not finite (first: row {first}) "
-                "— numbers other than NaN and infinity expected — find the inputs that the network gives these for"
-            )
+        _refuse_not_finite(name, column, where)
+
+
+def _refuse_not_finite(name: str, column: Tensor, where: str) -> None:
+    # One number per column is enough to see that all are finite, or nearly so: sums can overflow.
+    if not column.is_floating_point() or bool(column.sum().isfinite()):
+        return
+    bad = ~column.isfinite().reshape(len(column), -1).all(dim=1)
+    if bool(bad.any()):
+        first = int(torch.nonzero(bad)[0])
+        raise MethodError(
+            f"{where}: {int(bad.sum())} of {len(column)} rows of '{name}' are not finite (first: row {first}) "
+            "— numbers other than NaN and infinity expected — find the inputs that the network gives these for"
+        )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from openbench.core.features import FeatureSet, Head
-from openbench.core.inputs import held_to_finite, held_to_labels
+from openbench.core.inputs import held_to_finite, held_to_training
 from openbench.core.request import Field, Request
 from openbench.errors import MethodError, NotFittedError
 
@@ -32,7 +32,7 @@ class Method(ABC):
     def __init_subclass__(cls, **rest: Any) -> None:
         """Hold what the methods of a subclass are given to what they can work with."""
         super().__init_subclass__(**rest)
-        for name, held in (("fit", held_to_labels), ("score", held_to_finite), ("class_scores", held_to_finite)):
+        for name, held in (("fit", held_to_training), ("score", held_to_finite), ("class_scores", held_to_finite)):
             own = vars(cls).get(name)
             if inspect.isfunction(own):
                 setattr(cls, name, held(own))

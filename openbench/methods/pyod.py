@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,11 +70,12 @@ class PyOD(Method):
         if not np.isfinite(features).all():
             raise MethodError("PyOD.fit: training features hold NaN or inf — finite ones needed")
         # What is not a number here is refused below, for a reason that a warning would not give.
-        with _seeded(self.seed), np.errstate(all="ignore"):
+        with _seeded(self.seed), np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.filterwarnings("error", message="n_neighbors")  # it would go on with fewer than it was given
             detector = self._new(features.shape[1])
             try:
                 detector.fit(features)
-            except ValueError as error:
+            except (ValueError, UserWarning) as error:
                 raise MethodError(f"PyOD.fit: {self.detector} refuses {features.shape} features — {error}") from error
             lost = int((~np.isfinite(np.asarray(detector.decision_scores_, dtype=np.float32))).sum())
         if lost:

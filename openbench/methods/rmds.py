@@ -9,6 +9,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
 from openbench.core.request import Field, Request, Role
+from openbench.errors import NotApplicableError
 from openbench.methods._inputs import training
 from openbench.methods._stats import Moments, moments, row_normalise, unit_features, whitening
 
@@ -26,6 +27,7 @@ class RMDS(Method):
 
     Raises:
         MethodError: no training split; NaN, negative labels, or features that do not vary within classes.
+        NotApplicableError: a single class has samples.
 
     Reference: Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, ICML workshop 2021,
     arXiv 2106.09022. Pseudo-inverses, so that constant or duplicated features do no harm. `normalise`: Müller & Hein,
@@ -42,6 +44,11 @@ class RMDS(Method):
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn class means and both covariances from training features (n, d) and labels (n,), in one pass."""
         m = self._moments(training(train, "RMDS"))
+        if int(m.present.sum()) < 2:
+            raise NotApplicableError(
+                "RMDS.fit: training samples of a single class — its distance is the one to all samples, so all scores "
+                "would be 0 — samples of two classes are needed, or method=mds"
+            )
         within, total, center = whitening(m.within_covariance()), whitening(m.total_covariance()), m.mean()
         self.center_ = center.float()
         self.within_ = within.float()

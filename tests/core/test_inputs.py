@@ -1,9 +1,12 @@
 """What methods are given through Python: an error that names method and cause, or scores."""
 
+import re
+
+import numpy as np
 import pytest
 import torch
 
-from openbench.core.features import FeatureSet
+from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.engine.evaluate import score
 from openbench.errors import FieldError, MethodError
@@ -21,6 +24,38 @@ def features(n=20, **changes):
 def test_features_of_another_dtype_are_refused(dtype):
     with pytest.raises(FieldError, match=rf"'features' is {dtype} — torch\.float32 expected"):
         features(features=torch.zeros(20, 4, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_heads_of_another_dtype_are_refused(name, dtype):
+    parts = {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}
+    with pytest.raises(FieldError, match=rf"Head: {name} is {dtype} — torch\.float32 expected"):
+        Head(**{**parts, name: parts[name].to(dtype)})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_heads_that_are_not_finite_are_refused(value):
+    with pytest.raises(FieldError, match=r"Head: weight holds NaN or infinity"):
+        Head(torch.full((3, 4), value), torch.zeros(3))
+
+
+def test_arrays_are_refused():
+    with pytest.raises(FieldError, match=r"'features' is a numpy\.ndarray — a torch\.Tensor of"):
+        features(features=np.zeros((20, 4), dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("features", (20, 0)), ("features", (20,)), ("features", (20, 2, 2)), ("logits", (20, 0))]
+)
+def test_columns_of_another_shape_are_refused(name, shape):
+    with pytest.raises(FieldError, match=rf"'{name}' has the shape {re.escape(str(shape))} — \(n, d\) with d ≥ 1"):
+        features(**{name: torch.zeros(shape)})
+
+
+def test_maps_without_channels_are_refused():
+    with pytest.raises(FieldError, match=r"'stage1' has the shape \(20, 0, 2, 2\)"):
+        FeatureSet({}, {"stage1": torch.zeros(20, 0, 2, 2)})
 
 
 def test_labels_of_another_dtype_are_refused():
@@ -51,6 +86,24 @@ def test_no_rows_are_refused():
 def test_labels_below_0_are_refused():
     with pytest.raises(MethodError, match=r"MDS\.fit: label -1 — allowed: classes from 0"):
         MDS().fit(features(labels=torch.tensor([-1] * 20)), None)
+
+
+@pytest.mark.parametrize(
+    ("head", "logits", "allowed"),
+    [
+        (Head(torch.zeros(2, 4), torch.zeros(2)), {}, "the head's classes, 0 to 1"),
+        (None, {"logits": torch.zeros(20, 7)}, "the logits' classes, 0 to 6"),
+        (None, {}, "classes, 0 to 999999"),
+    ],
+)
+def test_labels_beyond_the_classes_are_refused_before_means_are_kept_for_them(head, logits, allowed):
+    train = features(labels=torch.tensor([10**9] + [0] * 19), **logits)
+    with pytest.raises(MethodError, match=rf"MDS\.fit: label 1000000000 — allowed: {allowed} "):
+        MDS().fit(train, head)
+
+
+def test_columns_that_a_method_does_not_read_may_be_anything():
+    MDS().fit(features(logits=torch.full((20, 2), float("nan"))), None)
 
 
 class Everywhere(MSP):

@@ -46,7 +46,7 @@ def test_fit_reads_the_input_as_it_is_and_score_the_moved_one():
 
     def source(read, request):
         asked.append((read.role, request.perturb, request.beside))
-        column = torch.zeros(len(read), 2)
+        column = torch.arange(2.0 * len(read)).reshape(-1, 2)
         return FeatureSet({Field.LOGITS: column, Field.MOVED: column, Field.LABELS: torch.as_tensor(read.labels)})
 
     fitting = Fitting(split("a", Role.ID_TRAIN), split("a", Role.ID_VAL), Head(torch.eye(2), torch.zeros(2)))
