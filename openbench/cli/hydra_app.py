@@ -31,6 +31,7 @@ from openbench.cli.moved import refuse_moved
 from openbench.cli.outcome import FAILED_STATUS, NOT_APPLICABLE, RUNNING, Outcome, Plan, read_outcomes, summary, table
 from openbench.cli.refused import refused
 from openbench.cli.sweep import deferred, jobs, paired, parse, swept_keys
+from openbench.cli.unread import refuse_unread
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.overrides import quoted
 from openbench.storage.owned import delete_ownerless, owned
@@ -219,6 +220,7 @@ def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], Done]) -> 
     start = time.monotonic()
     try:
         config = scientific(cfg, hydra_cfg.runtime.choices, command)
+        refuse_unread(command, job.outcome.overrides, config)
         done = action(Call(config, runtime(cfg), job.plan is not None, job.apart))
     except NotApplicableError as error:
         # A sweep over every method should not fail because some are made for other networks.

@@ -1,0 +1,57 @@
+"""Keys that nothing would read are errors that say who would."""
+
+import pytest
+
+from openbench.cli.config import compose, scientific
+from openbench.cli.unread import refuse_unread
+from openbench.errors import NotApplicableError
+
+
+def refused(*typed: str, command="run", **chosen: str) -> str:
+    names = {"backbone": "resnet20_cifar10", "training": "cross_entropy", "method": "msp", **chosen}
+    words = [*(f"{group}={name}" for group, name in names.items()), *typed]
+    config = scientific(compose("run", ["+benchmark=cifar10", *words]), names)
+    try:
+        refuse_unread(command, words, config)
+    except NotApplicableError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "word", ["training.recipe.epochs=3", "recipe@training.recipe=cifar", "~training.recipe.augment"]
+)
+@pytest.mark.parametrize("command", ["run", "train", "extract"])
+def test_keys_of_a_training_beside_released_weights_are_refused(command, word):
+    message = refused(word, command=command)
+    assert message.startswith(f"{word} would be ignored — backbone 'resnet20_cifar10' comes with weights")
+    assert "backbone=resnet18_cifar" in message
+
+
+@pytest.mark.parametrize("word", ["dataset@outliers=tin597", "outliers.limit=5"])
+def test_outliers_that_a_training_does_not_learn_from_are_refused(word):
+    typed = [word] if "@" in word else ["dataset@outliers=tin597", word]
+    message = refused(*typed, backbone="resnet18_cifar")
+    assert f"{word} would be ignored — training 'cross_entropy' learns from no outliers" in message
+    assert "energy_bounded, mcd, mixoe, outlier_exposure, udg (training=NAME)" in message
+    assert "comes with weights" in refused(*typed)
+
+
+def test_a_check_of_outliers_asks_for_a_training_that_learns_from_them():
+    outliers = "dataset@outliers=tin597"
+    assert "learns from no outliers" in refused(outliers, command="check")
+    assert not refused(outliers, command="check", training="outlier_exposure")
+
+
+@pytest.mark.parametrize("backbone", ["resnet18_cifar", "ensemble", "torchvision_resnet18_finetuned"])
+def test_what_is_trained_reads_both(backbone):
+    assert not refused("training.recipe.epochs=3", "dataset@outliers=tin597", backbone=backbone, training="mixoe")
+
+
+def test_an_ensemble_of_released_weights_reads_neither():
+    word = "training.recipe.epochs=3"
+    assert "comes with weights" in refused(word, "backbone@backbone.member=resnet20_cifar10", backbone="ensemble")
+
+
+def test_outliers_may_be_taken_away_everywhere():
+    assert not refused("~dataset@outliers")
