@@ -10,6 +10,7 @@ from openbench.build import check_keys
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.data.class_names import check_distinct
 from openbench.data.collection import arranged
 from openbench.data.fingerprint import Fingerprint, fingerprint
 from openbench.data.joined import join, joined_classes
@@ -252,7 +253,11 @@ def _classes_by_member(node: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _listed(classes: str | Sequence[object]) -> tuple[str, ...]:
-    return load_classes(classes) if isinstance(classes, str) else tuple(str(name) for name in classes)
+    if isinstance(classes, str):
+        return load_classes(classes)
+    names = tuple(str(name) for name in classes)
+    check_distinct(names, "benchmark.classes")
+    return names
 
 
 def typed(node: Mapping[str, Any]) -> str:

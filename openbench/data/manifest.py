@@ -28,6 +28,7 @@ from pathlib import Path
 from string import Formatter
 
 from openbench import paths
+from openbench.data.class_names import check_distinct
 from openbench.data.own_listing import own_path, read_rows
 from openbench.digest import digest
 from openbench.errors import DataError, did_you_mean
@@ -131,13 +132,15 @@ def load_classes(name: str) -> tuple[str, ...]:
     """Return the class names of a class list such as `cifar10/classes`: one a line, in label order.
 
     Raises:
-        DataError: no such list.
+        DataError: no such list, or one that names a class twice.
     """
     path = paths.manifest_dir() / f"{name}.txt"
     if not path.is_file():
         raise DataError(f"class list '{name}' not found — looked for {path} — one class name a line, in label order")
     lines = (line.strip() for line in _text(path, f"class list '{name}'").splitlines())
-    return tuple(line for line in lines if line and not line.startswith("#"))
+    found = tuple(line for line in lines if line and not line.startswith("#"))
+    check_distinct(found, f"class list '{name}'")
+    return found
 
 
 def _text(path: Path, what: str) -> str:

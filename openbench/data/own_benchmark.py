@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from openbench import paths
 from openbench.core.preprocess import Preprocess
+from openbench.data.class_names import check_distinct
 from openbench.data.own import OwnImages
 from openbench.data.own_listing import NO_CLASS, Row, own_path, read_rows
 from openbench.data.transforms import cropped
@@ -78,6 +79,7 @@ class OwnBenchmark:
             raise DataError(
                 f"'{self.id_sets['train'].at}': found the classes {list(classes)} — at least two are needed"
             )
+        check_distinct(classes, f"'{self.id_sets['train'].at}'")
         for part, found in self.id_sets.items():
             odd = sorted({label for _, label in found.rows} - set(classes))
             if odd:

@@ -70,6 +70,11 @@ def test_building_does_not_change_the_node(node):
     assert node == before
 
 
+def test_classes_that_name_one_twice_are_refused(node):
+    with pytest.raises(DataError, match=r"benchmark\.classes: found 'Dog', 'dog' among 3 class names"):
+        build_benchmark({**node, "classes": ["cat", "dog", "Dog"]})
+
+
 def test_a_planted_id_class_in_an_ood_set_is_named(node, manifest):
     node["far"]["cars"] = {**node["far"]["cars"], "manifest": manifest("key: cars/{index}.png\nDog: 0-3\n", "bad")}
     with pytest.raises(LeakageError, match=r"ID pets and far cars share the classes \['dog'\]"):

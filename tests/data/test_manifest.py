@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openbench import paths
 from openbench.data.listing import list_lines, read_list, section, sequence_section
 from openbench.data.manifest import compact, load_classes, load_manifest, parse, write_section
 from openbench.errors import DataError
@@ -69,6 +70,14 @@ def test_an_unknown_manifest_offers_the_nearest():
 def test_an_unknown_class_list_is_named():
     with pytest.raises(DataError, match="class list 'cifar11/classes' not found"):
         load_classes("cifar11/classes")
+
+
+@pytest.mark.parametrize("second", ["cat", "Cat", "cat_"])
+def test_a_class_list_that_names_a_class_twice_is_refused(tmp_path, monkeypatch, second):
+    (tmp_path / "twice.txt").write_text(f"cat\ndog\n{second}\n")
+    monkeypatch.setattr(paths, "manifest_dir", lambda: tmp_path)
+    with pytest.raises(DataError, match=r"class list 'twice': found .*'cat'.* among 3 class names"):
+        load_classes("twice")
 
 
 @given(st.lists(st.integers(0, 400), unique=True, max_size=300))

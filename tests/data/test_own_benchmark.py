@@ -85,6 +85,12 @@ def test_what_makes_no_benchmark_is_refused(tmp_path, changes, error, text):
         a_benchmark(tmp_path, **changes)
 
 
+def test_folders_that_name_a_class_twice_are_refused(tmp_path):
+    twice = a_set(tmp_path, {"Cat": 3, "cat": 3, "dog": 3})
+    with pytest.raises(DataError, match="found 'Cat', 'cat' among 3 class names, of which two are the same"):
+        a_benchmark(tmp_path, id_sets=dict.fromkeys(("train", "val", "test"), twice))
+
+
 def test_a_class_on_both_sides_is_leakage(tmp_path):
     with pytest.raises(LeakageError, match=r"near.birds .* share the classes \['dog'\]"):
         a_benchmark(tmp_path, ood={"near.birds": a_set(tmp_path, {"bird": 3, "dog": 1})})
