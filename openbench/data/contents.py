@@ -1,7 +1,7 @@
 """What a user's own files hold: the digest of each, read once for each state that the file system tells of."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,13 +29,32 @@ def contents_of(files: Sequence[Path]) -> Contents:
     Raises:
         DataError: a file cannot be read.
     """
+    return _known(files, "", len(files), lambda: map(file_sha256, files))
+
+
+def contents_within(files: Sequence[Path], count: int, rows: Callable[[], Iterable[str]]) -> Contents:
+    """Return the SHA-256 of each of the images that lie in files together, (count, 32) uint8, kept like `contents_of`.
+
+    Args:
+        files: all that the images are read from.
+        count: how many images there are.
+        rows: reads them, and returns the SHA-256 of each.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    return _known(files, "-rows", count, rows)
+
+
+def _known(files: Sequence[Path], ending: str, count: int, read: Callable[[], Iterable[str]]) -> Contents:
+    """What is kept of files in their present state; read now if nothing is."""
     try:
-        known = paths.cache_dir() / _FOLDER / _state(files)
+        known = paths.cache_dir() / _FOLDER / f"{state_of(files)}{ending}"
         with suppress(FileNotFoundError, DamagedError):
             found = np.frombuffer(read_sealed(known), dtype=np.uint8)
-            if found.size == 32 * len(files):
+            if found.size == 32 * count:
                 return found.reshape(-1, 32)
-        joined = b"".join(bytes.fromhex(file_sha256(path)) for path in files)
+        joined = b"".join(map(bytes.fromhex, read()))
     except OSError as error:
         raise DataError(
             f"'{error.filename}' cannot be read — {error.strerror} — get the file again, or list the images again"
@@ -50,7 +69,12 @@ def digest_of(contents: Contents) -> str:
     return digest([row.tobytes().hex() for row in contents], 32)
 
 
-def _state(files: Sequence[Path]) -> str:
+def state_of(files: Sequence[Path]) -> str:
+    """Return a digest of what the file system tells of files: which they are, their sizes and both time stamps.
+
+    Raises:
+        OSError: one is not there.
+    """
     stats = [os.stat(path) for path in files]
     return digest(
         [(str(path), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in zip(files, stats, strict=True)],

@@ -123,7 +123,7 @@ class FileItems:
         if self.contents is None:
             image = decode(path)
         else:
-            content = _read(path)
+            content = read_bytes(path)
             if bytes_sha256(content) != self.contents[index].tobytes().hex():
                 raise _replaced(path)
             image = decode(path, content)
@@ -148,7 +148,12 @@ def _replaced(path: Path) -> DataError:
     )
 
 
-def _read(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """Return the bytes of an image file.
+
+    Raises:
+        DataError: it cannot be read, or is a pipe, a device or a folder.
+    """
     try:
         _check_regular(path)
         return path.read_bytes()

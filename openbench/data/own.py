@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from openbench.data.items import FileItems
-from openbench.data.own_arrays import arrow_files, arrow_items, arrow_labels, is_arrow, npz
+from openbench.data.own_arrays import arrow_items, arrow_labels, is_arrow, npz
 from openbench.data.own_listing import numbered, own_path
 from openbench.data.sources import Found, ImageFolder, Source, rows_found
 
@@ -42,8 +42,10 @@ class OwnImages(Source):
         if place.is_dir() and is_arrow(place):
             numbers = _rows(arrow_labels(place), keys)
             present = numbers >= 0
-            items = arrow_items(place, numbers[present]) if present.any() else None
-            return None if items is None else Found(items, present, arrow_files(place))
+            if not present.any():
+                return None
+            items, files = arrow_items(place, numbers[present])
+            return Found(items, present, files)
         found = ImageFolder().find(place.parent if place.is_file() else place, keys)
         return replace(found, files=found.items.files) if found and isinstance(found.items, FileItems) else found
 

@@ -1,6 +1,7 @@
 """A user's own images in an `.npz` file, or in an Arrow folder as Hugging Face's `save_to_disk` writes it."""
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench.core.benchmark import Image
-from openbench.data.items import UNREADABLE, decode, pixels_of
+from openbench.data.class_names import check_distinct
+from openbench.data.contents import contents_within, state_of
+from openbench.data.items import UNREADABLE, pixels_of, read_bytes
 from openbench.data.npz_file import read_npz
 from openbench.digest import bytes_sha256
 from openbench.errors import DataError
@@ -87,6 +90,8 @@ def _named(labels: NDArray[Any], names: NDArray[Any] | None, count: int, path: P
         raise DataError(f"'{path}': labels are {flat.dtype} — whole numbers or text expected")
     if names is not None and (names.ndim != 1 or names.dtype.kind not in "iuUS"):
         raise DataError(f"'{path}': class names are {names.dtype} {names.shape} — text (c,) expected")
+    if names is not None:
+        check_distinct([str(name) for name in names.tolist()], f"'{path}'")
     if names is None or flat.dtype.kind == "U":
         return [str(value) for value in flat.tolist()]
     if len(flat) and (flat.min() < 0 or flat.max() >= len(names)):
@@ -102,27 +107,39 @@ class EncodedItems:
         column: chunked array of `{bytes, path}`.
         rows: (n,) which rows, in manifest order.
         folder: where the table lies; its paths are relative to this.
+        contents: (N, 32) uint8, the SHA-256 of each row's compressed image.
     """
 
     column: Any
     rows: NDArray[np.int64]
     folder: Path
+    contents: NDArray[np.uint8]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Image:
         row = int(self.rows[index])
-        cell = self.column[row].as_py()
-        content = cell.get("bytes") if cell else None
-        if content is None and cell and cell.get("path"):
-            return decode(self.folder / cell["path"])
+        content = _content(self.column[row].as_py(), self.folder)
+        if bytes_sha256(content) != self.contents[row].tobytes().hex():
+            raise DataError(
+                f"'{self.folder}': image {row} has changed since this folder was looked at first — its digest then and "
+                "its bytes now differ — leave the folder alone while a run reads it; write it again and run again"
+            )
         try:
-            return pixels_of(content or b"")
+            return pixels_of(content)
         except UNREADABLE as error:
             raise DataError(
                 f"'{self.folder}': image {row} cannot be read — {error} — write the folder again"
             ) from error
+
+
+def _content(cell: Mapping[str, Any] | None, folder: Path) -> bytes:
+    """The compressed image of a cell, which may name a file in its place; nothing where there is none."""
+    content: bytes | None = cell.get("bytes") if cell else None
+    if content is None and cell and cell.get("path"):
+        return read_bytes(folder / cell["path"])
+    return content or b""
 
 
 def is_arrow(folder: Path) -> bool:
@@ -140,6 +157,7 @@ def arrow_labels(folder: Path) -> list[str]:
     for name in ("label", "labels", "fine_label"):
         if name in table.column_names:
             values, names = table[name].to_pylist(), features.get(name, {}).get("names")
+            check_distinct([str(known) for known in names or ()], f"'{folder}'")
             try:
                 return [str(names[v]) if names else str(v) for v in values]
             except (IndexError, TypeError) as error:
@@ -149,18 +167,36 @@ def arrow_labels(folder: Path) -> list[str]:
     return ["-"] * len(table)
 
 
-def arrow_items(folder: Path, rows: NDArray[np.int64]) -> EncodedItems:
-    """Return the images at `rows` of an Arrow folder, decoded when read."""
+def arrow_items(folder: Path, rows: NDArray[np.int64]) -> tuple[EncodedItems, tuple[Path, ...]]:
+    """Return the images at `rows` of an Arrow folder, decoded when read, and the files in which these and others lie.
+
+    Raises:
+        DataError: it holds several splits, no image column, or files that cannot be read.
+    """
     table, features = _arrow(folder)
     images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
     if len(images) != 1 or images[0] not in table.column_names:
         found = ", ".join(f"{name} ({feature.get('_type', '?')})" for name, feature in features.items())
         raise DataError(f"'{folder}': found the columns {found or 'none'} — exactly one of type Image expected")
-    return EncodedItems(table[images[0]].combine_chunks(), rows, folder)
+    column = table[images[0]]
+    if getattr(column.type, "names", None) is None or not {"bytes", "path"} <= set(column.type.names):
+        raise DataError(f"'{folder}': column '{images[0]}' is {column.type} — a struct of bytes and path expected")
+    files = (*_files(folder), *(folder / path for path in _paths(column)))
+    # Before the digest of the files is taken: what changes in between is found when it is decoded.
+    rows_of = (bytes_sha256(_content(cell.as_py(), folder)) for cell in column)
+    contents = contents_within(files, len(column), lambda: rows_of)
+    return EncodedItems(column, rows, folder, contents), files
 
 
-def arrow_files(folder: Path) -> tuple[Path, ...]:
-    """Return the files of an Arrow folder that can be read; images that it names by path are not among them."""
+def _paths(column: Any) -> Iterator[str]:
+    """The paths of the images of which the column has no bytes."""
+    for chunk in column.chunks:
+        outside = chunk.filter(chunk.field("bytes").is_null())
+        yield from (cell["path"] for cell in outside.to_pylist() if cell and cell["path"])
+
+
+def _files(folder: Path) -> tuple[Path, ...]:
+    """The files of an Arrow folder that say what is in it."""
     state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     return (folder / "dataset_info.json", *(folder / entry["filename"] for entry in state["_data_files"]))
 
@@ -173,18 +209,21 @@ def _arrow(folder: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
         raise DataError(
             f"'{folder}' holds the splits {names} — name one of them, e.g. {folder / (names or ['train'])[0]}"
         )
-    return _table(folder, (folder / "state.json").stat().st_mtime_ns)
+    try:
+        return _table(folder, state_of((folder / "state.json", *_files(folder))))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"'{folder}' cannot be read — {error} — write it again with save_to_disk") from error
 
 
 @lru_cache(maxsize=8)
-def _table(folder: Path, changed: int) -> tuple[Any, dict[str, dict[str, Any]]]:
+def _table(folder: Path, state: str) -> tuple[Any, dict[str, dict[str, Any]]]:
     import pyarrow as pa
 
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        held = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
-        files = [folder / entry["filename"] for entry in state["_data_files"]]
-        if state.get("_indices_data_files"):
+        files = [folder / entry["filename"] for entry in held["_data_files"]]
+        if held.get("_indices_data_files"):
             raise DataError(f"'{folder}' keeps a selection of rows apart — save it again after flatten_indices()")
         table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files])
     except (OSError, KeyError, ValueError, pa.ArrowInvalid) as error:
