@@ -179,7 +179,8 @@ def arrow_items(folder: Path, rows: NDArray[np.int64]) -> tuple[EncodedItems, tu
         found = ", ".join(f"{name} ({feature.get('_type', '?')})" for name, feature in features.items())
         raise DataError(f"'{folder}': found the columns {found or 'none'} — exactly one of type Image expected")
     column = table[images[0]]
-    if getattr(column.type, "names", None) is None or not {"bytes", "path"} <= set(column.type.names):
+    place = getattr(column.type, "get_field_index", lambda name: -1)
+    if min(place("bytes"), place("path")) < 0:
         raise DataError(f"'{folder}': column '{images[0]}' is {column.type} — a struct of bytes and path expected")
     files = (*_files(folder), *(folder / path for path in _paths(column)))
     # Before the digest of the files is taken: what changes in between is found when it is decoded.

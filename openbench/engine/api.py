@@ -20,7 +20,7 @@ from openbench.core.request import Field, Request, Role
 from openbench.data.build import build_benchmark
 from openbench.data.outliers import WHERE as OUTLIERS
 from openbench.data.outliers import with_outliers
-from openbench.data.same_images import refuse_same_images
+from openbench.data.same_images import refuse_listed_images, refuse_same_images
 from openbench.data.verify import CheckReport, verify_node
 from openbench.engine.evaluate import for_layers, with_params
 from openbench.engine.learnt import Learnt
@@ -275,6 +275,7 @@ def _benchmark(config: Config, method: Method, space: Config) -> Benchmark:
         if not reader and ("start" in network or (sources and not any(sources))):
             build_benchmark(node, _trained_on(str(network.get("name"))))
         raise
+    refuse_listed_images(benchmark, node)
     return _apart(benchmark)
 
 
@@ -318,7 +319,7 @@ def _as_shown(config: Config, benchmark: Benchmark, backbone: Backbone) -> Bench
     if not build_training(config["training"]).uses_outliers:
         return replace(benchmark, ood_train=None)
     node = config.get(OUTLIERS)
-    return with_outliers(benchmark, node) if node else benchmark
+    return _apart(with_outliers(benchmark, node)) if node else benchmark
 
 
 def _trained(config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say) -> Trained:

@@ -4,6 +4,7 @@ import pytest
 
 from openbench.core.request import Role
 from openbench.data.build import build_benchmark, build_preprocess, survey, typed
+from openbench.data.same_images import refuse_listed_images
 from openbench.errors import ConfigError, DataError, LeakageError
 
 from .conftest import noisy, write_image
@@ -288,3 +289,23 @@ def test_a_message_names_a_benchmark_as_it_is_typed(overrides, expected, compose
             build_benchmark(node)
         assert f"`python -m openbench data list {expected}`" in str(raised.value)
     assert composed(*f"+benchmark={expected}".split()) == node
+
+
+UNREAD = {
+    "train": "key: pets/{index}.png\ncat: 0-3\ndog: 4-7\n",
+    "test": "key: pets/{index}.png\ncat: 4-5\ndog: 10\n",
+}
+
+
+def test_an_image_of_a_list_that_nothing_reads_is_refused_in_a_test_list(node, manifest):
+    """Training images are not looked for where a method is not fitted on them; their list is known all the same."""
+    lists = {part: manifest(text, f"{part}_list") for part, text in UNREAD.items()}
+    for part in ("train", "test"):
+        node["id"][part] = {**node["id"][part], "manifest": lists[part]}
+    node["id"]["train"]["digest_of"] = "list"
+    opened = build_benchmark(node, reader="")
+    assert opened.id_train.unread
+    with pytest.raises(LeakageError, match=r"id_train pets and id_test pets have 2 images in common, e.g\. 'pets/4"):
+        refuse_listed_images(opened, node)
+    node["id"]["train"]["manifest"] = manifest("key: pets/{index}.png\ncat: 0-3\n", "apart")
+    refuse_listed_images(build_benchmark(node, reader=""), node)

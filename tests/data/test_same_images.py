@@ -1,6 +1,7 @@
 """The same file, or row, on two sides of a benchmark: refused before anything is computed."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.items import ArrayItems, FileItems, FilesBelow
+from openbench.data.joined import JoinedItems
+from openbench.data.own_arrays import EncodedItems
 from openbench.data.same_images import refuse_same_images
+from openbench.digest import bytes_sha256
 from openbench.errors import LeakageError
 
 PIXELS = np.arange(40 * 4, dtype=np.uint8).reshape(40, 2, 2)
@@ -79,6 +83,39 @@ def test_a_file_on_two_sides_is_refused_by_whatever_path(tmp_path):
 def test_the_same_name_in_two_folders_is_another_image(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     refuse_same_images(benchmark(files(a, "0.png"), files(a, "1.png"), files(b, "0.png"), rows(0)))
+
+
+def contents(*names):
+    return np.stack([np.frombuffer(bytes.fromhex(bytes_sha256(name.encode())), np.uint8) for name in names])
+
+
+def test_files_of_equal_bytes_are_the_same_image_where_their_digests_are_known(tmp_path):
+    known = FileItems(FilesBelow(tmp_path / "a", ["0.png", "1.png"]), contents("x", "y"))
+    other = FileItems(FilesBelow(tmp_path / "b", ["7.png"]), contents("y"))
+    with pytest.raises(LeakageError, match=r"id_train train and id_test test have 1 image in common, e\.g\. 'test/0'"):
+        refuse_same_images(benchmark(known, rows(2), other, rows(5)))
+    refuse_same_images(benchmark(known, rows(2), files(tmp_path / "b", "7.png"), rows(5)))
+
+
+def test_rows_of_arrow_folders_are_the_same_image_where_their_bytes_are(tmp_path):
+    train = EncodedItems(None, np.array([0, 1]), tmp_path, contents("x", "y"))
+    test = EncodedItems(None, np.array([0]), tmp_path, contents("y", "x"))
+    with pytest.raises(LeakageError, match="id_train train and id_test test have 1 image in common"):
+        refuse_same_images(benchmark(train, rows(2), test, rows(5)))
+    refuse_same_images(benchmark(train, rows(2), EncodedItems(None, np.array([0]), tmp_path, contents("z")), rows(5)))
+
+
+def test_images_of_joined_sets_are_looked_at_too():
+    joined = JoinedItems([rows(0), rows(1, 2)])
+    with pytest.raises(LeakageError, match=r"id_train train and far cars have 1 image in common, e\.g\. 'cars/1'"):
+        refuse_same_images(benchmark(joined, rows(3), rows(4), rows(5, 2)))
+
+
+def test_outliers_that_a_training_is_shown_are_held_apart_from_all_others():
+    shown = benchmark(rows(0), rows(2), rows(3), rows(5))
+    outliers = Split("o", Role.OOD_TRAIN, rows(5), np.full(1, -1), ["o/0"], (), "o", 1)
+    with pytest.raises(LeakageError, match="ood_train o and far cars have 1 image"):
+        refuse_same_images(replace(shown, ood_train=outliers))
 
 
 def test_a_million_images_take_seconds(tmp_path):
