@@ -126,6 +126,8 @@ def _unusual(tensor: Tensor) -> str:
     """What keeps a tensor from being a plain array of real numbers; empty if nothing does."""
     if tensor.layout != torch.strided:
         return "sparse"
+    if tensor.is_nested:
+        return "nested"
     if tensor.is_meta:
         return "meta, without values"
     if tensor.is_quantized:

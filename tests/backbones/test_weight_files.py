@@ -155,6 +155,7 @@ def odd_tensors(kind: str, w: Tensor) -> Tensor:
         "complex": lambda: w.to(torch.complex64),
         "sparse": lambda: w.to_sparse(),
         "compressed sparse": lambda: w.to_sparse_csr(),
+        "nested": lambda: torch.nested.nested_tensor(list(w)),
         "meta": lambda: w.to("meta"),
         "quantised": lambda: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8),
         "whole numbers": lambda: w.to(torch.int64),
@@ -163,10 +164,10 @@ def odd_tensors(kind: str, w: Tensor) -> Tensor:
     }[kind]()
 
 
-KINDS = ["complex", "sparse", "compressed sparse", "meta", "quantised", "whole numbers", "bool", "1e300"]
+KINDS = ["complex", "sparse", "compressed sparse", "nested", "meta", "quantised", "whole numbers", "bool", "1e300"]
 
 
-@pytest.mark.filterwarnings("ignore:Sparse", "ignore:.*quantiz", "ignore:.*TypedStorage")
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:.*nested", "ignore:.*quantiz", "ignore:.*TypedStorage")
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_of_another_kind_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     net = nn.Linear(3, 2)
