@@ -1,5 +1,6 @@
 """What a method can be given: rows, finite, in float32, with labels that are classes."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
@@ -55,8 +56,10 @@ def _read(x: FeatureSet, request: Request) -> dict[str, Tensor]:
 
 def _check_training(columns: Mapping[str, Tensor], where: str) -> None:
     for name, column in columns.items():
-        _refuse_not_finite(name, column, where)
-        reached = max(map(abs, map(float, column.aminmax())))
+        least, most = map(float, column.aminmax())
+        reached = max(abs(least), abs(most))
+        if not math.isfinite(reached):
+            _refuse_not_finite(name, column, where)
         if reached > LARGEST:
             raise MethodError(
                 f"{where}: training {name} reach {reached:.3g} — allowed: up to {LARGEST:g}, as squares of larger ones "
