@@ -1,4 +1,4 @@
-"""Whether a record's parts follow from one another: its run id from what was run, its means from its sets."""
+"""Whether a record's parts follow from one another: its id from what was run, its means and counts from its sets."""
 
 from collections.abc import Iterator
 from math import fsum
@@ -13,13 +13,15 @@ _UNABLE = "unable"
 # What boards are made of: each set must have it.
 _NEEDED = ("auroc", "fpr95")
 _SHOWN = 3
+_TESTED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")
 
 
 def inconsistencies(record: ResultRecord) -> tuple[str, ...]:
     """Return what in a record does not follow from the rest of it, in words; empty if everything does.
 
     Recomputed are the run id and, for near and far on both ID sides, every key that is the mean over the sets: `unable`
-    if any set is. Numbers of single sets and of pooled sets stand for themselves.
+    if any set is; how many images numbers are of; and whether sets are whole, as a benchmark's are that is as defined.
+    Other numbers of single sets and of pooled sets stand for themselves.
 
     Args:
         record: as read from its file.
@@ -29,7 +31,7 @@ def inconsistencies(record: ResultRecord) -> tuple[str, ...]:
         for group in GROUPS:
             if side + group in record.metrics:
                 found += _summed_up(list(_wrong_means(record, side, group)))
-    return tuple(found)
+    return (*found, *_summed_up(list(_wrong_counts(record))), *_not_whole(record))
 
 
 def _wrong_id(record: ResultRecord) -> Iterator[str]:
@@ -61,6 +63,32 @@ def _wrong_means(record: ResultRecord, side: str, group: str) -> Iterator[str]:
             yield f"{name}.{key} does not follow from its sets, of which some have none"
         if expected is not None and not _agree(value, expected):
             yield f"{name}.{key} does not follow from its sets ({_short(value)} recorded, {_short(expected)} computed)"
+
+
+def _wrong_counts(record: ResultRecord) -> Iterator[str]:
+    """Numbers whose counts of images are not those of the sets."""
+    found = {key: count["n"] for key, count in record.counts.items()}
+    id_test, csid = (sum(n for key, n in found.items() if key.startswith(role)) for role in ("id_test/", "csid/"))
+    wanted = {("id", "n_id"): id_test, (f"{FULL_SPECTRUM}id", "n_id"): id_test + csid}
+    for key, n in found.items():
+        role, _, name = key.partition("/")
+        if role in GROUPS:
+            wanted |= {(side + name, "n_ood"): n for side in ("", FULL_SPECTRUM)}
+    for (name, key), n in wanted.items():
+        value = record.metrics.get(name, {}).get(key, n)
+        if n and value != n:
+            yield f"{name}.{key} is not the number of images in its sets ({_short(value)} recorded, {n} counted)"
+
+
+def _not_whole(record: ResultRecord) -> Iterator[str]:
+    """Test and validation sets that lack images although the benchmark is recorded to be as defined."""
+    part = [
+        f"{key} ({count['n']} of {count['expected']})"
+        for key, count in record.counts.items()
+        if key.startswith(_TESTED) and count["n"] < count["expected"]
+    ]
+    if part and record.benchmark.get("pristine") is True:
+        yield f"benchmark.pristine does not follow from its sets, which lack images: {', '.join(part[:_SHOWN])}"
 
 
 def _expected(key: str, members: list[dict[str, Any]]) -> float | str | None:

@@ -7,7 +7,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from openbench.errors import RecordError
+from openbench.metrics.keys import bounds
 from openbench.results.escape import one_line
+from openbench.results.intervals import check_intervals
 from openbench.results.names import PART, WORDS, is_page, is_part, is_words
 
 DEEPEST = 32  # levels of a value; those of records have eight
@@ -24,7 +26,7 @@ _ALLOWED = {
     "list_type": "a list",
     "bool_type": "true or false",
     "int_type": "a whole number",
-    "greater_than_equal": "a whole number ≥ 0",
+    "greater_than_equal": "a whole number ≥ {ge}",
     "less_than_equal": "a whole number of at most 63 bits",
     "string_type": "text",
 }
@@ -38,12 +40,14 @@ def check(content: dict[str, Any], where: str) -> None:
         where: the file's name, for messages.
 
     Raises:
-        RecordError: a value is not what this schema allows; the first such is named.
+        RecordError: a value is not what this schema allows, or an interval cannot be that of its number; the first such
+            is named.
     """
     try:
-        Content.model_validate(content)
+        found = Content.model_validate(content)
     except ValidationError as error:
         raise RecordError(_said(error, where)) from None
+    check_intervals(found.metrics, found.config.metrics.confidence if found.config.metrics else None, where)
 
 
 def _said(error: ValidationError, where: str) -> str:
@@ -52,8 +56,12 @@ def _said(error: ValidationError, where: str) -> str:
     # A key that is refused stands in the location as `[key]`, and so do the members of a union.
     key = ".".join(part for part in (*map(str, first["loc"]), told.get("at", "")) if part and part != "[key]")
     found = told["found"] if told else _short(None if first["type"] == "missing" else first["input"])
-    allowed = told["allowed"] if told else _ALLOWED.get(first["type"], first["msg"])
+    allowed = told["allowed"] if told else _allowed(first["type"], first["msg"], first.get("ctx", {}))
     return f"{where}: key '{one_line(key)[:_SHOWN]}' of the record — found {found} — allowed: {allowed}"
+
+
+def _allowed(kind: str, message: str, limits: dict[str, Any]) -> str:
+    return _ALLOWED[kind].format(**limits) if kind in _ALLOWED else message
 
 
 def _short(value: Any) -> str:
@@ -87,12 +95,20 @@ def _is_level(value: object) -> bool:
     return _is_number(value) and 0 < float(str(value)) < 1
 
 
+def _is_rate(value: object) -> bool:
+    return _is_number(value) and bounds("auroc").hold(float(str(value)))
+
+
 def _checked_results(value: Any) -> Any:
     for key, number in value.items() if isinstance(value, dict) else ():
         if not is_words(key):
             raise _refusal(WORDS, key)
-        if not _is_number(number) and number != _UNABLE:
+        if number == _UNABLE:
+            continue
+        if not _is_number(number):
             raise _refusal(f"a finite number up to {_LARGEST:g}, or '{_UNABLE}'", number, key)
+        if not bounds(key).hold(number):
+            raise _refusal(f"{bounds(key)}, or '{_UNABLE}'", number, key)
     return value
 
 
@@ -121,8 +137,10 @@ Part = Annotated[str, _only(is_part, f"a name: {PART}")]
 Page = Annotated[str, _only(is_page, f"a name other than README: {PART}")]
 Words = Annotated[str, _only(is_words, WORDS)]
 Number = Annotated[Any, _only(_is_number, f"a finite number up to {_LARGEST:g}")]
+Rate = Annotated[Any, _only(_is_rate, "a number from 0 to 1")]
 Level = Annotated[Any, _only(_is_level, "a number between 0 and 1")]
 Count = Annotated[int, Field(ge=0, le=_MOST)]
+Several = Annotated[int, Field(ge=1, le=_MOST)]
 Tree = Annotated[dict[str, Any], BeforeValidator(_checked_tree)]
 Results = Annotated[dict[str, Any], BeforeValidator(_checked_results)]
 
@@ -205,8 +223,8 @@ class Trial(_Node):
 
     params: Tree = Field(default_factory=dict)
     set: Words = ""
-    auroc: Number = 0.0
-    risk: Number = 0.0
+    auroc: Rate = 0.0
+    risk: Rate = 0.0
     threshold: Number = 0.0
     infeasible: str = ""
 
@@ -216,7 +234,7 @@ class Images(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    n: Count
+    n: Several
     expected: Count
 
 

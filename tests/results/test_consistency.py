@@ -97,3 +97,21 @@ def test_many_wrong_numbers_are_counted():
     said = inconsistencies(replace(record, metrics=metrics))
     assert len(said) == 4
     assert said[-1] == "near: 2 more numbers do not either"
+
+
+def test_numbers_are_of_as_many_images_as_the_sets_have():
+    record = make_record(counts={**make_record().counts, "id_test/toy": {"n": 100, "expected": 100}})
+    assert inconsistencies(record) == ()
+    (said,) = inconsistencies(edited(record, "id", "n_id", 9000))
+    assert said == "id.n_id is not the number of images in its sets (9000 recorded, 100 counted)"
+    (said,) = inconsistencies(edited(record, "a", "n_ood", 9))
+    assert said == "a.n_ood is not the number of images in its sets (9 recorded, 5 counted)"
+
+
+@pytest.mark.parametrize(("role", "told"), [("near", True), ("ood_train", False)])
+def test_a_benchmark_as_defined_has_whole_test_sets(role, told):
+    record = make_record()
+    record = replace(record, counts={**record.counts, f"{role}/a": {"n": 5, "expected": 9000}})
+    said = ("benchmark.pristine does not follow from its sets, which lack images: near/a (5 of 9000)",)
+    assert inconsistencies(record) == (said if told else ())
+    assert inconsistencies(replace(record, benchmark={**record.benchmark, "pristine": False})) == ()
