@@ -68,9 +68,11 @@ def _names(command: str, before: list[str]) -> list[str]:
     from openbench import paths
     from openbench.cli.config import options
     from openbench.cli.listing import RECORD, Registry
+    from openbench.results.names import is_part
 
     if (command, before) == ("show", [RECORD]) or command == "verify":
-        return sorted(path.stem for path in (paths.results_dir() / "records").glob("*/*/*/*.json"))
+        found = {path.stem for path in (paths.results_dir() / "records").glob("*/*/*/*.json")}
+        return sorted(filter(is_part, found))
     if command == "show" and before:
         return options(before[0])
     return [*Registry.of(None).groups(), *[RECORD] * (command == "show")] if command in ("list", "show") else []

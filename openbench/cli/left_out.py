@@ -1,20 +1,37 @@
-"""What is said of files among the records that are none."""
+"""What is said of files among records and kept scores that cannot be read."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from openbench.cli.exits import BAD_INPUT, OK
-from openbench.errors import RecordError
+from openbench.errors import OpenbenchError
 from openbench.results.escape import console
 
 
-def say_left_out(unreadable: Sequence[RecordError]) -> int:
-    """List on stderr the files that were left out, each with its reason; the exit code is 2 if there are any."""
+class LeftOut(list[OpenbenchError]):
+    """Why each file that was left out was."""
+
+    @property
+    def code(self) -> int:
+        """The exit code: 2 if there are any."""
+        return BAD_INPUT if self else OK
+
+
+@contextmanager
+def left_out() -> Iterator[LeftOut]:
+    """Collect what is left out, and say it at the end, also if that is an error."""
+    found = LeftOut()
+    try:
+        yield found
+    finally:
+        say_left_out(found)
+
+
+def say_left_out(unreadable: Sequence[OpenbenchError]) -> int:
+    """List on stderr what was left out, each with its reason; the exit code is 2 if there is any."""
     for error in unreadable:
         print(console(f"error: {error}"), file=sys.stderr)
     if unreadable:
-        several = (
-            f"{len(unreadable)} files are not records and were" if unreadable[1:] else "1 file is not a record and was"
-        )
-        print(f"{several} left out", file=sys.stderr)
+        print(f"{len(unreadable)} files were left out" if unreadable[1:] else "1 file was left out", file=sys.stderr)
     return BAD_INPUT if unreadable else OK

@@ -3,12 +3,14 @@
 import argparse
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from openbench import paths
 from openbench.cli.exits import OK
+from openbench.cli.left_out import left_out
 from openbench.cli.method_source import MethodSource, method_source
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError, did_you_mean
@@ -122,8 +124,9 @@ def show(argv: list[str]) -> int:
     """Show one entry of a group, or the tables of one record."""
     arguments = _show_parser().parse_args(argv)
     if arguments.group == RECORD:
-        print(record_text(arguments), end="")
-        return OK
+        with left_out() as lost:
+            print(record_text(arguments, lost.append), end="")
+        return lost.code
     entry = Registry.of(arguments.config_dir).entry(arguments.group, arguments.name)
     text = method_text if entry.group == "method" else config_text
     print(text(entry, arguments.config_dir), end="")
@@ -267,8 +270,12 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
     return "" if same else text
 
 
-def record_text(arguments: argparse.Namespace) -> str:
+def record_text(arguments: argparse.Namespace, on_error: Callable[[RecordError], None]) -> str:
     """Return the tables of a record and, on the console, what made it and the command that verifies it.
+
+    Args:
+        arguments: which record, and how it is shown.
+        on_error: receives an error for each file that fits the name but is no record.
 
     Raises:
         RecordError: none has this run id, or several begin with it.
@@ -276,7 +283,7 @@ def record_text(arguments: argparse.Namespace) -> str:
     from openbench.results.store import RecordStore
 
     results = arguments.results or paths.results_dir()
-    record, _ = RecordStore(results).look_up(arguments.name)
+    record, _ = RecordStore(results).look_up(arguments.name, on_error)
     views = VIEWS if arguments.view == "all" else (arguments.view,)
     tables = [table for view in views for table in run_tables(record, view)]
     parts = rendered(tables, arguments.format)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from openbench import paths
 from openbench.cli.kept_options import add_kept_options
-from openbench.cli.left_out import say_left_out
+from openbench.cli.left_out import left_out
 from openbench.cli.tables import print_tables
-from openbench.errors import OpenbenchError, RecordError
+from openbench.errors import OpenbenchError
 from openbench.metrics.curve import check_rate
 from openbench.results.escape import csv_row
 from openbench.results.paper_tables import rejection_figures
@@ -41,8 +41,9 @@ def main(argv: list[str]) -> int:
     results = arguments.results or paths.results_dir()
     scores = ScoreStore((arguments.cache or paths.cache_dir()) / "scores")
     methods = [name for name in arguments.methods.split(",") if name]
-    unreadable: list[RecordError] = []
-    found = contenders(RecordStore(results).readable(unreadable.append), scores, arguments.benchmark, methods)
+    with left_out() as lost:
+        records = RecordStore(results).readable(lost.append)
+        found = contenders(records, scores, arguments.benchmark, methods, lost.append)
     figures = rejection_figures(results / "reference")
     published = {key[1:]: figure for key, figure in figures.items() if key[0] == arguments.benchmark}
     compared = {digest: compare(rows, tpr, doubles) for digest, rows in found.items()}
@@ -58,7 +59,7 @@ def main(argv: list[str]) -> int:
     if arguments.curves is not None:
         _write_curves({digest: curves(rows, doubles) for digest, rows in found.items()}, arguments.curves)
         print(f"written {arguments.curves}", file=sys.stderr)
-    return say_left_out(unreadable)
+    return lost.code
 
 
 def _parts(text: str) -> tuple[str, str]:

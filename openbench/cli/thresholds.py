@@ -9,10 +9,10 @@ import numpy as np
 
 from openbench import paths
 from openbench.cli.kept_options import add_kept_options
-from openbench.cli.left_out import say_left_out
+from openbench.cli.left_out import LeftOut, left_out
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import print_tables
-from openbench.errors import OpenbenchError, RecordError
+from openbench.errors import OpenbenchError
 from openbench.metrics.shared_threshold import shared_thresholds
 from openbench.results.paper_tables import rebench_figures
 from openbench.results.plain import dumps
@@ -41,17 +41,18 @@ def main(argv: list[str]) -> int:
     prefixes = [word for word in arguments.words if not word.endswith(_FILES)]
     methods = [_of_files(files)] if files else []
     results = arguments.results or paths.results_dir()
-    unreadable: list[RecordError] = []
+    lost = LeftOut()
     if prefixes:
-        cache = arguments.cache or paths.cache_dir()
-        methods += scored_runs(RecordStore(results).readable(unreadable.append), ScoreStore(cache / "scores"), prefixes)
+        scores = ScoreStore((arguments.cache or paths.cache_dir()) / "scores")
+        with left_out() as lost:
+            methods += scored_runs(RecordStore(results).readable(lost.append), scores, prefixes, lost.append)
     tables = summary_tables(methods, rebench_figures(results / "reference"))
     tables += [group_table(method) for method in methods] if arguments.groups else []
     print_tables(tables, arguments.format)
     if arguments.json is not None:
         _write(methods, arguments.json)
         print(f"written {arguments.json}", file=sys.stderr)
-    return say_left_out(unreadable)
+    return lost.code
 
 
 def _of_files(files: list[Path]) -> Scored:

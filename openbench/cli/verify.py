@@ -8,6 +8,7 @@ from pathlib import Path
 
 from openbench import paths
 from openbench.cli.exits import FAILED, OK
+from openbench.cli.left_out import left_out
 from openbench.errors import ConfigError, NotReproducedError, RecordError
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part
@@ -50,7 +51,8 @@ def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object])
     from openbench.engine import api
     from openbench.results.store import RecordStore
 
-    found = RecordStore(arguments.results).look_up(run_id)
+    with left_out() as lost:
+        found = RecordStore(arguments.results).look_up(run_id, lost.append)
     made = again(found[0], arguments.config_dir)
     if made is None:
         raise RecordError(f"record {found[0].run_id} cannot be verified: {GONE}")
@@ -75,8 +77,12 @@ def _threads(results: Path, run_id: str) -> int | None:
     """The number of threads that a record was made in; None if it does not say, or cannot be read."""
     if not is_part(run_id):
         return None
+    found = {_threads_of(path) for path in (results / "records").glob(f"*/*/*/{run_id}*.json")} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _threads_of(path: Path) -> int | None:
     try:
-        (path,) = (results / "records").glob(f"*/*/*/{run_id}*.json")
         found = loads(read_regular(path, LARGEST).decode(), str(path))["provenance"]["threads"]
     except (OSError, ValueError, KeyError, TypeError, RecordError):
         return None

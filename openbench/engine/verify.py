@@ -1,5 +1,6 @@
 """Computing a record again and saying whether it holds; nothing is written."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from openbench.errors import NotReproducedError, RecordError
 from openbench.results.compare import compare
 from openbench.results.origin import made_by, processor, same_machinery
 from openbench.results.seeds import one_more_seed, same_but_seed, same_setting, setting
-from openbench.results.store import RecordStore, load
+from openbench.results.store import RecordStore
 
 if TYPE_CHECKING:
     from openbench.engine.run import RunSpec
@@ -77,15 +78,16 @@ def recorded(records: RecordStore, spec: "RunSpec") -> tuple[ResultRecord, Path]
     found = records.find(spec.run_id)
     if found is not None:
         return found
-    folder = records.folder / spec.benchmark.name / spec.backbone.name / spec.method_name
-    beside = {record.run_id: (record, path) for path in sorted(folder.glob("*.json")) for record in (load(path),)}
+    errors: list[RecordError] = []
+    names = spec.benchmark.name, spec.backbone.name, spec.method_name
+    beside = {record.run_id: (record, path) for record, path in records.beside(*names, errors.append)}
     facts = spec.benchmark.digest, spec.training, spec.method_name, version_of(spec.method)
     like = same_setting((record for record, _ in beside.values()), setting(spec.config, facts)) if spec.training else []
     if not like:
         raise RecordError(
             f"nothing to verify: no record of this run in '{records.root}' — found {len(beside)} of "
-            f"{spec.benchmark.name}, {spec.backbone.name}, {spec.method_name} with other settings — leave out "
-            "runtime.on_existing=verify to write one"
+            f"{', '.join(names)} with other settings{_left_out(errors)} — leave out runtime.on_existing=verify to "
+            "write one"
         )
     return beside[max(like, key=lambda record: str(record.provenance.get("utc", ""))).run_id]
 
@@ -130,7 +132,9 @@ def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: Re
         why = "although processor, threads and libraries are the same, so the training itself has changed since"
     weights = _short(new.backbone.get("weights_sha256")), _short(old.backbone.get("weights_sha256"))
     told = f"not the same network: weights {weights[0]}, in the record {weights[1]} — {why}"
-    seeds = same_but_seed(records, old)
+    errors: list[RecordError] = []
+    seeds = same_but_seed(records.readable(errors.append), old)
+    told += _left_out(errors)
     headlines = one_more_seed(old, new, seeds)
     outside = [headline for headline in headlines if not headline.expected]
     if outside:
@@ -144,6 +148,12 @@ def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: Re
         else "no other seed is recorded, so the numbers can only be set side by side"
     )
     return RunOutcome(old, path, "compared", (told, where, *(f"  {headline}" for headline in headlines), last))
+
+
+def _left_out(errors: Sequence[RecordError]) -> str:
+    """What is said of files beside a record that are none."""
+    more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return f"; left out, as no records: {errors[0]}{more}" if errors else ""
 
 
 def _short(sha256: object) -> str:

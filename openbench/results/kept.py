@@ -1,13 +1,20 @@
 """Runs whose scores are kept, sorted into the rows of tables that compare methods."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, NoReturn
 
 from openbench.core.record import ResultRecord
-from openbench.errors import RecordError
+from openbench.errors import CacheError, RecordError
 from openbench.results.settings import hyper_parameters
 from openbench.results.trained import training_of
 from openbench.results.views import tuned_on
+
+OnLost = Callable[[CacheError], None]  # receives why the scores of a run cannot be read
+
+
+def refuse(error: CacheError) -> NoReturn:
+    """Do not go on without the scores of a run."""
+    raise error
 
 
 class Who(NamedTuple):

@@ -8,13 +8,13 @@ import numpy as np
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.core.scores import SplitScores
-from openbench.errors import RecordError, did_you_mean
+from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.metrics.curve import Floats
 from openbench.metrics.curve_ranking import aupr_in, auroc, fpr_at_tpr_id_positive
 from openbench.metrics.double_score import DEFAULT_MUS, ScorePair, Standard, best_weighing, weighings
 from openbench.metrics.envelope import Envelope, envelope
 from openbench.metrics.selective import SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
-from openbench.results.kept import Who, by_row, is_per_set, strategy_of
+from openbench.results.kept import OnLost, Who, by_row, is_per_set, refuse, strategy_of
 from openbench.results.scores import ScoreStore, per_set_name
 
 
@@ -114,7 +114,11 @@ class Comparison:
 
 
 def contenders(
-    records: Iterable[ResultRecord], scores: ScoreStore, benchmark: str, methods: Sequence[str] = ()
+    records: Iterable[ResultRecord],
+    scores: ScoreStore,
+    benchmark: str,
+    methods: Sequence[str] = (),
+    on_lost: OnLost = refuse,
 ) -> dict[str, list[Contender]]:
     """Return the runs on a benchmark by the benchmark's digest, in the order of `methods` or of their names.
 
@@ -123,10 +127,11 @@ def contenders(
         scores: where their scores are.
         benchmark: its name.
         methods: which to compare; empty for all.
+        on_lost: receives an error for each run whose scores cannot be read; the others are compared.
 
     Raises:
         RecordError: no run on the benchmark or of a method, no classifier, or two runs that one row cannot hold.
-        CacheError: the scores of a run are not there any more.
+        CacheError: the scores of no run are there any more.
     """
     everything = list(records)
     names = sorted({str(r.benchmark.get("name")) for r in everything})
@@ -145,9 +150,16 @@ def contenders(
             )
     wanted = list(methods) or present
     result: dict[str, list[Contender]] = {}
+    lost: list[CacheError] = []
     for who, benchmarks in by_row(r for r in found if r.method.get("name") in wanted).items():
         for digest, record in benchmarks[benchmark].items():
-            result.setdefault(digest, []).append(_contender(who, record, scores))
+            try:
+                result.setdefault(digest, []).append(_contender(who, record, scores))
+            except CacheError as error:
+                lost.append(error)
+    result = {digest: rows for digest, rows in result.items() if rows}
+    for reason in lost:
+        (on_lost if result else refuse)(reason)
     return {digest: sorted(rows, key=lambda row: wanted.index(row.who.method)) for digest, rows in result.items()}
 
 

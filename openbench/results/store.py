@@ -1,9 +1,10 @@
 """Write-once records on disk: one JSON file per run, named by the run's digest."""
 
 import errno
+import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,21 @@ from openbench.storage.whole import creating, delete_leftovers
 
 __all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 
-_UTC = re.compile(r'"utc": *"([^"]*)"')
+_UTC = re.compile(rb'"utc": *"([^"]*)"')
 LATEST = "latest"
 _SHOWN = 8
+_LEVELS = 3  # of folders
+_PLACE = "records/BENCHMARK/BACKBONE/METHOD/RUN_ID.json"
 _PROBE = ".probe."
 _DIGEST = "content_sha256"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+
+OnError = Callable[[RecordError], None]
+
+
+def unheard(error: RecordError) -> None:
+    """Leave an error unsaid, where somebody else says it or nobody asked."""
 
 
 class RecordStore:
@@ -110,13 +120,15 @@ class RecordStore:
         Raises:
             RecordError: the file is there but is no record.
         """
-        if not is_part(run_id):
-            return None
-        path = next(iter(sorted(self.folder.glob(f"*/*/*/{run_id}.json"))), None)
-        return None if path is None else (load(path), path)
+        files = [path for path in self.paths() if path.stem == run_id]
+        return self._first(files, unheard) if files else None
 
-    def look_up(self, name: str) -> tuple[ResultRecord, Path]:
+    def look_up(self, name: str, on_error: OnError = unheard) -> tuple[ResultRecord, Path]:
         """Return a record and its file by run id, by the beginning of one, or the newest one for `latest`.
+
+        Args:
+            name: what the user typed.
+            on_error: receives an error for each file that fits but is no record, if another one is.
 
         Raises:
             RecordError: no record fits, or several do, or the file is there but is no record.
@@ -124,36 +136,81 @@ class RecordStore:
         files = self.paths()
         fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
         if name == LATEST and files and not fitting:
-            fitting = [max(files, key=_made)]
+            return self._first(sorted(files, key=_made, reverse=True), on_error)
         if len(fitting) > 1:
-            shown = ", ".join(f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in fitting[:_SHOWN])
-            more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
-            raise RecordError(
-                f"record '{name}' — {len(fitting)} records in '{self.root}' begin so: {shown}{more} — type more of it"
-            )
+            errors: list[RecordError] = []
+            records = [path for _, path in self._read(fitting, errors.append)]
+            if len(records) > 1:
+                shown = ", ".join(f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in records[:_SHOWN])
+                more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
+                raise RecordError(
+                    f"record '{name}' — {len(records)} records in '{self.root}' begin so: {shown}{more} — type more of "
+                    "it"
+                )
+            fitting = [*records, *fitting]
+            for error in errors if records else ():
+                on_error(error)
         if not fitting:
             hint = did_you_mean(name, [path.stem for path in files])
             raise RecordError(
                 f"record '{name}' not found in '{self.root}'{hint} — {len(files)} records there; another folder: "
                 f"--results DIR; the newest: {LATEST}"
             )
-        return load(fitting[0]), fitting[0]
+        return self._load(fitting[0]), fitting[0]
 
-    def paths(self) -> list[Path]:
-        """Return the files of all records, sorted; what killed writers left behind is not among them."""
-        return sorted(path for path in self.folder.glob("*/*/*/*.json") if is_part(path.name))
+    def paths(self, on_error: OnError = unheard) -> list[Path]:
+        """Return the files of all records, sorted; what killed writers left behind is not among them.
+
+        Args:
+            on_error: receives an error for each folder that cannot be read, and for each file in a wrong place.
+        """
+        return list(_files(self.folder, _LEVELS, on_error))
 
     def __iter__(self) -> Iterator[ResultRecord]:
         for path in self.paths():
-            yield load(path)
+            yield self._load(path)
 
-    def readable(self, on_error: Callable[[RecordError], None]) -> Iterator[ResultRecord]:
+    def readable(self, on_error: OnError) -> Iterator[ResultRecord]:
         """Yield every record, and call `on_error` for each file that is none."""
-        for path in self.paths():
+        return (record for record, _ in self._read(self.paths(on_error), on_error))
+
+    def beside(self, benchmark: str, backbone: str, method: str, on_error: OnError) -> list[tuple[ResultRecord, Path]]:
+        """Return the records of a benchmark, backbone and method, and their files.
+
+        Args:
+            benchmark: its name.
+            backbone: its name.
+            method: its name.
+            on_error: receives an error for each file that is none.
+        """
+        return list(self._read(_files(self.folder / benchmark / backbone / method, 0, on_error), on_error))
+
+    def _read(self, files: Iterable[Path], on_error: OnError) -> Iterator[tuple[ResultRecord, Path]]:
+        for path in files:
             try:
-                yield load(path)
+                yield self._load(path), path
             except RecordError as error:
                 on_error(error)
+
+    def _first(self, files: Sequence[Path], on_error: OnError) -> tuple[ResultRecord, Path]:
+        """The first of some files that is a record."""
+        errors: list[RecordError] = []
+        found = next(self._read(files, errors.append), None)
+        if found is None:
+            raise errors[0]
+        for error in errors:
+            on_error(error)
+        return found
+
+    def _load(self, path: Path) -> ResultRecord:
+        """The record in a file, which lies where its names say: a copy elsewhere would count twice."""
+        record = load(path)
+        if (place := self.path(record)) != path:
+            raise RecordError(
+                f"{path}: the record inside belongs in '{place.parent.relative_to(self.folder)}' — move it there, or "
+                "delete the copy"
+            )
+        return record
 
     def __len__(self) -> int:
         return len(self.paths())
@@ -196,13 +253,43 @@ def load(path: Path) -> ResultRecord:
     return record
 
 
+def _files(folder: Path, levels: int, on_error: OnError) -> Iterator[Path]:
+    """The files of records below a folder with so many levels of folders, sorted; what is hidden is left out."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        on_error(RecordError(f"{folder}: the folder cannot be read — {error.strerror} — repair it, or delete it"))
+        return
+    for name in names:
+        path = folder / name
+        if levels and not (name.endswith(".json") and path.is_file()):
+            yield from _files(path, levels - 1, on_error)
+        elif not levels and name.endswith(".json") and is_part(name):
+            yield path
+        elif name.endswith(".json"):
+            on_error(RecordError(f"{path}: not in the place of a record — allowed: {_PLACE} — move it there"))
+
+
+def _bytes(path: Path) -> bytes:
+    """The content of a record's file."""
+    try:
+        return read_regular(path, LARGEST)
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror)) from error
+
+
 def _text(path: Path) -> str:
     """The text of a record's file."""
     try:
-        return read_regular(path, LARGEST).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise RecordError(f"{path}: the record cannot be read — {reason} — restore it or repeat the run") from error
+        return _bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, "not UTF-8 text") from error
+
+
+def _unreadable(path: Path, reason: str) -> RecordError:
+    return RecordError(f"{path}: the record cannot be read — {reason} — restore it or repeat the run")
 
 
 def _states(text: str, content: dict[str, Any], stated: object) -> bool:
@@ -222,13 +309,14 @@ def _states(text: str, content: dict[str, Any], stated: object) -> bool:
         return False
 
 
-def _made(path: Path) -> tuple[str, int]:
+def _made(path: Path) -> tuple[bytes, int]:
     """When a record was made, by its own word and, of one second, by its file's time; whole files are not parsed."""
     try:
-        found = _UTC.findall(_text(path))
-        return (found[-1] if found else ""), path.stat().st_mtime_ns
+        content = _bytes(path)
+        found = _UTC.match(content, content.rfind(b'"utc"')) if b'"utc"' in content else None
+        return (found[1] if found else b""), path.stat().st_mtime_ns
     except (OSError, RecordError):
-        return "", 0  # any that can be read is newer
+        return b"", 0  # any that can be read is newer
 
 
 def _content_digest(content: dict[str, Any]) -> str:

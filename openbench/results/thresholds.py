@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
-from openbench.errors import RecordError, did_you_mean
+from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.metrics.curve import Floats, PooledCurve
 from openbench.metrics.curve_ranking import aupr_out, auroc, best_f1, fpr_at_tpr
 from openbench.metrics.shared_threshold import SharedThresholds, shared_thresholds
-from openbench.results.kept import Who, by_row, is_per_set
+from openbench.results.kept import OnLost, Who, by_row, is_per_set, refuse
 from openbench.results.scores import ScoreStore
 from openbench.results.settings import hyper_parameters
 from openbench.results.table import Cell, Column, Table
@@ -51,7 +51,9 @@ class Scored:
     listed_as: str = ""
 
 
-def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: Sequence[str]) -> list[Scored]:
+def scored_runs(
+    records: Iterable[ResultRecord], scores: ScoreStore, prefixes: Sequence[str], on_lost: OnLost = refuse
+) -> list[Scored]:
     """Return the runs on benchmarks whose names begin with a prefix, one entry per collection and method, in order.
 
     Of GradNorm both variants are returned, the norm and the norm divided by the number of classes, whichever was run.
@@ -62,10 +64,11 @@ def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: S
         records: any.
         scores: where their scores are.
         prefixes: e.g. `rebench_case1`.
+        on_lost: receives an error for each run whose scores cannot be read; the tables are made of the others.
 
     Raises:
         RecordError: a prefix that no record's benchmark has, or two runs that one row cannot hold.
-        CacheError: the scores of a run are not there any more.
+        CacheError: the scores of no run are there any more.
     """
     records = [record for record in records if not is_per_set(record)]
     names = sorted({str(record.benchmark.get("name")) for record in records})
@@ -75,13 +78,14 @@ def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: S
                 f"no record of a benchmark '{prefix}…'{did_you_mean(prefix, names)} — found {len(names)} benchmarks"
                 f"{': ' + ', '.join(names[:5]) if names else ''} — run it first, or give files of scores"
             )
+    wanted = [r for r in records if any(str(r.benchmark.get("name")).startswith(prefix) for prefix in prefixes)]
     by_case: dict[str, list[ResultRecord]] = {}
-    for record in records:
-        if any(str(record.benchmark.get("name")).startswith(prefix) for prefix in prefixes):
-            by_case.setdefault(_case(record), []).append(record)
-    found = []
+    for record in wanted:
+        by_case.setdefault(_case(record), []).append(record)
+    found, lost = [], list[CacheError]()
     for case, members in sorted(by_case.items()):
-        rows = {row: _by_group(benchmarks) for row, benchmarks in by_row(members).items()}
+        every = {row: _by_group(benchmarks) for row, benchmarks in by_row(members).items()}
+        rows = {row: kept for row, groups in every.items() if (kept := _with_scores(groups, scores, lost.append))}
         pairs = {row: {name: _sides(r, scores) for name, r in groups.items()} for row, groups in rows.items()}
         for row, groups in rows.items():
             other = _other_gradnorm(row, groups)
@@ -90,6 +94,8 @@ def scored_runs(records: Iterable[ResultRecord], scores: ScoreStore, prefixes: S
                 pairs[other] = dict(sorted({**derived, **pairs.get(other, {})}.items()))
         of = _number_of_groups(members[0]) if case else None
         found += [_scored(case, of, row, groups) for row, groups in pairs.items()]
+    for reason in lost:
+        (on_lost if found else refuse)(reason)
     return sorted(found, key=lambda scored: (scored.case, scored.method, scored.about))
 
 
@@ -234,6 +240,18 @@ def _lacking(methods: Sequence[Scored]) -> tuple[str, ...]:
     of = methods[0].of
     lacking = of is not None and any(len(scored.groups) < of for scored in methods)
     return (f"{methods[0].case} has {of} groups; rows with fewer are means over those that were run.",) * lacking
+
+
+def _with_scores(groups: Mapping[str, ResultRecord], scores: ScoreStore, on_lost: OnLost) -> dict[str, ResultRecord]:
+    """The groups of a row whose scores can be read."""
+    found = {}
+    for name, record in groups.items():
+        try:
+            scores.read(record.run_id)
+            found[name] = record
+        except CacheError as error:
+            on_lost(error)
+    return found
 
 
 def _by_group(groups: Mapping[str, Mapping[str, ResultRecord]]) -> dict[str, ResultRecord]:

@@ -310,4 +310,4 @@ def test_a_file_that_is_no_record_is_named_and_the_others_are_shown(runs, tmp_pa
     assert main(["thresholds", "case", *where]) == 2
     printed = capsys.readouterr()
     assert "knn" in printed.out
-    assert "1 file is not a record and was left out" in printed.err
+    assert "1 file was left out" in printed.err

@@ -1,0 +1,210 @@
+"""Commands that read records, beside one bad file of every kind: it is named, and the others are shown."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from records import make_record, with_method, with_seed
+
+from openbench.__main__ import main
+from openbench.core.request import Role
+from openbench.core.scores import SplitScores
+from openbench.engine.verify import _other_weights, recorded
+from openbench.errors import RecordError
+from openbench.results.scores import ScoreStore
+from openbench.results.store import RecordStore
+
+NAME = "bad.json"
+
+
+def _edited(path, text):
+    path.write_text(text.replace("0.75", "0.76"))
+
+
+def _with(**changes):
+    def write(path, text):
+        content = json.loads(text)
+        del content["content_sha256"]
+        path.write_text(json.dumps(content | changes))
+
+    return write
+
+
+def _huge(path, text):
+    with path.open("wb") as stream:
+        stream.write(text.encode())
+        stream.truncate(200 << 20)
+
+
+def _elsewhere(path, text):
+    folder = path.parents[1] / "other"
+    folder.mkdir()
+    (folder / f"{json.loads(text)['run_id']}.json").write_text(text)
+
+
+def _too_high(path, text):
+    path.rmdir() if path.is_dir() else None
+    (path.parents[2] / NAME).write_text(text)
+
+
+def _circle(path, text):
+    (path.parents[1] / "circle").symlink_to("circle")
+
+
+# What lies there → what is said of it. Each is given the text of a record that is fine.
+KINDS = {
+    "edited digit": (_edited, "has changed since it was written"),
+    "truncated": (lambda path, text: path.write_text(text[: len(text) // 2]), "not valid JSON"),
+    "lone surrogate": (_with(header="\ud800"), "surrogates not allowed"),
+    "null params": (_with(method={"name": "knn", "params": None}), "key 'method.params'"),
+    "10,000 levels": (lambda path, text: path.write_text('{"a":' * 10_000 + "1" + "}" * 10_000), "nested too deeply"),
+    "200 MB": (_huge, "more than 16,777,216 bytes"),
+    "pipe": (lambda path, text: os.mkfifo(path), "found a pipe or a device"),
+    "folder": (lambda path, text: path.mkdir(), "Is a directory"),
+    "link in a circle": (lambda path, text: path.symlink_to(NAME), "symbolic links"),
+    "link to nothing": (lambda path, text: path.symlink_to("nowhere"), "No such file"),
+    "folder in a circle": (_circle, "the folder cannot be read"),
+    "version as text": (_with(method={"name": "knn", "version": "two", "params": {}}), "key 'method.version'"),
+    "schema as text": (_with(schema="1"), "this version reads schema 1"),
+    "schema of another version": (_with(schema=2), "this version reads schema 1"),
+    "impossible number": (_with(metrics={"near": {"auroc": 7.0}}), "a number from 0 to 1"),
+    "copy in another folder": (_elsewhere, "the record inside belongs in 'toy/tiny/knn'"),
+    "too high": (_too_high, "not in the place of a record"),
+    "strange name": (
+        lambda path, text: path.with_name("a b\x1b.json").write_text(text),
+        "not in the place of a record",
+    ),
+}
+
+
+def split(name, role, shift):
+    rng = np.random.default_rng(len(name))
+    n = 40
+    labels = np.arange(n) % 3 if role.is_id else np.full(n, -1)
+    return SplitScores(
+        name, role, rng.normal(shift, 1, n).astype(np.float32), labels, np.where(np.arange(n) % 5, labels, 1)
+    )
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Two records with kept scores; returns the results, the commands that read them find them by themselves."""
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    splits = [split("toy", Role.ID_TEST, 0), split("toy", Role.ID_VAL, 0), split("v", Role.OOD_VAL, 1)]
+    splits += [split("a", Role.NEAR, 1), split("b", Role.NEAR, 1), split("c", Role.FAR, 2)]
+    for record in (make_record(), with_method(make_record(), "msp")):
+        RecordStore(tmp_path / "results").write(record)
+        ScoreStore(tmp_path / "cache" / "scores").write(record.run_id, splits)
+    return tmp_path / "results"
+
+
+def spoil(results, kind):
+    write, said = KINDS[kind]
+    good = RecordStore(results).path(make_record())
+    write(good.with_name(NAME), good.read_text())
+    return said
+
+
+COMMANDS = {
+    "leaderboard": ["leaderboard"],
+    "check": ["leaderboard", "--check"],
+    "plots": ["leaderboard", "--plots"],
+    "view": ["leaderboard", "--view", "overview", "--format", "csv"],
+    "every number": ["leaderboard", "--every-number", "numbers.csv"],
+    "risk": ["risk", "toy"],
+    "thresholds": ["thresholds", "toy"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_command_names_it_once_and_shows_the_others(place, kind, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    main(["leaderboard"])
+    capsys.readouterr()
+    said = spoil(place, kind)
+    for command in COMMANDS.values():
+        code = main(command)
+        shown = capsys.readouterr()
+        assert code == 2, command
+        assert shown.err.count(said) == 1, (command, shown.err)
+        assert shown.err.count("1 file was left out") == 1, command
+        assert "Traceback" not in shown.err
+        assert "\x1b" not in shown.out + shown.err
+    page = (place / "leaderboard/toy.md").read_text()
+    assert "| knn |" in page
+    assert "| msp |" in page
+    assert said.partition("'")[0] in (place / "leaderboard/README.md").read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_newest_record_and_one_by_its_name_are_shown_beside_it(place, kind, capsys):
+    record = make_record()
+    spoil(place, kind)
+    for name in ("latest", record.run_id, record.run_id[:6]):
+        assert main(["show", "record", name]) in (0, 2), name
+        shown = capsys.readouterr()
+        assert "near" in shown.out
+        assert "Traceback" not in shown.err
+
+
+def test_a_newest_record_that_is_bad_is_named_before_the_next_is_shown(place, capsys):
+    newest = make_record(provenance={"utc": "2030-01-01T00:00:00+00:00"}, method=make_record().method | {"version": 2})
+    path = RecordStore(place).write(newest)
+    path.write_text(path.read_text().replace("0.75", "0.76"))
+    assert main(["show", "record", "latest"]) == 2
+    shown = capsys.readouterr()
+    assert "record: " in shown.out
+    assert newest.run_id not in shown.out
+    assert f"{newest.run_id}.json: the record has changed since it was written" in shown.err
+
+
+def test_a_bad_file_of_the_same_beginning_does_not_make_a_name_ambiguous(place, capsys):
+    good = RecordStore(place).path(make_record())
+    good.with_name(f"{good.stem}0.json").write_text("{")
+    assert main(["show", "record", good.stem[:6]]) == 2
+    shown = capsys.readouterr()
+    assert f"record: {good.stem}" in shown.out
+    assert "1 file was left out" in shown.err
+    assert main(["show", "record", f"{good.stem}0"]) == 2
+    assert "not valid JSON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_seeds_are_compared_beside_it(place, kind):
+    store, old = RecordStore(place), make_record()
+    store.write(with_seed(old, 1, 0.91))
+    store.write(with_seed(old, 2, 0.89))
+    said = spoil(place, kind)
+    new = with_seed(old, 0, 0.9)
+    outcome = _other_weights(old, store.path(old), new, store, "here")
+    assert outcome.status == "compared"
+    assert "within what 3 recorded seeds leave room for" in outcome.notes[-1]
+    assert sum(said in note for note in outcome.notes) == 1
+
+
+def test_a_run_is_verified_beside_a_bad_record_and_without_one_it_is_said(place):
+    class Spec:
+        run_id, method_name, training, config = "f" * 16, "knn", "cross_entropy", make_record().config
+        benchmark, backbone = type("B", (), {"name": "toy", "digest": "aaaa"}), type("N", (), {"name": "tiny"})
+        method = type("M", (), {"version": 1})()
+
+    spoil(place, "truncated")
+    assert recorded(RecordStore(place), Spec)[0] == make_record()
+    Spec.config = {}
+    with pytest.raises(
+        RecordError, match=r"found 1 of toy, tiny, knn with other settings; left out, as no records: .*bad"
+    ):
+        recorded(RecordStore(place), Spec)
+
+
+@pytest.mark.parametrize("command", ["risk", "thresholds"])
+def test_a_run_without_scores_is_named_and_the_others_are_compared(place, command, capsys):
+    lost = ScoreStore(place.parent / "cache" / "scores").path(make_record().run_id)
+    lost.unlink()
+    assert main([command, "toy"]) == 2
+    shown = capsys.readouterr()
+    assert "msp" in shown.out
+    assert f"scores of run {make_record().run_id} not found" in shown.err
+    assert "1 file was left out" in shown.err
