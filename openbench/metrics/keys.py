@@ -45,7 +45,8 @@ class Bounds(NamedTuple):
 
     def hold(self, value: float) -> bool:
         """Whether a finite number is one of them."""
-        return self.low - _ROUNDING <= value <= self.high + _ROUNDING and (not self.whole or value == int(value))
+        low, high, whole = self
+        return low - _ROUNDING <= value <= high + _ROUNDING and (not whole or value == int(value))
 
     def __str__(self) -> str:
         if math.isinf(self.high):

@@ -1,6 +1,7 @@
 """What may be a name: as a part of a path, and as a word in a table."""
 
 import re
+from functools import lru_cache
 
 INDEX = "README"  # the leaderboard's own page
 _LONGEST_PART, _LONGEST = 100, 200
@@ -23,4 +24,9 @@ def is_page(text: object) -> bool:
 
 def is_words(text: object) -> bool:
     """Whether something can be a name that no path holds, such as a set's."""
-    return isinstance(text, str) and 0 < len(text) <= _LONGEST and text.isprintable()
+    return isinstance(text, str) and _fits(text)
+
+
+@lru_cache(maxsize=1 << 14)  # records have the same few hundred names a thousand times
+def _fits(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST and text.isprintable()

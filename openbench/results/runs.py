@@ -96,7 +96,7 @@ class _Shared:
     """Equal nodes become one object, whose digest is computed once; of each key it is found out once who needs it."""
 
     keep: Sequence[Keep]
-    needed: dict[tuple[str, str], bool] = field(default_factory=dict)
+    needed: dict[str, dict[str, bool]] = field(default_factory=dict)
     nodes: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
     def __call__(self, node: Any) -> tuple[Any, str]:
@@ -114,15 +114,13 @@ class _Shared:
         """The numbers that somebody needs."""
         found: dict[str, dict[str, Value]] = {}
         for name, values in metrics.items():
+            needed = self.needed.setdefault(name, {})
             for key, value in values.items():
-                if self._needs((name, key)):
+                if key not in needed:
+                    needed[key] = any(keep(name, key) for keep in self.keep)
+                if needed[key]:
                     found.setdefault(sys.intern(name), {})[sys.intern(key)] = value
         return found
-
-    def _needs(self, place: tuple[str, str]) -> bool:
-        if place not in self.needed:
-            self.needed[place] = any(keep(*place) for keep in self.keep)
-        return self.needed[place]
 
 
 def _run_of(record: ResultRecord, shared: _Shared) -> Run:

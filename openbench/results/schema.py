@@ -103,12 +103,11 @@ def _checked_results(value: Any) -> Any:
     for key, number in value.items() if isinstance(value, dict) else ():
         if not is_words(key):
             raise _refusal(WORDS, key)
-        if number == _UNABLE:
-            continue
-        if not _is_number(number):
+        if _is_number(number):
+            if not bounds(key).hold(number):
+                raise _refusal(f"{bounds(key)}, or '{_UNABLE}'", number, key)
+        elif number != _UNABLE:
             raise _refusal(f"a finite number up to {_LARGEST:g}, or '{_UNABLE}'", number, key)
-        if not bounds(key).hold(number):
-            raise _refusal(f"{bounds(key)}, or '{_UNABLE}'", number, key)
     return value
 
 
