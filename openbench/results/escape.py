@@ -6,6 +6,7 @@ Whoever writes a format takes its function from here; there are no others. JSON 
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import quote
 
 _MARKS = 3  # combining marks on one character that are kept; more would run into other lines
@@ -109,11 +110,22 @@ def latex(text: str) -> str:
 
 
 def plot(text: str) -> str:
-    """Return text for a picture: no formula, and no leading underscore, with which a legend leaves a name out."""
-    shown = console(text).replace("$", r"\$")
+    """Return text for a picture: no formula, and no leading underscore, with which a legend leaves a name out.
+
+    A character that matplotlib's font does not have is written as its Python escape.
+    """
+    glyphs = _glyphs()
+    shown = "".join(sign if ord(sign) in glyphs else _escaped(sign) for sign in console(text)).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 
 
+@lru_cache(maxsize=1)
+def _glyphs() -> frozenset[int]:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    return frozenset(get_font(findfont(FontProperties())).get_charmap())
+
+
 def _escaped(sign: str) -> str:
-    shown = repr(sign)[1:-1]
-    return shown if shown != sign else f"\\u{ord(sign):04x}"  # a combining mark can be printed
+    # Python prints a combining mark, and letters of every language.
+    return sign.encode("ascii", "backslashreplace").decode() if ord(sign) > 127 else repr(sign)[1:-1]

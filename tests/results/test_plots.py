@@ -195,3 +195,37 @@ def test_where_nothing_is_ranked_the_picture_shows_the_rest_and_says_so(tmp_path
     plots.near_far(boards([record])[0], tmp_path / "p.png")
     assert len(drawn[0].containers) == 1
     assert "not ranked" in drawn[0].get_title()
+
+
+STRANGE = [
+    "漢字かな",
+    "한글",
+    "🧿🫠",
+    "\ue000",
+    "\u0f3a\u1fad",
+    "$x^2$",
+    "\x1b[2J",
+    "a\nb",
+    "\u0301",
+    "𒀀",
+    "_a",
+    "%s {x} \\alpha",
+]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_names_of_any_characters_are_drawn_without_a_warning(tmp_path, drawn, name, capfd):
+    # Warnings are errors here, among them matplotlib's of glyphs that a font does not have.
+    trainings = [replace(make_record(), backbone={**make_record().backbone, "training": t}) for t in (name, "b")]
+    found = boards(map(named, trainings))[0]
+    plots.near_far(found, tmp_path / "a.png")
+    plots.histograms(split_scores(), tmp_path / "b.png", name)
+    assert capfd.readouterr() == ("", "")
+    assert all(
+        part.isprintable() for axes in drawn for part in (axes.get_title(), *axes.get_legend_handles_labels()[1])
+    )
+
+
+def test_a_character_that_the_font_lacks_is_written_as_its_escape(tmp_path, drawn):
+    plots.histograms(split_scores(), tmp_path / "a.png", "漢 é α 𒀀")
+    assert drawn[0].get_title() == r"\u6f22 é α \U00012000"
