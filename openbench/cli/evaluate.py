@@ -2,9 +2,11 @@
 
 import argparse
 import math
+import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,13 @@ from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_score
 from openbench.errors import OpenbenchError
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
 from openbench.results.conventions import explained
+from openbench.results.escape import console
 from openbench.results.plain import dumps
 from openbench.results.render import FORMATS
+from openbench.results.score_table import Advance, passes, silent
 from openbench.storage.whole import output
 
+_LONG = 1 << 24  # bytes from which on reading is shown
 _LARGE = 1_000_000  # scores from which on the computation is announced
 
 _EPILOG = """\
@@ -37,7 +42,8 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     chosen = {f.name: getattr(arguments, f.name) for f in fields(MetricOptions)}
     options = MetricOptions(**{name: value for name, value in chosen.items() if value is not None})
-    sets = read_sets(arguments.scores)
+    with _reading(arguments.scores) as advance:
+        sets = read_sets(arguments.scores, advance)
     _announce(sets)
     values = evaluate(sets, options)
     tables = tables_of_scores(arguments.scores.name, sets, values, options, arguments.view)
@@ -50,6 +56,24 @@ def main(argv: list[str]) -> int:
         write_json(values, arguments.json)
         print(f"written {arguments.json}", file=sys.stderr)
     return OK
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Advance]:
+    """A bar on a terminal for a file that takes seconds to read; nothing elsewhere."""
+    size = os.path.getsize(path) * passes(path) if os.path.isfile(path) else 0
+    if size < _LONG or not sys.stderr.isatty():
+        yield silent
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn(f"reading {console(path.name)}", markup=False), BarColumn(bar_width=None)
+    with Progress(
+        *columns, DownloadColumn(), TimeRemainingColumn(compact=True), console=Console(stderr=True), expand=True
+    ) as bar:
+        task = bar.add_task("", total=size)
+        yield lambda count: bar.advance(task, count)
 
 
 def _announce(sets: Sequence[SetScores]) -> None:

@@ -10,12 +10,12 @@ from openbench.errors import DataError, did_you_mean
 from openbench.metrics.suite import ROLES, SetScores
 from openbench.results.escape import one_line
 from openbench.results.score_cells import Cells, check_sums
-from openbench.results.score_table import ScoreTable, read_table
+from openbench.results.score_table import Advance, ScoreTable, read_table, silent
 
 ID_ROLES = ("id_test", "id_val", "csid")
 
 
-def read_sets(path: Path) -> list[SetScores]:
+def read_sets(path: Path, advance: Advance = silent) -> list[SetScores]:
     """Return the sets of a `.csv` or `.parquet` file, in the order in which they first appear.
 
     Columns: `score` (larger = more OOD), `set`, `role`; optionally, for ID-side rows, `correct` (0/1), `label` (class
@@ -25,11 +25,15 @@ def read_sets(path: Path) -> list[SetScores]:
     Scores become float64; decimals that share one are ties, whole numbers that do are an error. The same row twice is
     two images.
 
+    Args:
+        path: the file.
+        advance: as for `read_table`.
+
     Raises:
         DataError: no such file, another format, a column that is missing, or a value that cannot be used; with the
             line (csv) or row (parquet) where it stands.
     """
-    table = read_table(path)
+    table = read_table(path, advance)
     names, name_codes = _labels(table, "set")
     roles, role_codes = _labels(table, "role")
     for role in roles:

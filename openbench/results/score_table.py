@@ -2,9 +2,10 @@
 
 import codecs
 import csv
+import io
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,6 +34,27 @@ _FOREIGN = {
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
+
+
+Advance = Callable[[int], None]
+
+
+def silent(count: int) -> None:
+    """Show nothing of how far the reading is."""
+
+
+class _Told(io.FileIO):
+    """A file that says how many bytes are read of it."""
+
+    def __init__(self, path: Path, advance: Advance) -> None:
+        super().__init__(path)
+        self._advance = advance
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read, and say how much."""
+        found = super().read(size) or b""
+        self._advance(len(found))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +87,20 @@ class ScoreTable:
         return f"{self.path}, row {row}"
 
 
-def read_table(path: Path) -> ScoreTable:
+def passes(path: Path) -> int:
+    """How often `read_table` goes through the bytes of a file, as far as it says how far it is; 0: it does not say."""
+    return 2 if path.suffix == ".csv" else 0
+
+
+def read_table(path: Path, advance: Advance = silent) -> ScoreTable:
     """Return the columns `score`, `set`, `role`, and of the optional ones those that are there.
 
     CSV: UTF-8 with commas, quotes doubled within quotes; a byte order mark, any line ends and empty lines are fine.
     Parquet: pages are compared with their checksums, where the file has them.
+
+    Args:
+        path: the file.
+        advance: called with the number of bytes just gone through; a file is gone through `passes` times.
 
     Raises:
         DataError: no such file, another format, columns that are missing or doubled, rows longer or shorter than the
@@ -78,7 +109,7 @@ def read_table(path: Path) -> ScoreTable:
     if path.suffix not in SUFFIXES:
         raise DataError(f"'{path}' is not a file of scores that can be read — allowed: {', '.join(SUFFIXES)}")
     _check_file(path)
-    table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
+    table = _read_csv(path, advance) if path.suffix == ".csv" else _read_parquet(path)
     if table.rows.size == 0:
         raise _no_rows(path)
     return table
@@ -157,19 +188,19 @@ def _check_counts(metadata: Any, table: Any) -> None:
         raise ValueError("the counts of rows in its footer disagree")
 
 
-def _read_csv(path: Path) -> ScoreTable:
+def _read_csv(path: Path, advance: Advance) -> ScoreTable:
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
-    quoted = _check_text(path)
+    quoted = _check_text(path, advance)
     known = _known(_header(path), path)
     names = pa.dictionary(pa.int32(), pa.string())
     types = {name: names if name in ("set", "role") else pa.string() for name in known}
     if next(islice(_records(path), 1, None), None) is None:
         raise _no_rows(path)
     try:
-        with path.open("rb") as file:
+        with _Told(path, advance) as file:
             table = arrow_csv.read_csv(
                 file,
                 read_options=arrow_csv.ReadOptions(block_size=_CHUNK),
@@ -203,7 +234,7 @@ def _text(column: Any) -> Any:
     return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
 
-def _check_text(path: Path) -> bool:
+def _check_text(path: Path, advance: Advance) -> bool:
     """Return whether there are quotes, after checking that the bytes are UTF-8 text whose quotes are closed.
 
     An open quote swallows the rows up to the next one, or to the end of the file.
@@ -217,6 +248,7 @@ def _check_text(path: Path) -> bool:
                     raise DataError(f"{path} is {kind} — allowed: UTF-8 text with commas — convert the file")
             file.seek(0)
             while chunk := file.read(_CHUNK):
+                advance(len(chunk))
                 if b"\0" in chunk:
                     line += chunk[: chunk.index(b"\0")].count(b"\n")
                     raise DataError(f"{path}, line {line}: found a NUL byte — allowed: text — write the file again")

@@ -18,6 +18,7 @@ from openbench.cli.score_file import read_sets
 from openbench.core.request import Role
 from openbench.core.scores import SplitScores
 from openbench.errors import DataError
+from openbench.results.score_table import passes
 from openbench.results.store import ScoreStore
 
 HEAD = b"score,set,role\n"
@@ -320,3 +321,26 @@ def test_a_million_rows_are_read_in_seconds_and_little_memory(tmp_path, processo
     seconds, printed = processor_seconds("-c", program, str(file))
     sets, kib = map(int, printed.split())
     assert (sets, seconds < 5, kib < 600_000) == (2, True, True), (seconds, kib)
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_reading_says_how_far_it_is_and_reads_the_same(tmp_path, quote):
+    path, told = tmp_path / "scores.csv", []
+    rows = [f"{quote}{k / 7}{quote},t,{'near' if k % 2 else 'id_test'}" for k in range(1000)]
+    path.write_text("\n".join(["score,set,role", *rows]))
+    counted = read_sets(path, told.append)
+    assert sum(told) == passes(path) * path.stat().st_size
+    for one, other in zip(counted, read_sets(path), strict=True):
+        assert one.scores.tolist() == other.scores.tolist()
+
+
+def test_the_bar_is_for_terminals(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(evaluate, "_LONG", 0)
+    path = tmp_path / "odd [red]name\x1b.csv"
+    path.write_text("score,set,role\n1,t,id_test\n2,a,near\n")
+    assert main(["evaluate", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["evaluate", str(path)]) == 0
+    shown = capsys.readouterr().err
+    assert "reading odd [red]name\\x1b.csv" in shown
