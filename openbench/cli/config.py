@@ -1,6 +1,7 @@
 """Hydra configs as plain values: composing them, and parting what is scientific from how it is carried out."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from openbench import paths
 from openbench.annotations import check_seed
 from openbench.cli.augmented import augmented
+from openbench.cli.foreign_config import check_file
 from openbench.cli.published import SCORER_OF_TRAINING, published_scorer
 from openbench.errors import ConfigError, did_you_mean
 from openbench.overrides import NAME, quoted
@@ -126,15 +128,25 @@ def check_no_clash(config_dir: Path) -> None:
     """Refuse a user's folder whose files ours would hide: Hydra takes the first it finds and says nothing.
 
     Raises:
-        ConfigError: the folder does not exist, or a file in it has the name of one of ours.
+        ConfigError: the folder does not exist, a file in it has the name of one of ours, or sets up Hydra itself.
     """
     if not config_dir.is_dir():
         raise ConfigError(f"--config-dir '{config_dir}' is not a folder — give one that holds e.g. method/mine.yaml")
     ours = paths.config_dir()
-    for file in sorted(config_dir.rglob("*.yaml")):
+    for file in _config_files(config_dir):
         relative = file.relative_to(config_dir)
+        check_file(file, relative)
         if (ours / relative).exists():
             raise ConfigError(
                 f"'{file}' has the name of a config that openbench ships ({relative}), which would hide it — "
                 "rename your file"
             )
+
+
+def _config_files(config_dir: Path) -> Iterator[Path]:
+    """Every YAML file below a folder, sorted, linked folders included, each folder once."""
+    seen: set[str] = set()
+    for folder, below, files in os.walk(config_dir, followlinks=True):
+        below[:] = sorted(name for name in below if os.path.realpath(os.path.join(folder, name)) not in seen)
+        seen |= {os.path.realpath(os.path.join(folder, name)) for name in below}
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".yaml"))

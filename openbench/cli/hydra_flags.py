@@ -19,12 +19,12 @@ _REFUSED_FLAGS = {
     "shell_completion": "`openbench completion` prints the script for the tab key",
 }
 _FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
-_LAUNCHERS = ("basic", "joblib", "submitit_slurm", "submitit_local", "ray")
+LAUNCHERS = ("basic", "joblib", "submitit_slurm", "submitit_local", "ray")
 # Below hydra.launcher: where launchers write, and what they would load.
-_NOT_OF_LAUNCHERS = (TARGET, "submitit_folder", "temp_folder")
+NOT_OF_LAUNCHERS = (TARGET, "submitit_folder", "temp_folder")
 _SUBFOLDER = re.compile(r"(?:[\w-]|\$\{seed\})(?:[\w.-]|\$\{seed\}|/(?![./]))*")
 _ALLOWED = (
-    f"hydra/launcher={'|'.join(_LAUNCHERS)}, hydra.launcher.KEY=VALUE, hydra.sweep.subdir=NAME, "
+    f"hydra/launcher={'|'.join(LAUNCHERS)}, hydra.launcher.KEY=VALUE, hydra.sweep.subdir=NAME, "
     "hydra.sweeper.max_batch_size=N"
 )
 
@@ -76,9 +76,9 @@ def check_overrides(overrides: Sequence[Override]) -> None:
 
 def _harmless(key: str, override: Override) -> bool:
     if key == "hydra/launcher":
-        return str(override.value()) in _LAUNCHERS
+        return str(override.value()) in LAUNCHERS
     if key.startswith("hydra.launcher."):
-        return key.split(".")[2] not in _NOT_OF_LAUNCHERS and TARGET not in (override.input_line or "")
+        return key.split(".")[2] not in NOT_OF_LAUNCHERS and TARGET not in (override.input_line or "")
     if key == "hydra.sweep.subdir":
         return _SUBFOLDER.fullmatch(str(override.value())) is not None
     if key == "hydra.job.chdir":

@@ -90,3 +90,50 @@ def test_flags_that_only_print_are_taken(engine, monkeypatch, what):
     monkeypatch.setattr(logging.root, "level", logging.root.level)
     assert main([*RUN, "--info", what]) == 0
     assert engine.asked == []
+
+
+GLOBAL = "# @package _global_\ndefaults: [digits, _self_]\n"
+MINE, AT_TOP = "benchmark/mine.yaml", "# @package _global_\n"
+# What a file of a user's folder holds, and what is said of it.
+FOREIGN = {
+    "callback": (MINE, GLOBAL + "hydra: {callbacks: {x: {_target_: subprocess.run}}}", "'hydra.callbacks.x'"),
+    "escaped name": (MINE, GLOBAL + '"hy\\x64ra": {callbacks: {x: 1}}', "'hydra.callbacks.x'"),
+    "folder of a run": (MINE, GLOBAL + "hydra: {run: {dir: /tmp/x}}", "'hydra.run.dir'"),
+    "logging": ("runtime/mine.yaml", AT_TOP + "hydra: {job_logging: {x: 1}}", "'hydra.job_logging.x'"),
+    "class": ("runtime/mine.yaml", AT_TOP + "hydra: {launcher: {_target_: x.Y}}", "'hydra.launcher._target_'"),
+    "deep class": ("runtime/mine.yaml", AT_TOP + "hydra: {launcher: {a: [{_target_: x.Y}]}}", "'hydra.launcher.a'"),
+    "launcher of one's own": ("hydra/launcher/mine.yaml", "_target_: x.Y", "a file of the group 'hydra/launcher'"),
+    "package": ("method/mine.yaml", "# @package hydra.callbacks.x\n_target_: x.Y", "'@package hydra.callbacks.x'"),
+    "default": (MINE, AT_TOP + "defaults: [override /hydra/launcher: mine]", "'override /hydra/launcher'"),
+    "package of a default": (MINE, "defaults: [optional /method@hydra.callbacks.x: knn]", "hydra.callbacks.x' in its"),
+    "dotted key": (MINE, "hydra.callbacks: {}", "'hydra.callbacks'"),
+}
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_config_file_that_sets_up_hydra_is_refused_before_anything_is_built(engine, tmp_path, capsys, case, linked):
+    name, text, said = FOREIGN[case]
+    folder = tmp_path / ("elsewhere" if linked else "mine")
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text(text)
+    if linked:
+        (tmp_path / "mine").mkdir()
+        top = name.partition("/")[0]
+        (tmp_path / "mine" / top).symlink_to(folder / top)
+        (tmp_path / "mine" / top / "circle").symlink_to(tmp_path / "mine")
+    assert main([*RUN, "--config-dir", str(tmp_path / "mine")]) == 2
+    shown = capsys.readouterr().err
+    assert "sets up Hydra itself, which would run any class" in shown
+    assert said in shown
+    assert engine.asked == []
+
+
+def test_a_config_file_may_say_what_is_swept_and_how_it_is_launched(engine, tmp_path):
+    folder = tmp_path / "mine/runtime"
+    folder.mkdir(parents=True)
+    sweep = "hydra: {sweeper: {params: {seed: '0,1'}}, launcher: {timeout_min: 5}}"
+    text = f"# @package _global_\ndefaults: [override /hydra/launcher: basic]\nruntime: {{progress: false}}\n{sweep}\n"
+    (folder / "mine.yaml").write_text(text)
+    assert main([*RUN, "--config-dir", str(tmp_path / "mine")]) == 0
+    assert len(engine.asked) == 1
