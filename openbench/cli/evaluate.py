@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from openbench.cli.exits import OK
+from openbench.cli.json_file import write_json
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
-from openbench.errors import OpenbenchError
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
 from openbench.results.conventions import explained
 from openbench.results.escape import console
-from openbench.results.plain import dumps
 from openbench.results.render import FORMATS
 from openbench.results.score_table import Advance, passes, silent
-from openbench.storage.whole import output
 
 _LONG = 1 << 24  # bytes from which on reading is shown
 _LARGE = 1_000_000  # scores from which on the computation is announced
@@ -53,8 +51,7 @@ def main(argv: list[str]) -> int:
     if arguments.explain:
         print(explained(describe(options)), file=sys.stderr if arguments.format == "csv" else sys.stdout)
     if arguments.json is not None:
-        write_json(values, arguments.json)
-        print(f"written {arguments.json}", file=sys.stderr)
+        write_json(plain(values), arguments.json)
     return OK
 
 
@@ -89,21 +86,12 @@ def _announce(sets: Sequence[SetScores]) -> None:
     )
 
 
-def write_json(values: Mapping[str, Mapping[str, float | int | str]], path: Path) -> None:
-    """Write {set or group: {key: value}}; infinite thresholds, which JSON does not have, become the text `inf`.
-
-    Raises:
-        OpenbenchError: the file cannot be written.
-    """
-    plain = {
+def plain(values: Mapping[str, Mapping[str, float | int | str]]) -> dict[str, dict[str, float | int | str]]:
+    """Return the values with infinite thresholds, which JSON does not have, as the text `inf`."""
+    return {
         name: {key: str(v) if isinstance(v, float) and math.isinf(v) else v for key, v in group.items()}
         for name, group in values.items()
     }
-    try:
-        with output(path) as stream:
-            stream.write(dumps(plain))
-    except OSError as error:
-        raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
 
 
 def _parser() -> argparse.ArgumentParser:

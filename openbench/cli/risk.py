@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from openbench import paths
+from openbench.cli.json_file import write_json
 from openbench.cli.kept_options import add_kept_options
 from openbench.cli.left_out import left_out
 from openbench.cli.tables import print_tables
@@ -15,8 +16,7 @@ from openbench.errors import OpenbenchError
 from openbench.metrics.curve import check_rate
 from openbench.results.escape import csv_row
 from openbench.results.paper_tables import rejection_figures
-from openbench.results.plain import dumps
-from openbench.results.rejection import Comparison, Curves, compare, contenders, curves
+from openbench.results.rejection import Curves, compare, contenders, curves
 from openbench.results.rejection_tables import curve_rows, rejection_tables
 from openbench.results.scores import ScoreStore
 from openbench.results.store import RecordStore
@@ -54,8 +54,7 @@ def main(argv: list[str]) -> int:
         tables += rejection_tables(title, comparisons, published, deviations)
     print_tables(tables, arguments.format)
     if arguments.json is not None:
-        _write(compared, arguments.json)
-        print(f"written {arguments.json}", file=sys.stderr)
+        write_json({digest: [asdict(row) for row in rows] for digest, rows in compared.items()}, arguments.json)
     if arguments.curves is not None:
         _write_curves({digest: curves(rows, doubles) for digest, rows in found.items()}, arguments.curves)
         print(f"written {arguments.curves}", file=sys.stderr)
@@ -71,20 +70,6 @@ def _parts(text: str) -> tuple[str, str]:
             "inputs first, e.g. msp+knn"
         )
     return risk, ood
-
-
-def _write(compared: Mapping[str, list[Comparison]], path: Path) -> None:
-    """Write every number by the benchmark's digest.
-
-    Raises:
-        OpenbenchError: the file cannot be written.
-    """
-    plain = {digest: [asdict(comparison) for comparison in comparisons] for digest, comparisons in compared.items()}
-    try:
-        with output(path) as stream:
-            stream.write(dumps(plain))
-    except OSError as error:
-        raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
 
 
 def _write_curves(found: Mapping[str, Iterable[Curves]], path: Path) -> None:

@@ -1,13 +1,13 @@
 """`thresholds`: how far a method's best threshold moves over several groups of ID and OOD data."""
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from openbench import paths
+from openbench.cli.json_file import write_json
 from openbench.cli.kept_options import add_kept_options
 from openbench.cli.left_out import LeftOut, left_out
 from openbench.cli.score_file import read_sets
@@ -15,11 +15,9 @@ from openbench.cli.tables import print_tables
 from openbench.errors import OpenbenchError
 from openbench.metrics.shared_threshold import shared_thresholds
 from openbench.results.paper_tables import rebench_figures
-from openbench.results.plain import dumps
 from openbench.results.scores import ScoreStore
 from openbench.results.store import RecordStore
 from openbench.results.thresholds import Scored, group_table, scored_runs, summary_tables
-from openbench.storage.whole import output
 
 _EPILOG = """\
 Each group has a threshold of largest F1. The tables show how far it moves from group to group, and what F1 is lost
@@ -50,8 +48,7 @@ def main(argv: list[str]) -> int:
     tables += [group_table(method) for method in methods] if arguments.groups else []
     print_tables(tables, arguments.format)
     if arguments.json is not None:
-        _write(methods, arguments.json)
-        print(f"written {arguments.json}", file=sys.stderr)
+        write_json({"methods": [_plain(method) for method in methods]}, arguments.json)
     return lost.code
 
 
@@ -68,20 +65,10 @@ def _of_files(files: list[Path]) -> Scored:
     return Scored("scores", "", groups)
 
 
-def _write(methods: list[Scored], path: Path) -> None:
-    """Write every number as a list of methods.
-
-    Raises:
-        OpenbenchError: the file cannot be written.
-    """
-    found = [
-        {"case": m.case, "method": m.method, "about": m.about, **asdict(shared_thresholds(m.groups))} for m in methods
-    ]
-    try:
-        with output(path) as stream:
-            stream.write(dumps({"methods": found}))
-    except OSError as error:
-        raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
+def _plain(method: Scored) -> dict[str, object]:
+    """Every number of a method."""
+    about = {"case": method.case, "method": method.method, "about": method.about}
+    return {**about, **asdict(shared_thresholds(method.groups))}
 
 
 def _parser() -> argparse.ArgumentParser:
