@@ -89,7 +89,17 @@ def outdated(results: Path, files: Mapping[Path, str]) -> list[Path]:
 
 
 def write(results: Path, files: Mapping[Path, str]) -> list[Path]:
-    """Bring the folder up to date and return what changed; a file that is up to date is not touched."""
+    """Bring the folder up to date and return what changed; a file that is up to date is not touched.
+
+    Raises:
+        RecordError: the folder is a link: results of others would be written over files of the reader's.
+        OSError: it cannot be written.
+    """
+    if (results / FOLDER).is_symlink():
+        raise RecordError(
+            f"'{results / FOLDER}' is a link to '{(results / FOLDER).resolve()}', where nothing is written — delete "
+            "the link"
+        )
     changed = outdated(results, files)
     for path in changed:
         if path in files:

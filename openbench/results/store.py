@@ -134,9 +134,9 @@ class RecordStore:
             RecordError: no record fits, or several do, or the file is there but is no record.
         """
         files = self.paths()
-        fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
-        if name == LATEST and files and not fitting:
+        if name == LATEST and files:  # whatever a record calls itself
             return self._first(sorted(files, key=_made, reverse=True), on_error)
+        fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
         if len(fitting) > 1:
             errors: list[RecordError] = []
             records = [path for _, path in self._read(fitting, errors.append)]

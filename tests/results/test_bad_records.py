@@ -208,3 +208,19 @@ def test_a_run_without_scores_is_named_and_the_others_are_compared(place, comman
     assert "msp" in shown.out
     assert f"scores of run {make_record().run_id} not found" in shown.err
     assert "1 file was left out" in shown.err
+
+
+def test_a_record_that_calls_itself_latest_is_not_the_latest(place, capsys):
+    old = make_record(run_id="latest", provenance={"utc": "2001-01-01T00:00:00+00:00"})
+    RecordStore(place).write(old)
+    assert main(["show", "record", "latest"]) == 0
+    assert "record: latest" not in capsys.readouterr().out
+
+
+def test_a_folder_of_pages_that_is_a_link_is_not_written_through(place, tmp_path, capsys):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/README.md").write_text("mine")
+    (place / "leaderboard").symlink_to(tmp_path / "home")
+    assert main(["leaderboard"]) == 2
+    assert "leaderboard' is a link" in capsys.readouterr().err
+    assert [(p.name, p.read_text()) for p in (tmp_path / "home").iterdir()] == [("README.md", "mine")]
