@@ -1,9 +1,14 @@
 """The command line: a table of sub-commands, each imported only when it is called."""
 
+from openbench.cli import first
+
+if __name__ == "__main__":
+    first.prepare()  # before all that takes time to import
+
 from openbench.cli import interrupts
 
 if __name__ == "__main__":
-    interrupts.prepare()  # before all that takes time to import
+    interrupts.prepare()
 
 import importlib
 import io
@@ -74,9 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # long. This bounds the spinning, at no cost on an idle machine. It must be set before torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        check_no_other_openbench()
-        code = _dispatch(arguments)
-        _flush(code)
+        code = _carried_out(arguments)
     except OpenbenchError as error:
         code = _told(error)
     except KeyboardInterrupt as stop:
@@ -108,6 +111,17 @@ def script() -> int:
     except KeyboardInterrupt as stop:  # between two lines of `main`
         code = _stopped(stop)
     interrupts.leave(code)
+    return code
+
+
+def _carried_out(arguments: list[str]) -> int:
+    try:
+        check_no_other_openbench()
+        code = _dispatch(arguments)
+        _flush(code)
+    except Exception:
+        interrupts.check()
+        raise
     return code
 
 
@@ -155,7 +169,12 @@ def _dispatch(arguments: list[str]) -> int:
             f"command '{name}' not found{did_you_mean(name, COMMANDS)} — available: {', '.join(COMMANDS)} "
             "(python -m openbench --help)"
         )
-    return COMMANDS[name].load()(rest)
+    try:
+        return COMMANDS[name].load()(rest)
+    except SystemExit as stop:  # of argparse, after --help
+        if stop.code not in (None, 0):
+            raise
+        return OK
 
 
 def _help() -> str:

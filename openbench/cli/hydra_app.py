@@ -20,11 +20,11 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from openbench import paths
+from openbench.cli import interrupts
 from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
 from openbench.cli.exits import BAD_INPUT, FAILED, OK, code_of
 from openbench.cli.explain import Typed, explain
 from openbench.cli.hydra_flags import check_flags, check_overrides
-from openbench.cli.interrupts import under_way
 from openbench.cli.job import Done, Job
 from openbench.cli.killed import ONE_AT_A_TIME, after_a_kill
 from openbench.cli.moved import refuse_moved
@@ -37,6 +37,8 @@ from openbench.overrides import quoted
 from openbench.storage.owned import delete_ownerless, owned
 
 Config = Mapping[str, Any]
+# joblib's clean-up process speaks of what it cleans up after an interrupt; processes read this when they start.
+QUIET = "ignore:resource_tracker:UserWarning"
 LOGS = ".submitit"  # of a launcher whose jobs may outlive the process that submitted them
 
 
@@ -135,11 +137,13 @@ def _run_one(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -
 def _run_sweep(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
     folder = _scratch(typed)
     delete_ownerless(folder.parent, LOGS)
-    with owned(folder):
+    warnings = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), QUIET)))
+    with owned(folder), _environment("PYTHONWARNINGS", warnings):
         try:
-            _sweep(typed, [f"hydra.sweep.dir={quoted(str(folder))}", *flags], job, folder)
+            with interrupts.last_words(lambda: f"{summary(read_outcomes(folder), Plan.read(folder), folder)}\n"):
+                _sweep(typed, [f"hydra.sweep.dir={quoted(str(folder))}", *flags], job, folder)
         except KeyboardInterrupt as stop:
-            under_way()
+            interrupts.under_way()
             if not read_outcomes(folder):
                 raise
             return code_of(stop)  # how far it came is said below
@@ -185,9 +189,11 @@ def _close(outcomes: Sequence[Outcome], folder: Path) -> None:
     from openbench.results.render import to_console
 
     plan = Plan.read(folder)
-    if any(outcome.status != RUNNING for outcome in outcomes):
-        print(to_console(table(outcomes, plan.swept)), end="", flush=True)
-    print(summary(outcomes, plan, folder), file=sys.stderr, flush=True)
+    try:
+        if any(outcome.status != RUNNING for outcome in outcomes):
+            print(to_console(table(outcomes, plan.swept)), end="", flush=True)
+    finally:  # stdout may be full
+        print(summary(outcomes, plan, folder), file=sys.stderr, flush=True)
 
 
 def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> None:
@@ -229,6 +235,7 @@ def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], Done]) -> 
     except BrokenPipeError:
         raise
     except Exception as error:
+        interrupts.check()
         told = error if isinstance(error, OpenbenchError) else refused(error)
         done = Done(BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS)
         if told is None:

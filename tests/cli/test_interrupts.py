@@ -16,6 +16,9 @@ BODIES = {
     "library": "print('go', flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)",
     "swallowing": "print('go', flush=True)\n"
     "    while True:\n        try: time.sleep(60)\n        except BaseException: pass",
+    "renaming": "try:\n        print('go', flush=True); time.sleep(60)\n"
+    "    except BaseException: raise ValueError('odd')",
+    "taking apart": "class Slow:\n        def __del__(self): print('go', flush=True); time.sleep(60)\n    Slow()",
     "slow clean-up": "try:\n        print('go', flush=True); time.sleep(60)\n    finally: time.sleep(60)",
 }
 SLACK = 5.0  # seconds; tests may run beside others
@@ -78,10 +81,39 @@ def test_the_first_moments_give_no_traceback(begin: list[str]):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
-        if line.endswith("openbench.cli.interrupts\n"):
+        if line.endswith("openbench.cli.first\n"):
             break
-    time.sleep(0.002)
+    process.stderr.readline()  # of the next module: it has been called by now
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert "Traceback" not in said
     assert process.returncode in (130, 0)  # 0: it was done before the signal came
+
+
+def test_nothing_is_raised_where_a_library_is_imported_since_its_own_code_may_abort(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import time\ntry:\n print('go', flush=True); time.sleep(60)\nfinally: print('x')\n"
+    )
+    process = begun(f"sys.path.insert(0, {str(tmp_path)!r}); import slow")
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert (process.returncode, out, said.strip()) == (130, "", "interrupted")
+
+
+@pytest.mark.parametrize("said", ["'so far\\n'", "time.sleep(60)", "1 / 0"], ids=["quick", "slow", "failing"])
+def test_last_words_are_said_where_the_program_cannot_unwind_and_keep_nobody(said: str):
+    process = begun(f"with interrupts.last_words(lambda: {said}):\n        {BODIES['library']}")
+    time.sleep(0.3)  # by then it is inside the library
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert shown.split("\n", 1) == ["interrupted", "so far\n" if "so far" in said else ""]
+    assert time.monotonic() - start < 0.5 + SLACK
+
+
+def test_when_all_is_done_a_signal_ends_the_process_without_a_word():
+    process = begun("import atexit; atexit.register(lambda: (print('go', flush=True), time.sleep(60))); return 0")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (-signal.SIGINT, "")
