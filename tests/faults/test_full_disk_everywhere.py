@@ -1,0 +1,138 @@
+"""A disk that is full under any command: exit 2 and a message; with room, the files of an undisturbed command."""
+
+import importlib.util
+import json
+import os
+import re
+
+import pytest
+
+from openbench.__main__ import COMMANDS
+
+from .conftest import Place, Written
+from .test_full_disk import PAGE, disk, up_to
+
+STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "97"))
+SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
+
+PETS = ("+benchmark=pets", "backbone=resnet8_digits", "training.recipe.epochs=2", "runtime.progress=false")
+SWEEP = ("run", "-m", *PETS, "method=mls,msp", "tune=none", "metrics.replicates=20")
+JOBLIB = (*SWEEP, "runtime=joblib", "hydra.launcher.n_jobs=2")
+TRAIN = ("train", *PETS)
+EXTRACT = ("extract", *PETS, "method=knn")
+needs_joblib = pytest.mark.skipif(
+    importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is None, reason="the extra joblib is not installed"
+)
+WRITERS = [
+    pytest.param(TRAIN, id="train"),
+    pytest.param(EXTRACT, id="extract"),
+    pytest.param(SWEEP, id="sweep"),
+    pytest.param(JOBLIB, id="joblib", marks=[needs_joblib, pytest.mark.slow]),
+]
+
+
+def kept(place: Place) -> dict[str, bytes]:
+    """Every file but the folders of sweeps, which are named after the time, and what tells how long it took."""
+    files = {name: file.content for name, file in place.written.items() if not name.startswith("cache/sweeps/")}
+    return {name: b"" if re.search(r"curve|finished|results/", name) else content for name, content in files.items()}
+
+
+def numbers(place: Place) -> dict[str, object]:
+    return {p.name: json.loads(p.read_text())["metrics"] for p in (place.folder / "results").rglob("*.json")}
+
+
+def told(ending) -> bool:
+    """Exit code 2 and no traceback; a sweep tells of every job, and once more at its end."""
+    return ending.code == 2 and "error: " in ending.text and "Traceback" not in ending.text
+
+
+@pytest.fixture(params=WRITERS, scope="module")
+def writer(request, place: Place, undisturbed: dict[str, Written]):
+    """A command, the files that it leaves undisturbed, and the numbers."""
+    place.reset({})
+    ending = place.run(command=request.param)
+    assert ending.code == 0, ending.text
+    return request.param, kept(place), numbers(place), place.written
+
+
+def wrong_after(place: Place, command, files, expected) -> list[object]:
+    again = place.run(command=command)
+    if again.code != 0:
+        return [again]
+    if numbers(place) != expected:
+        return ["other numbers"]
+    return sorted(set(kept(place)) ^ set(files))
+
+
+def test_files_that_may_not_grow(place: Place, writer):
+    command, files, expected, written = writer
+    lengths = sorted({size for f in written.values() for size in (len(f.content) - 1, len(f.content) // 2)})
+    wrong = []
+    for size in [0, *lengths[SEED % STRIDE :: STRIDE]]:
+        place.reset({})
+        ending = place.run(lambda size=size: up_to(size), command)
+        if not told(ending):
+            wrong.append((size, ending))
+        if after := wrong_after(place, command, files, expected):
+            wrong.append((size, "afterwards", after))
+    assert wrong == []
+
+
+def test_a_full_cache(place: Place, writer):
+    command, files, expected, written = writer
+    pages = sum(-(-len(f.content) // PAGE) for name, f in written.items() if name.startswith("cache"))
+    wrong = []
+    for size in range(1 + SEED % STRIDE, pages, STRIDE):
+        place.reset({})
+        with disk(place.folder / "cache", size * PAGE):
+            ending = place.run(command=command)
+            left = place.written
+        if not told(ending):
+            wrong.append((size, ending))
+        place.reset(left)
+        if after := wrong_after(place, command, files, expected):
+            wrong.append((size, "afterwards", after))
+    assert wrong == []
+
+
+def full() -> None:
+    """Everything that is written to stdout meets a full disk."""
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+
+def speakers(place: Place) -> list[list[str]]:
+    """Every command, as it prints its help and as it prints something else.
+
+    Of a help longer than the output's buffer, as that of `evaluate`, argparse drops the error.
+    """
+    (record,) = (place.folder / "results").rglob("*.json")
+    place.folder.joinpath("scores.csv").write_text("set,role,score\na,id_test,0\na,id_test,1\nb,near,2\nb,near,0.5\n")
+    typed = [
+        *("list method", "show method knn", f"show record {record.stem}", "completion", "leaderboard", "data list"),
+        *("leaderboard --check", "evaluate scores.csv", "thresholds pets", "risk pets", f"verify {record.stem}"),
+        *(f"{command} --json /dev/stdout" for command in ("evaluate scores.csv", "thresholds pets", "risk pets")),
+        *("data new pets3 --id photos --near birds=birds --to third", "--version", "--help"),
+    ]
+    others = [["check", *PETS[:3]], [*TRAIN], [*EXTRACT]]
+    return [
+        *(command.split() for command in typed),
+        *others,
+        *([name, "--help"] for name in COMMANDS if name != "evaluate"),
+    ]
+
+
+def test_every_command_tells_of_a_full_disk_behind_its_output(place: Place, undisturbed: dict[str, Written]):
+    place.reset(undisturbed)
+    wrong = []
+    for command in speakers(place):
+        ending = place.run(full, command)
+        if not ending.refused:
+            wrong.append((command, ending))
+    assert wrong == []
+
+
+def test_a_sweep_whose_table_cannot_be_printed_still_says_how_its_jobs_ended(place: Place, undisturbed):
+    place.reset(undisturbed)
+    ending = place.run(full, SWEEP)
+    assert told(ending), ending
+    assert "sweep: 2 jobs, 0 done, 2 failed" in ending.text
