@@ -7,6 +7,7 @@ import math
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from openbench.data.own import OwnImages
 from openbench.data.own_listing import NO_CLASS, Row, own_path, read_rows
 from openbench.data.transforms import cropped
 from openbench.errors import ConfigError, DataError, LeakageError
+from openbench.storage.regular import read_regular
 from openbench.storage.whole import write_whole
 
 PARTS = ("train", "val", "test")
@@ -165,8 +167,10 @@ def _edges(count: int, shares: Sequence[float]) -> list[int]:
 def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     """Write `folder/benchmark/NAME.yaml` and `folder/lists/NAME/*.csv`; return the files.
 
+    Files that are there and hold what would be written are left as they are.
+
     Raises:
-        ConfigError: openbench ships a benchmark of that name, a file is there already, or the folder cannot be written.
+        ConfigError: openbench ships a benchmark of that name, another file is there, or the folder cannot be written.
     """
     yaml_file = folder / "benchmark" / f"{benchmark.name}.yaml"
     if (paths.config_dir() / "benchmark" / yaml_file.name).exists():
@@ -175,22 +179,33 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     sets = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **benchmark.ood}
     contents = {lists / f"{where}.csv": _as_csv(found.rows) for where, found in sets.items()}
     contents[yaml_file] = _as_yaml(benchmark, folder, lists, mean_and_std(benchmark))
-    present = [file for file in contents if file.exists()]
-    if present:
-        raise ConfigError(f"'{present[0]}' exists — nothing was written; delete it, or choose another name or folder")
-    written: list[Path] = []
+    missing = {file: text.encode() for file, text in contents.items() if not _holds(file, text.encode())}
+    other = [file for file in missing if file.exists()]
+    if other:
+        raise ConfigError(f"'{other[0]}' exists — nothing was written; delete it, or choose another name or folder")
+    made = [part for part in (folder, yaml_file.parent, lists.parent, lists) if not part.exists()]
     try:
-        for file, text in contents.items():
-            write_whole(file, text.encode())
-            written.append(file)
+        for file, content in missing.items():
+            write_whole(file, content)
     except OSError as error:
-        for file in written:  # else the same command would find them there
+        for file in missing:  # else another command of that name would find them there
             file.unlink(missing_ok=True)
+        for part in reversed(made):
+            with suppress(OSError):
+                part.rmdir()
         raise ConfigError(
             f"benchmark '{benchmark.name}' cannot be written to '{folder}' — {error.strerror or error} — make room "
             "there, or choose another folder: --to DIR; nothing was written"
         ) from error
     return list(contents)
+
+
+def _holds(file: Path, content: bytes) -> bool:
+    """Whether a file is as it would be written now: the same command was killed before its end, or given twice."""
+    try:
+        return read_regular(file, len(content)) == content
+    except OSError:
+        return False
 
 
 def check_readable(benchmark: OwnBenchmark, say: Callable[[str], None]) -> None:

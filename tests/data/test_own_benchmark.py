@@ -115,6 +115,8 @@ def test_nothing_is_overwritten(tmp_path):
     sets = read_id(str(tmp_path / "id"))
     benchmark = a_benchmark(tmp_path, id_sets=sets, ood={"far.x": read_set(str(tmp_path / "ood"))}, side=4)
     files = write(benchmark, tmp_path / "configs")
+    assert write(benchmark, tmp_path / "configs") == files  # all is as it would be written
+    files[1].write_text(files[1].read_text() + "somebody's,x\n")
     before = {file: file.read_bytes() for file in files}
     with pytest.raises(ConfigError, match="nothing was written"):
         write(benchmark, tmp_path / "configs")

@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from .conftest import Place, Written
 
@@ -15,15 +16,24 @@ CHANGES = ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.trun
 
 def at_each_change(place: Place, act: Callable[[int], None]) -> Callable[[], None]:
     """Return what sets up a process so that `act(n)` is called before its n-th change below cache or results."""
+    return at_each_change_below((place.folder / "cache", place.folder / "results"), act)
+
+
+def at_each_change_below(folders: Sequence[Path], act: Callable[[int], None]) -> Callable[[], None]:
+    """Return what sets up a process so that `act(n)` is called before its n-th change below the folders."""
 
     def begin() -> None:
-        roots = tuple(str(place.folder / name) for name in ("cache", "results"))
+        roots = tuple(map(str, folders))
         count = 0
 
         def hook(event: str, arguments: tuple) -> None:
             nonlocal count
             changes = event in CHANGES or (event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR))
-            if changes and isinstance(arguments[0], str | os.PathLike) and str(arguments[0]).startswith(roots):
+            if (
+                changes
+                and isinstance(arguments[0], str | os.PathLike)
+                and os.path.abspath(arguments[0]).startswith(roots)
+            ):
                 count += 1
                 act(count)
 

@@ -1,0 +1,57 @@
+"""`data new` killed at any of its file operations: the same command goes on and leaves nothing else."""
+
+import os
+import shutil
+import signal
+
+import pytest
+
+from .conftest import Place
+from .test_full_disk_everywhere import full
+from .test_kills import at_each_change_below
+
+NEW = ["data", "new", "pets4", "--id", "photos", "--near", "birds=birds", "--to", "fourth"]
+
+
+@pytest.fixture
+def files(place: Place):
+    """What the folder holds, whenever it is called."""
+    folder = place.folder / "fourth"
+    yield lambda: {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_killed_data_new_goes_on(place: Place, files):
+    note, folder = place.folder / "count", place.folder / "fourth"
+    counting = at_each_change_below((folder,), lambda n: note.write_text(str(n)) and None)
+    assert place.run(counting, NEW).code == 0
+    expected, wrong = files(), []
+    for last in range(1, int(note.read_text()) + 1):
+        shutil.rmtree(folder)
+
+        def kill(n: int, last: int = last) -> None:
+            if n == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        assert place.run(at_each_change_below((folder,), kill), NEW).code == -signal.SIGKILL
+        again = place.run(command=NEW)
+        if again.code != 0 or files() != expected:
+            wrong.append((last, again, sorted(set(files()) ^ set(expected))))
+    assert wrong == []
+
+
+def test_a_data_new_that_could_not_print_may_be_given_again(place: Place, files):
+    assert place.run(full, NEW).refused
+    expected = files()
+    again = place.run(command=NEW)
+    assert again.code == 0, again.text
+    assert files() == expected
+
+
+def test_lists_that_somebody_changed_are_not_written_over(place: Place, files):
+    assert place.run(command=NEW).code == 0
+    changed = place.folder / "fourth/lists/pets4/id.val.csv"
+    changed.write_text(changed.read_text() + "x,cat\n")
+    before = files()
+    assert place.run(command=NEW).refused
+    assert files() == before
