@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import openbench
 from openbench.cli.exits import BAD_INPUT, FAILED, OK, Terminated, code_of
+from openbench.cli.limits import check_limits
 from openbench.cli.refused import refused
 from openbench.errors import OpenbenchError, did_you_mean
 from openbench.installation import check_no_other_openbench
@@ -60,6 +61,8 @@ COMMANDS = {
     "show": Command("openbench.cli.listing:show", "one method, config or record in full"),
     "completion": Command("openbench.cli.completion:main", "a bash script that completes all this on the tab key"),
 }
+
+NEED_PYTORCH = ("run", "train", "extract", "check", "verify")
 
 EXAMPLES = (
     "python -m openbench list method",
@@ -169,6 +172,8 @@ def _dispatch(arguments: list[str]) -> int:
             f"command '{name}' not found{did_you_mean(name, COMMANDS)} — available: {', '.join(COMMANDS)} "
             "(python -m openbench --help)"
         )
+    if name in NEED_PYTORCH:
+        check_limits()
     try:
         return COMMANDS[name].load()(rest)
     except SystemExit as stop:  # of argparse, after --help

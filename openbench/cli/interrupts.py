@@ -40,8 +40,9 @@ def prepare() -> None:
     sys.unraisablehook = _unraisable
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(reader,), name="interrupts", daemon=True).start()
+    with suppress(RuntimeError):  # no memory for a thread; what the main thread sees is answered all the same
+        threading.Thread(target=_watch, args=(reader,), name="interrupts", daemon=True).start()
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
 
 def begin() -> None:
