@@ -19,7 +19,7 @@ PETS = ("+benchmark=pets", "backbone=resnet8_digits", "training.recipe.epochs=2"
 SWEEP = ("run", "-m", *PETS, "method=mls,msp", "tune=none", "metrics.replicates=20")
 JOBLIB = (*SWEEP, "runtime=joblib", "hydra.launcher.n_jobs=2")
 TRAIN = ("train", *PETS)
-EXTRACT = ("extract", *PETS, "method=knn")
+EXTRACT = ("extract", *PETS, "method=vim")  # wants features and logits
 needs_joblib = pytest.mark.skipif(
     importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is None, reason="the extra joblib is not installed"
 )

@@ -1,0 +1,51 @@
+"""Trainings, extractions and sweeps killed at any change: the same command ends the same, and no more stays."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from .conftest import Place, Written
+from .test_full_disk_everywhere import EXTRACT, SWEEP, TRAIN, kept, numbers
+from .test_kills import at_each_change
+
+# Every how-manieth operation is the last one; 1 = each of them.
+STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "53"))
+SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
+
+
+def folders_of_sweeps(place: Place) -> list[list[str]]:
+    """What is in the folder of each sweep."""
+    found = (place.folder / "cache/sweeps").glob("*")
+    return [sorted(str(p.relative_to(folder)) for p in folder.rglob("*")) for folder in found]
+
+
+def state(place: Place) -> tuple[object, ...]:
+    """All that is to come out: names of files, weights and features to the byte, numbers, one folder of a sweep."""
+    files = kept(place)
+    exact = {name: content for name, content in files.items() if Path(name).suffix in (".safetensors", ".npy")}
+    return sorted(files), exact, numbers(place), folders_of_sweeps(place)
+
+
+@pytest.mark.parametrize("command", [TRAIN, EXTRACT, SWEEP], ids=["train", "extract", "sweep"])
+def test_a_killed_command_ends_as_if_nothing_had_happened(place: Place, undisturbed: dict[str, Written], command):
+    note = place.folder / "count"
+    place.reset({})
+    counting = at_each_change(place, lambda n: note.write_text(str(n)) and None)
+    assert place.run(counting, command).code == 0
+    expected, total, wrong = state(place), int(note.read_text()), []
+    for last in range(1 + SEED % STRIDE, total + 1, STRIDE):
+
+        def kill(n: int, last: int = last) -> None:
+            if n == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        place.reset({})
+        assert place.run(at_each_change(place, kill), command).code == -signal.SIGKILL
+        again = place.run(command=command)
+        found = state(place)
+        if again.code != 0 or found != expected:
+            parts = [str(a)[:500] for a, b in zip(found, expected, strict=True) if a != b]
+            wrong.append((last, again.code, again.text[-500:], parts))
+    assert wrong == []
