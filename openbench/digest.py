@@ -22,7 +22,8 @@ LATER = "openbench.later"
 def digest(value: Any, length: int = 16) -> str:
     """Return the first `length` hex digits of the SHA-256 of a value's canonical JSON form.
 
-    Mappings are ordered by key, sets by content, dataclasses become mappings, arrays their dtype, shape and bytes; so
+    Mappings are ordered by key, sets by content, dataclasses become mappings (with the `version` of their class, once
+    it is above 1), arrays their dtype, shape and bytes; so
     equal values have equal digests in every process and on every machine.
 
     Raises:
@@ -127,7 +128,7 @@ def _canonical(value: Any) -> Any:
         return {"__array__": array_sha256(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if not still_as_before(value, f)}
-        return {"__type__": type(value).__qualname__, **_canonical(fields)}
+        return {"__type__": type(value).__qualname__, **_raised_version(type(value)), **_canonical(fields)}
     if isinstance(value, Mapping):
         return {str(_canonical(k)): _canonical(v) for k, v in value.items()}
     if isinstance(value, set | frozenset):
@@ -135,6 +136,13 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_canonical(v) for v in value]
     raise TypeError(f"digest: a {type(value).__name__} has no canonical form")
+
+
+def _raised_version(cls: type) -> dict[str, int]:
+    """The version of a dataclass whose `version` is no field; a first version says nothing, so that names stay."""
+    version = getattr(cls, "version", 1)
+    has_field = any(f.name == "version" for f in dataclasses.fields(cls))
+    return {} if has_field or version == 1 else {"__version__": version}
 
 
 def still_as_before(value: Any, field: dataclasses.Field[Any]) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from openbench.core.request import Field, Perturb, Request
 from openbench.digest import array_sha256, digest, file_sha256
+from openbench.training.augment import HorizontalFlip, RandomCrop
 
 
 def test_key_order_does_not_matter():
@@ -54,6 +55,24 @@ def test_dataclasses_of_another_type_differ():
         kind: str = "sign"
 
     assert digest(Perturb()) != digest(Other())
+
+
+def test_a_version_of_a_dataclass_counts_once_it_is_above_one(monkeypatch):
+    before = digest({"augment": [RandomCrop(), HorizontalFlip()]})
+    monkeypatch.setattr(RandomCrop, "version", 1)
+    assert digest({"augment": [RandomCrop(), HorizontalFlip()]}) == before
+    monkeypatch.setattr(RandomCrop, "version", 2)
+    raised = digest({"augment": [RandomCrop(), HorizontalFlip()]})
+    monkeypatch.setattr(RandomCrop, "version", 3)
+    assert len({before, raised, digest({"augment": [RandomCrop(), HorizontalFlip()]})}) == 3
+
+
+def test_a_field_that_is_called_version_is_a_field():
+    @dataclass(frozen=True)
+    class Noted:
+        version: int = 4
+
+    assert digest(Noted()) == digest({"__type__": Noted.__qualname__, "version": 4})
 
 
 def test_arrays_count_by_dtype_shape_and_content():

@@ -20,7 +20,7 @@ from openbench.data.fingerprint import Fingerprint, fingerprint
 from openbench.data.folder_rule import FolderRule, load_rule, rule_path
 from openbench.data.items import FileItems
 from openbench.data.manifest import Manifest, load_manifest
-from openbench.data.sources import Found, Source
+from openbench.data.sources import Found, Source, raised_versions
 from openbench.data.tables import is_table_part, table_part
 from openbench.digest import array_sha256, digest
 from openbench.errors import ConfigError, DataError, check_choice, did_you_mean
@@ -257,7 +257,7 @@ def split_of(
         keys=keys,
         # An OOD set shares no class with ID as it is defined, whether or not all of it was found.
         classes=tuple(classes) if role.is_id else config.listing().class_names(),
-        digest=digest(_content(config, keys, shown, sample.values()) | _own(contents)),
+        digest=digest(_content(config, keys, shown, sample.values()) | _own(contents) | _versions(located.source)),
         expected=located.listed,
         as_stored=config.as_stored,
         deviations=tuple(_deviations(config, located, sample.values())),
@@ -351,6 +351,12 @@ def _content(
 def _own(contents: Contents | None) -> dict[str, str]:
     """All bytes of files that their owner may change in place: a sample would not tell. Published sets have none."""
     return {} if contents is None else {"bytes": digest_of(contents)}
+
+
+def _versions(source: Source | None) -> dict[str, dict[str, int]]:
+    """Versions above 1 of what makes images: the sample may hold none of those that came out otherwise."""
+    raised = {} if source is None else raised_versions(source)
+    return {"versions": raised} if raised else {}
 
 
 def _derived(config: SetConfig) -> list[str]:

@@ -3,9 +3,10 @@
 import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,10 @@ class Source(ABC):
 
     Attributes:
         deviation: how the images in this container differ from the set as published; empty = they do not.
+        version: of a source that makes images, raised when others come out; it enters the digest of a set.
     """
+
+    version: ClassVar[int] = 1
 
     deviation: str
 
@@ -60,6 +64,16 @@ class Source(ABC):
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
         """The file names in a folder of keys, for sets that are given by a rule; none where there are no folders."""
         return ()
+
+
+def raised_versions(source: Source) -> dict[str, int]:
+    """Return class name → version of a source, and of those whose images it changes, for versions above 1."""
+    own = {type(source).__qualname__: source.version} if source.version != 1 else {}
+    for value in vars(source).values():
+        parts = value.values() if isinstance(value, Mapping) else (value,)
+        for part in parts:
+            own |= raised_versions(part) if isinstance(part, Source) else {}
+    return own
 
 
 @dataclass(frozen=True)

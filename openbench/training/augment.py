@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +12,13 @@ from openbench.errors import ConfigError
 
 
 class Augmentation(ABC):
-    """Changes images at random. Final subclasses are frozen dataclasses; their fields enter the checkpoint's digest."""
+    """Changes images at random. Final subclasses are frozen dataclasses; their fields enter the checkpoint's digest.
+
+    Attributes:
+        version: raised when a change alters the images that come out; it enters that digest, too.
+    """
+
+    version: ClassVar[int] = 1
 
     @abstractmethod
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,13 @@ _LEAST = 1e-7
 
 
 class Consistency(ABC):
-    """Makes further versions of images, and a loss of the logits of all; subclasses are frozen dataclasses."""
+    """Makes further versions of images, and a loss of the logits of all; subclasses are frozen dataclasses.
+
+    Attributes:
+        version: raised when a change alters the images or the loss; it enters the checkpoint's digest.
+    """
+
+    version: ClassVar[int] = 1
 
     @abstractmethod
     def versions(self, pixels: Tensor, generator: torch.Generator) -> list[Tensor]:

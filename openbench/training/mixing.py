@@ -31,8 +31,10 @@ class Mixing(ABC):
 
     Attributes:
         clean_weight: weight of the loss of the images as they were, beside that of the mixed ones.
+        version: raised when a change alters the images or shares that come out; it enters that digest, too.
     """
 
+    version: ClassVar[int] = 1
     clean_weight: ClassVar[float] = 0.0
 
     @abstractmethod

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,12 @@ class Reading(ABC):
     """Gives a stored image the network's size at random, in place of evaluation's resize and crop.
 
     Final subclasses are frozen dataclasses; their fields enter the checkpoint's digest.
+
+    Attributes:
+        version: raised when a change alters the images that come out; it enters that digest, too.
     """
+
+    version: ClassVar[int] = 1
 
     def replaced(self, key: str, rng: np.random.Generator) -> Path | None:
         """Return a file to be read instead of the image with a key; None, the default: the image itself."""

@@ -8,6 +8,8 @@ from openbench.data.build import build_benchmark
 from openbench.data.common_corruptions import CommonCorruptions
 from openbench.data.embedded import SklearnDigits
 from openbench.data.imagenet_c import FAMILIES, KINDS
+from openbench.data.manifest import load_classes
+from openbench.data.opening import SetConfig, locate, split_of
 from openbench.data.sources import ImageFolder
 from openbench.errors import ConfigError
 
@@ -103,6 +105,20 @@ def test_only_what_the_clean_source_has_is_there(tmp_path, monkeypatch):
     assert len(has) == 1
     assert has[0].present.tolist() == [True, False]
     assert len(has[0].items) == 1
+
+
+def test_a_raised_version_of_what_makes_images_makes_another_set(monkeypatch):
+    sources = {"made": CommonCorruptions({"digits": SklearnDigits()})}
+    config = SetConfig("digits_c", "digits/test", sources)
+
+    def seen():
+        return split_of(config, locate(config), Role.CSID, load_classes("digits/classes"), "csid").digest
+
+    first = seen()
+    monkeypatch.setattr(CommonCorruptions, "version", 2)
+    of_corruption = seen()
+    monkeypatch.setattr(SklearnDigits, "version", 2)
+    assert len({first, of_corruption, seen()}) == 3
 
 
 def test_any_benchmark_gains_a_csid_set_from_the_command_line(composed):
