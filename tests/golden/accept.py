@@ -1,0 +1,52 @@
+"""Accept what openbench computes now as its golden values: of new classes, and of those whose version was raised.
+
+    python tests/golden/accept.py                 every class
+    python tests/golden/accept.py methods/KNN …   these
+
+A class whose values moved while its version did not is refused, with what to do. Values that hold stay as they are.
+Exit code 0: everything holds or was accepted; 2: something was refused.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+
+
+def main(words: list[str]) -> int:
+    """Accept, and say what was done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="KIND/CLASS")
+    names = parser.parse_args(words).names
+    # Seconds to import; --help needs none of it.
+    import golden_values as golden
+
+    found = golden.entries()
+    unknown = [name for name in names if name not in found]
+    if unknown:
+        parser.error(f"{', '.join(unknown)} have no golden values — known: {', '.join(found)}")
+    refused = False
+    for name in names or found:
+        path, stored = golden.FOLDER / f"{name}.json", golden.read(name)
+        try:
+            new = golden.accepted(found[name], stored, anyway=name in names)
+        except ValueError as error:
+            refused = True
+            print(f"refused: {name}: {error}", file=sys.stderr)
+            continue
+        if stored is None or new["cases"] != stored["cases"]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(golden.text(new), encoding="utf-8")
+            print(f"accepted: {name}")
+    for path in [] if names else sorted(golden.FOLDER.rglob("*.json")):
+        if path.relative_to(golden.FOLDER).with_suffix("").as_posix() not in found:
+            path.unlink()
+            print(f"removed: {path.name}, of a class that is gone")
+    return 2 if refused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
