@@ -56,7 +56,8 @@ def classes_of(package: ModuleType, kinds: tuple[type, ...]) -> list[type]:
 
 
 def variants(cls: type, given: Mapping[str, Any], space: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Parameters that differ from those given in one place: each choice of a word, both of a bool, the values searched.
+    """Parameters that differ from those given in one place: each choice of a word, both of a bool, the values searched,
+    and another one of a number that is not.
 
     Args:
         cls: a dataclass.
@@ -65,8 +66,10 @@ def variants(cls: type, given: Mapping[str, Any], space: Mapping[str, Sequence[A
     """
     hints = get_type_hints(cls)
     for f in fields(cls):
-        values = [*_spaced(space.get(f.name, ())), *_choices(hints[f.name])]
         now = given.get(f.name, f.default)
+        values = [*_spaced(space.get(f.name, ())), *_choices(hints[f.name])]
+        if not values and isinstance(now, float) and now > 0:
+            values = [float(f"{now * 0.75:.6g}")]
         # A choice that is written 1 is not the one that is written true.
         distinct = {repr(value): value for value in values if repr(value) != repr(now)}
         yield from ({f.name: value} for value in distinct.values())
