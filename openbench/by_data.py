@@ -21,9 +21,9 @@ def resolved(node: Any, data: str = "") -> Any:
     found = _PATTERN.fullmatch(node) if isinstance(node, str) else None
     if found is None:
         return node
-    import yaml
+    from openbench.storage.yaml_file import parse_yaml
 
-    return yaml.safe_load(_others(found[2]).get(data, found[1]))
+    return parse_yaml(_others(found[2]).get(data, found[1]), "by_data")
 
 
 def data_named(node: Any) -> Iterator[str]:

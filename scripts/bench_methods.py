@@ -35,7 +35,6 @@ from statistics import median
 
 import numpy as np
 import torch
-import yaml
 from bench_peers import BATCH, VALIDATION, peers  # beside this script
 from torch import Tensor
 
@@ -48,12 +47,13 @@ from openbench.core.request import Field, Role
 from openbench.errors import FieldError, MethodError, did_you_mean
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.curve_ranking import auroc
+from openbench.storage.yaml_file import read_yaml
 
 _LOGIT = 50.0  # about twice what the logit of the true class is
 _DRAWN = 16384  # samples drawn at a time
 _SHORT = 5.0  # seconds below which a score is timed several times though the training columns are mapped
 _BLOCK = 65536  # rows that a pass is timed on; a longer column takes as many times as long
-NODES = {f.stem: yaml.safe_load(f.read_text()) for f in sorted((paths.config_dir() / "method").glob("*.yaml"))}
+NODES = {f.stem: read_yaml(f) for f in sorted((paths.config_dir() / "method").glob("*.yaml"))}
 
 
 @dataclass(frozen=True)

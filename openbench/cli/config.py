@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
 from openbench.annotations import check_seed
+from openbench.cli import config_source
 from openbench.cli.augmented import augmented
 from openbench.cli.foreign_config import check_file
 from openbench.cli.published import SCORER_OF_TRAINING, published_scorer
@@ -46,7 +47,9 @@ def compose(command: str, overrides: Sequence[str], config_dir: Path | None = No
 
     Raises:
         HydraException, OmegaConfBaseException: whatever Hydra has to say; `explain` puts it into words.
+        ConfigError: a config file that is not plain, valid YAML.
     """
+    config_source.install()
     extra = [] if config_dir is None else [f"hydra.searchpath=[{quoted(config_dir.absolute().as_uri())}]"]
     with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
         return hydra_compose(command, [*extra, *overrides])

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -41,8 +40,6 @@ def explain(error: Exception, typed: Typed) -> ConfigError | None:
         return _grammar(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _missing_file(error)
-    if isinstance(error, yaml.YAMLError):
-        return ConfigError(f"a config is not valid YAML — {_one_line(str(error))}")
     for pattern, words in _PATTERNS:
         if isinstance(error, HydraException | ValueError) and (match := re.search(pattern, str(error))):
             return words(match, typed)

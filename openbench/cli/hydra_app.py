@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from openbench import paths
-from openbench.cli import interrupts
+from openbench.cli import config_source, interrupts
 from openbench.cli.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
 from openbench.cli.exits import BAD_INPUT, FAILED, OK, code_of
 from openbench.cli.explain import Typed, explain
@@ -198,6 +198,7 @@ def _close(outcomes: Sequence[Outcome], folder: Path) -> None:
 
 def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> None:
     """Call `hydra.main`, whose errors then come out as ours."""
+    config_source.install()
     main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=typed.command)
     # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
     with _argv(f"python -m openbench {typed.command}", argv), _environment("HYDRA_FULL_ERROR", "1"):

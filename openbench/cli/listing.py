@@ -86,15 +86,9 @@ class Entry:
         Raises:
             ConfigError: not YAML, or no mapping.
         """
-        import yaml
-        from omegaconf import OmegaConf
-        from omegaconf.errors import OmegaConfBaseException
+        from openbench.storage.yaml_file import read_yaml
 
-        try:
-            found = OmegaConf.to_container(OmegaConf.load(self.path), resolve=False)
-        except (OSError, yaml.YAMLError, OmegaConfBaseException) as error:
-            reason = re.sub(r"\s+", " ", str(error))
-            raise ConfigError(f"{self.path}: not valid YAML — {reason} — correct the file") from error
+        found = read_yaml(self.path)
         if not isinstance(found, dict):
             raise ConfigError(f"{self.path}: found a {type(found).__name__} — a mapping is needed")
         return {str(key): value for key, value in found.items()}

@@ -12,12 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from filelock import FileLock
 
 from openbench import paths
 from openbench.data.fetch import Expected, Patience, Say, fetch, hash_of
 from openbench.errors import DataError
+from openbench.storage.yaml_file import read_yaml
 
 DOWNLOADS = ".downloads"
 _FILE = "sources.yaml"
@@ -110,10 +110,11 @@ def data_sources() -> Mapping[str, DataSource]:
     """Return the sources in `data_manifests/sources.yaml` by data set.
 
     Raises:
+        ConfigError: a file that is not plain, valid YAML.
         DataError: an entry with an unknown or missing key.
     """
     path = paths.manifest_dir() / _FILE
-    entries: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    entries: dict[str, dict[str, Any]] = read_yaml(path)
     return {name: parse_source(name, entry) for name, entry in entries.items()}
 
 

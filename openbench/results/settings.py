@@ -69,8 +69,8 @@ def _merged(values: Sequence[Any]) -> str:
 @cache
 def _file(method: str) -> Mapping[str, Any]:
     """The values of a method's config file; none for a method that openbench does not ship."""
-    import yaml
+    from openbench.storage.yaml_file import read_yaml
 
     path = paths.config_dir() / "method" / f"{method}.yaml"
-    found = yaml.safe_load(path.read_text(encoding="utf-8")) if is_part(method) and path.is_file() else {}
+    found = read_yaml(path) if is_part(method) and path.is_file() else {}
     return found if isinstance(found, dict) else {}

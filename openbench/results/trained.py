@@ -76,11 +76,11 @@ def _class(node: Mapping[str, Any]) -> str:
 @cache
 def _files() -> dict[str, list[list[Mapping[str, Any]]]]:
     """The special augmentations of each config file by name: in general, and as they are on some data."""
-    import yaml
+    from openbench.storage.yaml_file import read_yaml
 
     found = {}
     for path in sorted((paths.config_dir() / "augment").glob("*.yaml")):
-        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+        node = read_yaml(path)
         augment = node.get("then") or node.get("augment")
         found[path.stem] = [_special(resolved(augment, data)) for data in ("", *sorted(set(data_named(augment))))]
     return found

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from openbench.by_data import resolved
 from openbench.paths import config_dir
+from openbench.storage.yaml_file import read_yaml
 
 
 def shipped(group: str, name: str) -> dict[str, Any] | None:
@@ -18,7 +17,7 @@ def shipped(group: str, name: str) -> dict[str, Any] | None:
     path = config_dir() / group / f"{name}.yaml"
     if not path.is_file():
         return None
-    own = resolved(yaml.safe_load(path.read_text(encoding="utf-8")))
+    own = resolved(read_yaml(path))
     result: dict[str, Any] = {}
     for entry in own.pop("defaults", ["_self_"]):
         result = merged(result, own if entry == "_self_" else _named(group, entry))

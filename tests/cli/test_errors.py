@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from openbench.__main__ import main
@@ -149,6 +151,35 @@ def test_a_config_dir_that_does_not_exist(engine, capsys):
     assert "--config-dir 'nowhere' is not a folder" in said(
         capsys, "run", "--config-dir", "nowhere", "+benchmark=digits"
     )
+
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "run --config-dir {0} +benchmark=digits method=laughs",
+        "run -m --config-dir {0} +benchmark=digits method=knn,laughs",
+        "run --config-dir {0} +benchmark=laughs",
+        "run --config-dir {0} --cfg job +benchmark=digits method=laughs",
+        "check --config-dir {0} +benchmark=laughs",
+        "show --config-dir {0} method laughs",
+        "show --config-dir {0} benchmark laughs",
+        "data list --config-dir {0} laughs",
+    ],
+)
+def test_aliases_that_would_fill_the_memory_are_one_error_at_once(engine, tmp_path, capsys, typed):
+    for group in ("method", "benchmark"):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "laughs.yaml").write_text(LAUGHS)
+    start = time.perf_counter()
+    message = said(capsys, *typed.format(tmp_path).split())
+    assert "laughs.yaml' line 5 — found more than 10,000 values, aliases followed" in message
+    assert time.perf_counter() - start < 5
+    assert engine.asked == []
 
 
 def test_a_users_yaml_that_is_no_yaml(engine, configs, capsys):

@@ -1,0 +1,43 @@
+"""Hydra reads its config files through the one YAML reader of openbench, not through OmegaConf's."""
+
+from pathlib import Path
+
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+
+from openbench.errors import ConfigError
+from openbench.storage.yaml_file import read_yaml
+
+_HEADER = 512  # characters in which Hydra looks for `# @package`
+
+
+class CheckedFiles(FileConfigSource):
+    """Config files in folders, each read whole and checked before Hydra makes a config of it."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Return the config of a file.
+
+        Raises:
+            ConfigLoadError: no such file.
+            ConfigError: it is refused by `read_yaml`, or holds neither a mapping nor nothing.
+        """
+        path = Path(self.path, self._normalize_file_name(config_path)).resolve()
+        if not path.exists():
+            raise ConfigLoadError(f"Config not found : {path}")
+        node = read_yaml(path)
+        if node is not None and not isinstance(node, dict):
+            raise ConfigError(f"'{path}' holds a {type(node).__name__} — a mapping is needed, lines of `key: value`")
+        with path.open(encoding="utf-8") as stream:
+            header = ConfigSource._get_header_dict(stream.read(_HEADER))
+        return ConfigResult(
+            provider=self.provider, path=f"{self.scheme()}://{self.path}", config=OmegaConf.create(node), header=header
+        )
+
+
+def install() -> None:
+    """Have Hydra read the files of this process's configs through `CheckedFiles`."""
+    Plugins.instance()  # which registers Hydra's own sources, once
+    SourcesRegistry.instance().types[CheckedFiles.scheme()] = CheckedFiles
