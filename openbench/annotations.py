@@ -1,12 +1,14 @@
-"""Whether a plain value, as yaml gives it, is of the kind that an annotation names."""
+"""Whether a plain value, as yaml gives it, is of the kind, and in the range, that an annotation names."""
 
 import inspect
 import types
 from collections import abc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from openbench.constraints import Constraint, OneOf, Seed
 from openbench.errors import ConfigError, did_you_mean
 
 _LARGEST = {int: 2**63, float: 2**1023}
@@ -18,14 +20,15 @@ _WORDS = {
     Path: "a path",
     types.NoneType: "null",
 }
+_SHORT = {int: "a whole number", float: "a number"}  # where the range says that it is finite
 _MAPPINGS: tuple[Any, ...] = (dict, abc.Mapping, abc.MutableMapping)
 _SEQUENCES: tuple[Any, ...] = (list, abc.Sequence, abc.Iterable, abc.Collection, frozenset, set)
 
 
-def hints_of(target: Callable[..., Any]) -> dict[str, Any]:
+def hints_of(target: Callable[..., Any]) -> Mapping[str, Any]:
     """The annotations of what is called, by parameter; empty if they name what does not exist."""
     try:
-        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
     except (NameError, TypeError):
         return {}
 
@@ -50,11 +53,10 @@ def check_kinds(values: Mapping[str, Any], annotations: Mapping[str, Any], where
 
 
 def check_kind(value: Any, annotation: Any, where: str) -> None:
-    """Check that a value is of the kind that an annotation names.
+    """Check that a value is of the kind that an annotation names, and holds to the constraints in it.
 
-    A whole number is a float, true and false are not numbers, NaN and infinity are not floats. The range of a number is
-    for the class to check. Of an annotation that is neither a class, a Literal, a union, a sequence nor a mapping
-    nothing is known, and anything fits.
+    A whole number is a float, true and false are not numbers, NaN and infinity are not floats. Of an annotation that is
+    neither a class, a Literal, a union, a sequence nor a mapping nothing is known, and anything fits.
 
     Raises:
         ConfigError: it is not.
@@ -62,7 +64,9 @@ def check_kind(value: Any, annotation: Any, where: str) -> None:
     if fits(value, annotation):
         return
     choices = _choices(annotation)
-    hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+    texts = value if _listed(value) else [value]
+    unknown = next((text for text in texts if isinstance(text, str) and text not in choices), "")
+    hint = did_you_mean(unknown, choices)
     raise ConfigError(f"{where} — found {_shown(value)}{hint} — allowed: {described(annotation)}")
 
 
@@ -72,13 +76,14 @@ def check_seed(value: Any, where: str) -> None:
     Raises:
         ConfigError: it is not.
     """
-    if not (fits(value, int) and 0 <= value < 2**32):
-        raise ConfigError(f"{where} — found {_shown(value)} — allowed: a whole number from 0 to {2**32 - 1}")
+    check_kind(value, Seed, where)
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether a value is of the kind that an annotation names."""
+    """Whether a value is of the kind that an annotation names, and holds to the constraints in it."""
     origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return fits(value, parts[0]) and all(constraint.holds(value) for constraint in _constraints(annotation))
     if origin is Literal:
         return any(type(value) is type(choice) and value == choice for choice in parts)
     if origin in (Union, types.UnionType):
@@ -95,7 +100,7 @@ def fits(value: Any, annotation: Any) -> bool:
 def _is(value: Any, kind: Any) -> bool:
     """Whether a value is of a class; of what is no class nothing is known."""
     if kind in (float, int):
-        number = isinstance(value, int | float if kind is float else int) and not isinstance(value, bool)
+        number = isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
         return number and -_LARGEST[kind] <= value < _LARGEST[kind]
     if kind in (str, Path):
         return isinstance(value, str | Path if kind is Path else str) and "\0" not in str(value)
@@ -116,8 +121,13 @@ def _listed(value: Any) -> bool:
 
 
 def described(annotation: Any) -> str:
-    """What an annotation allows, in words: `a whole number, or one of auto`."""
+    """What an annotation allows, in words: `a whole number ≥ 1, or auto`."""
     origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        words = _SHORT.get(parts[0]) or described(parts[0])
+        for constraint in _constraints(annotation):
+            words = constraint.described(words)
+        return words
     if origin is Literal:
         return ", ".join(map(str, parts))
     if origin in (Union, types.UnionType):
@@ -134,13 +144,22 @@ def described(annotation: Any) -> str:
         return "a list"
     if annotation in _WORDS:
         return _WORDS[annotation]
-    return f"a node with the `_target_` of a {annotation.__name__}" if inspect.isclass(annotation) else "anything"
+    if not inspect.isclass(annotation):
+        return "anything"
+    article = "an" if annotation.__name__[0] in "AEIOU" else "a"
+    return f"a node with the `_target_` of {article} {annotation.__name__}"
 
 
-def _choices(annotation: Any) -> Iterable[str]:
+def _choices(annotation: Any) -> Collection[str]:
     if get_origin(annotation) is Literal:
         return [choice for choice in get_args(annotation) if isinstance(choice, str)]
+    if isinstance(annotation, OneOf):
+        return annotation.choices
     return [choice for part in get_args(annotation) for choice in _choices(part)]
+
+
+def _constraints(annotation: Any) -> Iterable[Constraint]:
+    return (part for part in annotation.__metadata__ if isinstance(part, Constraint))
 
 
 def _shown(value: Any) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
 from openbench.annotations import check_kinds, hints_of
-from openbench.errors import ConfigError, did_you_mean
+from openbench.checked import name_of
+from openbench.errors import ConfigError, OpenbenchError, did_you_mean
 
 TARGET = "_target_"
 
@@ -70,7 +71,14 @@ def _build(node: Mapping[str, Any], where: str, kinds: tuple[type, ...], extra: 
     nested = {k: _Place(f"{where}.{k}", target, k) for k in keys}
     values = {k: _value(v, nested[k], extra) for k, v in keys.items()}
     check_kinds(values, hints_of(target), where)
-    return target(**values)
+    try:
+        return target(**values)
+    except OpenbenchError as error:
+        own = f"{name_of(target)}."
+        if not str(error).startswith(own):
+            raise
+        # A condition over two fields, in the words of a call from Python: say where in the config they stand.
+        raise type(error)(f"{where}.{str(error).removeprefix(own)}") from error
 
 
 def _check_kind(target: Callable[..., Any], kinds: tuple[type, ...], where: str) -> None:

@@ -251,7 +251,7 @@ def test_a_value_is_kept_as_it_was_written():
         (
             "method",
             {"_target_": "openbench.methods.knn.KNN", "k": None},
-            "method 'knn'.k — found null — allowed: a whole number (of 64 bits at most)",
+            "method 'knn'.k — found null — allowed: a whole number ≥ 1",
         ),
         (
             "method",
@@ -261,12 +261,22 @@ def test_a_value_is_kept_as_it_was_written():
         (
             "method",
             {"_target_": "openbench.methods.knn.KNN", "_space_": {"k": [5, "ten"]}},
-            "method 'knn'._space_.k — found 'ten' — allowed: a whole number (of 64 bits at most)",
+            "method 'knn'._space_.k — found 'ten' — allowed: a whole number ≥ 1",
         ),
         (
             "method",
             {"_target_": "openbench.methods.vim.ViM", "dim": 1.5},
-            "method 'vim'.dim — found 1.5 — allowed: a whole number (of 64 bits at most), or auto",
+            "method 'vim'.dim — found 1.5 — allowed: a whole number ≥ 1, or auto",
+        ),
+        (
+            "method",
+            {"_target_": "openbench.methods.knn.KNN", "k": 0},
+            "method 'knn'.k — found 0 — allowed: a whole number ≥ 1",
+        ),
+        (
+            "method",
+            {"_target_": "openbench.methods.knn.KNN", "_space_": {"k": [5, 0]}},
+            "method 'knn'._space_.k — found 0 — allowed: a whole number ≥ 1",
         ),
         (
             "metrics",
@@ -284,5 +294,8 @@ def test_the_message_says_what_was_found_and_what_is_allowed(group, node, messag
 
 
 def test_a_space_of_which_every_setting_is_refused_is_an_error_before_anything_is_computed():
-    with pytest.raises(OpenbenchError, match=r"method 'knn': each of the 2 settings in `_space_` is refused — .*k out"):
-        build_method({"_target_": "openbench.methods.knn.KNN", "_name_": "knn", "_space_": {"k": [0, -1]}})
+    space = {"low": [95, 96]}  # the upper percentile is 90
+    with pytest.raises(
+        OpenbenchError, match=r"method 'vra': each of the 2 settings in `_space_` is refused — VRA\.low"
+    ):
+        build_method({"_target_": "openbench.methods.vra.VRA", "_name_": "vra", "_space_": space})

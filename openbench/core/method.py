@@ -8,21 +8,23 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from openbench.checked import Checked
 from openbench.core.features import FeatureSet, Head
 from openbench.core.inputs import held_to_finite, held_to_training
 from openbench.core.request import Field, Request
-from openbench.errors import MethodError, NotFittedError
+from openbench.errors import MethodError, NotFittedError, OpenbenchError
 
 _BLOCK = 512  # rows reshaped at a time
 
 
-class Method(ABC):
+class Method(Checked, ABC):
     """A post-hoc OOD score: larger = more out-of-distribution.
 
     Concrete classes are final `@dataclass`es whose fields are the hyper-parameters, stored verbatim; state learnt by
     `fit` lives in attributes whose names end in `_`. A method never sees a model, a loader or a config.
     """
 
+    error: ClassVar[type[OpenbenchError]] = MethodError
     needs: ClassVar[Request] = Request()
     reference: ClassVar[str]
     version: ClassVar[int] = 1  # raised by every change that moves scores: it enters the run id
@@ -87,12 +89,6 @@ class Method(ABC):
         if value is None:
             raise NotFittedError(f"{type(self).__name__}.score called before fit — call fit(train, head) first")
         return value  # type: ignore[no-any-return]
-
-    def require(self, condition: bool, parameter: str, allowed: str) -> None:
-        """Raise MethodError unless `condition` holds for the hyper-parameter `parameter`."""
-        if not condition:
-            found = getattr(self, parameter)
-            raise MethodError(f"{type(self).__name__}: {parameter} out of range — found {found!r} — allowed: {allowed}")
 
 
 class HeadMethod(Method):

@@ -1,6 +1,6 @@
 """What scores of an input moved by a gradient step share: their temperature, step and scale."""
 
-from typing import Literal, Protocol, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -8,24 +8,6 @@ from torch import Tensor
 from openbench.methods._stats import log_odds_against_top, log_odds_by_class, of_log_odds, softmax_shortfall
 
 Scale = Literal["log_odds", "probability"]
-
-
-class Stepped(Protocol):
-    """A method with these hyper-parameters."""
-
-    temperature: float
-    epsilon: float
-    scale: Scale
-
-    def require(self, condition: bool, parameter: str, allowed: str) -> None:
-        """Raise MethodError unless `condition` holds for the hyper-parameter `parameter`."""
-
-
-def check_step(method: Stepped) -> None:
-    """Raise MethodError unless T > 0, ε ≥ 0 and the scale is known."""
-    method.require(method.temperature > 0, "temperature", "> 0")
-    method.require(method.epsilon >= 0, "epsilon", "≥ 0")
-    method.require(method.scale in get_args(Scale), "scale", ", ".join(get_args(Scale)))
 
 
 def shortfall(logits: Tensor, temperature: float, scale: Scale) -> Tensor:

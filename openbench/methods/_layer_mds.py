@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import NonNegative
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveBackbone, LiveMethod
 from openbench.core.method import Method
@@ -101,7 +102,7 @@ class SteppedLayerMDS(LiveMethod):
 
     layer: str
     among: Sequence[str]
-    epsilon: float
+    epsilon: NonNegative
 
     @property
     def request(self) -> Request:

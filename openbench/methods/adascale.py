@@ -1,12 +1,12 @@
 """Activation scaling with a percentile of each sample's own."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count, Interval, NonNegative, Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Perturb, Request, Role
@@ -14,6 +14,8 @@ from openbench.methods._inputs import classifier, drawn, training
 from openbench.methods._stats import sorted_rows
 
 Variant = Literal["a", "l"]
+_Percentile = Annotated[float, Interval(0, 100, "()")]
+_Kept = Annotated[float, Interval(0, 100, "(]")]  # per cent
 
 
 @dataclass
@@ -56,26 +58,18 @@ class AdaSCALE(Method):
     read_by_score: ClassVar[frozenset[str]] = frozenset({"percentiles"})
 
     variant: Variant = "a"
-    percentiles: Sequence[float] = (75.0, 85.0)
-    k1: float = 5.0
-    k2: float = 1.0
-    weight: float = 10.0
-    share: float = 0.05
-    epsilon: float = 0.5
-    samples: int = 5000
-    seed: int = 0
+    percentiles: tuple[_Percentile, _Percentile] = (75.0, 85.0)
+    k1: _Kept = 5.0
+    k2: _Kept = 1.0
+    weight: NonNegative = 10.0
+    share: Share = 0.05
+    epsilon: NonNegative = 0.5
+    samples: Count = 5000
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""
-        self.require(self.variant in get_args(Variant), "variant", ", ".join(get_args(Variant)))
-        pair = len(self.percentiles) == 2 and 0 < self.percentiles[0] <= self.percentiles[1] < 100
-        self.require(pair, "percentiles", "two numbers, 0 < p_min ≤ p_max < 100")
-        for name in ("k1", "k2"):
-            self.require(0 < getattr(self, name) <= 100, name, "a percentage above 0")
-        self.require(0 <= self.weight < float("inf"), "weight", "≥ 0")
-        self.require(0 < self.share <= 1, "share", "0 < share ≤ 1")
-        self.require(0 <= self.epsilon < float("inf"), "epsilon", "≥ 0")
-        self.require(self.samples >= 1, "samples", "≥ 1")
+        self.require(self.percentiles[0] <= self.percentiles[1], "percentiles", "two numbers, p_min ≤ p_max")
 
     @property
     def request(self) -> Request:

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from openbench.constraints import Percentile
 from openbench.core.method import HeadMethod
 from openbench.methods._stats import gain, largest_kept
 
@@ -31,13 +32,8 @@ class ASH(HeadMethod):
 
     reference: ClassVar[str] = "Djurisic et al., ICLR 2023, arXiv 2209.09858"
 
-    percentile: float = 90.0
+    percentile: Percentile = 90.0
     variant: Literal["b", "p", "s"] = "b"
-
-    def __post_init__(self) -> None:
-        """Check the percentile and the variant."""
-        self.require(0 <= self.percentile < 100, "percentile", "0 ≤ percentile < 100")
-        self.require(self.variant in ("b", "p", "s"), "variant", "b, p, s")
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return the shaped features (n, d)."""

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openbench.constraints import Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -43,14 +44,9 @@ class CFOOD(Method):
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"share"})
 
-    alpha: float = 0.1
-    share: float = 0.01
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(0 < self.alpha <= 1, "alpha", "0 < alpha ≤ 1")
-        self.require(0 < self.share <= 1, "share", "0 < share ≤ 1")
+    alpha: Share = 0.1
+    share: Share = 0.01
+    seed: Seed = 0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Draw references from training features (n, d); learn the distances to their own neighbours."""

@@ -1,11 +1,12 @@
 """Connectivity-based outlier factor."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count, Interval, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -40,14 +41,9 @@ class COF(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Tang et al., PAKDD 2002"
 
-    k: int = 20
-    max_train: int | None = 10_000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.k >= 1, "k", "≥ 1")
-        self.require(self.max_train is None or self.max_train >= 2, "max_train", "null, or ≥ 2")
+    k: Count = 20
+    max_train: Annotated[int, Interval(2)] | None = 10_000
+    seed: Seed = 0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep training features (n, d) and what each pays for its links, (n,)."""

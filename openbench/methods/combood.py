@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
@@ -43,11 +44,7 @@ class CombOOD(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Rajasekaran et al., SDM 2024, arXiv 2602.07042"
 
-    k: int = 50
-
-    def __post_init__(self) -> None:
-        """Check k."""
-        self.require(self.k >= 1, "k", "≥ 1")
+    k: Count = 50
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn the transform and the covariance of training features (n, d), and keep them where they are."""

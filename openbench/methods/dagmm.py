@@ -4,11 +4,12 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from openbench.constraints import Count, Interval, NonNegative, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -51,23 +52,14 @@ class DAGMM(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Zong et al., ICLR 2018"
 
-    components: int = 4
-    latent: int = 1
-    energy_weight: float = 0.1
-    covariance_weight: float = 0.005
-    epochs: int = 200
-    learning_rate: float = 1e-4
-    batch: int = 256
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        for name in ("components", "latent", "epochs"):
-            self.require(getattr(self, name) >= 1, name, "≥ 1")
-        self.require(self.batch >= 2, "batch", "≥ 2")
-        self.require(self.learning_rate > 0, "learning_rate", "> 0")
-        for name in ("energy_weight", "covariance_weight"):
-            self.require(getattr(self, name) >= 0, name, "≥ 0")
+    components: Count = 4
+    latent: Count = 1
+    energy_weight: NonNegative = 0.1
+    covariance_weight: NonNegative = 0.005
+    epochs: Count = 200
+    learning_rate: Positive = 1e-4
+    batch: Annotated[int, Interval(2)] = 256
+    seed: Seed = 0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Train the networks on training features (n, d), then take the mixture's moments over all of them."""

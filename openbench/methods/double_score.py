@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import NonNegative, Probability
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request, Role
@@ -42,18 +43,9 @@ class DoubleScore(Composite):
 
     risk: Method
     ood: Method
-    mu: float = 1.0
-    tpr: float = 0.8
-    fpr: float | Mapping[str, float] | None = None
-
-    def __post_init__(self) -> None:
-        """Check the weight, the rates and that the parts are methods."""
-        for name in ("risk", "ood"):
-            self.require(isinstance(getattr(self, name), Method), name, "a method node with its `_target_`")
-        self.require(0 <= self.mu < float("inf"), "mu", "≥ 0")
-        self.require(0 <= self.tpr <= 1, "tpr", "0 to 1")
-        rates = self.fpr.values() if isinstance(self.fpr, Mapping) else () if self.fpr is None else (self.fpr,)
-        self.require(all(0 <= rate <= 1 for rate in rates), "fpr", "null, or 0 to 1, or such a rate by OOD set")
+    mu: NonNegative = 1.0
+    tpr: Probability = 0.8
+    fpr: Probability | Mapping[str, Probability] | None = None
 
     @property
     def parts(self) -> Mapping[str, Method]:

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count, Decay, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
@@ -36,14 +37,9 @@ class Dropout(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), head=True)
     reference: ClassVar[str] = "Gal & Ghahramani, ICML 2016, arXiv 1506.02142"
 
-    passes: int = 5
-    probability: float = 0.5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.passes >= 1, "passes", "≥ 1")
-        self.require(0 <= self.probability < 1, "probability", "0 ≤ p < 1")
+    passes: Count = 5
+    probability: Decay = 0.5
+    seed: Seed = 0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the head and draw the masks (K, d)."""

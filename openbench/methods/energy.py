@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from openbench.constraints import Positive
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Request
@@ -29,11 +30,7 @@ class Energy(Method):
     needs: ClassVar[Request] = Request()
     reference: ClassVar[str] = "Liu et al., NeurIPS 2020, arXiv 2010.03759"
 
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the temperature."""
-        self.require(self.temperature > 0, "temperature", "> 0")
+    temperature: Positive = 1.0
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

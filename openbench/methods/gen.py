@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count, Positive
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Request
@@ -33,14 +34,9 @@ class GEN(Method):
     needs: ClassVar[Request] = Request()
     reference: ClassVar[str] = "Liu et al., CVPR 2023"
 
-    gamma: float = 0.1
-    top: int = 100
+    gamma: Positive = 0.1
+    top: Count = 100
     exact: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.gamma > 0, "gamma", "> 0")
-        self.require(self.top >= 1, "top", "≥ 1")
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

@@ -1,11 +1,12 @@
 """Largest class similarity after a step towards it."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import NonNegative
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Perturb, Request
@@ -34,13 +35,8 @@ class GODIN(Method):
     needs: ClassVar[Request] = Request(perturb=Perturb(1.0, 0.0025, "logit"))
     reference: ClassVar[str] = "Hsu et al., CVPR 2020, arXiv 2002.11297"
 
-    epsilon: float = 0.0025
+    epsilon: NonNegative = 0.0025
     form: Form = "logit"
-
-    def __post_init__(self) -> None:
-        """Check step and form."""
-        self.require(self.epsilon >= 0, "epsilon", "≥ 0")
-        self.require(self.form in get_args(Form), "form", ", ".join(get_args(Form)))
 
     @property
     def request(self) -> Request:

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from openbench.constraints import Positive
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
@@ -34,12 +35,8 @@ class GradNorm(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
     reference: ClassVar[str] = "Huang et al., NeurIPS 2021, arXiv 2110.00218"
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     mean: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the temperature."""
-        self.require(self.temperature > 0, "temperature", "> 0")
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

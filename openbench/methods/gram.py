@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import Fraction, Interval, NotEmpty, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -55,18 +56,11 @@ class Gram(Method):
     )
     reference: ClassVar[str] = "Sastry & Oore, ICML 2020, arXiv 1912.12510"
 
-    layers: Sequence[str] | None = None
-    powers: int = 10
+    layers: Annotated[Sequence[str], NotEmpty()] | None = None
+    powers: Annotated[int, Interval(1, 10)] = 10
     form: Form = "paper"
-    held_out: float = 0.1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.layers is None or len(self.layers) > 0, "layers", "null, or at least one layer")
-        self.require(isinstance(self.powers, int) and 1 <= self.powers <= 10, "powers", "1 to 10")
-        self.require(self.form in get_args(Form), "form", ", ".join(get_args(Form)))
-        self.require(0 < self.held_out < 1, "held_out", "between 0 and 1")
+    held_out: Fraction = 0.1
+    seed: Seed = 0
 
     @property
     def request(self) -> Request:

@@ -5,10 +5,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from openbench.constraints import NonNegative, Positive
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Perturb, Request
-from openbench.methods._input_step import Scale, check_step, probabilities_by_class, shortfall, shortfall_by_class
+from openbench.methods._input_step import Scale, probabilities_by_class, shortfall, shortfall_by_class
 
 
 @dataclass
@@ -39,13 +40,9 @@ class IODIN(Method):
 
     version: ClassVar[int] = 2  # log odds instead of probabilities
 
-    temperature: float = 1000.0
-    epsilon: float = 0.0014
+    temperature: Positive = 1000.0
+    epsilon: NonNegative = 0.0014
     scale: Scale = "log_odds"
-
-    def __post_init__(self) -> None:
-        """Check temperature and step."""
-        check_step(self)
 
     @property
     def request(self) -> Request:

@@ -1,12 +1,13 @@
 """Distance to the k-th nearest training feature."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -46,16 +47,10 @@ class KNN(Method):
 
     version: ClassVar[int] = 2  # ivf: exact where the probed lists hold fewer than k
 
-    k: int = 50
+    k: Count = 50
     index: Index = "exact"
-    probes: int = 16
+    probes: Count = 16
     normalise: bool = field(default=True, metadata={LATER: True})
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.k >= 1, "k", "≥ 1")
-        self.require(self.index in get_args(Index), "index", ", ".join(get_args(Index)))
-        self.require(self.probes >= 1, "probes", "≥ 1")
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the training features (n, d), memory-mapped as they are; or build faiss' index."""

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import Fraction, Interval, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
@@ -42,18 +43,10 @@ class KPCA(Method):
     reference: ClassVar[str] = "Fang et al., NeurIPS 2024, arXiv 2402.02949"
 
     kernel: Literal["cosine_gaussian", "cosine"] = "cosine_gaussian"
-    variance: float = 0.8
-    gamma: float = 2.0
-    components: int | Literal["auto"] = "auto"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.kernel in ("cosine_gaussian", "cosine"), "kernel", "cosine_gaussian, cosine")
-        self.require(0 < self.variance < 1, "variance", "0 < variance < 1")
-        self.require(self.gamma > 0, "gamma", "> 0")
-        right = self.components == "auto" or (isinstance(self.components, int) and self.components >= 2)
-        self.require(right, "components", "auto, or ≥ 2")
+    variance: Fraction = 0.8
+    gamma: Positive = 2.0
+    components: Annotated[int, Interval(2)] | Literal["auto"] = "auto"
+    seed: Seed = 0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Draw the random features; learn mean and principal components over training features (n, d) in one pass."""

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openbench.constraints import Percentile, Positive
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import HeadMethod
 from openbench.core.products import by_rows
@@ -46,15 +47,9 @@ class LINe(HeadMethod):
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"clip"})
 
-    weight_percentile: float = 10.0
-    activation_percentile: float = 10.0
-    clip: float = 0.8
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(0 <= self.weight_percentile < 100, "weight_percentile", "0 ≤ weight_percentile < 100")
-        self.require(0 <= self.activation_percentile < 100, "activation_percentile", "0 ≤ activation_percentile < 100")
-        self.require(self.clip > 0, "clip", "> 0")
+    weight_percentile: Percentile = 10.0
+    activation_percentile: Percentile = 10.0
+    clip: Positive = 0.8
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn each class' important neurons and thresholds, from training features (n, d), labels and the head."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from openbench.constraints import Percentile
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
@@ -33,11 +34,7 @@ class LTS(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}))
     reference: ClassVar[str] = "Djurisic et al., MVA 2025, arXiv 2409.01175"
 
-    percentile: float = 95.0
-
-    def __post_init__(self) -> None:
-        """Check the percentile."""
-        self.require(0 <= self.percentile < 100, "percentile", "0 ≤ percentile < 100")
+    percentile: Percentile = 95.0
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import Positive
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
@@ -35,11 +36,7 @@ class MCM(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), head=True)
     reference: ClassVar[str] = "Ming et al., NeurIPS 2022, arXiv 2211.13445"
 
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the temperature."""
-        self.require(self.temperature > 0, "temperature", "> 0")
+    temperature: Positive = 1.0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the directions of the head's rows."""

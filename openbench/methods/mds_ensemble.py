@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import NonNegative, NotEmpty
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
@@ -43,17 +44,13 @@ class MDSEnsemble(Composite):
     needs: ClassVar[Request] = LayerMDS.needs
     reference: ClassVar[str] = "Lee et al., NeurIPS 2018, arXiv 1807.03888"
 
-    layers: Sequence[str] | None = None
-    weights: str | Sequence[float] = "equal"
-    epsilon: float = 0.0
+    layers: Annotated[Sequence[str], NotEmpty()] | None = None
+    weights: Literal["equal", "logistic"] | Sequence[float] = "equal"
+    epsilon: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""
-        self.require(self.layers is None or len(self.layers) > 0, "layers", "null, or at least one layer")
-        self.require(0 <= self.epsilon < float("inf"), "epsilon", "≥ 0")
-        if isinstance(self.weights, str):
-            self.require(self.weights in ("equal", "logistic"), "weights", "equal, logistic, or one number per layer")
-        elif self.layers is not None:
+        if self.layers is not None and not isinstance(self.weights, str):
             self.require(len(self.weights) == len(self.layers), "weights", f"{len(self.layers)} numbers, one per layer")
 
     @property

@@ -1,11 +1,12 @@
 """Neuron activation coverage."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count, Even, Interval, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -49,18 +50,11 @@ class NAC(Method):
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"full"})
 
-    bins: int = 50
-    full: int = 50
-    steepness: float = 100.0
-    samples: int = 1000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.bins >= 4 and self.bins % 2 == 0, "bins", "even numbers ≥ 4")
-        self.require(self.full >= 1, "full", "≥ 1")
-        self.require(self.steepness > 0, "steepness", "> 0")
-        self.require(self.samples >= 1, "samples", "≥ 1")
+    bins: Annotated[int, Interval(4), Even()] = 50
+    full: Count = 50
+    steepness: Positive = 100.0
+    samples: Count = 1000
+    seed: Seed = 0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Count states of features (n, d), with logits (n, c), in each interval over a draw balanced by labels."""

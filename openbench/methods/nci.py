@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import NonNegative
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
@@ -37,11 +38,7 @@ class NCI(Method):
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"alpha"})
 
-    alpha: float = 1e-4
-
-    def __post_init__(self) -> None:
-        """Check the weight."""
-        self.require(self.alpha >= 0, "alpha", "≥ 0")
+    alpha: NonNegative = 1e-4
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn the mean of training features (n, d) and keep the head's weight."""

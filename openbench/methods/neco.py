@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
@@ -44,13 +45,9 @@ class NECO(Method):
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"max_logit"})
 
-    dim: int | Literal["auto"] = "auto"
+    dim: Count | Literal["auto"] = "auto"
     standardise: bool = True
     max_logit: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the dimension as far as it is known."""
-        self.require(self.dim == "auto" or (isinstance(self.dim, int) and self.dim >= 1), "dim", "auto, or 1 to d − 1")
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn mean, spread and principal subspace of training features (n, d) in one pass."""

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count, Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
@@ -42,16 +43,10 @@ class NNGuide(Method):
     )
     reference: ClassVar[str] = "Park et al., ICCV 2023, arXiv 2309.14888"
 
-    k: int = 100
-    alpha: float = 0.01
+    k: Count = 100
+    alpha: Share = 0.01
     bank: Literal["balanced", "first"] = "balanced"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.k >= 1, "k", "≥ 1")
-        self.require(0 < self.alpha <= 1, "alpha", "0 < alpha ≤ 1")
-        self.require(self.bank in ("balanced", "first"), "bank", "balanced, first")
+    seed: Seed = 0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Choose the bank and keep its guidance f̂_i E(z_i), (m, d)."""

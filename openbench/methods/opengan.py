@@ -3,12 +3,13 @@
 import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from openbench.constraints import Count, Interval, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -53,23 +54,18 @@ class OpenGAN(Method):
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"epoch"})
 
-    epochs: int = 100
-    epoch: int = 100
-    every: int = 5
-    lr: float = 1e-4
-    batch_size: int = 128
-    latent: int = 100
-    seed: int = 0
+    epochs: Count = 100
+    epoch: Count = 100
+    every: Count = 5
+    lr: Positive = 1e-4
+    batch_size: Annotated[int, Interval(2)] = 128
+    latent: Count = 100
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        self.require(self.epochs >= 1, "epochs", "≥ 1")
-        self.require(self.every >= 1, "every", "≥ 1")
-        kept = 1 <= self.epoch <= self.epochs and (self.epoch % self.every == 0 or self.epoch == self.epochs)
+        kept = self.epoch <= self.epochs and (self.epoch % self.every == 0 or self.epoch == self.epochs)
         self.require(kept, "epoch", f"multiples of every ({self.every}) up to epochs ({self.epochs}), and that")
-        self.require(self.lr > 0, "lr", "> 0")
-        self.require(self.batch_size >= 2, "batch_size", "≥ 2")
-        self.require(self.latent >= 1, "latent", "≥ 1")
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Train discriminator and generator on training features (n, d)."""

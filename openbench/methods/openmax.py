@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count, Interval
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -40,13 +41,8 @@ class OpenMax(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Bendale & Boult, CVPR 2016, arXiv 1511.06233"
 
-    alpha: int = 3
-    tail: int = 20
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.alpha >= 1, "alpha", "≥ 1")
-        self.require(self.tail >= 2, "tail", "≥ 2")
+    alpha: Count = 3
+    tail: Annotated[int, Interval(2)] = 20
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn mean logits and the tails of distances from training logits (n, c) and labels (n,)."""

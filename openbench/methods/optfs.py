@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -39,13 +40,8 @@ class OptFS(Method):
     )
     reference: ClassVar[str] = "Zhao et al., ICLR 2024, arXiv 2402.00865"
 
-    intervals: int = 100
+    intervals: Count = 100
     form: Literal["max_logit", "energy"] = "max_logit"
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.intervals >= 1, "intervals", "≥ 1")
-        self.require(self.form in ("max_logit", "energy"), "form", "max_logit, energy")
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn θ from training features (n, d), logits (n, c) and the head, in two passes."""

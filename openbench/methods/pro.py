@@ -1,11 +1,12 @@
 """The least confidence near an image, found by a few steps of gradient descent on the input."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import Interval, NonNegative, Positive
 from openbench.core.live import LiveBackbone, LiveMethod
 from openbench.methods._stats import log_odds_against_top
 
@@ -40,16 +41,9 @@ class PRO(LiveMethod):
     reference: ClassVar[str] = "Chen et al., CVPR 2025, arXiv 2503.18784"
 
     confidence: Confidence = "msp"
-    epsilon: float = 0.001
-    steps: int = 3
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.confidence in get_args(Confidence), "confidence", ", ".join(get_args(Confidence)))
-        self.require(0 <= self.epsilon < float("inf"), "epsilon", "≥ 0")
-        self.require(isinstance(self.steps, int) and self.steps >= 0, "steps", "a whole number ≥ 0")
-        self.require(self.temperature > 0, "temperature", "> 0")
+    epsilon: NonNegative = 0.001
+    steps: Annotated[int, Interval(0)] = 3
+    temperature: Positive = 1.0
 
     def score_images(self, images: Tensor, backbone: LiveBackbone) -> Tensor:
         """Return the scores (n,) float32 of a batch; larger = more OOD."""

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openbench.constraints import Interval, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -52,13 +53,11 @@ class PyOD(Method):
     version: ClassVar[int] = 2  # at most max_train training samples
 
     detector: Detector = "IForest"
-    seed: int = 0
-    max_train: int | None = 10_000
+    seed: Seed = 0
+    max_train: Annotated[int, Interval(2)] | None = 10_000
 
     def __post_init__(self) -> None:
         """Check the detector's name and that PyOD is there, without importing it."""
-        self.require(self.detector in get_args(Detector), "detector", ", ".join(get_args(Detector)))
-        self.require(self.max_train is None or self.max_train >= 2, "max_train", "null, or ≥ 2")
         if importlib.util.find_spec("pyod") is None:
             raise NotApplicableError(
                 f"PyOD({self.detector!r}): the package pyod is not installed — {pip_install('pyod')}"

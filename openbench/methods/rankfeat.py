@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count, NotEmpty, Positive
 from openbench.core.live import LiveBackbone, LiveMethod
 from openbench.core.request import STAGES
 from openbench.errors import NotApplicableError
@@ -40,17 +41,10 @@ class RankFeat(LiveMethod):
 
     reference: ClassVar[str] = "Song et al., NeurIPS 2022, arXiv 2209.08590"
 
-    layers: Sequence[str] | None = None
-    temperature: float = 1.0
+    layers: Annotated[Sequence[str], NotEmpty()] | None = None
+    temperature: Positive = 1.0
     solver: Solver = "exact"
-    iterations: int = 20
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.layers is None or len(self.layers) > 0, "layers", "null, or at least one layer")
-        self.require(self.temperature > 0, "temperature", "> 0")
-        self.require(self.solver in get_args(Solver), "solver", ", ".join(get_args(Solver)))
-        self.require(isinstance(self.iterations, int) and self.iterations >= 1, "iterations", "a whole number ≥ 1")
+    iterations: Count = 20
 
     def score_images(self, images: Tensor, backbone: LiveBackbone) -> Tensor:
         """Return the scores (n,) float32 of a batch; larger = more OOD."""

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import Percentage
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import HeadMethod
 from openbench.core.request import Field, Request, Role
@@ -32,11 +33,7 @@ class ReAct(HeadMethod):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_VAL, head=True)
     reference: ClassVar[str] = "Sun et al., NeurIPS 2021, arXiv 2111.12797"
 
-    percentile: float = 90.0
-
-    def __post_init__(self) -> None:
-        """Check the percentile."""
-        self.require(0 <= self.percentile <= 100, "percentile", "0 to 100")
+    percentile: Percentage = 90.0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Find the threshold on ID validation features (n, d)."""

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import NonNegative
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
@@ -39,13 +40,8 @@ class Relation(Method):
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"power"})
 
-    power: float = 1.0
-    threshold: float = 0.03
-
-    def __post_init__(self) -> None:
-        """Check the hyper-parameters."""
-        self.require(self.power >= 0, "power", "≥ 0")
-        self.require(self.threshold >= 0, "threshold", "≥ 0")
+    power: NonNegative = 1.0
+    threshold: NonNegative = 0.03
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep training features (n, d) and logits (n, c) where they are."""

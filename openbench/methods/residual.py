@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
@@ -35,11 +36,7 @@ class Residual(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_VAL, head=True)
     reference: ClassVar[str] = "Wang et al., CVPR 2022, arXiv 2203.10807"
 
-    dim: int | Literal["auto"] = "auto"
-
-    def __post_init__(self) -> None:
-        """Check the dimension as far as it is known."""
-        self.require(self.dim == "auto" or (isinstance(self.dim, int) and self.dim >= 1), "dim", "auto, or 1 to d − 1")
+    dim: Count | Literal["auto"] = "auto"
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn origin and residual directions from ID validation features (n, d) and the head."""

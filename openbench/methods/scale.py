@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from openbench.constraints import Percentile
 from openbench.core.method import HeadMethod
 from openbench.methods._stats import gain, largest_kept
 
@@ -28,11 +29,7 @@ class SCALE(HeadMethod):
 
     reference: ClassVar[str] = "Xu et al., ICLR 2024, arXiv 2310.00227"
 
-    percentile: float = 85.0
-
-    def __post_init__(self) -> None:
-        """Check the percentile."""
-        self.require(0 <= self.percentile < 100, "percentile", "0 ≤ percentile < 100")
+    percentile: Percentile = 85.0
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return the scaled features (n, d)."""

@@ -1,7 +1,7 @@
 """Simplified Hopfield energy."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -40,10 +40,6 @@ class SHE(Method):
     reference: ClassVar[str] = "Zhang et al., ICLR 2023"
 
     metric: Metric = "inner_product"
-
-    def __post_init__(self) -> None:
-        """Check the metric."""
-        self.require(self.metric in get_args(Metric), "metric", ", ".join(get_args(Metric)))
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Average the features (n, d) of correctly classified samples per class, from logits (n, c) and labels."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from openbench.constraints import NonNegative
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
@@ -32,11 +33,7 @@ class SNGP(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.LOGITS, Field.MAPS}), layers=("variance",), pool="mean")
     reference: ClassVar[str] = "Liu et al., NeurIPS 2020, arXiv 2006.10108"
 
-    factor: float = math.pi / 8
-
-    def __post_init__(self) -> None:
-        """Check the factor."""
-        self.require(self.factor >= 0, "factor", "a number ≥ 0")
+    factor: NonNegative = math.pi / 8
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32, in (0, 1]; larger = more OOD."""

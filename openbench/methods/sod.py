@@ -1,13 +1,14 @@
 """Outlier degree in the subspace where a sample's reference set is tight."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from openbench.constraints import Count, Fraction, Interval, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -44,18 +45,15 @@ class SOD(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Kriegel et al., PAKDD 2009"
 
-    k: int = 20
-    l: int = 10  # noqa: E741 - the paper's name
-    alpha: float = 0.8
-    max_train: int | None = 10_000
-    seed: int = 0
+    k: Count = 20
+    l: Count = 10  # noqa: E741 - the paper's name
+    alpha: Fraction = 0.8
+    max_train: Annotated[int, Interval(2)] | None = 10_000
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""
-        self.require(self.k >= 1, "k", "≥ 1")
-        self.require(1 <= self.l <= self.k, "l", "1 to k")
-        self.require(0 < self.alpha < 1, "alpha", "between 0 and 1")
-        self.require(self.max_train is None or self.max_train >= 2, "max_train", "null, or ≥ 2")
+        self.require(self.l <= self.k, "l", "1 to k")
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep training features (n, d) and the neighbours of each, (n, k)."""

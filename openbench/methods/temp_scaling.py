@@ -40,10 +40,6 @@ class TempScaling(Method):
 
     solver: Literal["lbfgs", "converged"] = "lbfgs"
 
-    def __post_init__(self) -> None:
-        """Check the solver."""
-        self.require(self.solver in ("lbfgs", "converged"), "solver", "lbfgs, converged")
-
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Find the temperature on ID validation logits (n, c) and labels (n,)."""
         if train is None:

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from openbench.constraints import Percentage
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import HeadMethod
 from openbench.core.request import Field, Request, Role
@@ -35,15 +36,13 @@ class VRA(HeadMethod):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_VAL, head=True)
     reference: ClassVar[str] = "Xu et al., NeurIPS 2023, arXiv 2302.11716"
 
-    high: float = 90.0
-    low: float = 10.0
+    high: Percentage = 90.0
+    low: Percentage = 10.0
     below: Literal["lift", "zero"] = "lift"
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""
-        self.require(0 <= self.high <= 100, "high", "0 to 100")
-        self.require(0 <= self.low <= self.high, "low", f"0 to {self.high}, the upper percentile")
-        self.require(self.below in ("lift", "zero"), "below", "lift, zero")
+        self.require(self.low <= self.high, "low", f"0 to {self.high}, the upper percentile")
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Find both thresholds on ID validation features (n, d)."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
+from openbench.constraints import Count, Interval, NonNegative, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -53,26 +54,20 @@ class WeiPer(Method):
     read_by_score: ClassVar[frozenset[str]] = frozenset({"lambda_1", "lambda_2", "smoothing", "smoothing_perturbed"})
 
     form: Literal["kld", "msp"] = "kld"
-    repeats: int = 100
-    distance: float = 1.8
-    lambda_1: float = 2.5
-    lambda_2: float = 0.1
-    bins: int = 100
-    smoothing: int = 4
-    smoothing_perturbed: int = 15
-    max_train: int | None = 10000
-    seed: int = 0
+    repeats: Count = 100
+    distance: NonNegative = 1.8
+    lambda_1: NonNegative = 2.5
+    lambda_2: NonNegative = 0.1
+    bins: Annotated[int, Interval(2)] = 100
+    smoothing: Count = 4
+    smoothing_perturbed: Count = 15
+    max_train: Count | None = 10000
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         """Check the hyper-parameters."""
-        self.require(self.form in ("kld", "msp"), "form", "kld, msp")
-        self.require(self.repeats >= 1, "repeats", "≥ 1")
-        for name in ("distance", "lambda_1", "lambda_2"):
-            self.require(getattr(self, name) >= 0, name, "≥ 0")
-        self.require(self.bins >= 2, "bins", "≥ 2")
         for name in ("smoothing", "smoothing_perturbed"):
-            self.require(1 <= getattr(self, name) <= self.bins, name, f"1 to {self.bins}, the number of bins")
-        self.require(self.max_train is None or self.max_train >= 1, "max_train", "null, or ≥ 1")
+            self.require(getattr(self, name) <= self.bins, name, f"1 to {self.bins}, the number of bins")
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Draw the perturbations; learn ranges and densities on training features (n, d), in two passes."""

@@ -24,10 +24,10 @@ _NUMBERS = {
         |\.(?:nan|NaN|NAN))$""",
     "int": r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$",
 }
-_Base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first where libyaml is
 
 
-class _Loader(_Base):
+class _Loader(_Base):  # type: ignore[misc]
     """Reads 1e-3 as a number, as Hydra does; dates and times of day are text."""
 
 
@@ -88,6 +88,7 @@ def _check_size(text: str, where: str) -> None:
     sizes: dict[str, int] = {}  # of anchored values that have ended
     open_: list[tuple[str | None, int]] = []  # anchor, and values seen before, of the lists and mappings around
     seen = 0
+    event: Any
     for event in yaml.parse(text, Loader=_Base):
         line = event.start_mark.line + 1
         tag = getattr(event, "tag", None)
@@ -99,7 +100,7 @@ def _check_size(text: str, where: str) -> None:
                     f"{where} line {line} — found the alias *{event.anchor} within what it stands for — write the "
                     "values out"
                 )
-            seen += sizes.get(event.anchor, 1)
+            seen += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.CollectionStartEvent):
             open_.append((event.anchor, seen))
             seen += 1

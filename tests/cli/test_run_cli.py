@@ -110,9 +110,9 @@ def test_sweeps_in_folders_of_the_users_naming_are_counted_too(engine, capsys):
 
 
 def test_bad_input_is_exit_2_with_one_message_and_no_traceback(engine, capsys):
-    engine.broken["msp"] = MethodError("KNN: k out of range")
+    engine.broken["msp"] = MethodError("KNN.k — found 0")
     assert main(["run", "+benchmark=digits"]) == 2
-    assert capsys.readouterr().err.splitlines() == ["error: KNN: k out of range"]
+    assert capsys.readouterr().err.splitlines() == ["error: KNN.k — found 0"]
 
 
 def test_an_internal_error_is_exit_1_with_its_traceback(engine, capsys):

@@ -75,7 +75,7 @@ def test_few_references_still_give_scores_between_zero_and_one(n):
 
 
 def test_too_few_samples_for_two_references_are_refused():
-    with pytest.raises(MethodError, match=r"alpha out of range — found 0\.1 — allowed: at least 0\.133 for 15 samples"):
+    with pytest.raises(MethodError, match=r"alpha — found 0\.1 — allowed: at least 0\.133 for 15 samples"):
         CFOOD().fit(FeatureSet({Field.FEATURES: torch.ones(15, 4)}), None)
 
 

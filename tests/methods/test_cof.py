@@ -82,7 +82,7 @@ def test_a_bounded_bank_is_a_seeded_subset():
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"k": 0}, "k out of range"), ({"max_train": 1}, "max_train out of range"), ({"k": 80}, "allowed: 1 to 79")],
+    [({"k": 0}, "k — found"), ({"max_train": 1}, "max_train — found"), ({"k": 80}, "allowed: 1 to 79")],
 )
 def test_hyper_parameters_out_of_range_are_refused(given, message):
     with pytest.raises(MethodError, match=message):

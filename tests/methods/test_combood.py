@@ -119,5 +119,5 @@ def test_a_training_sample_and_far_samples_have_finite_scores():
 @pytest.mark.parametrize("k", [0, 601])
 def test_impossible_neighbours_are_refused(k):
     train = problem().train
-    with pytest.raises(MethodError, match="k out of range"):
+    with pytest.raises(MethodError, match="k — found"):
         CombOOD(k).fit(train, None)

@@ -261,12 +261,12 @@ def test_the_space_may_name_the_weight_alone():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"mu": -1.0}, "mu out of range — found -1.0 — allowed: ≥ 0"),
-        ({"mu": float("inf")}, "mu out of range"),
-        ({"tpr": 80}, "tpr out of range — found 80 — allowed: 0 to 1"),
-        ({"fpr": 1.5}, "fpr out of range"),
-        ({"fpr": {"tin": 21}}, "fpr out of range — found {'tin': 21}"),
-        ({"risk": {"k": 3}}, "risk out of range — found {'k': 3} — allowed: a method node"),
+        ({"mu": -1.0}, "mu — found -1.0 — allowed: a number ≥ 0"),
+        ({"mu": float("inf")}, "mu — found"),
+        ({"tpr": 80}, "tpr — found 80 — allowed: a number from 0 to 1"),
+        ({"fpr": 1.5}, "fpr — found"),
+        ({"fpr": {"tin": 21}}, "fpr — found {'tin': 21}"),
+        ({"risk": {"k": 3}}, "risk — found {'k': 3} — allowed: a node with the `_target_` of a Method"),
     ],
 )
 def test_bad_hyper_parameters_are_refused(params, message):
@@ -318,5 +318,5 @@ def test_a_composite_has_no_class_conditional_form_and_reads_nothing_for_it():
 
 @pytest.mark.parametrize("part", ["risk", "ood"])
 def test_each_part_must_be_a_method(part):
-    with pytest.raises(MethodError, match=f"{part} out of range — found 'knn' — allowed: a method node"):
+    with pytest.raises(MethodError, match=f"{part} — found 'knn' — allowed: a node with the `_target_` of a Method"):
         DoubleScore(**{"risk": MSP(), "ood": KNN(), part: "knn"})

@@ -16,5 +16,5 @@ def test_equals_scipy(kind, temperature):
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0])
 def test_temperature_must_be_positive(temperature):
-    with pytest.raises(MethodError, match="temperature out of range"):
+    with pytest.raises(MethodError, match="temperature — found"):
         Energy(temperature)

@@ -76,7 +76,7 @@ def test_queries_for_which_the_probed_lists_hold_fewer_than_k_are_searched_exact
 
 
 def test_fewer_training_samples_than_k_are_an_error():
-    with pytest.raises(MethodError, match=r"k out of range — found 601 — allowed: 1 to 600"):
+    with pytest.raises(MethodError, match=r"k — found 601 — allowed: 1 to 600"):
         KNN(601).fit(problem().train, None)
 
 

@@ -104,7 +104,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
 
 def test_an_unknown_detector_is_refused():
-    with pytest.raises(MethodError, match="detector out of range — found 'SOD' — allowed: IForest"):
+    with pytest.raises(MethodError, match="detector — found 'SOD' — allowed: IForest"):
         PyOD("SOD")
 
 
@@ -119,7 +119,7 @@ def test_a_detector_is_fitted_on_a_seeded_subset_where_there_are_more_samples():
 
 
 def test_a_subset_of_one_sample_is_refused():
-    with pytest.raises(MethodError, match="max_train out of range — found 1"):
+    with pytest.raises(MethodError, match="max_train — found 1"):
         PyOD("KNN", max_train=1)
 
 

@@ -77,10 +77,10 @@ def test_without_a_tight_feature_the_score_is_zero():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"k": 0}, "k out of range"),
-        ({"l": 21}, "l out of range"),
-        ({"alpha": 1.0}, "alpha out of range"),
-        ({"max_train": 1}, "max_train out of range"),
+        ({"k": 0}, "k — found"),
+        ({"l": 21}, "l — found"),
+        ({"alpha": 1.0}, "alpha — found"),
+        ({"max_train": 1}, "max_train — found"),
         ({"k": 80}, "allowed: 1 to 79"),
     ],
 )

@@ -165,5 +165,5 @@ def test_a_network_without_the_output_is_named(network) -> None:
     ],
 )
 def test_impossible_hyper_parameters_are_refused(make) -> None:
-    with pytest.raises(MethodError, match="out of range"):
+    with pytest.raises(MethodError, match="— found"):
         make()

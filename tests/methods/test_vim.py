@@ -86,5 +86,5 @@ def test_features_of_lower_rank_than_the_subspace_are_an_error():
 
 @pytest.mark.parametrize("dim", [0, -3, 2.5, "all"])
 def test_impossible_dimensions_are_refused(dim):
-    with pytest.raises(MethodError, match="dim out of range"):
+    with pytest.raises(MethodError, match="dim — found"):
         ViM(dim)

@@ -1,0 +1,186 @@
+"""Every parameter takes its smallest and largest legal value and refuses the next one: in Python and in a config.
+
+`boundaries.csv` was written by hand, from the papers and from the checks that classes had before ranges were declared:
+class, field, a legal value at the end of its range, the nearest illegal one, and what else must be given beside it.
+"""
+
+import csv
+import importlib
+import inspect
+import json
+import math
+import pkgutil
+import types
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import pytest
+
+import openbench
+from openbench.annotations import described, fits, hints_of
+from openbench.build import build, target_of
+from openbench.checked import Checked, name_of
+from openbench.constraints import Even, Interval, NotEmpty
+from openbench.errors import NotApplicableError, OpenbenchError
+from openbench.methods.msp import MSP
+
+with (Path(__file__).parent / "boundaries.csv").open(encoding="utf-8") as stream:
+    ROWS = list(csv.DictReader(stream, delimiter=";", quoting=csv.QUOTE_NONE))
+
+NEEDED = {
+    "DoubleScore": {"risk": MSP(), "ood": MSP()},
+    "SteppedLayerMDS": {"layer": "stage1", "among": ["stage1"], "epsilon": 0.1},
+}
+# Numbers that may be any finite one.
+FREE = {
+    ("MCD", "margin"),
+    ("EnergyBounded", "m_in"),
+    ("EnergyBounded", "m_out"),
+    *(("ReweightOOD", name) for name in ("m_b", "c_b", "m_w", "c_w")),
+}
+# Refused at an end that their annotation allows, since it contradicts the default of another field.
+AGAINST_ANOTHER = {("SOD", "l"), ("VRA", "low"), ("OpenGAN", "epoch"), ("OpenGAN", "epochs")}
+
+
+def of(row: dict[str, str]) -> type:
+    return target_of({"_target_": f"openbench.{row['class']}"})
+
+
+def made(cls: type, **given: Any) -> Any:
+    try:
+        return cls(**{**NEEDED.get(cls.__name__, {}), **given})
+    except NotApplicableError:  # an optional package that is not installed, after the values were checked
+        return None
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['class'].rpartition('.')[2]}.{r['field']}={r['illegal']}")
+def test_the_last_legal_value_is_taken_and_the_next_is_refused(row):
+    beside = json.loads(row["beside"])
+    made(of(row), **beside, **{row["field"]: json.loads(row["legal"])})
+    with pytest.raises(OpenbenchError) as caught:
+        made(of(row), **beside, **{row["field"]: json.loads(row["illegal"])})
+    assert row["field"] in str(caught.value)
+    assert "found" in str(caught.value)
+
+
+def test_a_config_is_held_to_the_same_ends():
+    differing = []
+    for row in ROWS:
+        cls, beside = of(row), json.loads(row["beside"])
+        node = {"_target_": f"openbench.{row['class']}", **beside}
+        more = NEEDED.get(cls.__name__, {})
+        for which, expected in (("legal", True), ("illegal", False)):
+            try:
+                build({**node, row["field"]: json.loads(row[which])}, "it", **more)
+                taken = True
+            except NotApplicableError:
+                taken = True
+            except OpenbenchError:
+                taken = False
+            if taken != expected:
+                differing.append((row, which))
+    assert differing == []
+
+
+def checked_classes() -> list[type]:
+    """Every class of the package whose fields are checked, and that can be made."""
+    for module in pkgutil.walk_packages(openbench.__path__, "openbench."):
+        if module.name != "openbench.__main__" and not module.name.startswith("openbench.cli"):
+            importlib.import_module(module.name)
+    found, waiting = [], [Checked]
+    while waiting:
+        below = waiting.pop().__subclasses__()
+        waiting += below
+        found += [cls for cls in below if cls.__module__.startswith("openbench.") and not inspect.isabstract(cls)]
+    return sorted(set(found), key=lambda cls: (cls.__module__, cls.__name__))
+
+
+def parts(annotation: Any) -> Iterator[Any]:
+    """The kinds that a value may be of as a whole: a union's parts, else the annotation itself."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from parts(part)
+    else:
+        yield annotation
+
+
+def ends(annotation: Any) -> Iterator[tuple[float, float]]:
+    """(Last legal, first illegal) at each end of a number's range, computed from its annotation."""
+    kind, *constraints = get_args(annotation)
+    step = 2 if any(isinstance(c, Even) for c in constraints) else 1
+    for interval in (c for c in constraints if isinstance(c, Interval)):
+        for end, closed, outwards in (
+            (interval.low, interval.ends[0] == "[", -1),
+            (interval.high, interval.ends[1] == "]", 1),
+        ):
+            if not math.isinf(end):
+                beyond = end + outwards * step if kind is int else math.nextafter(end, outwards * math.inf)
+                before = end - outwards * step if kind is int else math.nextafter(end, -outwards * math.inf)
+                yield (end, beyond) if closed else (before, end)
+
+
+def ranged() -> list[tuple[type, str, Any]]:
+    return [
+        (cls, field.name, part)
+        for cls in checked_classes()
+        for field in fields(cls)
+        for part in parts(hints_of(cls)[field.name])
+        if field.init and get_origin(part) is Annotated and get_args(part)[0] in (int, float)
+    ]
+
+
+def refusal(cls: type, name: str, value: Any) -> str:
+    try:
+        made(cls, **{name: value})
+    except OpenbenchError as error:
+        return str(error)
+    return ""
+
+
+def test_every_declared_range_is_held_at_both_ends():
+    wrong, count = [], 0
+    for cls, name, annotation in ranged():
+        whole = described(hints_of(cls)[name])
+        for legal, illegal in ends(annotation):
+            count += 1
+            said = refusal(cls, name, legal)
+            if said.startswith(f"{name_of(cls)}.{name} —") and (cls.__name__, name) not in AGAINST_ANOTHER:
+                wrong.append(f"refused: {said}")
+            said = refusal(cls, name, illegal)
+            if not any(fits(illegal, p) for p in parts(hints_of(cls)[name])) and not said.endswith(f"allowed: {whole}"):
+                wrong.append(f"{cls.__name__}.{name}={illegal}: {said or 'taken'}")
+    assert wrong == []
+    assert count > 100
+
+
+def test_every_number_that_a_class_takes_has_a_range():
+    bare = {
+        (cls.__name__, field.name)
+        for cls in checked_classes()
+        for field in fields(cls)
+        for part in parts(hints_of(cls)[field.name])
+        if field.init and part in (int, float)
+    }
+    assert bare <= FREE
+
+
+def test_the_annotations_of_every_checked_class_can_be_read():
+    unread = [cls.__name__ for cls in checked_classes() if set(hints_of(cls)) < {f.name for f in fields(cls) if f.init}]
+    assert unread == []
+
+
+@pytest.mark.parametrize(
+    ("constraint", "words"),
+    [
+        (Interval(0), "a number ≥ 0"),
+        (Interval(0, ends="(]"), "a number > 0"),
+        (Interval(0, 1), "a number from 0 to 1"),
+        (Interval(0, 1, "[)"), "a number ≥ 0 and < 1"),
+        (Interval(0, 1, "(]"), "a number > 0 and ≤ 1"),
+        (NotEmpty(), "a number, not empty"),
+    ],
+)
+def test_a_range_is_said_in_words(constraint, words):
+    assert constraint.described("a number") == words
