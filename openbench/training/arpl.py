@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError
+from openbench.constraints import NonNegative
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
 from openbench.training.recipe import Recipe
 
@@ -51,17 +51,12 @@ class ARPL(TrainingMethod):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    weight: float = 0.1
+    weight: NonNegative = 0.1
 
     reference: ClassVar[str] = "Chen et al., TPAMI 2021, arXiv:2103.00953"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
     separable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the weight."""
-        if not self.weight >= 0:
-            raise ConfigError(f"training.weight — found {self.weight!r} — allowed: a number ≥ 0")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Reciprocal:
         """Return the network with reciprocal points in place of its own classifier."""

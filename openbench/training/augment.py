@@ -2,16 +2,17 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from openbench.errors import ConfigError
+from openbench.checked import Checked
+from openbench.constraints import Interval, Probability
 
 
-class Augmentation(ABC):
+class Augmentation(Checked, ABC):
     """Changes images at random. Final subclasses are frozen dataclasses; their fields enter the checkpoint's digest.
 
     Attributes:
@@ -38,12 +39,7 @@ class RandomCrop(Augmentation):
         padding: p ≥ 0 black pixels on each side, so that each offset is uniform on {0, …, 2p}; 4 for CIFAR.
     """
 
-    padding: int = 4
-
-    def __post_init__(self) -> None:
-        """Check the range."""
-        if not isinstance(self.padding, int) or isinstance(self.padding, bool) or self.padding < 0:
-            raise ConfigError(f"RandomCrop.padding — found {self.padding!r} — allowed: a whole number ≥ 0")
+    padding: Annotated[int, Interval(0)] = 4
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return one random window per image."""
@@ -68,12 +64,7 @@ class HorizontalFlip(Augmentation):
         probability: in [0, 1]; 0.5 for CIFAR. Not for digits and letters.
     """
 
-    probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Check the range."""
-        if not 0 <= self.probability <= 1:
-            raise ConfigError(f"HorizontalFlip.probability — found {self.probability!r} — allowed: 0 to 1")
+    probability: Probability = 0.5
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the images, some of them mirrored."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.backbones.anatomy import Anatomy, last_linear, tapping
+from openbench.checked import Checked
 from openbench.training.images import ImageSet
 from openbench.training.recipe import Recipe
 
@@ -93,7 +94,7 @@ class Surface:
     outputs: Mapping[str, nn.Module] = field(default_factory=dict)
 
 
-class TrainingMethod(ABC):
+class TrainingMethod(Checked, ABC):
     """A way to train a classifier for OOD detection. Final subclasses are frozen dataclasses with a `recipe` field.
 
     A method is a value: fields are hyper-parameters and enter the checkpoint's digest. What it learns or counts
@@ -155,7 +156,7 @@ class TrainingMethod(ABC):
         """
         return None
 
-    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:  # noqa: B027
+    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
         """Do what an epoch begins with; by default nothing.
 
         Args:
@@ -164,7 +165,7 @@ class TrainingMethod(ABC):
             data: every image, for methods that cluster or mine them.
         """
 
-    def on_step_end(self, model: nn.Module, moment: Moment) -> None:  # noqa: B027
+    def on_step_end(self, model: nn.Module, moment: Moment) -> None:
         """Do what an optimiser's step ends with, such as holding a constraint on the weights; by default nothing.
 
         Args:

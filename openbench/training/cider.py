@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError
+from openbench.constraints import Count, Decay, NonNegative, Positive
 from openbench.training.base import Batch, TrainingData, features_and_logits
 from openbench.training.contrastive import Contrastive
 from openbench.training.projected import Projected, moved
@@ -87,19 +87,13 @@ class CIDER(Contrastive):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    weight: float = 2.0
-    temperature: float = 0.1
-    keep: float = 0.95
-    width: int = 128
+    weight: NonNegative = 2.0
+    temperature: Positive = 0.1
+    keep: Decay = 0.95
+    width: Count = 128
 
     reference: ClassVar[str] = "Ming et al., ICLR 2023, arXiv:2203.04450"
     version: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if not (self.weight >= 0 and self.temperature > 0 and 0 <= self.keep < 1 and self.width >= 1):
-            allowed = "weight ≥ 0, temperature > 0, 0 ≤ keep < 1, width ≥ 1"
-            raise ConfigError(f"training — found {self} — allowed: {allowed}")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> OnSphere:
         """Return the network with projection and prototypes."""

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from openbench.constraints import NonNegative
 from openbench.errors import ConfigError
 from openbench.training.base import head_of
 from openbench.training.cider import CIDER, OnSphere
@@ -53,16 +54,10 @@ class CIDERLastStage(FineTuned, CIDER):
     """
 
     tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=10, lr=0.01))
-    weight_decay: float = 1e-4
+    weight_decay: NonNegative = 1e-4
 
     reference: ClassVar[str] = "Ming et al., ICLR 2023, arXiv:2203.04450"
     version: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        super().__post_init__()
-        if not self.weight_decay >= 0:
-            raise ConfigError(f"training.weight_decay — found {self.weight_decay!r} — allowed: a number ≥ 0")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> OnSphere:
         """Return the network with projection and prototypes; earlier stages ask for no gradient."""

@@ -1,35 +1,31 @@
 """Which classes belong together: given, or found by clustering class means."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openbench.constraints import Count, Interval, NotEmpty
 from openbench.errors import ConfigError
 
-Groups = int | Sequence[Sequence[int]]
+Groups = Count | Annotated[Sequence[Annotated[Sequence[Annotated[int, Interval(0)]], NotEmpty()]], NotEmpty()]
 
 
 def checked(groups: Groups) -> Groups:
-    """Return groups as a number ≥ 1 or as tuples of classes, each class in one of them.
+    """Return groups as a number, or as tuples of classes, each class in one of them.
 
     Raises:
-        ConfigError: anything else.
+        ConfigError: a class twice.
     """
-    allowed = "a number ≥ 1 of groups to be found, or a list of lists of class numbers, each class once"
-    if isinstance(groups, int) and not isinstance(groups, bool):
-        if groups < 1:
-            raise ConfigError(f"training.groups — found {groups} — allowed: {allowed}")
+    if isinstance(groups, int):
         return groups
-    try:
-        made = tuple(tuple(int(k) for k in members) for members in groups)  # type: ignore[union-attr]
-    except (TypeError, ValueError):
-        raise ConfigError(f"training.groups — found {groups!r} — allowed: {allowed}") from None
+    made = tuple(tuple(members) for members in groups)
     flat = [k for members in made for k in members]
-    if not flat or not all(made) or len(set(flat)) < len(flat) or min(flat) < 0:
-        raise ConfigError(f"training.groups — found {made!r} — allowed: {allowed}, no empty list")
+    if len(set(flat)) < len(flat):
+        raise ConfigError(f"MOS.groups — found {made!r} — allowed: a list of lists of class numbers, each class once")
     return made
 
 

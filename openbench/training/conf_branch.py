@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError
+from openbench.constraints import Positive
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits
 from openbench.training.branches import Branched
 from openbench.training.recipe import Recipe
@@ -41,19 +41,13 @@ class ConfBranch(TrainingMethod):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    weight: float = 0.1
-    budget: float = 0.3
-    epsilon: float = 1e-12
+    weight: Positive = 0.1
+    budget: Positive = 0.3
+    epsilon: Positive = 1e-12
 
     reference: ClassVar[str] = "DeVries, Taylor, 2018, arXiv:1802.04865"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "conf_branch"
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name in ("weight", "budget", "epsilon"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"training.{name} — found {getattr(self, name)!r} — allowed: a number > 0")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Confident:
         """Return the network with a confidence branch."""

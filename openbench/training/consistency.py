@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from openbench.errors import ConfigError
+from openbench.checked import Checked
+from openbench.constraints import NonNegative
 from openbench.training.augment import Augmentation
 from openbench.training.policies import AugMix
 
@@ -16,7 +17,7 @@ from openbench.training.policies import AugMix
 _LEAST = 1e-7
 
 
-class Consistency(ABC):
+class Consistency(Checked, ABC):
     """Makes further versions of images, and a loss of the logits of all; subclasses are frozen dataclasses.
 
     Attributes:
@@ -50,12 +51,7 @@ class JensenShannon(Consistency):
     """
 
     mix: Augmentation = field(default_factory=AugMix)
-    weight: float = 12.0
-
-    def __post_init__(self) -> None:
-        """Check the weight."""
-        if not self.weight >= 0:
-            raise ConfigError(f"JensenShannon.weight — found {self.weight!r} — allowed: a number ≥ 0")
+    weight: NonNegative = 12.0
 
     def versions(self, pixels: Tensor, generator: torch.Generator) -> list[Tensor]:
         """Return two."""

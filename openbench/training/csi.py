@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from openbench.constraints import Count, Positive
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
 from openbench.training.fine_tuning import FineTuning
 from openbench.training.recipe import Recipe
@@ -63,16 +64,12 @@ class CSI(TrainingMethod):
 
     recipe: Recipe = field(default_factory=Recipe)
     tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=100, lr=0.1))
-    temperature: float = 0.07
-    width: int = 128
+    temperature: Positive = 0.07
+    width: Count = 128
 
     reference: ClassVar[str] = "Tack et al., NeurIPS 2020, arXiv:2007.08176"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "csi"
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        self.initial.__post_init__()
 
     @property
     def initial(self) -> SupCon:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from openbench.errors import ConfigError
+from openbench.constraints import Count, Probability
 from openbench.training.augment import Augmentation
 
 
@@ -22,14 +22,9 @@ class Cutout(Augmentation):
     arXiv 1708.04552.
     """
 
-    holes: int = 1
-    side: int = 16
-    grey: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if self.holes < 1 or self.side < 1 or not 0 <= self.grey <= 1:
-            raise ConfigError(f"Cutout — found {self} — allowed: holes ≥ 1, side ≥ 1, grey from 0 to 1")
+    holes: Count = 1
+    side: Count = 16
+    grey: Probability = 0.5
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the images with holes."""

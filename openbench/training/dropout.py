@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from openbench.errors import ConfigError
+from openbench.constraints import Decay
 from openbench.training.base import Batch, TrainingMethod, features_and_logits, head_of
 from openbench.training.recipe import Recipe
 
@@ -26,18 +26,13 @@ class Dropout(TrainingMethod):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    probability: float = 0.5
+    probability: Decay = 0.5
 
     reference: ClassVar[str] = "Gal, Ghahramani, ICML 2016, arXiv:1506.02142"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "dropout"
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the probability."""
-        if not 0 <= self.probability < 1:
-            raise ConfigError(f"training.probability — found {self.probability!r} — allowed: 0 ≤ p < 1")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of logits of thinned features."""

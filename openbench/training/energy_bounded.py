@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError
+from openbench.constraints import Count, NonNegative
 from openbench.training.base import Batch
 from openbench.training.fine_tuning import FineTuned, FineTuning
 from openbench.training.outliers import outliers_of
@@ -32,10 +32,10 @@ class EnergyBounded(FineTuned):
 
     recipe: Recipe = field(default_factory=Recipe)
     tuning: FineTuning = field(default_factory=FineTuning)
-    weight: float = 0.1
+    weight: NonNegative = 0.1
     m_in: float = -23.0
     m_out: float = -5.0
-    outliers_per_step: int = 256
+    outliers_per_step: Count = 256
 
     reference: ClassVar[str] = "Liu et al., NeurIPS 2020, arXiv:2010.03759"
     version: ClassVar[int] = 1
@@ -44,12 +44,8 @@ class EnergyBounded(FineTuned):
     mixes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        if not self.m_in < self.m_out:
-            raise ConfigError(f"training.m_in — found {self.m_in!r} — allowed: a number < m_out ({self.m_out})")
-        if not self.weight >= 0 or self.outliers_per_step < 1:
-            found = f"weight {self.weight}, outliers_per_step {self.outliers_per_step}"
-            raise ConfigError(f"training — found {found} — allowed: weight ≥ 0, outliers_per_step ≥ 1")
+        """Check that the two energies are in order."""
+        self.require(self.m_in < self.m_out, "m_in", f"a number < m_out ({self.m_out})")
 
     @property
     def outlier_batch_size(self) -> int:

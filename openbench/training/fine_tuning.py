@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass, replace
 
-from openbench.errors import ConfigError
+from openbench.checked import Checked
+from openbench.constraints import Count, Positive
 from openbench.training.base import TrainingMethod
 from openbench.training.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class FineTuning:
+class FineTuning(Checked):
     """What differs from the first training.
 
     Args:
@@ -17,13 +18,8 @@ class FineTuning:
         lr: highest learning rate, 0.001; the rest is as in the first training.
     """
 
-    epochs: int = 10
-    lr: float = 1e-3
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if self.epochs < 1 or not self.lr > 0:
-            raise ConfigError(f"training.tuning — found {self} — allowed: epochs ≥ 1, lr > 0")
+    epochs: Count = 10
+    lr: Positive = 1e-3
 
     def of(self, recipe: Recipe) -> Recipe:
         """Return a recipe with these epochs and this rate, without warm-up."""

@@ -1,13 +1,12 @@
 """A classifier split into class similarities and a learnt temperature: generalised ODIN."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import check_choice
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
 from openbench.training.recipe import Recipe
 
@@ -74,10 +73,6 @@ class GODIN(TrainingMethod):
     scorer: ClassVar[str] = "godin"
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the choice."""
-        check_choice("training.compat", self.compat, get_args(Compat))
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Decomposed:
         """Return the network with h and g in place of its own classifier."""

@@ -1,14 +1,15 @@
 """Fine-tuning whose classifier learns from scaled features: intermediate tensor shaping."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from openbench.errors import ConfigError, check_choice
+from openbench.constraints import NonNegative, Percentile
+from openbench.errors import ConfigError
 from openbench.methods._stats import gain, largest_kept
 from openbench.training.base import Batch, features_and_logits, head_of
 from openbench.training.fine_tuning import FineTuned, FineTuning
@@ -66,21 +67,14 @@ class ISH(FineTuned):
 
     recipe: Recipe = field(default_factory=Recipe)
     tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=10, lr=3e-3))
-    percentile: float = 85.0
-    head_weight_decay: float = 5e-5
+    percentile: Percentile = 85.0
+    head_weight_decay: NonNegative = 5e-5
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Xu et al., ICLR 2024, arXiv:2310.00227"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "scale"
     mixes: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the choice and the ranges."""
-        check_choice("training.compat", self.compat, get_args(Compat))
-        if not (0 <= self.percentile < 100 and self.head_weight_decay >= 0):
-            found = f"percentile {self.percentile}, head_weight_decay {self.head_weight_decay}"
-            raise ConfigError(f"training — found {found} — allowed: 0 ≤ percentile < 100, head_weight_decay ≥ 0")
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return the network, and its classifier with a weight decay of its own."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.linalg import vector_norm
 
-from openbench.errors import ConfigError
+from openbench.constraints import Positive
 from openbench.training.base import Batch, TrainingMethod
 from openbench.training.recipe import Recipe
 
@@ -25,18 +25,13 @@ class LogitNorm(TrainingMethod):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    temperature: float = 0.04
+    temperature: Positive = 0.04
 
     reference: ClassVar[str] = "Wei et al., ICML 2022, arXiv:2205.09310"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the temperature."""
-        if not self.temperature > 0:
-            raise ConfigError(f"training.temperature — found {self.temperature!r} — allowed: a number > 0")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of the scaled logits."""

@@ -1,13 +1,13 @@
 """Two classifiers on one network, pulled apart on outliers."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError, check_choice
+from openbench.constraints import NonNegative, Probability
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits
 from openbench.training.branches import Branched
 from openbench.training.outliers import outliers_of
@@ -43,8 +43,8 @@ class MCD(TrainingMethod):
 
     recipe: Recipe = field(default_factory=Recipe)
     margin: float = 1.2
-    weight: float = 1.0
-    start: float = 0.9
+    weight: NonNegative = 1.0
+    start: Probability = 0.9
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Yu, Aizawa, ICCV 2019, arXiv:1908.04951"
@@ -52,13 +52,6 @@ class MCD(TrainingMethod):
     scorer: ClassVar[str] = "mcd"
     uses_outliers: ClassVar[bool] = True
     mixes: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the choice and the ranges."""
-        check_choice("training.compat", self.compat, get_args(Compat))
-        if not 0 <= self.start <= 1 or not self.weight >= 0:
-            found = f"start {self.start}, weight {self.weight}"
-            raise ConfigError(f"training — found {found} — allowed: 0 ≤ start ≤ 1, weight ≥ 0")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Branched:
         """Return the network with a second classifier."""

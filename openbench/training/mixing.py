@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.errors import ConfigError
+from openbench.checked import Checked
+from openbench.constraints import Positive, Probability
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Mixed:
     share: float
 
 
-class Mixing(ABC):
+class Mixing(Checked, ABC):
     """Mixes the images of a batch. Final subclasses are frozen dataclasses; their fields enter the checkpoint's digest.
 
     Attributes:
@@ -57,11 +58,7 @@ class Mixup(Mixing):
     Reference: Zhang et al., mixup: Beyond Empirical Risk Minimization, ICLR 2018, arXiv 1710.09412.
     """
 
-    alpha: float = 0.2
-
-    def __post_init__(self) -> None:
-        """Check the range."""
-        _require_positive(self, "alpha", self.alpha)
+    alpha: Positive = 0.2
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Mixed:
         """Return weighted sums of images."""
@@ -81,11 +78,7 @@ class RegMixup(Mixing):
 
     clean_weight: ClassVar[float] = 1.0
 
-    alpha: float = 20.0
-
-    def __post_init__(self) -> None:
-        """Check the range."""
-        _require_positive(self, "alpha", self.alpha)
+    alpha: Positive = 20.0
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Mixed:
         """Return weighted sums of images."""
@@ -107,14 +100,8 @@ class CutMix(Mixing):
     ICCV 2019, arXiv 1905.04899.
     """
 
-    alpha: float = 1.0
-    probability: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        _require_positive(self, "alpha", self.alpha)
-        if not 0 <= self.probability <= 1:
-            raise ConfigError(f"CutMix.probability — found {self.probability!r} — allowed: 0 to 1")
+    alpha: Positive = 1.0
+    probability: Probability = 1.0
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Mixed:
         """Return images with a rectangle of another."""
@@ -157,8 +144,3 @@ def box(size: torch.Size, share: float, generator: torch.Generator) -> tuple[int
         centre = int(torch.randint(0, side, (), generator=generator))
         edges += [max(centre - length // 2, 0), min(centre + length // 2, side)]
     return edges[0], edges[1], edges[2], edges[3]
-
-
-def _require_positive(mixing: Mixing, name: str, value: float) -> None:
-    if not value > 0:
-        raise ConfigError(f"{type(mixing).__name__}.{name} — found {value!r} — allowed: a number > 0")

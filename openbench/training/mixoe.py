@@ -1,13 +1,13 @@
 """Fine-tuning on mixtures of ID images and outliers, whose labels fade from the class to uniform."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError, check_choice
+from openbench.constraints import NonNegative, Positive
 from openbench.training.base import Batch
 from openbench.training.fine_tuning import FineTuned, FineTuning
 from openbench.training.mixing import box, draw_share
@@ -36,21 +36,13 @@ class MixOE(FineTuned):
     recipe: Recipe = field(default_factory=Recipe)
     tuning: FineTuning = field(default_factory=FineTuning)
     mix: Mix = "cutmix"
-    alpha: float = 0.1
-    weight: float = 1.0
+    alpha: Positive = 0.1
+    weight: NonNegative = 1.0
 
     reference: ClassVar[str] = "Zhang et al., WACV 2023, arXiv:2106.03917"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
     uses_outliers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the choices and ranges."""
-        check_choice("training.mix", self.mix, get_args(Mix))
-        if not self.alpha > 0 or not self.weight >= 0:
-            raise ConfigError(
-                f"training — found alpha {self.alpha}, weight {self.weight} — allowed: alpha > 0, weight ≥ 0"
-            )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of clean and mixed images in one pass."""

@@ -2,12 +2,12 @@
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from openbench.errors import ConfigError, check_choice
+from openbench.constraints import NonNegative
 from openbench.training.base import Batch, Moment, Surface, TrainingData, features_and_logits, head_of
 from openbench.training.class_groups import Groups, assignment, checked, clustered
 from openbench.training.fine_tuning import FineTuned, FineTuning
@@ -101,7 +101,7 @@ class MOS(FineTuned):
     recipe: Recipe = field(default_factory=Recipe)
     tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=30, lr=3e-3))
     groups: Groups = 2
-    mixup: float = 0.1
+    mixup: NonNegative = 0.1
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Huang, Li, CVPR 2021, arXiv:2105.01879"
@@ -109,11 +109,8 @@ class MOS(FineTuned):
     scorer: ClassVar[str] = "mos"
 
     def __post_init__(self) -> None:
-        """Check groups, choice and range."""
+        """Check the groups; lists become tuples."""
         object.__setattr__(self, "groups", checked(self.groups))
-        check_choice("training.compat", self.compat, get_args(Compat))
-        if not self.mixup >= 0:
-            raise ConfigError(f"training.mixup — found {self.mixup!r} — allowed: a number ≥ 0")
 
     @property
     def count(self) -> int:

@@ -1,13 +1,13 @@
 """Outliers without a density model: noise around the ID features with the farthest neighbours, told by a small MLP."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError, check_choice
+from openbench.constraints import Count, Decay, NonNegative, Positive, Probability
 from openbench.training import queues
 from openbench.training.base import Batch, Moment, TrainingData
 from openbench.training.cider import OnSphere
@@ -93,37 +93,29 @@ class NPOS(Contrastive):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    compactness: float = 1.0
-    dispersion: float = 0.5
-    weight: float = 0.1
-    temperature: float = 0.1
-    keep: float = 0.95
-    width: int = 128
-    start: float = 0.4
-    queue: int = 1000
-    k: int = 300
-    select: int = 200
-    pick: int = 2
-    sample_from: int = 600
-    keep_farthest: int = 200
-    sigma: float = 0.1
+    compactness: NonNegative = 1.0
+    dispersion: NonNegative = 0.5
+    weight: NonNegative = 0.1
+    temperature: Positive = 0.1
+    keep: Decay = 0.95
+    width: Count = 128
+    start: Probability = 0.4
+    queue: Count = 1000
+    k: Count = 300
+    select: Count = 200
+    pick: Count = 2
+    sample_from: Count = 600
+    keep_farthest: Count = 200
+    sigma: Positive = 0.1
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Tao, Du, Zhu, Li, ICLR 2023, arXiv:2303.02966"
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        """Check the choice and the ranges."""
-        check_choice("training.compat", self.compat, get_args(Compat))
-        weights = min(self.compactness, self.dispersion, self.weight) >= 0
-        rates = 0 <= self.keep < 1 and 0 <= self.start <= 1 and self.temperature > 0 and self.sigma > 0
-        counts = self.width >= 1 and 1 <= self.k <= self.queue and 1 <= self.pick <= self.select <= self.queue
-        if not (weights and rates and counts and 1 <= self.keep_farthest <= self.sample_from):
-            allowed = (
-                "compactness, dispersion, weight ≥ 0, temperature, sigma > 0, 0 ≤ keep < 1, 0 ≤ start ≤ 1, width ≥ 1, "
-                "1 ≤ k ≤ queue, 1 ≤ pick ≤ select ≤ queue, 1 ≤ keep_farthest ≤ sample_from"
-            )
-            raise ConfigError(f"training — found {self} — allowed: {allowed}")
+        """Check what must not be larger than something else."""
+        for name, most in (("k", "queue"), ("select", "queue"), ("pick", "select"), ("keep_farthest", "sample_from")):
+            self.require(getattr(self, name) <= getattr(self, most), name, f"1 to {most} ({getattr(self, most)})")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> WithBoundary:
         """Return the network with projection, prototypes, queues and the MLP."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from openbench.errors import ConfigError
+from openbench.constraints import Count, NonNegative
 from openbench.training.base import Batch, TrainingMethod
 from openbench.training.outliers import outliers_of
 from openbench.training.recipe import Recipe
@@ -28,21 +28,14 @@ class OutlierExposure(TrainingMethod):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    weight: float = 0.5
-    outliers_per_step: int = 256
+    weight: NonNegative = 0.5
+    outliers_per_step: Count = 256
 
     reference: ClassVar[str] = "Hendrycks, Mazeika, Dietterich, ICLR 2019, arXiv:1812.04606"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
     uses_outliers: ClassVar[bool] = True
     mixes: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if not self.weight >= 0:
-            raise ConfigError(f"training.weight — found {self.weight!r} — allowed: a number ≥ 0")
-        if self.outliers_per_step < 1:
-            raise ConfigError(f"training.outliers_per_step — found {self.outliers_per_step!r} — allowed: ≥ 1")
 
     @property
     def outlier_batch_size(self) -> int:

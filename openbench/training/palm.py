@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError
+from openbench.constraints import Count, Decay, NonNegative, Positive
 from openbench.training.base import Batch, features_and_logits
 from openbench.training.contrastive import Contrastive
 from openbench.training.projected import Projected
@@ -94,25 +94,22 @@ class PALM(Contrastive):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    weight: float = 1.0
-    temperature: float = 0.1
-    keep: float = 0.9
-    prototypes: int = 6
-    top: int = 5
-    epsilon: float = 0.05
-    iterations: int = 3
-    width: int = 128
+    weight: NonNegative = 1.0
+    temperature: Positive = 0.1
+    keep: Decay = 0.9
+    prototypes: Count = 6
+    top: Count = 5
+    epsilon: Positive = 0.05
+    iterations: Count = 3
+    width: Count = 128
 
     reference: ClassVar[str] = "Lu et al., ICLR 2024, arXiv:2402.02653"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "mds_pp"
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        positive = min(self.temperature, self.epsilon) > 0 and min(self.iterations, self.width) >= 1
-        if not (positive and self.weight >= 0 and 0 <= self.keep < 1 and 1 <= self.top <= self.prototypes):
-            allowed = "weight ≥ 0, temperature, epsilon > 0, iterations, width ≥ 1, 0 ≤ keep < 1, 1 ≤ top ≤ prototypes"
-            raise ConfigError(f"training — found {self} — allowed: {allowed}")
+        """Check that there are prototypes enough."""
+        self.require(self.top <= self.prototypes, "top", f"1 to prototypes ({self.prototypes})")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Mixture:
         """Return the network with projection and prototypes."""

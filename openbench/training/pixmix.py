@@ -1,13 +1,14 @@
 """PixMix: images added to and multiplied by pictures of rich structure."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.errors import ConfigError
+from openbench.constraints import Count, Interval, Positive, Seed
 from openbench.training.augment import Augmentation
 from openbench.training.folder import PictureFolder
 from openbench.training.fractals import fractals
@@ -38,18 +39,12 @@ class PixMix(Augmentation):
     arXiv 2112.05135.
     """
 
-    rounds: int = 4
-    beta: float = 3.0
-    severity: float = 3.0
+    rounds: Count = 4
+    beta: Positive = 3.0
+    severity: Annotated[float, Interval(1, 10)] = 3.0
     folder: PictureFolder | None = None
-    drawn: int = 300
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if self.rounds < 1 or not self.beta > 0 or not 1 <= self.severity <= 10 or self.drawn < 1:
-            allowed = "rounds ≥ 1, beta > 0, severity from 1 to 10, drawn ≥ 1"
-            raise ConfigError(f"PixMix — found {self} — allowed: {allowed}")
+    drawn: Count = 300
+    seed: Seed = 0
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return mixed images."""

@@ -3,12 +3,13 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from openbench import _compat
-from openbench.errors import ConfigError
+from openbench.constraints import Count, Interval, Positive
 from openbench.training.augment import Augmentation
 
 
@@ -42,13 +43,8 @@ class RandAugment(Policy):
     NeurIPS 2020, arXiv 1909.13719; torchvision.transforms.v2.RandAugment.
     """
 
-    operations: int = 1
-    magnitude: int = 14
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if self.operations < 1 or not 0 <= self.magnitude <= 30:
-            raise ConfigError(f"RandAugment — found {self} — allowed: operations ≥ 1, magnitude from 0 to 30")
+    operations: Count = 1
+    magnitude: Annotated[int, Interval(0, 30)] = 14
 
     def transform(self) -> Callable[[Tensor], Tensor]:
         """Return torchvision's transform."""
@@ -71,18 +67,10 @@ class AugMix(Policy):
     ICLR 2020, arXiv 1912.02781; torchvision.transforms.v2.AugMix. The paper's loss over three views is not added.
     """
 
-    severity: int = 3
-    width: int = 3
-    depth: int = -1
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if not (1 <= self.severity <= 10 and self.width >= 1 and (self.depth == -1 or self.depth >= 1)):
-            allowed = "severity from 1 to 10, width ≥ 1, depth −1 or ≥ 1"
-            raise ConfigError(f"AugMix — found {self} — allowed: {allowed}")
-        if not self.alpha > 0:
-            raise ConfigError(f"AugMix.alpha — found {self.alpha!r} — allowed: a number > 0")
+    severity: Annotated[int, Interval(1, 10)] = 3
+    width: Count = 3
+    depth: Count | Literal[-1] = -1
+    alpha: Positive = 1.0
 
     def transform(self) -> Callable[[Tensor], Tensor]:
         """Return torchvision's transform."""

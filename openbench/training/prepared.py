@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from openbench.constraints import NotEmpty
 from openbench.core.preprocess import Preprocess
 from openbench.data.transforms import cropped
-from openbench.errors import ConfigError, DataError
+from openbench.errors import DataError
 from openbench.training.folder import PictureFolder
 from openbench.training.reading import Reading
 
@@ -30,17 +32,13 @@ class PreparedVersions(Reading):
         Geirhos et al., ImageNet-trained CNNs are biased towards texture, ICLR 2019, arXiv 1811.12231.
     """
 
-    folders: tuple[PictureFolder, ...]
+    folders: Annotated[tuple[PictureFolder, ...], NotEmpty()]
     strip: str = ""
     then: Reading | None = None
 
     def __post_init__(self) -> None:
-        """Check that there is a folder; a list from yaml becomes a tuple."""
+        """Turn a list from yaml into a tuple."""
         object.__setattr__(self, "folders", tuple(self.folders))
-        if not self.folders or not all(isinstance(folder, PictureFolder) for folder in self.folders):
-            raise ConfigError(
-                f"PreparedVersions.folders — found {self.folders} — allowed: a list of one or more PictureFolder"
-            )
 
     def replaced(self, key: str, rng: np.random.Generator) -> Path | None:
         """Return the counterpart's file, or None: the image itself.

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from openbench.errors import ConfigError
+from openbench.checked import Checked
+from openbench.constraints import Positive, Share
 
 _TRIES = 10
 
 
-class Reading(ABC):
+class Reading(Checked, ABC):
     """Gives a stored image the network's size at random, in place of evaluation's resize and crop.
 
     Final subclasses are frozen dataclasses; their fields enter the checkpoint's digest.
@@ -57,17 +58,15 @@ class RandomResizedCrop(Reading):
         torchvision.transforms.v2.RandomResizedCrop.
     """
 
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    scale: tuple[Share, Share] = (0.08, 1.0)
+    ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)
 
     def __post_init__(self) -> None:
-        """Check the ranges; lists from yaml become tuples."""
-        for name, largest in (("scale", 1.0), ("ratio", math.inf)):
+        """Check the order; lists from yaml become tuples."""
+        for name in ("scale", "ratio"):
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
-            if len(values) != 2 or not 0 < values[0] <= values[1] <= largest:
-                allowed = f"two numbers, 0 < first ≤ second{' ≤ 1' if largest == 1 else ''}"
-                raise ConfigError(f"RandomResizedCrop.{name} — found {values} — allowed: {allowed}")
+            self.require(values[0] <= values[1], name, "two numbers, first ≤ second")
 
     def __call__(self, image: NDArray[np.uint8], side: int, rng: np.random.Generator) -> NDArray[np.uint8]:
         """Return a resized part."""

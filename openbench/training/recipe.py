@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
+from openbench.checked import Checked
+from openbench.constraints import Count, Decay, Fraction, Interval, NonNegative, Positive
 from openbench.digest import LATER
-from openbench.errors import ConfigError, did_you_mean
 from openbench.training.augment import Augmentation
 from openbench.training.consistency import Consistency
 from openbench.training.mixing import Mixing
@@ -16,7 +17,7 @@ TrainPrecision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Checked):
     """SGD with momentum, linear warm-up, then cosine decay per step.
 
     Args:
@@ -41,38 +42,26 @@ class Recipe:
         ConfigError: a value out of range.
     """
 
-    epochs: int = 100
-    batch_size: int = 128
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
+    epochs: Count = 100
+    batch_size: Annotated[int, Interval(2)] = 128
+    lr: Positive = 0.1
+    momentum: Decay = 0.9
+    weight_decay: NonNegative = 5e-4
     nesterov: bool = True
-    warmup_epochs: int = 0
-    final_lr: float = 1e-6
-    clip: float | None = None
+    warmup_epochs: Annotated[int, Interval(0)] = 0
+    final_lr: NonNegative = 1e-6
+    clip: Positive | None = None
     augment: Sequence[Reading | Augmentation | Mixing | Consistency] = ()
     precision: TrainPrecision = "fp32"
     channels_last: bool = True
-    ema: float | None = field(default=None, metadata={LATER: True})
+    ema: Fraction | None = field(default=None, metadata={LATER: True})
 
     def __post_init__(self) -> None:
-        """Check ranges and choices; a list from yaml becomes a tuple."""
+        """Check what depends on another field, and the order of augmentations; a list from yaml becomes a tuple."""
         object.__setattr__(self, "augment", tuple(self.augment))
-        for name, least in (("epochs", 1), ("batch_size", 2), ("warmup_epochs", 0)):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            self._require(whole and value >= least, name, f"a whole number ≥ {least}")
-        self._require(self.lr > 0, "lr", "a number > 0")
-        self._require(0 <= self.momentum < 1, "momentum", "0 ≤ momentum < 1")
-        self._require(not self.nesterov or self.momentum > 0, "nesterov", "false where momentum is 0")
-        self._require(self.weight_decay >= 0, "weight_decay", "a number ≥ 0")
-        self._require(self.warmup_epochs < self.epochs, "warmup_epochs", f"less than epochs ({self.epochs})")
-        self._require(0 <= self.final_lr <= self.lr, "final_lr", f"0 to lr ({self.lr})")
-        self._require(self.clip is None or self.clip > 0, "clip", "null or a number > 0")
-        self._require(self.ema is None or 0 < self.ema < 1, "ema", "null or 0 < ema < 1")
-        choices = get_args(TrainPrecision)
-        hint = did_you_mean(str(self.precision), choices)
-        self._require(self.precision in choices, "precision", ", ".join(choices) + hint)
+        self.require(not self.nesterov or self.momentum > 0, "nesterov", "false where momentum is 0")
+        self.require(self.warmup_epochs < self.epochs, "warmup_epochs", f"less than epochs ({self.epochs})")
+        self.require(self.final_lr <= self.lr, "final_lr", f"0 to lr ({self.lr})")
         first = int(isinstance(next(iter(self.augment), None), Reading))
         last = int(isinstance(next(reversed(self.augment), None), Mixing | Consistency))
         between = self.augment[first : len(self.augment) - last]
@@ -80,7 +69,7 @@ class Recipe:
             "a list of nodes, each with the `_target_` of an Augmentation, the first perhaps of a Reading, the last "
             "perhaps of a Mixing or a Consistency"
         )
-        self._require(all(isinstance(a, Augmentation) for a in between), "augment", allowed)
+        self.require(all(isinstance(a, Augmentation) for a in between), "augment", allowed)
 
     @property
     def augmentations(self) -> tuple[Augmentation, ...]:
@@ -121,7 +110,3 @@ class Recipe:
             return self.lr * (step + 1) / warm
         cosine = (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
         return self.final_lr + (self.lr - self.final_lr) * cosine
-
-    def _require(self, condition: bool, name: str, allowed: str) -> None:
-        if not condition:
-            raise ConfigError(f"training.recipe.{name} — found {getattr(self, name)!r} — allowed: {allowed}")

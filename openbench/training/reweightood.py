@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError
+from openbench.constraints import Count, Positive
 from openbench.training.base import Batch
 from openbench.training.contrastive import Contrastive
 from openbench.training.projected import projected
@@ -37,21 +37,16 @@ class ReweightOOD(Contrastive):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    temperature: float = 0.1
+    temperature: Positive = 0.1
     m_b: float = 5.0
     c_b: float = 4.0
     m_w: float = 2.0
     c_w: float = 1.0
-    width: int = 128
+    width: Count = 128
 
     reference: ClassVar[str] = "Regmi et al., CVPR workshops 2024"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "mds_pp"
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if not (self.temperature > 0 and min(self.m_b, self.m_w) >= 0 and self.width >= 1):
-            raise ConfigError(f"training — found {self} — allowed: temperature > 0, m_b, m_w ≥ 0, width ≥ 1")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of all pairs of a batch, and move the directions by it."""

@@ -1,17 +1,17 @@
 """Classes and, as a second task, the rotation of the image."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError
+from openbench.constraints import NonNegative
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
 from openbench.training.recipe import Recipe
 
-ROTATIONS = 4
+ROTATIONS: Final = 4
 
 
 def rotated(images: Tensor) -> Tensor:
@@ -59,18 +59,13 @@ class RotPred(TrainingMethod):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    weight: float = 1.0
+    weight: NonNegative = 1.0
 
     reference: ClassVar[str] = "Hendrycks et al., NeurIPS 2019, arXiv:1906.12340"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "rotpred"
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the weight."""
-        if not self.weight >= 0:
-            raise ConfigError(f"training.weight — found {self.weight!r} — allowed: a number ≥ 0")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Turning:
         """Return the network with a rotation head."""

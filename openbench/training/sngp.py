@@ -1,12 +1,12 @@
 """Bounded layers under a Gaussian process: a network that knows how far an image is from what it has seen."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from openbench.errors import ConfigError, check_choice
+from openbench.constraints import Count, Positive
 from openbench.training.base import Batch, Moment, Surface, TrainingData, TrainingMethod, features_and_logits, head_of
 from openbench.training.gaussian_process import Posterior, RandomFeatures, Variance
 from openbench.training.recipe import Recipe
@@ -86,25 +86,17 @@ class SNGP(TrainingMethod):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    bound: float = 6.0
-    random_features: int = 1024
-    length_scale: float = 1.77
-    ridge: float = 1.0
-    amplitude: float = 8.0
+    bound: Positive = 6.0
+    random_features: Count = 1024
+    length_scale: Positive = 1.77
+    ridge: Positive = 1.0
+    amplitude: Positive = 8.0
     likelihood: Likelihood = "gaussian"
 
     reference: ClassVar[str] = "Liu et al., NeurIPS 2020, arXiv:2006.10108"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "sngp"
     mixes: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the choice and the ranges."""
-        check_choice("training.likelihood", self.likelihood, get_args(Likelihood))
-        if not (min(self.bound, self.length_scale, self.ridge, self.amplitude) > 0 and self.random_features >= 1):
-            raise ConfigError(
-                f"training — found {self} — allowed: bound, length_scale, ridge, amplitude > 0, random_features ≥ 1"
-            )
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> DistanceAware:
         """Return the network with bounded layers and a Gaussian process in place of its own classifier."""

@@ -1,12 +1,12 @@
 """Views of one class drawn together on the sphere and kept from all others: supervised contrastive learning."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from openbench.errors import ConfigError
+from openbench.constraints import Count, Positive
 from openbench.training.base import Batch
 from openbench.training.contrastive import Contrastive
 from openbench.training.projected import projected
@@ -35,18 +35,12 @@ class SupCon(Contrastive):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    temperature: float = 0.1
-    rotations: int = 1
-    width: int = 128
+    temperature: Positive = 0.1
+    rotations: Literal[1, 4] = 1
+    width: Count = 128
 
     reference: ClassVar[str] = "Khosla et al., NeurIPS 2020, arXiv:2004.11362"
     version: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if not (self.temperature > 0 and self.rotations in (1, ROTATIONS) and self.width >= 1):
-            allowed = f"temperature > 0, rotations 1 or {ROTATIONS}, width ≥ 1"
-            raise ConfigError(f"training — found {self} — allowed: {allowed}")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move the directions by its images as they are."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError
+from openbench.constraints import Positive
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
 from openbench.training.recipe import Recipe
 
@@ -44,7 +44,7 @@ class T2FNorm(TrainingMethod):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    temperature: float = 0.1
+    temperature: Positive = 0.1
 
     reference: ClassVar[str] = "Regmi et al., CVPR workshops 2024, arXiv:2305.17797"
     version: ClassVar[int] = 1
@@ -53,11 +53,6 @@ class T2FNorm(TrainingMethod):
     scorer_params: ClassVar[Mapping[str, Any]] = MappingProxyType({"exact": True})
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the temperature."""
-        if not self.temperature > 0:
-            raise ConfigError(f"training.temperature — found {self.temperature!r} — allowed: a number > 0")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Tempered:
         """Return the network with tempered logits."""

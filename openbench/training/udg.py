@@ -1,13 +1,13 @@
 """Outliers that may hold ID images: groups in feature space lend them labels, and are told apart themselves."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError
+from openbench.constraints import Count, Interval, NonNegative
 from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod, features_and_logits
 from openbench.training.grouping import balancing, k_means, pure_labels, whitened
 from openbench.training.images import ImageSet
@@ -83,24 +83,17 @@ class UDG(TrainingMethod):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    outlier_weight: float = 0.5
-    group_weight: float = 0.1
-    groups: int = 1000
-    dims: int = 256
-    purity: float = 0.8
-    outliers_per_step: int = 256
+    outlier_weight: NonNegative = 0.5
+    group_weight: NonNegative = 0.1
+    groups: Count = 1000
+    dims: Count = 256
+    purity: Annotated[float, Interval(0.5, 1)] = 0.8
+    outliers_per_step: Count = 256
 
     reference: ClassVar[str] = "Yang et al., ICCV 2021, arXiv:2108.11941"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
     uses_outliers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        counts = min(self.groups, self.dims, self.outliers_per_step) >= 1
-        if not (counts and min(self.outlier_weight, self.group_weight) >= 0 and 0.5 <= self.purity <= 1):
-            allowed = "outlier_weight, group_weight ≥ 0, groups, dims, outliers_per_step ≥ 1, 0.5 ≤ purity ≤ 1"
-            raise ConfigError(f"training — found {self} — allowed: {allowed}")
 
     @property
     def outlier_batch_size(self) -> int:

@@ -1,14 +1,14 @@
 """Virtual outliers: unlikely draws from Gaussians around the classes, told from ID features by their energy."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.errors import ConfigError, check_choice
+from openbench.constraints import Count, Interval, NonNegative, Probability
 from openbench.training import queues
 from openbench.training.base import Batch, Moment, TrainingMethod, features_and_logits, head_of
 from openbench.training.recipe import Recipe
@@ -80,11 +80,11 @@ class VOS(TrainingMethod):
     """
 
     recipe: Recipe = field(default_factory=Recipe)
-    weight: float = 0.1
-    start: float = 0.4
-    queue: int = 1000
-    sample_from: int = 10000
-    select: int = 1
+    weight: NonNegative = 0.1
+    start: Probability = 0.4
+    queue: Annotated[int, Interval(2)] = 1000
+    sample_from: Count = 10000
+    select: Count = 1
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Du et al., ICLR 2022, arXiv:2202.01197"
@@ -92,11 +92,8 @@ class VOS(TrainingMethod):
     scorer: ClassVar[str] = "energy"
 
     def __post_init__(self) -> None:
-        """Check the choice and the ranges."""
-        check_choice("training.compat", self.compat, get_args(Compat))
-        if not (self.weight >= 0 and 0 <= self.start <= 1 and self.queue >= 2 and 1 <= self.select <= self.sample_from):
-            allowed = "weight ≥ 0, 0 ≤ start ≤ 1, queue ≥ 2, 1 ≤ select ≤ sample_from"
-            raise ConfigError(f"training — found {self} — allowed: {allowed}")
+        """Check that there are samples enough to select from."""
+        self.require(self.select <= self.sample_from, "select", f"1 to sample_from ({self.sample_from})")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> WithQueues:
         """Return the network with queues and the energy classifier."""

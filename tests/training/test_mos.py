@@ -130,7 +130,7 @@ def test_given_groups_are_assigned() -> None:
 
 @pytest.mark.parametrize("groups", [0, [], [[0, 1], []], [[0, 1], [1]], "ab", [[-1]], 1.5])
 def test_what_is_no_partition_is_refused(groups) -> None:
-    with pytest.raises(ConfigError, match=r"training\.groups — found"):
+    with pytest.raises(ConfigError, match=r"MOS\.groups — found"):
         MOS(groups=groups)
 
 
