@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from openbench import paths
-from openbench.annotations import check_kind, check_kinds, fits, hints_of
+from openbench.checked import Checked
+from openbench.constraints import Count, Interval
 from openbench.errors import ConfigError, did_you_mean
 
 OnExisting = Literal["skip", "verify", "error"]
@@ -14,7 +15,7 @@ TrainPolicy = Literal["auto", "never", "force"]
 
 
 @dataclass(frozen=True)
-class Runtime:
+class Runtime(Checked):
     """How a run is carried out.
 
     Args:
@@ -32,10 +33,12 @@ class Runtime:
         tensorboard: whether training writes events for TensorBoard beside its curve.
     """
 
+    named: ClassVar[str] = "runtime"
+
     device: str = "auto"
-    batch_size: int = 256
-    score_batch: int = 8192
-    workers: int = 0
+    batch_size: Count = 256
+    score_batch: Count = 8192
+    workers: Annotated[int, Interval(0)] = 0
     cache: Path | None = None
     results: Path | None = None
     on_existing: OnExisting = "skip"
@@ -45,13 +48,7 @@ class Runtime:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        """Check ranges and choices; resolve the folders."""
-        for name, choices in (("on_existing", OnExisting), ("train", TrainPolicy)):
-            check_kind(getattr(self, name), choices, f"runtime.{name}")
-        for name, least in (("batch_size", 1), ("score_batch", 1), ("workers", 0)):
-            found = getattr(self, name)
-            if not fits(found, int) or found < least:
-                raise ConfigError(f"runtime.{name} — found {found!r} — allowed: a whole number ≥ {least}")
+        """Resolve the folders."""
         object.__setattr__(
             self,
             "cache",
@@ -72,7 +69,6 @@ class Runtime:
                 raise ConfigError(
                     f"runtime has no key '{key}'{did_you_mean(key, allowed)} — allowed: {', '.join(allowed)}"
                 )
-        check_kinds(node, hints_of(cls), "runtime")
         return cls(**node)
 
     @property

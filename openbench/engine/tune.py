@@ -3,23 +3,24 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
+from openbench.checked import Checked
 from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.method import Method
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, score_split, with_params
 from openbench.engine.search import grid
-from openbench.errors import ConfigError, MethodError, did_you_mean
+from openbench.errors import MethodError
 from openbench.metrics.ranking import auroc
 
 Strategy = Literal["validation", "none", "oracle", "oracle_per_set"]
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Tuning(Checked):
     """How hyper-parameters are chosen.
 
     Args:
@@ -28,14 +29,9 @@ class Tuning:
             which no leaderboard ranks.
     """
 
-    strategy: Strategy = "validation"
+    named: ClassVar[str] = "tune"
 
-    def __post_init__(self) -> None:
-        """Check the choice."""
-        allowed = get_args(Strategy)
-        if self.strategy not in allowed:
-            hint = did_you_mean(str(self.strategy), allowed)
-            raise ConfigError(f"tune.strategy — found {self.strategy!r}{hint} — allowed: {', '.join(allowed)}")
+    strategy: Strategy = "validation"
 
 
 @dataclass(frozen=True)

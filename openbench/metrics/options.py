@@ -2,22 +2,29 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Annotated, ClassVar, Literal
 
+from openbench.checked import Checked
+from openbench.constraints import Interval, NonNegative, NotEmpty, OneOf, Seed, Unit
 from openbench.digest import LATER
-from openbench.errors import MetricError, did_you_mean
+from openbench.errors import MetricError, OpenbenchError, did_you_mean
 from openbench.metrics.corrections import CORRECTIONS
-from openbench.metrics.curve import check_rate
 from openbench.metrics.curve_ranking import CURVE_METRICS
 from openbench.metrics.prediction_sets import KINDS, OWN
 from openbench.metrics.threshold import SCALINGS
 
 PER_SET = "_per_set"
-Rates = float | Mapping[str, float] | tuple[tuple[str, float], ...]
+_FRACTION = Unit("a fraction, not %")
+Rate = Annotated[float, Interval(0, 1), _FRACTION]
+Level = Annotated[float, Interval(0, 1, "()"), _FRACTION]  # where the ends make no sense
+Name = Annotated[str, NotEmpty()]
+Rates = Rate | Annotated[Mapping[Name, Rate], NotEmpty()] | Annotated[tuple[tuple[Name, Rate], ...], NotEmpty()]
+Draws = Literal[0] | Annotated[int, Interval(2)]
 FAMILIES: tuple[str, ...] = ("ranking", "threshold", "selective", "conformal", "intervals", "prediction_sets")
 
 
 @dataclass(frozen=True)
-class MetricOptions:
+class MetricOptions(Checked):
     """Families and operating points; rates are fractions. Lists (from yaml) become tuples.
 
     Args:
@@ -47,65 +54,42 @@ class MetricOptions:
         set_splits: random splits of ID validation and test over which set size and coverage are averaged; 0 is none.
     """
 
-    families: Sequence[str] = FAMILIES
-    autc_scaling: str = "benchmark"
-    autc_weight: float = 0.5
-    tpr: float = 0.8
+    error: ClassVar[type[OpenbenchError]] = MetricError
+    named: ClassVar[str] = "metrics"
+
+    families: Sequence[Annotated[str, OneOf(FAMILIES)]] = FAMILIES
+    autc_scaling: Annotated[str, OneOf(SCALINGS)] = "benchmark"
+    autc_weight: Rate = 0.5
+    tpr: Rate = 0.8
     fpr: Rates = 0.2
-    precision: float = 0.9
-    recall: float = 0.8
-    prior: float = 0.25
-    cost_reject_id: float = 0.5
-    cost_accept_ood: float = 1.0
-    cost_reject_ood: float = 0.0
-    ccr_fprs: Sequence[float] = (1e-4, 1e-3, 1e-2, 1e-1)
-    delta: float = 0.05
-    correction: str = "monte_carlo"
-    fdr: float | None = 0.1
-    confidence: float = 0.95
-    replicates: int = 1000
-    bootstrap_metrics: Sequence[str] = ("fpr95", "fpr95_id_positive")
-    seed: int = 0
-    set_kinds: Sequence[str] = (*KINDS, OWN)
-    alphas: Sequence[float] = (0.005, 0.01, 0.05, 0.1)
-    raps_penalty: float = 0.01
-    raps_k_reg: int = 1
-    set_splits: int = field(default=10, metadata={LATER: True})
+    precision: Rate = 0.9
+    recall: Rate = 0.8
+    prior: Rate = 0.25
+    cost_reject_id: NonNegative = 0.5
+    cost_accept_ood: NonNegative = 1.0
+    cost_reject_ood: NonNegative = 0.0
+    ccr_fprs: Sequence[Level] = (1e-4, 1e-3, 1e-2, 1e-1)
+    delta: Level = 0.05
+    correction: Annotated[str, OneOf(CORRECTIONS)] = "monte_carlo"
+    fdr: Level | None = 0.1
+    confidence: Level = 0.95
+    replicates: Draws = 1000
+    bootstrap_metrics: Sequence[Annotated[str, OneOf(tuple(CURVE_METRICS))]] = ("fpr95", "fpr95_id_positive")
+    seed: Seed = 0
+    set_kinds: Sequence[Annotated[str, OneOf((*KINDS, OWN))]] = (*KINDS, OWN)
+    alphas: Sequence[Level] = (0.005, 0.01, 0.05, 0.1)
+    raps_penalty: NonNegative = 0.01
+    raps_k_reg: Annotated[int, Interval(0)] = 1
+    set_splits: Draws = field(default=10, metadata={LATER: True})
 
     def __post_init__(self) -> None:
-        """Turn lists into tuples and refuse what no metric could use, before anything is scored."""
+        """Turn lists into tuples and mappings into pairs."""
         for option in fields(self):
             value = getattr(self, option.name)
             if isinstance(value, list):
                 object.__setattr__(self, option.name, tuple(value))
             elif isinstance(value, Mapping):  # pairs, so that options hash
                 object.__setattr__(self, option.name, tuple(value.items()))
-        _check_names("families", self.families, FAMILIES)
-        _check_names("set_kinds", self.set_kinds, (*KINDS, OWN))
-        _check_names("bootstrap_metrics", self.bootstrap_metrics, tuple(CURVE_METRICS))
-        _check_names("correction", (self.correction,), CORRECTIONS)
-        _check_names("autc_scaling", (self.autc_scaling,), SCALINGS)
-        for name in ("autc_weight", "tpr", "precision", "recall", "prior"):
-            check_rate(getattr(self, name), f"metrics.{name}")
-        if not isinstance(self.fpr, float | int) and ("" in self._fprs() or not self.fpr):
-            raise MetricError("metrics.fpr has a rate for a set without a name, or no rate — give one by set, or one")
-        for name, rate in self._fprs().items():
-            check_rate(rate, f"metrics.fpr{name and f'.{name}'}")
-        for name in ("delta", "fdr", "confidence"):
-            if name != "fdr" or self.fdr is not None:
-                check_rate(getattr(self, name), f"metrics.{name}", closed=False)
-        for name in ("ccr_fprs", "alphas"):
-            for value in getattr(self, name):
-                check_rate(value, f"metrics.{name}", closed=False)
-        for name in ("cost_reject_id", "cost_accept_ood", "cost_reject_ood", "raps_penalty", "raps_k_reg"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise MetricError(f"metrics.{name} is out of range — found {value!r} — allowed: finite and ≥ 0")
-        for name, usual in (("replicates", "1,000"), ("set_splits", "10")):
-            if getattr(self, name) < 0 or getattr(self, name) == 1:
-                raise MetricError(
-                    f"metrics.{name} must be 0 or at least 2 — found {getattr(self, name)} — {usual} is usual"
-                )
 
     def fpr_of(self, name: str) -> float | None:
         """Return ρ_max for an OOD set; None where rates are given by set and this is none of them.
@@ -138,14 +122,6 @@ class MetricOptions:
     def _fprs(self) -> dict[str, float]:
         """The rates by set; a single one for all stands under the empty name."""
         return {"": self.fpr} if isinstance(self.fpr, float | int) else dict(self.fpr)
-
-
-def _check_names(option: str, names: Sequence[str], allowed: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in allowed:
-            raise MetricError(
-                f"metrics.{option}: '{name}' not found{did_you_mean(name, allowed)} — choose from {', '.join(allowed)}"
-            )
 
 
 def _rates(options: MetricOptions) -> str:

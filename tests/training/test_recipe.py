@@ -62,7 +62,7 @@ def test_values_out_of_range_are_refused_by_name(name: str, value: object) -> No
 
 
 def test_nesterov_needs_momentum() -> None:
-    with pytest.raises(ConfigError, match=r"training\.recipe\.nesterov"):
+    with pytest.raises(ConfigError, match=r"Recipe\.nesterov"):
         Recipe(momentum=0)
 
 
