@@ -1,11 +1,14 @@
 """How an image becomes the network's input: a value, part of a backbone's digest; `data.transforms` applies it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from openbench.checked import Checked
+from openbench.constraints import Count, NotEmpty, Positive
 
 
 @dataclass(frozen=True)
-class Preprocess:
+class Preprocess(Checked):
     """Convert to RGB, resize the shorter side, centre-crop, scale to [0, 1], normalise per channel.
 
     Args:
@@ -16,10 +19,10 @@ class Preprocess:
         interpolation: PIL resampling filter.
     """
 
-    resize: int | tuple[int, int]
-    crop: int
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    resize: Count | tuple[Count, Count]
+    crop: Count
+    mean: Annotated[tuple[float, ...], NotEmpty()] = (0.485, 0.456, 0.406)
+    std: Annotated[tuple[Positive, ...], NotEmpty()] = (0.229, 0.224, 0.225)
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from openbench.annotations import check_kinds, hints_of
 from openbench.build import check_keys
+from openbench.constraints import Seed
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
@@ -39,7 +40,7 @@ _KINDS: Mapping[str, Any] = {
     "disjoint": Sequence[Sequence[str]] | None,
     **dict.fromkeys(("known_overlap", "known_id_overlap"), Sequence[str] | None),
     **dict.fromkeys(("table", "protocol", "group"), str | None),
-    "draw": int | None,
+    "draw": Seed | None,
     **dict.fromkeys(("openset", "collection"), Mapping[str, Any] | None),
 }
 

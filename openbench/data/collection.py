@@ -6,6 +6,8 @@ from itertools import combinations
 from typing import Any
 
 from openbench.annotations import check_kinds, hints_of
+from openbench.checked import Checked
+from openbench.constraints import Count
 from openbench.errors import ConfigError, did_you_mean
 
 AGAINST = "_vs_"
@@ -14,7 +16,7 @@ _PARTS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
-class Collection:
+class Collection(Checked):
     """The config node `benchmark.collection`.
 
     Args:
@@ -25,17 +27,17 @@ class Collection:
             `/test` are appended, or holds the three names under these keys.
     """
 
-    id: int
-    ood: int
+    id: Count
+    ood: Count
     declared: Sequence[str]
     sets: Mapping[str, Mapping[str, Any]]
 
     def __post_init__(self) -> None:
         """Check that there are groups, and no set that the collection does not have."""
-        if self.id < 1 or self.ood < 1 or self.id + self.ood > len(self.declared):
+        if self.id + self.ood > len(self.declared):
             raise ConfigError(
-                f"benchmark.collection: {self.id} ID and {self.ood} OOD sets — allowed: at least one each, together at "
-                f"most the {len(self.declared)} of the collection"
+                f"benchmark.collection — found {self.id} ID and {self.ood} OOD sets — allowed: together at most "
+                f"the {len(self.declared)} of the collection"
             )
         for name in self.sets:
             if name not in self.declared:

@@ -3,17 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 
 from openbench import paths
+from openbench.constraints import Count, OneOf, Seed
 from openbench.core.benchmark import Image, Items
 from openbench.core.preprocess import Preprocess
 from openbench.data.imagenet_c import FAMILIES, KINDS, SEVERITIES, corrupt
 from openbench.data.sources import Found, Source
 from openbench.data.transforms import cropped
 from openbench.digest import digest
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -34,23 +36,15 @@ class CommonCorruptions(Source):
     """
 
     of: Mapping[str, Source]
-    kind: str = "all"
-    severity: int | str = "all"
-    seed: int = 0
-    resize: int | None = None
-    crop: int | None = None
+    kind: Annotated[str, OneOf((*KINDS, *FAMILIES, "all"))] = "all"
+    severity: Literal[1, 2, 3, 4, 5, "all"] = "all"
+    seed: Seed = 0
+    resize: Count | None = None
+    crop: Count | None = None
     deviation: str = ""
 
     def __post_init__(self) -> None:
-        """Check kind, severity and geometry before anything is read."""
-        allowed = (*KINDS, *FAMILIES, "all")
-        if self.kind not in allowed:
-            raise ConfigError(
-                f"corruption '{self.kind}' does not exist{did_you_mean(self.kind, allowed)} — "
-                f"allowed: {', '.join(allowed)}"
-            )
-        if self.severity not in (*SEVERITIES, "all"):
-            raise ConfigError(f"corruption severity — found {self.severity!r} — allowed: 1, 2, 3, 4, 5, all")
+        """Check the geometry before anything is read."""
         if (self.resize is None) != (self.crop is None):
             raise ConfigError(f"corruption — found resize {self.resize} and crop {self.crop} — give both or neither")
 

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from openbench.constraints import Interval, OneOf, Seed
 from openbench.core.benchmark import Image
 from openbench.data.sources import Found, Source, rows_found
-from openbench.errors import ConfigError, did_you_mean
 
 Corruption = Callable[[NDArray[np.float64], float, np.random.Generator], NDArray[np.float64]]
 
@@ -84,23 +85,14 @@ class Corrupted(Source):
     """
 
     of: Source
-    kind: str
-    amount: float
-    seed: int = 0
+    kind: Annotated[str, OneOf(tuple(CORRUPTIONS))]
+    amount: Annotated[float, Interval(-_STRONGEST, _STRONGEST)]
+    seed: Seed = 0
     deviation: str = ""
 
     def __post_init__(self) -> None:
-        """Check kind and strength before anything is read."""
-        if self.kind not in CORRUPTIONS:
-            raise ConfigError(
-                f"corruption '{self.kind}' does not exist{did_you_mean(self.kind, CORRUPTIONS)} — "
-                f"allowed: {', '.join(CORRUPTIONS)}"
-            )
-        least = -_STRONGEST if self.kind == "brightness" else 0
-        if not least <= self.amount <= _STRONGEST:
-            raise ConfigError(
-                f"corruption '{self.kind}': amount — found {self.amount} — allowed: {least} to {_STRONGEST}"
-            )
+        """Check the strength, which only brightness takes below 0."""
+        self.require(self.kind == "brightness" or self.amount >= 0, "amount", f"a number from 0 to {_STRONGEST}")
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
         """Where the clean images are."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
+from openbench.constraints import Seed
 from openbench.core.benchmark import Image
 from openbench.data.sources import Found, Source, rows_found
 from openbench.digest import digest
@@ -57,7 +58,7 @@ class PhotoPatches(Embedded):
         deviation: how these images differ from the set as published.
     """
 
-    seed: int = 0
+    seed: Seed = 0
     deviation: str = ""
 
     def image(self, class_name: str, number: int) -> Image:
@@ -80,7 +81,7 @@ class Noise(Embedded):
         deviation: how these images differ from the set as published.
     """
 
-    seed: int = 0
+    seed: Seed = 0
     deviation: str = ""
 
     def image(self, class_name: str, number: int) -> Image:
@@ -99,7 +100,7 @@ class Textures(Embedded):
         deviation: how these images differ from the set as published.
     """
 
-    seed: int = 0
+    seed: Seed = 0
     deviation: str = ""
 
     def image(self, class_name: str, number: int) -> Image:

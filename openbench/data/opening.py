@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from openbench import paths
 from openbench.annotations import check_kind, check_kinds, hints_of
 from openbench.build import build
+from openbench.checked import Checked
+from openbench.constraints import Count, Seed
 from openbench.core.benchmark import Split
 from openbench.core.request import Role
 from openbench.data.contents import Contents, contents_of, digest_of
@@ -30,7 +32,7 @@ DigestOf = Literal["images", "list"]
 
 
 @dataclass(frozen=True)
-class SetConfig:
+class SetConfig(Checked):
     """A data set's config node.
 
     Args:
@@ -51,10 +53,10 @@ class SetConfig:
     name: str
     manifest: str
     sources: Mapping[str, Source]
-    size: tuple[int, int] | None = None
-    min_side: int | None = None
-    limit: int | None = None
-    seed: int = 0
+    size: tuple[Count, Count] | None = None
+    min_side: Count | None = None
+    limit: Count | None = None
+    seed: Seed = 0
     keep: Sequence[str] | None = None
     as_stored: bool = False
     digest_of: DigestOf = "images"
@@ -79,12 +81,7 @@ class SetConfig:
         check_kind(node["sources"], Mapping[str, Mapping[str, Any]], f"{where}.sources")
         sources = {name: build(source, f"{where}.sources.{name}", Source) for name, source in node["sources"].items()}
         check_kinds({**node, "sources": sources}, hints_of(cls), where)
-        found = cls(**{**node, "sources": sources})
-        for name, least in (("limit", 1), ("min_side", 1)):
-            value = getattr(found, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{where}.{name} — found {value} — allowed: a whole number ≥ {least}")
-        return found
+        return cls(**{**node, "sources": sources})
 
     def listing(self) -> Manifest | FolderRule:
         """The manifest or rule of the set, of the classes kept.

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from openbench.checked import Checked
 from openbench.core.benchmark import Items
 from openbench.data.items import ArrayItems, FileItems, FilesBelow
 
@@ -37,7 +38,7 @@ class Found:
         return int(self.present.sum())
 
 
-class Source(ABC):
+class Source(Checked, ABC):
     """A container layout. Subclasses are frozen dataclasses; a data set's config lists those it may come in.
 
     Attributes:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench import paths
+from openbench.constraints import Seed
 from openbench.data.items import VectorItems
 from openbench.data.manifest import Manifest
 from openbench.data.npz_file import read_npz
@@ -118,7 +119,7 @@ class TableFile(Source):
 
     table: str
     protocol: str = "adbench"
-    draw: int = 1
+    draw: Seed = 1
     at: Sequence[str] = ("adbench/Classical", "ADBench/adbench/datasets/Classical", "Classical")
     deviation: str = ""
 
