@@ -78,8 +78,8 @@ class NotEmpty(Constraint):
         return len(value) > 0
 
     def described(self, kind: str) -> str:
-        """`…, not empty`."""
-        return f"{kind}, not empty"
+        """`… (not empty)`."""
+        return f"{kind} (not empty)"
 
 
 @dataclass(frozen=True)

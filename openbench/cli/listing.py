@@ -220,8 +220,11 @@ def method_text(entry: Entry, config_dir: Path | None = None) -> str:
     source, config = entry.source(), entry.config()
     space = config.get(_SPACE) or {}
     defaults = source.parameters | {k: _one_line(v) for k, v in config.items() if not k.startswith("_")}
-    rows = tuple((name, text, ", ".join(map(_one_line, space.get(name, ())))) for name, text in defaults.items())
-    columns = (Column("hyper-parameter"), Column("default"), Column("searched on validation"))
+    rows = tuple(
+        (name, text, source.ranges.get(name, ""), ", ".join(map(_one_line, space.get(name, ()))))
+        for name, text in defaults.items()
+    )
+    columns = tuple(map(Column, ("hyper-parameter", "default", "allowed", "searched on validation")))
     count = 1
     for values in space.values():
         count *= len(values)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import openbench
+from openbench.cli.annotation_source import allowed
 from openbench.errors import ConfigError
 
 _YEAR = re.compile(r"(?<![\d./])(?:19|20)\d{2}(?![\d.]*\d)")
@@ -56,6 +57,7 @@ class MethodSource:
         reference: the class variable, empty if there is none.
         needs: what it asks for.
         parameters: {hyper-parameter: default in the code as text, empty if there is none}.
+        ranges: {hyper-parameter: what its annotation allows, in words, empty if that cannot be told}.
         path: the file.
     """
 
@@ -63,6 +65,7 @@ class MethodSource:
     reference: str
     needs: Needs
     parameters: dict[str, str] = field(default_factory=dict)
+    ranges: dict[str, str] = field(default_factory=dict)
     path: Path = Path()
 
     @property
@@ -110,11 +113,13 @@ def method_source(target: str, folders: Sequence[Path] = ()) -> MethodSource:
         )
     family = list(_family(found, folders))
     reference = _assigned(family, "reference")
+    given = _parameters(family, folders)
     return MethodSource(
         docstring=ast.get_docstring(found.node) or "",
         reference=_text(reference),
         needs=_needs(family, folders),
-        parameters=_parameters(family),
+        parameters={name: "" if value is None else ast.unparse(_default(value)) for name, (value, _) in given.items()},
+        ranges={name: text for name, (_, text) in given.items()},
         path=found.module.path,
     )
 
@@ -224,9 +229,9 @@ def _keywords(value: ast.expr, family: Sequence[_Class], folders: Sequence[Path]
     return start | {keyword.arg: keyword.value for keyword in value.keywords if keyword.arg}
 
 
-def _parameters(family: Sequence[_Class]) -> dict[str, str]:
-    """The dataclass fields, bases first; a field set again keeps its place."""
-    found: dict[str, str] = {}
+def _parameters(family: Sequence[_Class], folders: Sequence[Path]) -> dict[str, tuple[ast.expr | None, str]]:
+    """The default and the range of each dataclass field, bases first; a field set again keeps its place."""
+    found: dict[str, tuple[ast.expr | None, str]] = {}
     for member in reversed(family):
         if not any("dataclass" in ast.unparse(decorator) for decorator in member.node.decorator_list):
             continue
@@ -234,8 +239,23 @@ def _parameters(family: Sequence[_Class]) -> dict[str, str]:
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
                 continue
             if "ClassVar" not in ast.unparse(node.annotation):
-                found[node.target.id] = "" if node.value is None else ast.unparse(_default(node.value))
+                look_up = functools.partial(_named, member.module, folders=(*folders, member.module.path.parent))
+                found[node.target.id] = (node.value, allowed(node.annotation, look_up))
     return found
+
+
+def _named(source: _Module, name: str, folders: Sequence[Path]) -> ast.expr | None:
+    """The expression behind a name at the top of a module, followed through imports but for those of constraints."""
+    for found, value in _assignments(source.tree.body):
+        if found == name:
+            return value
+    for node in source.tree.body:
+        if isinstance(node, ast.ImportFrom) and _absolute(node, source).startswith("openbench.methods."):
+            for alias in node.names:
+                other = _module(_absolute(node, source), folders) if (alias.asname or alias.name) == name else None
+                if other is not None:
+                    return _named(other, alias.name, folders)
+    return None
 
 
 def _default(value: ast.expr) -> ast.expr:

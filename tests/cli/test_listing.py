@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from openbench import paths
+from openbench.annotations import described, hints_of
 from openbench.build import target_of
 from openbench.cli.config import compose, plain
 from openbench.cli.listing import main, show
 from openbench.cli.method_source import method_source
 from openbench.core.live import LiveMethod
+from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.data.build import class_names
 from openbench.errors import ConfigError, RecordError
@@ -88,6 +90,26 @@ def test_what_a_method_needs_is_read_as_the_class_itself_says(file):
     ]
 
 
+def test_the_range_of_every_hyper_parameter_is_read_from_source_as_the_class_itself_says():
+    differing, count = [], 0
+    for target in {yaml.safe_load(file.read_text())["_target_"] for file in METHODS}:
+        cls, hints = target_of({"_target_": target}), hints_of(target_of({"_target_": target}))
+        for name, text in method_source(target).ranges.items():
+            expected = "" if hints[name] is Method else described(hints[name])
+            count += 1
+            differing += [(cls.__name__, name, text, expected)] * (text != expected)
+    assert differing == []
+    assert count > 100
+
+
+def test_a_method_is_shown_with_what_its_hyper_parameters_take(capsys):
+    lines = [line.split("  ") for line in shown(capsys, "method", "knn").splitlines()]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert ["hyper-parameter", "default", "allowed", "searched on validation"] in cells
+    assert ["k", "50", "a whole number ≥ 1", "50, 100, 200, 500, 1000"] in cells
+    assert ["index", "exact", "exact, faiss_flat, ivf, hnsw"] in cells
+
+
 @pytest.mark.parametrize("file", METHODS, ids=lambda p: p.stem)
 def test_a_method_is_shown_with_its_formula_and_every_searched_value(capsys, file):
     text, config = shown(capsys, "method", file.stem), yaml.safe_load(file.read_text())
@@ -105,8 +127,8 @@ def test_a_users_methods_stand_beside_ours_without_being_imported(toys, capsys):
     assert "Formula f(x) = x." in text
     assert "Needs: features; stage4 (gram); fit on id_val" in text
     assert [line.split() for line in text.splitlines() if line.strip().startswith(("alpha", "beta"))] == [
-        ["beta", "3"],
-        ["alpha", "0.5", "0.5,", "1"],
+        ["beta", "3", "a", "whole", "number", "(of", "64", "bits", "at", "most)"],
+        ["alpha", "0.5", "a", "finite", "number", "0.5,", "1"],
     ]
     assert "2 settings in all" in text
 
