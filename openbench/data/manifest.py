@@ -20,8 +20,7 @@ matters.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -32,6 +31,7 @@ from openbench.data.class_names import check_distinct
 from openbench.data.own_listing import own_path, read_rows
 from openbench.digest import digest
 from openbench.errors import DataError, did_you_mean
+from openbench.storage.regular import read_regular
 
 UNNAMED = "-"
 _WIDTH = 116
@@ -40,6 +40,9 @@ _SEQUENCE = re.compile(r"labels ([0-9]{1,12})(?: (\S+))?")
 _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
 # ImageNet-21K has 14 million; larger sets are given by a rule.
 _MOST = 20_000_000
+_LONGEST = 4096  # characters of a key, which is the path of a file
+_MOST_CHARACTERS = 2**30  # of all keys
+_MOST_BYTES = 2**28  # of a manifest
 _INDEX_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
 # Outside the folder in which images are looked for, or no path at all.
 _OUTSIDE = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|^[A-Za-z]:|\\|[\x00-\x1f\x7f]|^$|//|/$")
@@ -145,7 +148,7 @@ def load_classes(name: str) -> tuple[str, ...]:
 
 def _text(path: Path, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, _MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{what}: '{path}' cannot be read — {error} — text in UTF-8 expected") from error
 
@@ -187,20 +190,22 @@ def parse(text: str, name: str) -> Manifest:
     Raises:
         DataError: a line that is no entry, a pattern without a place for images, a descending range, or a key twice.
     """
-    keys: list[str] = []
-    classes: list[str] = []
+    found: dict[str, str] = {}  # key → class
+    characters = 0
     for entry in _entries(text, name):
         where = f"manifest '{name}' line {entry.line}"
         for class_name, key in _expand(entry, name):
             check_key(key, where)
-            keys.append(key)
-            classes.append(class_name)
-            if len(keys) > _MOST:
-                raise DataError(f"{where}: more than {_MOST:,} images — write larger sets as a rule, NAME.toml")
-    if len(set(keys)) != len(keys):
-        twice = Counter(keys).most_common(1)[0][0]
-        raise DataError(f"manifest '{name}': '{twice}' is listed more than once — list each image once")
-    return Manifest(name, tuple(keys), tuple(classes))
+            if key in found:
+                raise DataError(f"manifest '{name}': '{key}' is listed more than once — list each image once")
+            found[key] = class_name
+            characters += len(key)
+            if len(found) > _MOST or characters > _MOST_CHARACTERS:
+                raise DataError(
+                    f"{where}: more than {_MOST:,} images, or {_MOST_CHARACTERS:,} characters of their keys — write "
+                    "larger sets as a rule, NAME.toml"
+                )
+    return Manifest(name, tuple(found), tuple(found.values()))
 
 
 def compact(indices: Sequence[int]) -> str:
@@ -254,6 +259,8 @@ def _entries(text: str, name: str) -> Iterator[Entry]:
             yield pending
             pending = None
         head, colon, body = line.partition(":")
+        if re.match(r"labels\s+[0-9]{13}", head):
+            raise DataError(f"manifest '{name}' line {number}: found {line[:40]!r} — labels start at 12 digits at most")
         if not colon:
             raise DataError(f"manifest '{name}' line {number}: found {line[:60]!r} — `class: images` expected")
         if head == "key":
@@ -281,16 +288,29 @@ def _expand(entry: Entry, name: str) -> Iterator[tuple[str, str]]:
                     f"count the lines of '{sequence[2]}'"
                 )
             class_name = names[int(label)] if names else label
-            yield class_name, entry.pattern.format(index=index, label=label, **{"class": class_name})
+            yield class_name, _filled(entry, name, {"index": index, "label": label, "class": class_name})
     elif "{name}" in entry.pattern:
         check_pattern(entry.pattern, ("class", "name"), f"manifest '{name}' line {entry.line}")
         for item in entry.body.split():
-            yield entry.head, entry.pattern.format(name=item, **{"class": entry.head})
+            yield entry.head, _filled(entry, name, {"name": item, "class": entry.head})
     else:
         check_pattern(entry.pattern, ("class", "index"), f"manifest '{name}' line {entry.line}")
         for token in entry.body.split():
             for index in _range(token, entry, name):
-                yield entry.head, entry.pattern.format(index=index, **{"class": entry.head})
+                yield entry.head, _filled(entry, name, {"index": index, "class": entry.head})
+
+
+def _filled(entry: Entry, name: str, values: Mapping[str, str | int]) -> str:
+    """Return a key; how long it would be is known before it is made, since places may come many times."""
+    longest = max(len(value) for value in values.values() if isinstance(value, str))
+    most = len(entry.pattern) + entry.pattern.count("{") * longest
+    key = "" if most > 100 * _LONGEST else entry.pattern.format(**values)
+    if most > 100 * _LONGEST or len(key) > _LONGEST:
+        raise DataError(
+            f"manifest '{name}' line {entry.line}: found a key of more than {_LONGEST:,} characters — it is "
+            "the path of a file — shorten the key pattern, the class or the name"
+        )
+    return key
 
 
 def _range(token: str, entry: Entry, name: str) -> range:
