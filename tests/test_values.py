@@ -25,13 +25,17 @@ from openbench.engine.tune import Tuning
 from openbench.errors import OpenbenchError
 from openbench.metrics.suite import MetricOptions
 from openbench.training.ensure import build_training
+from openbench.training.recipe import Recipe
 
 ALL = os.environ.get("OPENBENCH_TEST_VALUES") == "all"
-GROUPS = ("method", "training", "augment", "backbone", "dataset", "benchmark", "metrics", "tune", "runtime")
+GROUPS = (
+    *("method", "training", "recipe", "augment", "backbone", "dataset", "outliers", "benchmark"),
+    *("metrics", "tune", "runtime"),
+)
 HUGE = 10**30
 VALUES = (None, True, -1, 0, 1.5, 1e300, math.nan, math.inf, -math.inf, "text", "", "a\0b", [], {}, [1], [None], HUGE)
 FILES = 10  # of each group, among which values are drawn
-SAMPLED = {"method": 800, "training": 600, "augment": 300, "dataset": 500, "benchmark": 15}
+SAMPLED = {"method": 800, "training": 600, "augment": 300, "dataset": 400, "outliers": 100, "benchmark": 15}
 
 # What yaml's value does not say: other kinds that a key takes, and the kinds of those that are null there.
 ALSO: dict[str, tuple[type, ...]] = {
@@ -152,11 +156,15 @@ def composed(group: str, name: str) -> Any:
         return plain(compose("run", [f"+benchmark={name}"]), group)
     if group == "augment":
         return plain(compose("run", [f"+augment={name}"]), "training")
-    if group == "dataset":
+    if group == "recipe":
+        return plain(compose("run", ["+benchmark=digits", f"recipe@training.recipe={name}"]), "training")["recipe"]
+    if group in ("dataset", "outliers"):
+        where = "outliers" if group == "outliers" else "benchmark.far.it"
         # What a data set's file takes from its benchmark, for those that do.
         known = ["+benchmark.table=1_ALOI", "+benchmark.protocol=adbench", "+benchmark.draw=1"]
-        cfg = compose("run", ["+benchmark=digits", f"+dataset@benchmark.far.it={name}", *known])
-        node = plain(cfg, "benchmark")["far"]["it"]
+        plus = "" if group == "outliers" else "+"
+        cfg = compose("run", ["+benchmark=digits", f"{plus}dataset@{where}={name}", *known])
+        node = plain(cfg, "outliers") if group == "outliers" else plain(cfg, "benchmark")["far"]["it"]
         own = {"sources": {"own": {**node["sources"]["own"], "path": "images"}}} if "own" in node["sources"] else {}
         return {**node, **own, "manifest": node["manifest"] or "digits/eight"}
     return plain(compose("run", ["+benchmark=digits", f"{group}={name}"]), group)
@@ -170,8 +178,10 @@ def made(group: str, name: str, node: Any) -> None:
         build_training(node)
     elif group == "backbone":
         build(node, f"backbone '{name}'", Backbone, **BESIDE)
-    elif group == "dataset":
-        SetConfig.from_node(node, "benchmark.far.it").listing()
+    elif group == "recipe":
+        build(node, "training.recipe", Recipe)
+    elif group in ("dataset", "outliers"):
+        SetConfig.from_node(node, "outliers" if group == "outliers" else "benchmark.far.it").listing()
     elif group == "benchmark":
         build_benchmark(node)
     elif group == "metrics":
@@ -193,7 +203,7 @@ BESIDE = {
 
 def names_of(group: str) -> list[str]:
     # Other benchmarks differ in their sets only, which are among the data sets; launchers add no key of ours.
-    names = {"benchmark": ["digits"], "runtime": ["local"]}.get(group) or options(group)
+    names = {"benchmark": ["digits"], "runtime": ["local"], "outliers": options("dataset")}.get(group) or options(group)
     return names if ALL else random.sample(names, min(len(names), FILES))
 
 
@@ -234,7 +244,7 @@ def test_values_of_the_wrong_kind_are_errors_and_nothing_else(group):
     assert faults(group, cases) == []
 
 
-@pytest.mark.parametrize("group", ["method", "training", "metrics", "tune", "runtime", "dataset"])
+@pytest.mark.parametrize("group", ["method", "training", "recipe", "metrics", "tune", "runtime", "dataset", "outliers"])
 def test_values_of_the_files_themselves_are_taken(group):
     for name in names_of(group):
         made(group, name, composed(group, name))
