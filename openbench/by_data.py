@@ -21,7 +21,7 @@ def resolved(node: Any, data: str = "") -> Any:
     found = _PATTERN.fullmatch(node) if isinstance(node, str) else None
     if found is None:
         return node
-    from openbench.storage.yaml_file import parse_yaml
+    from openbench.plain_yaml import parse_yaml
 
     return parse_yaml(_others(found[2]).get(data, found[1]), "by_data")
 

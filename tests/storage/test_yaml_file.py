@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 
 from openbench import paths
 from openbench.errors import ConfigError
-from openbench.storage.yaml_file import MOST_VALUES, parse_yaml, read_yaml
+from openbench.plain_yaml import MOST_VALUES, parse_yaml
+from openbench.storage.yaml_file import read_yaml
 
 TIMES = ",".join(["*{0}"] * 9)
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
