@@ -3,7 +3,7 @@
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from openbench.digest import file_sha256
 from openbench.errors import CheckpointError
 from openbench.training.finished import read_finished
 from openbench.training.job import TrainingJob
-from openbench.training.session import EXTRAS, SUFFIX
+from openbench.training.session import EXTRAS, SUFFIX, drop_unfinished, unfinished
 from openbench.training.team import ALONE, Team
 
 
@@ -56,9 +56,24 @@ def find_checkpoint(job: TrainingJob, root: Path) -> Checkpoint | None:
                 f"checkpoint '{folder / name}' is missing or not the file that training wrote — SHA-256 {sha256} "
                 "expected — delete its folder, or train again with runtime.train=force"
             )
+    _drop_leftovers(job, root)
     extras = folder / f"best{EXTRAS}"
     name = f"best{SUFFIX}"
     return Checkpoint(folder / name, info["files"][name], extras if extras.name in info["files"] else None, info)
+
+
+def _drop_leftovers(job: TrainingJob, root: Path) -> None:
+    """Delete what a process leaves that is killed after it has finished a training, unless another one trains now."""
+    folder = folder_of(job, root)
+    if unfinished(folder):
+        with suppress(OSError, Timeout), FileLock(_lock_of(job, root), timeout=0):
+            if read_finished(folder) is not None:
+                drop_unfinished(folder)
+
+
+def _lock_of(job: TrainingJob, root: Path) -> Path:
+    # Beside the folder, not in it: `anew` removes the folder while the lock is held.
+    return root / f"{job.digest}.lock"
 
 
 def obtain(
@@ -106,8 +121,7 @@ def _followed(job: TrainingJob, root: Path, train: Callable[[Path], object], tea
 def _only_trainer(job: TrainingJob, root: Path) -> Iterator[None]:
     try:
         root.mkdir(parents=True, exist_ok=True)
-        # Beside the folder, not in it: `anew` removes the folder while the lock is held.
-        lock = FileLock(root / f"{job.digest}.lock")
+        lock = FileLock(_lock_of(job, root))
         try:
             lock.acquire(timeout=0)
         except Timeout:

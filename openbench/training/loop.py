@@ -22,7 +22,7 @@ from openbench.training.images import ImageSet
 from openbench.training.job import TrainingJob
 from openbench.training.objective import Objective, Part, parts_of
 from openbench.training.progress import Reporter, reporter
-from openbench.training.session import STATE, Session, stream_of_rank
+from openbench.training.session import Session, drop_unfinished, stream_of_rank
 from openbench.training.streamed import open_images
 from openbench.training.team import ALONE, Team
 
@@ -313,12 +313,12 @@ def _finish(session: Session, resumed_after: int) -> TrainingResult:
         final = name.replace(f"best-{best.epoch}", "best", 1)
         write_atomically(folder / final, (folder / name).read_bytes())
         files[final] = sha256
+    # Here too: a process killed after its last state, and before the curve of that epoch, has no further epoch.
+    write_atomically(folder / "curve.csv", as_csv(session.curve))
     write_atomically(folder / "curve.png", as_png(session.curve, str(session.job), best.epoch))
     seconds = sum(row.seconds for row in session.curve)
     result = TrainingResult(tuple(session.curve), best.epoch, files, resumed_after, seconds)
     write_finished(folder, session.job, result, session.device)
     # Only now: a process killed before the marker is there still finds all it needs to get this far again.
-    (folder / STATE).unlink()
-    for name in best.files:
-        (folder / name).unlink()
+    drop_unfinished(folder)
     return result

@@ -4,7 +4,7 @@ import io
 import pickle
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,18 @@ class Session:
             print(f"training {self.job}: '{path}' {fault} — training anew", file=sys.stderr, flush=True)
             return None
         return state
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """Return the files of a training's folder that are needed until it is finished: state and weights of epochs."""
+    return [file for name in (STATE, "best-*", f".{STATE}.*", ".best-*") for file in folder.glob(name)]
+
+
+def drop_unfinished(folder: Path) -> None:
+    """Delete what is of no more use in the folder of a finished training, as far as that may be written."""
+    for file in unfinished(folder):
+        with suppress(OSError):
+            file.unlink()
 
 
 def check_precision(precision: str, device: torch.device) -> None:

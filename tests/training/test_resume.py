@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
 from openbench.training import loop
@@ -121,6 +122,29 @@ def test_a_kill_while_finishing_loses_nothing(tmp_path: Path, monkeypatch: pytes
     resumed = train(job(), tmp_path / "cut", QUIET)
     assert resumed.resumed_after == RECIPE.epochs
     assert resumed.files == through.files
+
+
+def test_a_training_killed_between_its_last_state_and_its_curve_ends_with_the_whole_curve(tmp_path: Path) -> None:
+    train_until_killed(job(), tmp_path, RECIPE.epochs)
+    table = tmp_path / "curve.csv"
+    whole = table.read_text()
+    table.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    train(job(), tmp_path, QUIET)
+    assert table.read_text() == whole
+
+
+def test_what_a_kill_after_the_end_leaves_is_deleted_unless_somebody_trains(tmp_path: Path) -> None:
+    trained = obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
+    folder = trained.weights.parent
+    before = sorted(folder.iterdir())
+    left = [folder / name for name in ("state.pt", "best-2.safetensors", ".state.pt.0123456789ab.tmp")]
+    for file in left:
+        file.write_bytes(b"left")
+    with FileLock(tmp_path / f"{folder.name}.lock"):
+        assert find_checkpoint(job(), tmp_path) == trained
+    assert all(file.is_file() for file in left)
+    assert find_checkpoint(job(), tmp_path) == trained
+    assert sorted(folder.iterdir()) == before
 
 
 def cut_short(content: bytes) -> bytes:
