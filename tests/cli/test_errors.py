@@ -189,6 +189,12 @@ def test_a_users_yaml_that_is_no_yaml(engine, configs, capsys):
     assert "line 2" in message
 
 
+def test_a_users_yaml_that_is_not_utf8(engine, configs, capsys):
+    (configs / "method" / "odd.yaml").write_bytes("k: 1\n# größer\n".encode("latin-1"))
+    message = said(capsys, "run", "+benchmark=digits", "method=odd")
+    assert f"'{configs / 'method' / 'odd.yaml'}' cannot be read — the bytes are not UTF-8" in message
+
+
 def test_nodes_that_a_command_does_not_read_are_refused(engine, capsys):
     message = said(capsys, "train", "+benchmark=digits", "method=knn")
     assert message == "`train` does not depend on method — found method=knn — leave it out, or give it to `run`"
