@@ -10,6 +10,7 @@ from openbench.digest import digest
 NAME = "_name_"  # key of a node that holds the name of its file, and is no part of it
 AUGMENT = "_augment_"  # key of a training that holds the name typed after `+augment=`; its recipe holds what that means
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+_NUMBER = re.compile(r"[0-9][0-9_]*(e[0-9_]+)?|0[box][0-9a-f_]+", re.IGNORECASE)
 _WORDS_OF_YAML = {"null", "true", "false", "yes", "no", "on", "off", "nan", "inf"}
 
 
@@ -17,6 +18,11 @@ def quoted(text: str) -> str:
     """Return a value in Hydra's quotes, so that commas, braces and spaces in a path are only characters."""
     # In Hydra's grammar backslashes are escaped only before a quote; elsewhere they stand for themselves.
     return "'" + re.sub(r"(\\*)(\'|$)", lambda m: m[1] * 2 + m[2].replace("'", "\\'"), text) + "'"
+
+
+def is_name(text: str) -> bool:
+    """Whether letters, digits and underscores are read as text, and not as a number, a truth value or nothing."""
+    return text.lower() not in _WORDS_OF_YAML and not _NUMBER.fullmatch(text)
 
 
 def word(value: Any) -> str:

@@ -21,6 +21,7 @@ from openbench.data.own import OwnImages
 from openbench.data.own_listing import NO_CLASS, Row, own_path, read_rows
 from openbench.data.transforms import cropped
 from openbench.errors import ConfigError, DataError, LeakageError
+from openbench.overrides import is_name
 from openbench.storage.regular import read_regular
 from openbench.storage.whole import write_whole
 
@@ -74,6 +75,9 @@ class OwnBenchmark:
         """Refuse a name that cannot be typed, and what no classifier can be trained and tested on."""
         if not self.name.replace("_", "").isalnum() or not self.name.isascii():
             raise ConfigError(f"benchmark name '{self.name}' — letters, digits and underscores are allowed")
+        for what, name in [("benchmark", self.name), *(("set", where.partition(".")[2]) for where in self.ood)]:
+            if not is_name(name):
+                raise ConfigError(f"{what} name '{name}' is a number or a word of yaml — choose another")
         if not any(where.startswith(("near.", "far.")) for where in self.ood):
             raise ConfigError("no OOD test set — give at least one: --near NAME=PATH or --far NAME=PATH")
         classes = self.classes
