@@ -17,7 +17,7 @@ from openbench.results.names import PART, is_page, is_part
 from openbench.results.plain import LARGEST, dumps, loads, plain
 from openbench.results.scores import ScoreStore
 from openbench.storage.regular import read_regular
-from openbench.storage.whole import creating, delete_leftovers
+from openbench.storage.whole import creating, delete_leftovers, delete_temporary
 
 __all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 
@@ -121,6 +121,8 @@ class RecordStore:
             RecordError: the file is there but is no record.
         """
         files = [path for path in self.paths() if path.stem == run_id]
+        for path in files:
+            delete_temporary(path)  # of a process that was killed when the record had got its name
         return self._first(files, unheard) if files else None
 
     def look_up(self, name: str, on_error: OnError = unheard) -> tuple[ResultRecord, Path]:

@@ -101,7 +101,7 @@ def creating(path: Path) -> Iterator[BinaryIO]:
 def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """A file beside `path`, locked while its writer lives and deleted when the block ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _delete_leftovers(path)
+    delete_temporary(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_SUFFIX}")
     try:
         with open(temporary, "x+b") as stream:
@@ -116,7 +116,7 @@ def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
             temporary.unlink()
 
 
-def _delete_leftovers(path: Path) -> None:
+def delete_temporary(path: Path) -> None:
     """Delete temporary files of `path` that no living process holds."""
     for leftover in path.parent.glob(f".{_escaped(path.name)}.*{_SUFFIX}"):
         with suppress(OSError), open(leftover, "rb+") as stream:
