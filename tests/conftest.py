@@ -14,7 +14,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # they draw other numbers and hypothesis other examples: OPENBENCH_TEST_SEED=7 pytest.
 SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
 hypothesis.settings.register_profile("openbench", derandomize=SEED == 0, deadline=None)
-hypothesis.settings.load_profile("openbench")
+# Some minutes of generated input, after a change to what reads it.
+hypothesis.settings.register_profile("deep", hypothesis.settings.get_profile("openbench"), max_examples=2000)
+hypothesis.settings.load_profile(os.environ.get("OPENBENCH_HYPOTHESIS", "openbench"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,27 +1,32 @@
 """A benchmark of forty tiny images that goes all the way in a second, run in processes that can be harmed."""
 
-import importlib
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from openbench.__main__ import main
+from openbench.features import store
 
+if TYPE_CHECKING:
+    from .waiting import Waiting
+
+SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
 # Others that write other files: "method=react tune=validation", "method=odin tune=none", "method=gradnorm tune=none".
 METHOD = os.environ.get("OPENBENCH_FAULTS_METHOD", "method=knn method.k=1 tune=none")
 RUN = (
     *("run", "+benchmark=pets", "backbone=resnet8_digits", *METHOD.split()),
-    *("training.recipe.epochs=2", "metrics.replicates=20", "runtime.progress=false"),
+    *("training.recipe.epochs=2", "metrics.replicates=20", "runtime.progress=false", "runtime.batch_size=8"),
 )
-LATE = ("openbench.cli.run", "openbench.engine.api", "openbench.backbones.cifar", "openbench.methods.knn")
+ROOMS = ("cache", "results")
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Place:
     @property
     def written(self) -> dict[str, Written]:
         """Every file below cache and results that is not a lock."""
-        files = [p for name in ("cache", "results") for p in (self.folder / name).rglob("*") if p.is_file()]
+        files = [p for name in ROOMS for p in (self.folder / name).rglob("*") if p.is_file()]
         kept = [p for p in sorted(files) if not p.name.endswith(".lock")]
         return {str(p.relative_to(self.folder)): Written(p.read_bytes(), p.stat().st_mtime_ns) for p in kept}
 
@@ -78,13 +83,15 @@ class Place:
         (path,) = (self.folder / "results").rglob("*.json")
         return json.loads(path.read_text())["metrics"]
 
-    def reset(self, written: dict[str, Written]) -> None:
-        """Make cache and results hold these files, with their time stamps, and nothing else."""
-        for name in ("cache", "results"):
+    def reset(self, written: Mapping[str, Written | None]) -> None:
+        """Make cache and results hold these files, with their time stamps, and nothing else; None is a folder."""
+        for name in ROOMS:
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for name, file in written.items():
             path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            (path if file is None else path.parent).mkdir(parents=True, exist_ok=True)
+            if file is None:
+                continue
             path.write_bytes(file.content)
             os.utime(path, ns=(file.mtime_ns, file.mtime_ns))
 
@@ -93,31 +100,36 @@ class Place:
         reader, writer = os.pipe()  # no limit on the size of files holds for it
         child = os.fork()
         if child == 0:
-            code = 99
-            try:
-                os.dup2(writer, 1)
-                os.dup2(writer, 2)
-                os.close(reader)
-                os.close(writer)
-                sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
-                os.chdir(self.folder)
-                os.environ["OPENBENCH_CACHE"] = str(self.folder / "cache")
-                os.environ["OPENBENCH_RESULTS"] = str(self.folder / "results")
-                before()
-                code = main([*command, "--config-dir", "pets"] if "+benchmark=pets" in command else command)
-                sys.stdout.flush()
-            finally:
-                os._exit(code)
+            os.dup2(writer, 1)
+            os.dup2(writer, 2)
+            os.close(reader)
+            os.close(writer)
+            self.be(before, command)
         os.close(writer)
         with open(reader, errors="replace") as stream:
             text = stream.read()
         _, status = os.waitpid(child, 0)
         return Ending(os.waitstatus_to_exitcode(status), text)
 
+    def be(self, before: Callable[[], object], command: Sequence[str]) -> NoReturn:
+        """Become the process that runs a command, after `before` was called."""
+        code = 99
+        try:
+            sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
+            os.chdir(self.folder)
+            os.environ["OPENBENCH_CACHE"] = str(self.folder / "cache")
+            os.environ["OPENBENCH_RESULTS"] = str(self.folder / "results")
+            before()
+            code = main([*command, "--config-dir", "pets"] if "+benchmark=pets" in command else command)
+            sys.stdout.flush()
+        finally:
+            os._exit(code)
+
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Images, lists and a config folder; nothing has been run."""
+    store._SHARD_SECONDS = 0.0  # every batch of an extraction is safe on disk, as it is after seconds of a large one
     folder = tmp_path_factory.mktemp("faults")
     rng = np.random.default_rng(0)
     for name, count, low in (("photos/cat", 20, 0), ("photos/dog", 20, 60), ("birds", 12, 30), ("fish", 12, 30)):
@@ -133,10 +145,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(place: Place) -> dict[str, Written]:
+def waiting(place: Place) -> Iterator["Waiting"]:
+    """The run before its job, to be continued as often as is needed."""
+    from .waiting import Waiting
+
+    found = Waiting(place)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(place: Place, waiting: "Waiting") -> dict[str, Written]:
     """The files of a run that nothing happened to."""
-    for name in LATE:  # imported once here, and not in every process that is harmed
-        importlib.import_module(name)
-    ending = place.run()
+    place.reset({})
+    ending = waiting.run()
     assert ending.code == 0, ending.text
     return place.written

@@ -6,15 +6,16 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from .conftest import Place, Written
+from .conftest import SEED, Place, Written
+from .waiting import Waiting
 
 # Every how-manieth size is tried; 1 = each of them.
 STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "13"))
-SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
 PAGE = 4096
 
 
@@ -24,9 +25,9 @@ def up_to(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def wrong_after(place: Place, undisturbed: dict[str, Written], expected: object) -> list[object]:
+def wrong_after(place: Place, waiting: Waiting, undisturbed: dict[str, Written], expected: object) -> list[object]:
     """What the same command does otherwise than an undisturbed run, now that there is room."""
-    ending = place.run()
+    ending = waiting.run()
     if ending.code != 0:
         return [ending.code, ending.text[-500:]]
     if place.metrics != expected:
@@ -35,7 +36,7 @@ def wrong_after(place: Place, undisturbed: dict[str, Written], expected: object)
 
 
 def test_a_run_whose_files_may_not_grow_says_so_and_then_ends_as_if_nothing_had_happened(
-    place: Place, undisturbed: dict[str, Written]
+    place: Place, waiting: Waiting, undisturbed: dict[str, Written]
 ):
     place.reset(undisturbed)
     expected = place.metrics
@@ -45,10 +46,10 @@ def test_a_run_whose_files_may_not_grow_says_so_and_then_ends_as_if_nothing_had_
     wrong = []
     for size in [0, *lengths][SEED % STRIDE :: STRIDE]:
         place.reset({})
-        ending = place.run(lambda size=size: up_to(size))
+        ending = waiting.run(partial(up_to, size))
         if not ending.refused:
             wrong.append((size, ending.code, ending.text[-500:]))
-        elif after := wrong_after(place, undisturbed, expected):
+        elif after := wrong_after(place, waiting, undisturbed, expected):
             wrong.append((size, "afterwards", after))
     assert wrong == []
 
@@ -68,7 +69,7 @@ def disk(folder: Path, size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["cache", "results"])
 def test_a_full_disk_is_told_and_then_the_run_ends_as_if_nothing_had_happened(
-    place: Place, undisturbed: dict[str, Written], name: str
+    place: Place, waiting: Waiting, undisturbed: dict[str, Written], name: str
 ):
     place.reset(undisturbed)
     expected = place.metrics
@@ -77,12 +78,12 @@ def test_a_full_disk_is_told_and_then_the_run_ends_as_if_nothing_had_happened(
     for size in range(1 + SEED % STRIDE, pages, STRIDE if name == "cache" else 1):
         place.reset({})
         with disk(place.folder / name, size * PAGE):
-            ending = place.run()
+            ending = waiting.run()
             left = place.written
         if not ending.refused:
             wrong.append((size, ending.code, ending.text[-500:]))
         place.reset(left)
-        if after := wrong_after(place, undisturbed, expected):
+        if after := wrong_after(place, waiting, undisturbed, expected):
             wrong.append((size, "afterwards", after))
     assert wrong == []
 
@@ -121,10 +122,11 @@ def test_a_command_that_writes_tables_or_lists_leaves_no_part_of_a_file(
     assert wrong == []
 
 
-def test_a_full_disk_behind_the_output_is_told(place: Place, undisturbed: dict[str, Written]):
-    def full() -> None:
-        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+def no_room_for_output() -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
 
+
+def test_a_full_disk_behind_the_output_is_told(place: Place, waiting: Waiting, undisturbed: dict[str, Written]):
     place.reset(undisturbed)
-    ending = place.run(full)
+    ending = waiting.run(no_room_for_output)
     assert ending.refused, ending

@@ -2,13 +2,14 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from .conftest import Place, Written
+from .states import at_each_change
 from .test_full_disk_everywhere import EXTRACT, SWEEP, TRAIN, kept, numbers
-from .test_kills import at_each_change
 
 # Every how-manieth operation is the last one; 1 = each of them.
 STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "53"))
@@ -32,7 +33,7 @@ def state(place: Place) -> tuple[object, ...]:
 def test_a_killed_command_ends_as_if_nothing_had_happened(place: Place, undisturbed: dict[str, Written], command):
     note = place.folder / "count"
     place.reset({})
-    counting = at_each_change(place, lambda n: note.write_text(str(n)) and None)
+    counting = partial(at_each_change, place.folder, lambda n: note.write_text(str(n)) and None)
     assert place.run(counting, command).code == 0
     expected, total, wrong = state(place), int(note.read_text()), []
     for last in range(1 + SEED % STRIDE, total + 1, STRIDE):
@@ -42,7 +43,7 @@ def test_a_killed_command_ends_as_if_nothing_had_happened(place: Place, undistur
                 os.kill(os.getpid(), signal.SIGKILL)
 
         place.reset({})
-        assert place.run(at_each_change(place, kill), command).code == -signal.SIGKILL
+        assert place.run(partial(at_each_change, place.folder, kill), command).code == -signal.SIGKILL
         again = place.run(command=command)
         found = state(place)
         if again.code != 0 or found != expected:

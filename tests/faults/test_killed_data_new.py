@@ -3,12 +3,13 @@
 import os
 import shutil
 import signal
+from functools import partial
 
 import pytest
 
 from .conftest import Place
+from .states import at_each_change_below
 from .test_full_disk_everywhere import full
-from .test_kills import at_each_change_below
 
 NEW = ["data", "new", "pets4", "--id", "photos", "--near", "birds=birds", "--to", "fourth"]
 
@@ -23,7 +24,7 @@ def files(place: Place):
 
 def test_a_killed_data_new_goes_on(place: Place, files):
     note, folder = place.folder / "count", place.folder / "fourth"
-    counting = at_each_change_below((folder,), lambda n: note.write_text(str(n)) and None)
+    counting = partial(at_each_change_below, [folder], lambda n: note.write_text(str(n)) and None)
     assert place.run(counting, NEW).code == 0
     expected, wrong = files(), []
     for last in range(1, int(note.read_text()) + 1):
@@ -33,7 +34,7 @@ def test_a_killed_data_new_goes_on(place: Place, files):
             if n == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        assert place.run(at_each_change_below((folder,), kill), NEW).code == -signal.SIGKILL
+        assert place.run(partial(at_each_change_below, [folder], kill), NEW).code == -signal.SIGKILL
         again = place.run(command=NEW)
         if again.code != 0 or files() != expected:
             wrong.append((last, again, sorted(set(files()) ^ set(expected))))

@@ -1,75 +1,68 @@
 """A run that is killed at any of its file operations: the same command then ends with the same numbers and files."""
 
 import os
+import re
 import signal
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 
-from .conftest import Place, Written
+import pytest
 
-# Every how-manieth operation is the last one; 1 = each of them.
-STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "23"))
-SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
-CHANGES = ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
+from .conftest import ROOMS, SEED, Place, Written
+from .states import States, at_each_change, states_of
+from .waiting import Waiting
 
-
-def at_each_change(place: Place, act: Callable[[int], None]) -> Callable[[], None]:
-    """Return what sets up a process so that `act(n)` is called before its n-th change below cache or results."""
-    return at_each_change_below((place.folder / "cache", place.folder / "results"), act)
+# Every how-manieth state is one that a run goes on from; 1 = each of them.
+STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "11"))
 
 
-def at_each_change_below(folders: Sequence[Path], act: Callable[[int], None]) -> Callable[[], None]:
-    """Return what sets up a process so that `act(n)` is called before its n-th change below the folders."""
-
-    def begin() -> None:
-        roots = tuple(map(str, folders))
-        count = 0
-
-        def hook(event: str, arguments: tuple) -> None:
-            nonlocal count
-            changes = event in CHANGES or (event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR))
-            if (
-                changes
-                and isinstance(arguments[0], str | os.PathLike)
-                and os.path.abspath(arguments[0]).startswith(roots)
-            ):
-                count += 1
-                act(count)
-
-        sys.addaudithook(hook)
-
-    return begin
+@pytest.fixture(scope="module")
+def states(place: Place, waiting: Waiting, undisturbed: dict[str, Written]) -> States:
+    """Those of a run that nothing happens to."""
+    return states_of(place, waiting, {})
 
 
-def changes_of(place: Place) -> int:
-    """How many changes an undisturbed run makes."""
-    note = place.folder / "count"
-    place.reset({})
-    ending = place.run(at_each_change(place, lambda n: note.write_text(str(n)) and None))
-    assert ending.code == 0, ending.text
-    return int(note.read_text())
+def kill_at(last: int, n: int) -> None:
+    """Kill this process before its change `last`."""
+    if n == last:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_run_killed_at_any_change_ends_as_if_nothing_had_happened(place: Place, undisturbed: dict[str, Written]):
+def names(found: dict[str, object]) -> set[str]:
+    """Names of files, those of temporary files without what is drawn."""
+    return {re.sub(r"[0-9a-f]{12}(\.tmp)?$", "*", name) for name, file in found.items() if file is not None}
+
+
+def sizes(found: dict[str, Written]) -> dict[str, int]:
+    """How many lines each table has; all else has none."""
+    return {name: file.content.count(b"\n") if name.endswith(".csv") else 0 for name, file in found.items()}
+
+
+def test_the_states_are_what_a_kill_leaves(place: Place, waiting: Waiting, states: States):
+    assert states.changes > 100
+    chosen = sorted(states.distinct)[SEED % 29 :: 29]
+    wrong = []
+    for n in chosen:
+        place.reset({})
+        assert waiting.run(partial(at_each_change, place.folder, partial(kill_at, n))).code == -signal.SIGKILL
+        left = {str(p.relative_to(place.folder)) for r in ROOMS for p in (place.folder / r).rglob("*") if p.is_file()}
+        if names(dict.fromkeys(left, "")) != names(states.distinct[n]):
+            wrong.append((n, left ^ set(states.distinct[n])))
+    assert wrong == []
+
+
+def test_a_run_killed_at_any_change_ends_as_if_nothing_had_happened(
+    place: Place, waiting: Waiting, undisturbed: dict[str, Written], states: States
+):
     place.reset(undisturbed)
     expected = place.metrics
-    total = changes_of(place)
-    assert total > 100
     wrong = []
-    for last in range(1 + SEED % STRIDE, total + 1, STRIDE):
-
-        def kill(n: int, last: int = last) -> None:
-            if n == last:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        place.reset({})
-        assert place.run(at_each_change(place, kill)).code == -signal.SIGKILL
-        ending = place.run()
+    for n in sorted(states.distinct)[SEED % STRIDE :: STRIDE]:
+        place.reset(states.distinct[n])
+        ending = waiting.run()
         if ending.code != 0:
-            wrong.append((last, ending.code, ending.text[-500:]))
+            wrong.append((n, ending.code, ending.text[-500:]))
         elif place.metrics != expected:
-            wrong.append((last, "other numbers"))
-        elif set(place.written) != set(undisturbed):
-            wrong.append((last, sorted(set(place.written) ^ set(undisturbed))))
+            wrong.append((n, "other numbers"))
+        elif sizes(place.written) != sizes(undisturbed):
+            wrong.append((n, sorted(sizes(place.written).items() ^ sizes(undisturbed).items())))
     assert wrong == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import RUN, Place, Written
+from .waiting import Waiting
 
 
 def without_rights() -> None:
@@ -41,9 +42,9 @@ def read_only(place: Place, undisturbed: dict[str, Written]):
 
 
 def test_a_read_only_cache_with_everything_in_it_is_enough(
-    read_only: Place, undisturbed: dict[str, Written], tmp_path: Path
+    read_only: Place, waiting: Waiting, undisturbed: dict[str, Written]
 ):
-    ending = read_only.run(without_rights)
+    ending = waiting.run(without_rights)
     assert ending.code == 0, ending.text
     warnings = [line for line in ending.text.splitlines() if line.startswith("WARNING")]
     assert [line.partition("to '")[0] for line in warnings] == ["WARNING: scores cannot be written "]
@@ -52,12 +53,12 @@ def test_a_read_only_cache_with_everything_in_it_is_enough(
     assert found == read_only.metrics
 
 
-def test_a_read_only_cache_that_lacks_something_is_named(read_only: Place):
+def test_a_read_only_cache_that_lacks_something_is_named(read_only: Place, waiting: Waiting):
     for features in (read_only.folder / "cache" / "features").rglob("features.npy"):
         features.parent.chmod(0o755)
         features.unlink()
         features.parent.chmod(0o555)
-    ending = read_only.run(without_rights)
+    ending = waiting.run(without_rights)
     assert ending.refused, ending.text
     assert str(read_only.folder / "cache") in ending.text
 
