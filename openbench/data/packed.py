@@ -16,6 +16,7 @@ from openbench.core.benchmark import Image, Items, Split
 from openbench.data.items import ArrayItems, FileItems
 from openbench.digest import BlockHasher, digest
 from openbench.storage.content import content_digest, remember
+from openbench.storage.npy import DAMAGED
 from openbench.storage.whole import replacing, write_whole
 
 # Decoding a 64×64 JPEG takes longer than reading its 12 kB; beyond this side the arrays outgrow the files too far.
@@ -76,7 +77,7 @@ def _fault(path: Path) -> str | None:
             return None
     except FileNotFoundError as error:
         return f"'{error.filename}' is missing"
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except DAMAGED as error:
         return f"'{path}' cannot be read ({error})"
     return f"'{path}' has another content than was written"
 

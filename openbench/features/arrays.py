@@ -16,6 +16,7 @@ from torch import Tensor
 from openbench.digest import BlockHasher, file_digest
 from openbench.errors import CacheError
 from openbench.storage.content import content_digest, remember
+from openbench.storage.npy import DAMAGED
 from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 from openbench.storage.whole import write_whole
 
@@ -56,7 +57,7 @@ class ColumnFile:
             array = np.load(self.array, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError as error:
             return f"'{Path(error.filename).name}' is missing"
-        except (OSError, ValueError, EOFError) as error:
+        except DAMAGED as error:
             return f"'{self.array.name}' cannot be read ({error})"
         if not isinstance(stated, dict) or not stated.keys() >= _STATED:
             return f"'{self.sidecar.name}' is not what was written"

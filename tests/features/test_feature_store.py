@@ -28,6 +28,23 @@ def store(tmp_path: Path) -> FeatureStore:
     return FeatureStore(tmp_path / "cache", batch_size=8, progress=False)
 
 
+@pytest.mark.filterwarnings("ignore:Reading `.npy`")
+def test_no_changed_bit_in_the_header_of_a_column_is_an_exception(tmp_path: Path) -> None:
+    file = arrays.ColumnFile(tmp_path, "logits")
+    writer = arrays.ColumnWriter(file, (5, 2))
+    writer.append(np.zeros((5, 2), dtype=np.float32))
+    writer.finish({})
+    content = file.array.read_bytes()
+    silent = []
+    for place in range(128 * 8):
+        changed = bytearray(content)
+        changed[place // 8] ^= 1 << place % 8
+        file.array.write_bytes(changed)
+        if file.fault(5) is None:
+            silent.append(place)
+    assert silent == []
+
+
 def folder_of(store: FeatureStore, split: Split) -> Path:
     return store.root / toy_backbone().digest / split.digest
 
