@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from omegaconf import OmegaConf
 
 import openbench
@@ -83,6 +82,21 @@ def wrong_imports(source: str, home: str) -> list[str]:
     return [name for name, there in reached if there not in (None, home) and there not in ALLOWED[home]]
 
 
+def imported(source: str, libraries: set[str]) -> list[str]:
+    """What a module imports of some libraries, anywhere in it."""
+    return [name for name in imports(ast.parse(source)) if name.split(".")[0] in libraries]
+
+
+def long_signatures(source: str) -> list[str]:
+    """Functions with more than five positional parameters."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in ("self", "cls")]
+            found += [f"line {node.lineno}: {node.name} has {len(names)}"] * (len(names) > 5)
+    return found
+
+
 def forbidden(source: str) -> list[str]:
     """Statements that package code must not hold."""
     found = []
@@ -97,9 +111,9 @@ def forbidden(source: str) -> list[str]:
     return found + [f"line {n}: unfinished business" for n in marks]
 
 
-@pytest.fixture(params=MODULES, ids=name_of)
-def module(request) -> Path:
-    return request.param
+def offenders(found: dict[str, list]) -> str:
+    """What is wrong in which file, a file a line; empty if nothing is."""
+    return "\n".join(f"{place}: {what}" for place, what in found.items() if what)
 
 
 def home_of(module: Path) -> str:
@@ -108,8 +122,8 @@ def home_of(module: Path) -> str:
     return "cli" if relative.name == "__main__.py" else layer("openbench." + ".".join(relative.with_suffix("").parts))
 
 
-def test_imports_go_one_way(module):
-    assert wrong_imports(module.read_text(), home_of(module)) == []
+def test_imports_go_one_way():
+    assert not offenders({name_of(file): wrong_imports(file.read_text(), home_of(file)) for file in MODULES})
 
 
 def test_an_import_against_the_grain_is_noticed():
@@ -119,20 +133,30 @@ def test_an_import_against_the_grain_is_noticed():
 
 
 def test_methods_do_not_import_one_another():
+    found = {}
     for file in (PACKAGE / "methods").glob("*.py"):
         names = [n for n in imports(ast.parse(file.read_text())) if n.startswith("openbench.methods.")]
-        assert [n for n in names if not n.split(".")[2].startswith("_")] == [], name_of(file)
+        found[name_of(file)] = [n for n in names if not n.split(".")[2].startswith("_")]
+    assert not offenders(found)
 
 
-def test_only_the_command_line_knows_hydra(module):
-    known = [n for n in imports(ast.parse(module.read_text())) if n.split(".")[0] in ("hydra", "omegaconf")]
-    assert not known or home_of(module) == "cli"
+def test_only_the_command_line_knows_hydra():
+    below = [file for file in MODULES if home_of(file) != "cli"]
+    assert not offenders({name_of(f): imported(f.read_text(), {"hydra", "omegaconf"}) for f in below})
 
 
-def test_torch_is_not_loaded_where_answers_must_be_quick(module):
-    if home_of(module) in ("cli", "metrics", "results"):
-        loaded = {name.split(".")[0] for name in at_import(ast.parse(module.read_text()))}
-        assert loaded.isdisjoint({"torch", "torchvision", "timm", "open_clip"})
+def test_torch_is_not_loaded_where_answers_must_be_quick():
+    found = {}
+    for file in MODULES:
+        if home_of(file) in ("cli", "metrics", "results"):
+            loaded = {name.split(".")[0] for name in at_import(ast.parse(file.read_text()))}
+            found[name_of(file)] = sorted(loaded & {"torch", "torchvision", "timm", "open_clip"})
+    assert not offenders(found)
+
+
+def test_a_library_that_is_imported_inside_a_function_is_noticed():
+    assert imported("def f():\n    from hydra import compose", {"hydra"}) == ["hydra.compose"]
+    assert at_import(ast.parse("import torch\ndef f():\n    import timm")) == ["torch"]
 
 
 def test_command_line_metrics_and_results_load_without_torch():
@@ -148,20 +172,23 @@ def test_command_line_metrics_and_results_load_without_torch():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("file", [*MODULES, *sorted(TESTS.rglob("*.py"))], ids=lambda f: f.name)
-def test_files_are_under_400_lines(file):
-    assert len(file.read_text().splitlines()) < 400
+def test_files_are_under_400_lines():
+    lengths = {name_of(f): len(f.read_text().splitlines()) for f in MODULES}
+    lengths |= {f.relative_to(TESTS.parent).as_posix(): len(f.read_text().splitlines()) for f in TESTS.rglob("*.py")}
+    assert not {place: length for place, length in lengths.items() if length >= 400}
 
 
-def test_functions_take_at_most_five_positional_parameters(module):
-    for node in ast.walk(ast.parse(module.read_text())):
-        if isinstance(node, ast.FunctionDef):
-            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in ("self", "cls")]
-            assert len(names) <= 5, f"{node.name}, line {node.lineno}"
+def test_functions_take_at_most_five_positional_parameters():
+    assert not offenders({name_of(file): long_signatures(file.read_text()) for file in MODULES})
 
 
-def test_package_code_holds_nothing_unfinished_or_stripped_by_python_o(module):
-    assert forbidden(module.read_text()) == []
+def test_a_sixth_positional_parameter_is_noticed():
+    assert long_signatures("def f(self, a, b, c, d, e): ...") == []
+    assert long_signatures("def f(a, b, c, d, e, f): ...") == ["line 1: f has 6"]
+
+
+def test_package_code_holds_nothing_unfinished_or_stripped_by_python_o():
+    assert not offenders({name_of(file): forbidden(file.read_text()) for file in MODULES})
 
 
 def test_forbidden_statements_are_noticed():
@@ -190,10 +217,13 @@ def unknown_keys(node, where):
     return [key for key in keys if key not in parameters]
 
 
-@pytest.mark.parametrize("file", CONFIGS, ids=lambda f: str(f.relative_to(paths.config_dir())))
-def test_every_target_of_a_config_takes_its_keys(file):
-    for where, node in targets(OmegaConf.to_container(OmegaConf.load(file), resolve=False), file.stem):
-        assert unknown_keys(node, where) == [], where
+def test_every_target_of_a_config_takes_its_keys():
+    found = {}
+    for file in CONFIGS:
+        nodes = targets(OmegaConf.to_container(OmegaConf.load(file), resolve=False), file.stem)
+        wrong = [(where, unknown_keys(node, where)) for where, node in nodes]
+        found[str(file.relative_to(paths.config_dir()))] = [entry for entry in wrong if entry[1]]
+    assert not offenders(found)
 
 
 def test_a_key_that_the_target_does_not_take_is_noticed():
