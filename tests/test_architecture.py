@@ -25,7 +25,7 @@ ALLOWED = {
     "storage": {"base"},
     "core": BASE,
     "metrics": BASE | {"core"},
-    "methods": BASE | {"core"},
+    "methods": BASE | {"core", "metrics"},
     "data": BASE | {"core"},
     "backbones": BASE | {"core"},
     "features": BASE | {"core"} | LEAVES,

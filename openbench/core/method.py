@@ -2,8 +2,9 @@
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +14,9 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.inputs import held_to_finite, held_to_training
 from openbench.core.request import Field, Request
 from openbench.errors import MethodError, NotFittedError, OpenbenchError
+
+if TYPE_CHECKING:
+    from openbench.core.search import SearchContext, Tuned
 
 _BLOCK = 512  # rows reshaped at a time
 
@@ -30,6 +34,8 @@ class Method(Checked, ABC):
     version: ClassVar[int] = 1  # raised by every change that moves scores: it enters the run id
     # Hyper-parameters that `fit` does not read: a search fits once for all their values.
     read_by_score: ClassVar[frozenset[str]] = frozenset()
+    # Whether `search` asks which answers of the network are right.
+    search_reads_predictions: ClassVar[bool] = False
 
     def __init_subclass__(cls, **rest: Any) -> None:
         """Hold what the methods of a subclass are given to what they can work with."""
@@ -76,6 +82,15 @@ class Method(Checked, ABC):
         """Return (n, c) the probabilities that class scores (n, c) were made of; None if they are made of no such.
 
         Prediction sets need probabilities: these, or the softmax of the negative scores.
+        """
+        return None
+
+    def search(self, space: Mapping[str, Sequence[Any]], context: "SearchContext") -> "Tuned | None":
+        """Return the outcome of a search of the method's own; None, the default, for the highest validation AUROC.
+
+        Args:
+            space: hyper-parameter → values to try.
+            context: what the search may touch.
         """
         return None
 

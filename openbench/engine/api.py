@@ -17,12 +17,13 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role
+from openbench.core.search import grid, with_params
 from openbench.data.build import build_benchmark
 from openbench.data.outliers import WHERE as OUTLIERS
 from openbench.data.outliers import with_outliers
 from openbench.data.same_images import refuse_listed_images, refuse_same_images
 from openbench.data.verify import CheckReport, verify_node
-from openbench.engine.evaluate import for_layers, with_params
+from openbench.engine.evaluate import for_layers
 from openbench.engine.learnt import Learnt
 from openbench.engine.outcome import RunOutcome
 from openbench.engine.released import check_training_counts
@@ -30,11 +31,9 @@ from openbench.engine.run import RunSpec, feature_store, tells_apart
 from openbench.engine.run import run as run_spec
 from openbench.engine.run import verify as verify_spec
 from openbench.engine.runtime import Runtime
-from openbench.engine.search import grid
 from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
 from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError
-from openbench.methods.double_score import DoubleScore
 from openbench.metrics.suite import MetricOptions
 from openbench.overrides import NAME
 from openbench.results.store import RecordStore
@@ -235,7 +234,7 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
     read += ["the head"] * any(request.head for request in requests)
     read += ["input gradients"] * any(request.perturb or request.beside for request in requests)
     read += ["images"] * any(isinstance(leaf, LiveMethod) for leaf in leaves(method))
-    read += ["predictions"] * isinstance(method, DoubleScore)
+    read += ["predictions"] * type(method).search_reads_predictions
     if not read:
         return
     if len(benchmark.classes) == 1:

@@ -1,6 +1,6 @@
 """From cached features to scores: fitting on the declared split, scoring in batches, never a second forward pass."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SplitScores
+from openbench.core.search import with_params
 from openbench.errors import ConfigError, DataError, MethodError
 
 
@@ -28,6 +29,21 @@ class FeatureSource(Protocol):
     def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
         """The scores (n,) of a split by a fitted method that runs the network itself."""
         ...
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What scoring needs beside a method and a split.
+
+    Args:
+        features: where columns come from.
+        device: where scores are computed.
+        batch: rows per call of `score`.
+    """
+
+    features: FeatureSource
+    device: torch.device
+    batch: int = DEFAULT_BATCH
 
 
 @dataclass(frozen=True)
@@ -64,11 +80,6 @@ class Fitting:
         return allowed[role]
 
 
-def with_params(method: Method, params: Mapping[str, Any]) -> Method:
-    """Return a fresh, unfitted method with some hyper-parameters replaced."""
-    return type(method)(**{**method.params(), **params})
-
-
 def for_layers(method: Method, layers: Sequence[str]) -> Method:
     """Return a method that reads every stage, `layers=None`, as one that names those that a backbone has.
 
@@ -91,7 +102,7 @@ def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch
     if isinstance(method, Composite):
         return method.fit_parts(
             lambda part: fit(part, fitting, features, device),
-            lambda part: torch.from_numpy(score_split(part, fitting.id_val, features, (device, DEFAULT_BATCH))),
+            lambda part: torch.from_numpy(score_split(part, fitting.id_val, Scoring(features, device))),
         )
     request = method.request
     train = None
@@ -105,40 +116,34 @@ def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch
     return fitted
 
 
-def score_split(
-    method: Method, split: Split, features: FeatureSource, runtime: tuple[torch.device, int]
-) -> NDArray[np.float32]:
+def score_split(method: Method, split: Split, scoring: Scoring) -> NDArray[np.float32]:
     """Return the scores (n,) float32 of a split by a fitted method; a composite's parts read columns of their own.
 
     Args:
         method: fitted.
         split: what to score.
-        features: where columns come from.
-        runtime: the device to score on and the rows per call.
+        scoring: where columns come from, and where and how they are scored.
 
     Raises:
         MethodError: a score is NaN, or the method returned another shape.
     """
     where = f"{split.name} ({split.role})"
     if isinstance(method, Composite):
-        parts = {name: score_split(part, split, features, runtime) for name, part in method.fitted_parts.items()}
+        parts = {name: score_split(part, split, scoring) for name, part in method.fitted_parts.items()}
         combined = method.combine({name: torch.from_numpy(scores) for name, scores in parts.items()})
         return _checked(method, combined.numpy(), f"combine on {where}")
     if isinstance(method, LiveMethod):
-        return _checked(method, features.scores(method, split), f"score_images on {where}")
-    return score(method, features(split, method.request).on(runtime[0]), runtime[1], where)
+        return _checked(method, scoring.features.scores(method, split), f"score_images on {where}")
+    return score(method, scoring.features(split, method.request).on(scoring.device), scoring.batch, where)
 
 
-def class_scores(
-    method: Method, split: Split, features: FeatureSource, runtime: tuple[torch.device, int]
-) -> NDArray[np.float32] | None:
+def class_scores(method: Method, split: Split, scoring: Scoring) -> NDArray[np.float32] | None:
     """Return the class-conditional scores (n, c) float32 of a split, or None if the method has none.
 
     Args:
         method: fitted.
         split: an ID split.
-        features: where columns come from.
-        runtime: the device to score on and the rows per call.
+        scoring: where columns come from, and where and how they are scored.
 
     Raises:
         MethodError: NaN, or another shape than one row per sample.
@@ -146,7 +151,8 @@ def class_scores(
     if isinstance(method, Composite | LiveMethod) or type(method).class_scores is Method.class_scores:
         return None  # without reading a column
     where, parts = f"class_scores on {split.name} ({split.role})", []
-    for rows in _declared(features(split, method.request).on(runtime[0]), method.request).batches(runtime[1]):
+    x = scoring.features(split, method.request).on(scoring.device)
+    for rows in _declared(x, method.request).batches(scoring.batch):
         found = method.class_scores(rows.without_labels())
         if found is None or found.ndim != 2 or len(found) != len(rows):
             shape = None if found is None else tuple(found.shape)
@@ -191,8 +197,7 @@ def _checked(method: Method, scores: NDArray[np.float32], where: str) -> NDArray
 def score_splits(
     method: Method,
     splits: tuple[Split, ...],
-    features: FeatureSource,
-    runtime: tuple[torch.device, int],
+    scoring: Scoring,
     predict: Callable[[Split, FeatureSource], NDArray[np.int64]] | None = None,
 ) -> list[SplitScores]:
     """Return the scores of several splits by a fitted method.
@@ -200,8 +205,7 @@ def score_splits(
     Args:
         method: fitted.
         splits: what to score.
-        features: where columns come from.
-        runtime: the device to score on and the rows per call.
+        scoring: where columns come from, and where and how they are scored.
         predict: the predicted classes of a split; None for `predictions`.
     """
     predict = predict or predictions
@@ -209,9 +213,9 @@ def score_splits(
         SplitScores(
             name=split.name,
             role=split.role,
-            scores=score_split(method, split, features, runtime),
+            scores=score_split(method, split, scoring),
             labels=np.asarray(split.labels, dtype=np.int64),
-            predictions=predict(split, features),
+            predictions=predict(split, scoring.features),
         )
         for split in splits
     ]

@@ -18,6 +18,7 @@ from openbench.core.method import Method
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SplitScores
+from openbench.core.search import Tuned, with_params
 from openbench.core.source import foreign_sources
 from openbench.digest import still_as_before
 from openbench.engine.cached import CachedFeatures
@@ -25,28 +26,24 @@ from openbench.engine.clock import Clock
 from openbench.engine.evaluate import (
     FeatureSource,
     Fitting,
+    Scoring,
     class_scores,
     fit,
     no_predictions,
     predictions,
     score_splits,
-    with_params,
 )
 from openbench.engine.learnt import Learnt, describe_backbone
 from openbench.engine.outcome import RunOutcome
 from openbench.engine.per_set import each_alone, joined_record
 from openbench.engine.provenance import provenance
-from openbench.engine.regress import regress
 from openbench.engine.remarks import remarks
 from openbench.engine.reuse import METHOD_SOURCE, reused
 from openbench.engine.runtime import Runtime
-from openbench.engine.tune import TestSplits, TuneContext, Tuned, Tuning, tune
+from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
 from openbench.engine.verify import check_weights, recorded, verdict
-from openbench.engine.weigh import weigh
 from openbench.errors import MethodError, RecordError
 from openbench.features.store import FeatureStore
-from openbench.methods.double_score import DoubleScore
-from openbench.methods.mds_ensemble import MDSEnsemble
 from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
 from openbench.results.scores import per_set_name
 from openbench.results.store import RecordStore, ScoreStore
@@ -195,19 +192,19 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
     features = CachedFeatures(feature_store(runtime), backbone, clock, say)
     features.expect(_read(spec))
     fitting = Fitting.of(benchmark, backbone.head)
+    scoring = Scoring(features, device, runtime.score_batch)
     with clock.stage("tune"):
-        tuned = _tune(spec, features, fitting, (device, runtime.score_batch), say)
+        tuned = _tune(spec, fitting, scoring, say)
     with clock.stage("fit"):
         method = tuned.fitted or fit(with_params(spec.method, tuned.params), fitting, features, device)
     splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None)
     with clock.stage("score"):
         # First: what it refuses is known before all the test sets are extracted.
-        by_class = _class_scores(method, spec, features, (device, runtime.score_batch))
+        by_class = _class_scores(method, spec, scoring)
         scores = score_splits(
             method,
             (*benchmark.test_splits(), *splits),
-            features,
-            (device, runtime.score_batch),
+            scoring,
             predictions if spec.classified else no_predictions,
         )
     with clock.stage("metrics"):
@@ -258,9 +255,7 @@ def _method_source(method: Method) -> dict[str, Any]:
     return {METHOD_SOURCE: found} if found else {}
 
 
-def _tune(
-    spec: RunSpec, features: FeatureSource, fitting: Fitting, runtime: tuple[torch.device, int], say: Say
-) -> Tuned:
+def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring, say: Say) -> Tuned:
     if spec.tuning.strategy == "none" or not spec.space:
         return Tuned()
 
@@ -272,11 +267,7 @@ def _tune(
 
     on_test = spec.tuning.strategy in ("oracle", "oracle_per_set")
     splits = TestSplits.of(spec.benchmark) if on_test else spec.benchmark.validation()
-    context = TuneContext(splits, fitting, features, *runtime, report)
-    if isinstance(spec.method, DoubleScore):
-        return weigh(spec.method, spec.space, context)
-    if isinstance(spec.method, MDSEnsemble):
-        return regress(spec.method, spec.space, context)
+    context = TuneContext(splits, fitting, scoring, report)
     return tune(spec.method, spec.space, context)
 
 
@@ -287,9 +278,7 @@ def feature_store(runtime: Runtime) -> FeatureStore:
     )
 
 
-def _class_scores(
-    method: Method, spec: RunSpec, features: FeatureSource, runtime: tuple[torch.device, int]
-) -> dict[Role, NDArray[np.float32]]:
+def _class_scores(method: Method, spec: RunSpec, scoring: Scoring) -> dict[Role, NDArray[np.float32]]:
     """The class-conditional scores of ID val and ID test, where the metrics ask for them and the method has them."""
     options, benchmark = spec.metrics, spec.benchmark
     if "prediction_sets" not in options.families or "score" not in options.set_kinds or len(benchmark.classes) < 2:
@@ -297,7 +286,7 @@ def _class_scores(
     c = len(benchmark.classes)
     found = {}
     for split in (benchmark.id_val, benchmark.id_test):
-        scores = found[split.role] = class_scores(method, split, features, runtime)
+        scores = found[split.role] = class_scores(method, split, scoring)
         if scores is not None and scores.shape[1] > c:
             raise MethodError(
                 f"{type(method).__name__}.class_scores: {scores.shape[1]} classes — benchmark '{benchmark.name}' has "

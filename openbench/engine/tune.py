@@ -2,17 +2,17 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from openbench.checked import Checked
 from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.method import Method
-from openbench.engine.evaluate import FeatureSource, Fitting, fit, score_split, with_params
-from openbench.engine.search import grid
+from openbench.core.search import Trial, Tuned, best_trial, grid, with_params
+from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score_split
 from openbench.errors import MethodError
 from openbench.metrics.ranking import auroc
 
@@ -32,21 +32,6 @@ class Tuning(Checked):
     named: ClassVar[str] = "tune"
 
     strategy: Strategy = "validation"
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """The outcome of a search.
-
-    Args:
-        params: the best setting; empty if nothing was tuned.
-        trials: every setting with its validation AUROC, or why it is infeasible.
-        fitted: the method with the best setting, if the search came by it without a further fit.
-    """
-
-    params: dict[str, Any] = field(default_factory=dict)
-    trials: list[dict[str, Any]] = field(default_factory=list)
-    fitted: Method | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,18 +59,32 @@ class TuneContext:
     Args:
         validation: ID val and OOD val; TestSplits for the oracle.
         fitting: the ID splits that `fit` may see.
-        features: where columns come from.
-        device: where scores are computed.
-        batch: rows per call of `score`.
+        scoring: where columns come from, and where and how they are scored.
         report: called after each trial with (done, total, trial).
     """
 
     validation: Validation | TestSplits
     fitting: Fitting
-    features: FeatureSource
-    device: torch.device
-    batch: int
-    report: Callable[[int, int, dict[str, Any]], None] = lambda done, total, trial: None
+    scoring: Scoring
+    report: Callable[[int, int, Trial], None] = lambda done, total, trial: None
+
+    @property
+    def on_test(self) -> bool:
+        """Whether the sides are test sets, as for the oracles, rather than validation."""
+        return isinstance(self.validation, TestSplits)
+
+    def fit(self, method: Method) -> Method:
+        """Fit a method on the split that it declares and return it."""
+        return fit(method, self.fitting, self.scoring.features, self.scoring.device)
+
+    def scores(self, fitted: Method, splits: Sequence[Split]) -> NDArray[np.float32]:
+        """The scores (n,) of some splits, joined, by a fitted method."""
+        return np.concatenate([score_split(fitted, split, self.scoring) for split in splits])
+
+    def correct(self, split: Split) -> NDArray[np.bool_]:
+        """Whether the network's answer to each sample (n,) of an ID split is right."""
+        right: NDArray[np.bool_] = predictions(split, self.scoring.features) == split.labels
+        return right
 
     def sides(self) -> tuple[Split, tuple[Split, ...]]:
         """The ID split and the OOD splits that settings are compared on."""
@@ -95,7 +94,7 @@ class TuneContext:
 
 
 def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContext) -> Tuned:
-    """Return the setting with the highest validation AUROC (ties: the first tried) and all trials.
+    """Return the setting that the method's own search chooses, or that of the highest AUROC (ties: the first tried).
 
     A setting for which the method is undefined (a subspace larger than the feature space) is recorded as infeasible
     with its reason and not chosen.
@@ -103,6 +102,9 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContex
     Raises:
         MethodError: no setting of the space is feasible.
     """
+    own = method.search(space, context)
+    if own is not None:
+        return own
     settings = grid(space, list(method.params()), type(method).__name__)
     trials: list[dict[str, Any]] = [{} for _ in settings]
     candidates = _Candidates(method, context)
@@ -111,21 +113,6 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContex
         context.report(done, len(settings), trials[index])
     best = best_trial(method, trials)
     return Tuned(dict(best["params"]), trials, candidates.at_hand(best["params"]))
-
-
-def best_trial(method: Method, trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the trial of the highest AUROC (ties: the first tried).
-
-    Raises:
-        MethodError: no setting is feasible.
-    """
-    feasible = [t for t in trials if "auroc" in t]
-    if not feasible:
-        raise MethodError(
-            f"{type(method).__name__}: none of the {len(trials)} settings in `_space_` is feasible — "
-            f"first reason: {trials[0]['infeasible']} — change `_space_` or run with tune=none"
-        )
-    return max(feasible, key=lambda t: t["auroc"])  # max keeps the first of equals
 
 
 def _by_fit(settings: Sequence[Mapping[str, Any]], read_by_score: frozenset[str]) -> list[int]:
@@ -151,7 +138,7 @@ class _Candidates:
             # Not two fits at once: one may hold gigabytes.
             self._last = None
             fresh = with_params(self._method, params)
-            found = fit(fresh, self._context.fitting, self._context.features, self._context.device)
+            found = self._context.fit(fresh)
             if type(self._method).read_by_score:
                 self._last = self._read_by_fit(fresh), found
         return found
@@ -175,10 +162,7 @@ def _trial(candidates: _Candidates, params: Mapping[str, Any], context: TuneCont
     try:
         candidate = candidates(params)
         id_split, ood_splits = context.sides()
-        id_scores, *ood_scores = (
-            score_split(candidate, split, context.features, (context.device, context.batch))
-            for split in (id_split, *ood_splits)
-        )
+        scores = context.scores(candidate, (id_split,)), context.scores(candidate, ood_splits)
     except MethodError as error:
         return {"infeasible": str(error)}
-    return {"auroc": auroc(id_scores, np.concatenate(ood_scores))}
+    return {"auroc": auroc(*scores)}

@@ -1,17 +1,23 @@
 """Two scores in one: what finds misclassified ID inputs, and what separates OOD ones."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from openbench.constraints import NonNegative, Probability
+from openbench.core.benchmark import Split
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request, Role
-from openbench.errors import MethodError
+from openbench.core.search import SearchContext, Trial, Tuned, with_params
+from openbench.errors import ConfigError, MethodError, did_you_mean
+from openbench.metrics.double_score import ScorePair, Standard, Weighing, best_weighing, common_constraint, weighings
+from openbench.metrics.selective import TprFpr
 
 
 @dataclass
@@ -39,6 +45,7 @@ class DoubleScore(Composite):
     """
 
     needs: ClassVar[Request] = Request(fit_on=Role.ID_VAL)
+    search_reads_predictions: ClassVar[bool] = True
     reference: ClassVar[str] = "Franc et al., 2023, arXiv 2307.05199"
 
     risk: Method
@@ -74,3 +81,80 @@ class DoubleScore(Composite):
         # 0·∞ is not a number: at μ = 0 the second score is absent.
         total = risk + self.mu * ood if self.mu > 0 else risk
         return total.to(torch.float32)
+
+    def search(self, space: Mapping[str, Sequence[Any]], context: SearchContext) -> Tuned:
+        """Return the μ of least selective risk (ties: the largest AUROC) and every trial, with threshold and AUROC.
+
+        Both parts are fitted and scored once for all weights.
+
+        Raises:
+            ConfigError: the space names anything but `mu`.
+            MethodError: no weight meets the bounds.
+        """
+        if set(space) != {"mu"}:
+            raise ConfigError(
+                f"DoubleScore: `_space_` names {', '.join(space)} — allowed: mu — give a part's hyper-parameters as "
+                "values under risk and ood"
+            )
+        bound = self._bound(context)
+        fitted = context.fit(with_params(self, {}))
+        if not isinstance(fitted, DoubleScore):
+            raise MethodError(f"{type(fitted).__name__}: fit must return the method itself")
+        id_split, ood_splits = context.sides()
+        sets = (_pair(fitted, (id_split,), context), _pair(fitted, ood_splits, context))
+        constraint = common_constraint(sets, self.tpr) if bound is None else TprFpr(self.tpr, bound)
+        (risk_mean, risk_std), (ood_mean, ood_std) = (fitted.units_[name] for name in ("risk", "ood"))
+        standard = Standard(risk_mean, risk_std, ood_mean, ood_std)
+        losses = 1.0 - context.correct(id_split)
+        found = weighings(sets, losses, standard, constraint, [float(mu) for mu in space["mu"]])
+        trials: list[Trial] = []
+        for weighing in found:
+            trials.append(_trial(weighing, constraint))
+            context.report(len(trials), len(found), trials[-1])
+        best = best_weighing(found)
+        if isinstance(best, str):
+            raise MethodError(
+                f"DoubleScore: no weight in `_space_` is feasible on {', '.join(s.name for s in ood_splits)} — "
+                f"{trials[0]['infeasible']} — raise method.fpr, lower method.tpr, or set method.fpr=null for a bound "
+                "that can be met"
+            )
+        chosen = copy.copy(fitted)
+        chosen.mu = best.mu
+        return Tuned({"mu": best.mu}, trials, chosen)
+
+    def _bound(self, context: SearchContext) -> float | None:
+        """ρ_max of the choice; None where the parts set it.
+
+        Raises:
+            ConfigError: rates by OOD set where the choice is not made on one of these sets.
+        """
+        if not isinstance(self.fpr, Mapping):
+            return self.fpr
+        names = [split.name for split in context.sides()[1]]
+        if not context.on_test or len(names) > 1:
+            raise ConfigError(
+                f"DoubleScore: method.fpr has rates for {', '.join(self.fpr)} — the weight is chosen on "
+                f"{' and '.join(names)} — give one rate or null, or choose a weight per set with tune=oracle_per_set"
+            )
+        if names[0] not in self.fpr:
+            raise ConfigError(
+                f"DoubleScore: method.fpr has no rate for the OOD set '{names[0]}'"
+                f"{did_you_mean(names[0], self.fpr)} — found {', '.join(self.fpr)} — give one for every near and far "
+                "set"
+            )
+        return float(self.fpr[names[0]])
+
+
+def _pair(fitted: DoubleScore, splits: Sequence[Split], context: SearchContext) -> ScorePair:
+    """Both parts' scores of some splits, joined."""
+    risk, ood = (context.scores(fitted.fitted_parts[name], splits).astype(np.float64) for name in ("risk", "ood"))
+    return ScorePair(risk, ood)
+
+
+def _trial(weighing: Weighing, constraint: TprFpr) -> Trial:
+    """What a record holds of one weight."""
+    trial: Trial = {"params": {"mu": weighing.mu}}
+    if isinstance(weighing.point, str):
+        trial["infeasible"] = f"no threshold accepts {constraint.tpr:g} of ID and at most {constraint.fpr:g} of OOD"
+        return trial
+    return {**trial, "auroc": weighing.auroc, "risk": weighing.point.value, "threshold": weighing.point.threshold}

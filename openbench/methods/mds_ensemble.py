@@ -2,17 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.constraints import NonNegative, NotEmpty
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
+from openbench.core.search import SearchContext, Trial, Tuned, best_trial, grid, with_params
 from openbench.errors import MethodError
 from openbench.methods._layer_mds import LayerMDS, SteppedLayerMDS
+from openbench.metrics.ranking import auroc
+
+Distances = NDArray[np.float64]
 
 
 @dataclass
@@ -80,3 +86,84 @@ class MDSEnsemble(Composite):
             weights, dtype=torch.float64, device=scores[names[0]].device
         )
         return total.float()
+
+    def search(self, space: Mapping[str, Sequence[Any]], context: SearchContext) -> Tuned:
+        """Return the setting of the highest AUROC (ties: the first tried), weights as numbers, and all trials.
+
+        Distances are taken once for all ways to weigh them; `logistic` among the weights stands for those that the
+        regression finds.
+
+        Raises:
+            ConfigError: the space names something that is not a hyper-parameter.
+            MethodError: no setting is feasible.
+        """
+        settings = grid(space, list(self.params()), type(self).__name__)
+        trials: list[Trial] = []
+        measured: dict[str, tuple[MDSEnsemble, Distances, Distances]] = {}
+        for params in settings:
+            others, weights = _but_weights(params), params.get("weights", self.weights)
+            try:
+                if others not in measured:
+                    measured[others] = _measured(with_params(self, {**params, "weights": "equal"}), context)
+                fitted, inside, outside = measured[others]
+                found = logistic_weights(inside, outside) if weights == "logistic" else weights
+                chosen = {**params, "weights": found if isinstance(found, str) else list(found)}
+                weighted = fitted.with_weights(chosen["weights"])
+                score = auroc(weighted.combine_columns(inside), weighted.combine_columns(outside))
+                trials.append({"params": chosen, "auroc": score})
+            except MethodError as error:
+                trials.append({"params": params, "infeasible": str(error)})
+            context.report(len(trials), len(settings), trials[-1])
+        best = best_trial(self, trials)["params"]
+        fitted, *_ = measured[_but_weights(best)]
+        return Tuned(dict(best), trials, fitted.with_weights(best["weights"]))
+
+    def with_weights(self, weights: str | Sequence[float]) -> Self:
+        """Return the fitted layers with other weights."""
+        weighted = with_params(self, {"weights": weights})
+        weighted.parts_ = dict(self.fitted_parts)
+        return weighted
+
+    def combine_columns(self, distances: Distances) -> NDArray[np.float32]:
+        """Return the weighted sum (n,) of distances (n, layers)."""
+        columns = {name: torch.from_numpy(distances[:, i]) for i, name in enumerate(self.fitted_parts)}
+        total: NDArray[np.float32] = self.combine(columns).numpy()
+        return total
+
+
+def logistic_weights(inside: Distances, outside: Distances) -> list[float]:
+    """Return the weight (k,) of each of k distances in the logistic regression that tells ID from OOD samples.
+
+    Distances are standardised over both sides, weights penalised by ½‖w‖² against the sum of losses, both sides weigh
+    alike whatever their sizes, and the weights are those of distances as given.
+
+    Args:
+        inside: (n, k) of ID samples.
+        outside: (m, k) of OOD samples.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    x = np.concatenate([inside, outside])
+    mean, std = x.mean(axis=0), x.std(axis=0)
+    std = np.where(std > 0, std, 1.0)
+    y = np.repeat([0, 1], [len(inside), len(outside)])
+    model = LogisticRegression(C=1.0, class_weight="balanced", tol=1e-8, max_iter=10000)
+    weights: list[float] = (model.fit((x - mean) / std, y).coef_[0] / std).tolist()
+    return weights
+
+
+def _but_weights(params: Mapping[str, Any]) -> str:
+    return repr({name: value for name, value in params.items() if name != "weights"})
+
+
+def _measured(method: MDSEnsemble, context: SearchContext) -> tuple[MDSEnsemble, Distances, Distances]:
+    """Fit, and return the distances (n, layers) of both sides."""
+    fitted = context.fit(method)
+    if not isinstance(fitted, MDSEnsemble):
+        raise MethodError(f"{type(fitted).__name__}: fit must return the method itself")
+    id_split, ood_splits = context.sides()
+    sides = [
+        np.stack([context.scores(part, splits) for part in fitted.fitted_parts.values()], axis=1).astype(np.float64)
+        for splits in ((id_split,), ood_splits)
+    ]
+    return fitted, sides[0], sides[1]

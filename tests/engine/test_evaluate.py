@@ -11,7 +11,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request, Role
-from openbench.engine.evaluate import Fitting, fit, score_split
+from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.tune import TestSplits
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def test_fit_reads_the_input_as_it_is_and_score_the_moved_one():
 
     fitting = Fitting(split("a", Role.ID_TRAIN), split("a", Role.ID_VAL), Head(torch.eye(2), torch.zeros(2)))
     method = fit(Stepped(), fitting, source, CPU)
-    score_split(method, split("f", Role.FAR), source, (CPU, 3))
+    score_split(method, split("f", Role.FAR), Scoring(source, CPU, 3))
     # The step beside belongs to the column, not to the scoring: both read it.
     assert asked == [(Role.ID_TRAIN, None, BESIDE), (Role.FAR, STEP, BESIDE)]
 

@@ -10,10 +10,11 @@ from openbench.core.benchmark import Split, Validation
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.engine.evaluate import Fitting, fit, predictions, score, score_splits, with_params
-from openbench.engine.search import grid
+from openbench.core.search import Tuned, grid, with_params
+from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score, score_splits
 from openbench.engine.tune import TuneContext, Tuning, _Candidates, tune
 from openbench.errors import ConfigError, FieldError, MethodError
+from openbench.metrics.ranking import auroc
 
 CPU = torch.device("cpu")
 
@@ -76,7 +77,7 @@ FITTING = Fitting(split("a", Role.ID_TRAIN, 30), VALIDATION.id_val, Head(torch.e
 
 
 def context(source):
-    return TuneContext(VALIDATION, FITTING, source, CPU, batch=7)
+    return TuneContext(VALIDATION, FITTING, Scoring(source, CPU, 7))
 
 
 def test_the_best_validation_auroc_wins_and_every_trial_is_kept():
@@ -94,6 +95,27 @@ def test_the_best_validation_auroc_wins_and_every_trial_is_kept():
 def test_ties_go_to_the_first_setting():
     tuned = tune(Tilt(), {"angle": [360.0, 0.0]}, context(Source()))
     assert tuned.params == {"angle": 360.0}
+
+
+@dataclass
+class Halved(Tilt):
+    """Searches by itself: the angle of the lowest AUROC, whatever the space holds."""
+
+    def search(self, space, context):
+        id_split, ood_splits = context.sides()
+        trials = []
+        for angle in space["angle"]:
+            fitted = context.fit(with_params(self, {"angle": angle}))
+            pair = context.scores(fitted, (id_split,)), context.scores(fitted, ood_splits)
+            trials.append({"params": {"angle": angle}, "auroc": auroc(*pair)})
+        return Tuned(min(trials, key=lambda trial: trial["auroc"])["params"], trials)
+
+
+def test_a_method_that_searches_by_itself_is_let():
+    source = Source({Role.OOD_VAL: torch.tensor([0.0, 1.5])})
+    space = {"angle": [0.0, 90.0, 180.0, 270.0]}
+    assert tune(Halved(), space, context(source)).params == {"angle": 270.0}
+    assert tune(Halved(), space, context(source)).trials == tune(Tilt(), space, context(source)).trials
 
 
 def test_tuning_asks_for_validation_splits_only():
@@ -151,7 +173,7 @@ def test_settings_share_a_fit_wherever_their_keys_stand_in_the_space():
     for method, fits in ((Drawn(), [0.5, -3.0]), (DrawnAnew(), [0.5, -3.0] * 3)):
         type(method).fits.clear()
         source = Source({Role.OOD_VAL: torch.tensor([-1.0, 0.5])})
-        progress = TuneContext(VALIDATION, FITTING, source, CPU, 7, report=lambda *args: seen.append(args))
+        progress = TuneContext(VALIDATION, FITTING, Scoring(source, CPU, 7), report=lambda *args: seen.append(args))
         found.append(tune(method, space, progress))
         assert method.fits == fits
     assert found[0].trials == found[1].trials
@@ -261,7 +283,7 @@ def test_with_params_leaves_the_original_alone():
 def test_predictions_are_the_classifiers_argmax():
     source = Source()
     test = split("t", Role.ID_TEST, 20)
-    scored = score_splits(Tilt(), (test,), source, (CPU, 6))[0]
+    scored = score_splits(Tilt(), (test,), Scoring(source, CPU, 6))[0]
     expected = source(test, Request()).logits.argmax(1).numpy()
     np.testing.assert_array_equal(predictions(test, source), expected)
     np.testing.assert_array_equal(scored.correct, expected == test.labels)

@@ -15,10 +15,11 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request, Role
+from openbench.core.search import with_params
 from openbench.data.loading import batches
 from openbench.engine.cached import CachedFeatures
 from openbench.engine.clock import Clock
-from openbench.engine.evaluate import Fitting, class_scores, fit, score_split, with_params
+from openbench.engine.evaluate import Fitting, Scoring, class_scores, fit, score_split
 from openbench.errors import MethodError, NotApplicableError, NotFittedError
 from openbench.features.store import FeatureStore
 
@@ -70,7 +71,7 @@ def columns(features: CachedFeatures) -> list[str]:
 
 def test_scores_are_those_of_the_images(features):
     split = toy_split()
-    found = score_split(Steepness(2.0), split, features, (CPU, 3))
+    found = score_split(Steepness(2.0), split, Scoring(features, CPU, 3))
     images = torch.cat(list(batches(split, features.backbone.preprocess, 5))).double().requires_grad_(True)
     network = toy_backbone().module().double().eval()
     network(images).max(dim=1).values.sum().backward()
@@ -79,11 +80,13 @@ def test_scores_are_those_of_the_images(features):
 
 def test_a_second_run_costs_no_pass_and_other_hyper_parameters_do(features):
     split = toy_split()
-    first = score_split(Steepness(), split, features, (CPU, 8))
+    first = score_split(Steepness(), split, Scoring(features, CPU, 8))
     assert features.backbone.passes == len(split)
-    assert np.array_equal(first, score_split(Steepness(), split, features, (CPU, 8)))
+    assert np.array_equal(first, score_split(Steepness(), split, Scoring(features, CPU, 8)))
     assert features.backbone.passes == len(split)
-    assert np.allclose(score_split(with_params(Steepness(), {"factor": 3.0}), split, features, (CPU, 8)), 3 * first)
+    assert np.allclose(
+        score_split(with_params(Steepness(), {"factor": 3.0}), split, Scoring(features, CPU, 8)), 3 * first
+    )
     assert features.backbone.passes == 2 * len(split)
     assert len(columns(features)) == 2
 
@@ -94,14 +97,14 @@ def test_a_raised_version_is_computed_again(features):
 
     Steepness2.__qualname__, Steepness2.__module__ = Steepness.__qualname__, Steepness.__module__
     for method in (Steepness(), Steepness2()):
-        score_split(method, toy_split(), features, (CPU, 8))
+        score_split(method, toy_split(), Scoring(features, CPU, 8))
     assert len(columns(features)) == 2
 
 
 def test_what_was_fitted_on_another_split_is_another_column(features):
     split = toy_split()
     first, second = (
-        score_split(fit(Away(), fitting(seed), features, CPU), split, features, (CPU, 8)) for seed in (1, 2)
+        score_split(fit(Away(), fitting(seed), features, CPU), split, Scoring(features, CPU, 8)) for seed in (1, 2)
     )
     assert len(columns(features)) == 2
     for seed, found in ((1, first), (2, second)):
@@ -123,17 +126,17 @@ def test_an_interrupted_pass_goes_on_where_it_was(features):
 
     features.store.shard = 8
     with pytest.raises(KeyboardInterrupt):
-        score_split(Fragile(), split, features, (CPU, 8))
-    found = score_split(Fragile(), split, features, (CPU, 8))
-    np.testing.assert_allclose(found, score_split(Steepness(), split, features, (CPU, 8)), rtol=1e-5)
+        score_split(Fragile(), split, Scoring(features, CPU, 8))
+    found = score_split(Fragile(), split, Scoring(features, CPU, 8))
+    np.testing.assert_allclose(found, score_split(Steepness(), split, Scoring(features, CPU, 8)), rtol=1e-5)
     assert sum(calls) == len(split) + 8, "the two batches on disk are not scored again"
 
 
 def test_a_damaged_score_is_computed_again(features):
-    before = score_split(Steepness(), toy_split(), features, (CPU, 8)).copy()
+    before = score_split(Steepness(), toy_split(), Scoring(features, CPU, 8)).copy()
     (path,) = features.store.root.rglob("scores.*.npy")
     path.write_bytes(path.read_bytes()[:-4])
-    assert np.array_equal(before, score_split(Steepness(), toy_split(), features, (CPU, 8)))
+    assert np.array_equal(before, score_split(Steepness(), toy_split(), Scoring(features, CPU, 8)))
 
 
 @pytest.mark.parametrize(("wrong", "message"), [(float("nan"), "1 of 8 scores"), (None, r"shape \(8, 1\)")])
@@ -148,7 +151,7 @@ def test_nan_and_wrong_shapes_are_refused_and_not_cached(features, wrong, messag
             return scores
 
     with pytest.raises(MethodError, match=rf"Broken.score_images on toy \(id_test\): {message}"):
-        score_split(Broken(), toy_split(), features, (CPU, 8))
+        score_split(Broken(), toy_split(), Scoring(features, CPU, 8))
     assert columns(features) == []
 
 
@@ -156,13 +159,13 @@ def test_scoring_before_fitting_is_refused(features):
     method = Away()
     method.mean_ = torch.zeros(64)
     with pytest.raises(NotFittedError, match="Away"):
-        score_split(method, toy_split(), features, (CPU, 8))
+        score_split(method, toy_split(), Scoring(features, CPU, 8))
 
 
 def test_a_live_method_has_neither_scores_of_columns_nor_of_classes(features):
     with pytest.raises(MethodError, match="scores images"):
         Steepness().score(FeatureSet({Field.LOGITS: torch.zeros(2, 3)}))
-    assert class_scores(Steepness(), toy_split(), features, (CPU, 8)) is None
+    assert class_scores(Steepness(), toy_split(), Scoring(features, CPU, 8)) is None
 
 
 def test_the_network_is_left_as_it_was(features):
@@ -197,4 +200,4 @@ def test_the_first_image_without_a_score_is_named_wherever_its_batch_is(features
             return scores
 
     with pytest.raises(MethodError, match=rf"scores of a batch are NaN, first '{re.escape(split.keys[8 + 2])}'"):
-        score_split(Late(), split, features, (CPU, 8))
+        score_split(Late(), split, Scoring(features, CPU, 8))

@@ -13,9 +13,9 @@ from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Perturb, Request, Role
-from openbench.engine.evaluate import Fitting, class_scores, fit, score_split, with_params
+from openbench.core.search import with_params
+from openbench.engine.evaluate import Fitting, Scoring, class_scores, fit, score_split
 from openbench.engine.tune import TestSplits, TuneContext
-from openbench.engine.weigh import weigh
 from openbench.errors import ConfigError, MethodError, NotFittedError
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
@@ -24,7 +24,6 @@ from openbench.methods.msp import MSP
 from openbench.methods.odin import ODIN
 
 CPU = torch.device("cpu")
-RUNTIME = (CPU, 7)
 MUS = [0.0, 0.1, 0.3, 1.0, 3.0, 10.0]
 
 
@@ -68,7 +67,7 @@ ID_TEST, NEAR, FAR = split("a", Role.ID_TEST, 70), split("n", Role.NEAR, 50), sp
 
 
 def context(source, on=None):
-    return TuneContext(on or Validation(ID_VAL, OOD_VAL), FITTING, source, CPU, batch=7)
+    return TuneContext(on or Validation(ID_VAL, OOD_VAL), FITTING, Scoring(source, CPU, 7))
 
 
 def columns(source, of):
@@ -99,14 +98,16 @@ def least_risk(ids, losses, ood, tpr, fpr):
 def test_scores_are_the_weighted_sum_of_standard_scores():
     source = Source()
     fitted = fit(DoubleScore(Column(0), Column(1), mu=0.4), FITTING, source, CPU)
-    np.testing.assert_allclose(score_split(fitted, NEAR, source, RUNTIME), combined(source, NEAR, 0.4), atol=1e-5)
+    np.testing.assert_allclose(
+        score_split(fitted, NEAR, Scoring(source, CPU, 7)), combined(source, NEAR, 0.4), atol=1e-5
+    )
 
 
 def test_a_feature_set_with_all_columns_can_be_scored_at_once():
     source = Source()
     fitted = fit(DoubleScore(MSP(), KNN(k=3), mu=0.4), FITTING, source, CPU)
     x = source(FAR, Request(fields=frozenset({Field.LOGITS, Field.FEATURES})))
-    np.testing.assert_allclose(fitted.score(x), score_split(fitted, FAR, source, RUNTIME), atol=1e-5)
+    np.testing.assert_allclose(fitted.score(x), score_split(fitted, FAR, Scoring(source, CPU, 7)), atol=1e-5)
 
 
 def test_each_part_is_fitted_on_its_own_split_and_reads_its_own_inputs():
@@ -115,7 +116,7 @@ def test_each_part_is_fitted_on_its_own_split_and_reads_its_own_inputs():
     fits = {role for role, fit_on, perturb in source.asked if fit_on == role and perturb is None}
     assert fits == {Role.ID_TRAIN}
     source.asked.clear()
-    score_split(fitted, FAR, source, RUNTIME)
+    score_split(fitted, FAR, Scoring(source, CPU, 7))
     assert [perturb for _, _, perturb in source.asked] == [Perturb(10.0, 0.1), None]
     with pytest.raises(MethodError, match="read different inputs or poolings"):
         fitted.score(source(FAR, Request()))
@@ -148,7 +149,7 @@ def test_fitting_leaves_the_parts_that_were_given_unfitted():
 @pytest.mark.parametrize("fpr", [None, 0.75])
 def test_the_weight_of_least_validation_risk_is_chosen(fpr):
     source = Source()
-    tuned = weigh(DoubleScore(Column(0), Column(1), fpr=fpr), {"mu": MUS}, context(source))
+    tuned = DoubleScore(Column(0), Column(1), fpr=fpr).search({"mu": MUS}, context(source))
     losses, bound = wrong(source, ID_VAL), fpr
     if fpr is None:  # the larger share of OOD that either part accepts where it accepts 80 % of ID
         shares = []
@@ -178,7 +179,7 @@ def test_of_equal_risks_the_largest_auroc_decides():
             z[:, 3] -= z[:, 3].mean()
             return FeatureSet({Field.LOGITS: z, Field.LABELS: x.labels})
 
-    tuned = weigh(DoubleScore(Column(3), Column(4)), {"mu": MUS}, context(Right()))
+    tuned = DoubleScore(Column(3), Column(4)).search({"mu": MUS}, context(Right()))
     assert {t["risk"] for t in tuned.trials} == {0.0}
     best = max(tuned.trials, key=lambda t: t["auroc"])
     assert tuned.params == best["params"] != {"mu": 0.0}
@@ -186,30 +187,29 @@ def test_of_equal_risks_the_largest_auroc_decides():
 
 def test_choosing_the_weight_reads_validation_and_training_splits_only():
     source = Source()
-    weigh(DoubleScore(MSP(), KNN(k=3)), {"mu": MUS}, context(source))
+    DoubleScore(MSP(), KNN(k=3)).search({"mu": MUS}, context(source))
     assert {role for role, _, _ in source.asked} == {Role.ID_TRAIN, Role.ID_VAL, Role.OOD_VAL}
 
 
 def test_parts_are_fitted_once_for_all_weights():
     source = Source()
-    weigh(DoubleScore(MSP(), KNN(k=3)), {"mu": MUS}, context(source))
+    DoubleScore(MSP(), KNN(k=3)).search({"mu": MUS}, context(source))
     assert sum(role == Role.ID_TRAIN for role, _, _ in source.asked) == 1
 
 
 def test_the_method_with_the_chosen_weight_comes_fitted():
     method = DoubleScore(Column(0), Column(1))
-    tuned = weigh(method, {"mu": [3.0, 0.3, 10.0]}, context(Source()))
+    tuned = method.search({"mu": [3.0, 0.3, 10.0]}, context(Source()))
     fresh = fit(with_params(method, tuned.params), FITTING, Source(), CPU)
     assert tuned.fitted.params() == fresh.params()
-    found, expected = (score_split(m, ID_TEST, Source(), RUNTIME) for m in (tuned.fitted, fresh))
+    found, expected = (score_split(m, ID_TEST, Scoring(Source(), CPU, 7)) for m in (tuned.fitted, fresh))
     np.testing.assert_array_equal(found, expected)
 
 
 def test_the_oracle_chooses_on_all_test_sets_but_keeps_the_units_of_validation():
     source = Source()
-    tuned = weigh(
-        DoubleScore(Column(0), Column(1), fpr=0.9), {"mu": MUS}, context(source, TestSplits(ID_TEST, (NEAR, FAR)))
-    )
+    on = context(source, TestSplits(ID_TEST, (NEAR, FAR)))
+    tuned = DoubleScore(Column(0), Column(1), fpr=0.9).search({"mu": MUS}, on)
     risks = [
         least_risk(
             combined(source, ID_TEST, mu),
@@ -229,7 +229,7 @@ def test_a_rate_per_ood_set_bounds_the_choice_on_that_set():
     method = DoubleScore(Column(0), Column(1), fpr={"n": 0.6, "f": 0.9})
     for ood, rate in ((NEAR, 0.6), (FAR, 0.9)):
         found, alone = (
-            weigh(m, {"mu": MUS}, context(Source(), TestSplits(ID_TEST, (ood,))))
+            m.search({"mu": MUS}, context(Source(), TestSplits(ID_TEST, (ood,))))
             for m in (method, DoubleScore(Column(0), Column(1), fpr=rate))
         )
         assert found.trials == alone.trials
@@ -245,17 +245,17 @@ def test_a_rate_per_ood_set_bounds_the_choice_on_that_set():
 )
 def test_rates_per_ood_set_are_refused_where_the_choice_is_not_made_on_one_of_them(on, message):
     with pytest.raises(ConfigError, match=message):
-        weigh(DoubleScore(Column(0), Column(1), fpr={"n": 0.6, "far": 0.9}), {"mu": MUS}, context(Source(), on))
+        DoubleScore(Column(0), Column(1), fpr={"n": 0.6, "far": 0.9}).search({"mu": MUS}, context(Source(), on))
 
 
 def test_an_infeasible_bound_names_the_bound_and_the_way_out():
     with pytest.raises(MethodError, match=r"no threshold accepts 1 of ID and at most 0 of OOD — raise method.fpr"):
-        weigh(DoubleScore(Column(0), Column(1), tpr=1.0, fpr=0.0), {"mu": MUS}, context(Source()))
+        DoubleScore(Column(0), Column(1), tpr=1.0, fpr=0.0).search({"mu": MUS}, context(Source()))
 
 
 def test_the_space_may_name_the_weight_alone():
     with pytest.raises(ConfigError, match="`_space_` names mu, tpr — allowed: mu"):
-        weigh(DoubleScore(Column(0), Column(1)), {"mu": MUS, "tpr": [0.7, 0.8]}, context(Source()))
+        DoubleScore(Column(0), Column(1)).search({"mu": MUS, "tpr": [0.7, 0.8]}, context(Source()))
 
 
 @pytest.mark.parametrize(
@@ -305,14 +305,15 @@ def test_parts_may_be_composites():
     source = Source()
     fitted = fit(DoubleScore(inner, Column(2), mu=0.0), FITTING, source, CPU)
     assert [type(leaf) for leaf in leaves(fitted)] == [Column, Column, Column]
-    np.testing.assert_allclose(score_split(fitted, FAR, source, RUNTIME), combined(source, FAR, 0.0), atol=1e-5)
+    found = score_split(fitted, FAR, Scoring(source, CPU, 7))
+    np.testing.assert_allclose(found, combined(source, FAR, 0.0), atol=1e-5)
 
 
 def test_a_composite_has_no_class_conditional_form_and_reads_nothing_for_it():
     source = Source()
     fitted = fit(DoubleScore(MSP(), MDS()), FITTING, source, CPU)
     source.asked.clear()
-    assert class_scores(fitted, ID_TEST, source, RUNTIME) is None
+    assert class_scores(fitted, ID_TEST, Scoring(source, CPU, 7)) is None
     assert source.asked == []
 
 

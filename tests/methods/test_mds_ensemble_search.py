@@ -11,11 +11,11 @@ from sklearn.metrics import roc_auc_score
 from openbench.core.benchmark import Split, Validation
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Role
-from openbench.engine.evaluate import Fitting, fit, score_split, with_params
-from openbench.engine.regress import logistic_weights, regress
+from openbench.core.search import with_params
+from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.tune import TuneContext
 from openbench.errors import ConfigError, MethodError
-from openbench.methods.mds_ensemble import MDSEnsemble
+from openbench.methods.mds_ensemble import MDSEnsemble, logistic_weights
 
 LAYERS = ["stage1", "stage2"]
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ class Source:
 
 def context(source, reports=None):
     report = (lambda *seen: reports.append(seen)) if reports is not None else (lambda *seen: None)
-    return TuneContext(VALIDATION, FITTING, source, CPU, 7, report)
+    return TuneContext(VALIDATION, FITTING, Scoring(source, CPU, 7), report)
 
 
 def objective(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
@@ -80,7 +80,7 @@ def test_a_constant_distance_gets_no_weight():
 
 def test_regression_beats_equal_weights_and_is_recorded_as_numbers():
     reports = []
-    tuned = regress(MDSEnsemble(LAYERS), {"weights": ["equal", "logistic"]}, context(Source(), reports))
+    tuned = MDSEnsemble(LAYERS).search({"weights": ["equal", "logistic"]}, context(Source(), reports))
     equal, logistic = tuned.trials
     assert equal["params"] == {"weights": "equal"}
     assert tuned.params == logistic["params"]
@@ -91,41 +91,41 @@ def test_regression_beats_equal_weights_and_is_recorded_as_numbers():
 
 
 def test_the_auroc_of_a_trial_is_that_of_the_method_with_its_weights():
-    tuned = regress(MDSEnsemble(LAYERS), {"weights": ["equal", "logistic", [1.0, 0.0]]}, context(Source()))
+    tuned = MDSEnsemble(LAYERS).search({"weights": ["equal", "logistic", [1.0, 0.0]]}, context(Source()))
     for trial in tuned.trials:
         method = fit(with_params(MDSEnsemble(LAYERS), trial["params"]), FITTING, Source(), CPU)
-        s = [score_split(method, split, Source(), (CPU, 7)) for split in (VALIDATION.id_val, VALIDATION.ood_val)]
+        s = [score_split(method, split, Scoring(Source(), CPU, 7)) for split in (VALIDATION.id_val, VALIDATION.ood_val)]
         truth = np.repeat([0, 1], [len(part) for part in s])
         assert trial["auroc"] == pytest.approx(roc_auc_score(truth, np.concatenate(s)), abs=1e-6)
 
 
 def test_the_method_with_the_chosen_weights_comes_fitted():
     space = {"weights": ["equal", "logistic"], "layers": [["stage1"], LAYERS]}
-    tuned = regress(MDSEnsemble(LAYERS), space, context(Source()))
+    tuned = MDSEnsemble(LAYERS).search(space, context(Source()))
     fresh = fit(with_params(MDSEnsemble(LAYERS), tuned.params), FITTING, Source(), CPU)
     assert tuned.fitted.params() == fresh.params()
-    found, expected = (score_split(m, VALIDATION.ood_val, Source(), (CPU, 7)) for m in (tuned.fitted, fresh))
+    found, expected = (score_split(m, VALIDATION.ood_val, Scoring(Source(), CPU, 7)) for m in (tuned.fitted, fresh))
     np.testing.assert_array_equal(found, expected)
 
 
 def test_only_validation_is_read_and_distances_are_taken_once():
     source = Source()
-    regress(MDSEnsemble(LAYERS), {"weights": ["equal", "logistic"]}, context(source))
+    MDSEnsemble(LAYERS).search({"weights": ["equal", "logistic"]}, context(source))
     assert set(source.asked) == {Role.ID_TRAIN, Role.ID_VAL, Role.OOD_VAL}
     assert source.asked.count(Role.OOD_VAL) == len(LAYERS)
 
 
 def test_other_hyper_parameters_are_searched_with_the_weights():
     space = {"weights": ["equal", "logistic"], "layers": [["stage1"], LAYERS]}
-    tuned = regress(MDSEnsemble(LAYERS), space, context(Source()))
+    tuned = MDSEnsemble(LAYERS).search(space, context(Source()))
     assert [trial["params"]["layers"] for trial in tuned.trials] == [["stage1"]] * 2 + [LAYERS] * 2
     assert tuned.params["layers"] == LAYERS
 
 
 def test_settings_that_cannot_be_are_recorded_or_named():
-    tuned = regress(MDSEnsemble(LAYERS), {"weights": [[1.0], "equal"]}, context(Source()))
+    tuned = MDSEnsemble(LAYERS).search({"weights": [[1.0], "equal"]}, context(Source()))
     assert "one per layer" in tuned.trials[0]["infeasible"]
     with pytest.raises(MethodError, match="none of the 1 settings"):
-        regress(MDSEnsemble(LAYERS), {"weights": [[1.0]]}, context(Source()))
+        MDSEnsemble(LAYERS).search({"weights": [[1.0]]}, context(Source()))
     with pytest.raises(ConfigError, match="alpha"):
-        regress(MDSEnsemble(LAYERS), {"alpha": [1.0]}, context(Source()))
+        MDSEnsemble(LAYERS).search({"alpha": [1.0]}, context(Source()))

@@ -1,6 +1,6 @@
 import pytest
 
-from openbench.engine.search import grid
+from openbench.core.search import grid
 from openbench.errors import ConfigError
 
 
@@ -14,7 +14,7 @@ def test_the_first_list_varies_fastest():
 
 
 def test_an_unknown_hyper_parameter_is_named():
-    with pytest.raises(ConfigError, match=r"KNN: `_space_` names 'K', which is no hyper-parameter.*allowed: k"):
+    with pytest.raises(ConfigError, match=r"KNN: `_space_` names 'K', which is not a hyper-parameter.*allowed: k"):
         grid({"K": [1]}, ["k"], "KNN")
 
 

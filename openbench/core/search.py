@@ -1,0 +1,105 @@
+"""Searching hyper-parameters: the settings of a space, what a search may touch, and what it ends in."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.core.benchmark import Split
+from openbench.core.method import Method
+from openbench.errors import ConfigError, MethodError, did_you_mean
+
+Trial = dict[str, Any]
+M = TypeVar("M", bound=Method)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The outcome of a search.
+
+    Args:
+        params: the best setting; empty if nothing was tuned.
+        trials: every setting with its validation AUROC, or why it is infeasible.
+        fitted: the method with the best setting, if the search came by it without a further fit.
+    """
+
+    params: dict[str, Any] = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+    fitted: Method | None = field(default=None, compare=False, repr=False)
+
+
+class SearchContext(Protocol):
+    """What a search may touch: splits to fit on, and the two sides that settings are compared on."""
+
+    @property
+    def report(self) -> Callable[[int, int, Trial], None]:
+        """To be called after each trial with (done, total, trial)."""
+        ...
+
+    @property
+    def on_test(self) -> bool:
+        """Whether the sides are test sets, as for the oracles, rather than validation."""
+        ...
+
+    def sides(self) -> tuple[Split, tuple[Split, ...]]:
+        """The ID split and the OOD splits that settings are compared on."""
+        ...
+
+    def fit(self, method: Method) -> Method:
+        """Fit a method on the split that it declares and return it."""
+        ...
+
+    def scores(self, fitted: Method, splits: Sequence[Split]) -> NDArray[np.float32]:
+        """The scores (n,) of some splits, joined, by a fitted method."""
+        ...
+
+    def correct(self, split: Split) -> NDArray[np.bool_]:
+        """Whether the network's answer to each sample (n,) of an ID split is right."""
+        ...
+
+
+def with_params(method: M, params: Mapping[str, Any]) -> M:
+    """Return a fresh, unfitted method with some hyper-parameters replaced."""
+    return type(method)(**{**method.params(), **params})
+
+
+def grid(space: Mapping[str, Sequence[Any]], parameters: Sequence[str], where: str = "method") -> list[dict[str, Any]]:
+    """Return the Cartesian product of a space; the first list varies fastest, as in OpenOOD's search.
+
+    Args:
+        space: hyper-parameter → values to try.
+        parameters: the method's hyper-parameters.
+        where: the method's name, for messages.
+
+    Raises:
+        ConfigError: the space names something that is not a hyper-parameter, or a list that is empty.
+    """
+    for name, values in space.items():
+        if name not in parameters:
+            raise ConfigError(
+                f"{where}: `_space_` names '{name}', which is not a hyper-parameter{did_you_mean(name, parameters)} "
+                f"— allowed: {', '.join(parameters)}"
+            )
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise ConfigError(f"{where}: `_space_.{name}` must be a list of at least one value — found {values!r}")
+    names = list(space)
+    slowest_first = itertools.product(*(space[name] for name in reversed(names)))
+    return [dict(zip(names, reversed(values), strict=True)) for values in slowest_first]
+
+
+def best_trial(method: Method, trials: Sequence[Trial]) -> Trial:
+    """Return the trial of the highest AUROC (ties: the first tried).
+
+    Raises:
+        MethodError: no setting is feasible.
+    """
+    feasible = [t for t in trials if "auroc" in t]
+    if not feasible:
+        raise MethodError(
+            f"{type(method).__name__}: none of the {len(trials)} settings in `_space_` is feasible — "
+            f"first reason: {trials[0]['infeasible']} — change `_space_` or run with tune=none"
+        )
+    return max(feasible, key=lambda t: t["auroc"])  # max keeps the first of equals
