@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from openbench.annotations import check_kinds, hints_of
 from openbench.checked import name_of
-from openbench.errors import ConfigError, OpenbenchError, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, check_known, did_you_mean
 
 TARGET = "_target_"
 
@@ -135,10 +135,7 @@ def check_keys(keys: Mapping[str, Any], parameters: Mapping[str, inspect.Paramet
     """Raise ConfigError unless `keys` fit a signature: none unknown, none missing."""
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return
-    allowed = list(parameters)
-    for key in keys:
-        if key not in parameters:
-            raise ConfigError(f"{where} has no key '{key}'{did_you_mean(key, allowed)} — allowed: {', '.join(allowed)}")
+    check_known(keys, parameters, where)
     missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in keys]
     if missing:
         raise ConfigError(f"{where}: missing {', '.join(missing)} — the target needs them; add them to the yaml")

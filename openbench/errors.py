@@ -60,6 +60,24 @@ class NotReproducedError(RecordError):
     """A record was computed again, and its numbers did not come out."""
 
 
+def check_known(
+    keys: Iterable[str], allowed: Iterable[str], where: str, error: type[OpenbenchError] | None = None
+) -> None:
+    """Raise unless every key is one of those allowed.
+
+    Args:
+        keys: as found.
+        allowed: all that there may be.
+        where: what has the keys, e.g. `benchmark.id`.
+        error: what to raise; None for ConfigError.
+    """
+    choices = list(allowed)
+    for key in keys:
+        if key not in choices:
+            hint = did_you_mean(str(key), choices)
+            raise (error or ConfigError)(f"{where} has no key '{key}'{hint} — allowed: {', '.join(choices) or 'none'}")
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest of `choices`, or an empty string if none is near."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)

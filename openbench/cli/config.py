@@ -16,7 +16,7 @@ from openbench.cli import config_source
 from openbench.cli.augmented import augmented
 from openbench.cli.foreign_config import check_file
 from openbench.cli.published import SCORER_OF_TRAINING, published_scorer
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, check_known
 from openbench.overrides import NAME, quoted
 
 SCIENTIFIC = ("benchmark", "backbone", "training", "method", "tune", "metrics", "seed")
@@ -69,9 +69,7 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
         ConfigError: no benchmark, a node that is missing, unknown or has no value, or a seed that is no whole number.
     """
     known = (*SCIENTIFIC, OUTLIERS, RUNTIME)
-    for key in map(str, cfg):
-        if key not in known:
-            raise ConfigError(f"config has no key '{key}'{did_you_mean(key, known)} — allowed: {', '.join(known)}")
+    check_known(map(str, cfg), known, "config")
     if "benchmark" not in cfg:
         raise no_benchmark(command)
     nodes = {key: plain(cfg, key) for key in SCIENTIFIC if key in cfg}

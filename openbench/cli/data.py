@@ -4,13 +4,14 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from openbench import paths
 from openbench.cli.exits import FAILED, OK
 from openbench.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
+    from openbench.data.benchmark_config import BenchmarkConfig
     from openbench.data.missing import SetStatus
     from openbench.data.prepare import DataSource
     from openbench.results.table import Table
@@ -32,8 +33,8 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def benchmark_node(words: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
-    """Return the benchmark node that words on the command line mean.
+def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "BenchmarkConfig":
+    """Return the benchmark that words on the command line mean, its config parsed.
 
     Args:
         words: a benchmark's name, or `+benchmark=NAME`, and overrides such as `benchmark.incomplete=allow`.
@@ -44,6 +45,7 @@ def benchmark_node(words: Sequence[str], config_dir: Path | None) -> dict[str, A
     """
     from openbench.cli.config import check_no_clash, compose, no_benchmark, options, plain
     from openbench.cli.explain import Typed, explain
+    from openbench.data.benchmark_config import BenchmarkConfig
 
     if config_dir is not None:
         check_no_clash(config_dir)
@@ -70,13 +72,13 @@ def benchmark_node(words: Sequence[str], config_dir: Path | None) -> dict[str, A
     node = plain(cfg, "benchmark")
     if not isinstance(node, dict):
         raise ConfigError(f"benchmark is not chosen — found {node!r} (python -m openbench list benchmark)")
-    return node
+    return BenchmarkConfig.parse(node)
 
 
 def list_data(arguments: argparse.Namespace) -> int:
     """Print every data set, or what a benchmark needs and how to get what is missing."""
     from openbench.cli.tables import print_tables
-    from openbench.data.build import survey, typed
+    from openbench.data.build import survey
     from openbench.data.prepare import data_sources
 
     sources = data_sources()
@@ -86,17 +88,17 @@ def list_data(arguments: argparse.Namespace) -> int:
     if _is_source(arguments, sources):
         print(_how(sources[arguments.words[0]]))
         return OK
-    node = benchmark_node(arguments.words, arguments.config_dir)
-    statuses = survey(node)
-    print_tables([_benchmark_table(node["name"], statuses, sources)])
-    _print_missing(statuses, sources, typed(node))
+    config = benchmark_config(arguments.words, arguments.config_dir)
+    statuses = survey(config)
+    print_tables([_benchmark_table(config.name, statuses, sources)])
+    _print_missing(statuses, sources, config.typed)
     return FAILED if any(status.message for status in statuses) else OK
 
 
 def prepare(arguments: argparse.Namespace) -> int:
     """Download what is missing and may be downloaded; print how to get the rest."""
     from openbench.cli.tables import print_tables
-    from openbench.data.build import survey, typed
+    from openbench.data.build import survey
     from openbench.data.prepare import data_sources
 
     sources, root = data_sources(), _root(arguments.root)
@@ -107,29 +109,29 @@ def prepare(arguments: argparse.Namespace) -> int:
             return FAILED
         print(f"{source.title}: ready below {root}")
         return OK
-    node = benchmark_node(arguments.words, arguments.config_dir)
-    wanted = [status.name for status in survey(node) if status.message]
+    config = benchmark_config(arguments.words, arguments.config_dir)
+    wanted = [status.name for status in survey(config) if status.message]
     failed = _fetch_all([sources[name] for name in dict.fromkeys(wanted) if name in sources], root)
-    statuses = survey(node)
-    print_tables([_benchmark_table(node["name"], statuses, sources)])
-    _print_missing(statuses, sources, typed(node))
+    statuses = survey(config)
+    print_tables([_benchmark_table(config.name, statuses, sources)])
+    _print_missing(statuses, sources, config.typed)
     return FAILED if failed or any(status.message for status in statuses) else OK
 
 
 def verify(arguments: argparse.Namespace) -> int:
     """Print what `check` finds, then images that look alike across splits that must be apart."""
-    from openbench.data.build import build_benchmark
+    from openbench.data.build import open_benchmark
     from openbench.data.fingerprint import readable_fingerprint
     from openbench.data.lookalikes import lookalikes
     from openbench.data.verify import verify_node
 
-    node = benchmark_node(arguments.words, arguments.config_dir)
-    report = verify_node(node, _say)
+    config = benchmark_config(arguments.words, arguments.config_dir)
+    report = verify_node(config, _say)
     print(report)
     if report.missing or arguments.fast:
         print(report.verdict)
         return OK if report.ok else FAILED
-    found = lookalikes(build_benchmark(node, sampled=readable_fingerprint), _say)
+    found = lookalikes(open_benchmark(config, sampled=readable_fingerprint), _say)
     # Identical images are in the report already.
     print(f"  {len(found)} pairs look alike across splits that must be apart" + (":" if found else ""))
     for pair in found[: arguments.show]:
@@ -142,12 +144,12 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def stats(arguments: argparse.Namespace) -> int:
     """Print the numbers of each split and write a contact sheet for each; for tables, the spread of each column."""
-    from openbench.data.build import build_benchmark
+    from openbench.data.build import open_benchmark
     from openbench.data.column_sheet import ColumnStats, column_stats, draw_columns
     from openbench.data.contact_sheet import SplitStats, draw, stats_of
 
-    node = benchmark_node(arguments.words, arguments.config_dir)
-    benchmark = build_benchmark(node)
+    config = benchmark_config(arguments.words, arguments.config_dir)
+    benchmark = open_benchmark(config)
     folder = arguments.to / benchmark.name
     folder.mkdir(parents=True, exist_ok=True)
     for split in benchmark.splits():

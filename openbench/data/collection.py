@@ -8,7 +8,7 @@ from typing import Any
 from openbench.annotations import check_kinds, hints_of
 from openbench.checked import Checked
 from openbench.constraints import Count
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, check_known, did_you_mean
 
 AGAINST = "_vs_"
 AND = "+"
@@ -75,9 +75,7 @@ def arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
         return node
     given = node["collection"]
     allowed = [f.name for f in fields(Collection)]
-    for key in given:
-        if key not in allowed:
-            raise ConfigError(f"benchmark.collection has no key '{key}'{did_you_mean(key, allowed)} — one of {allowed}")
+    check_known(given, allowed, "benchmark.collection")
     if missing := [key for key in allowed if key not in given]:
         raise ConfigError(f"benchmark.collection: missing {', '.join(missing)} — every collection has them")
     for key in ("id", "near", "far", "classes", "declared"):

@@ -11,7 +11,7 @@ from typing import Any
 from openbench import paths
 from openbench.annotations import check_kinds
 from openbench.data.manifest import UNNAMED, Manifest, check_key, check_pattern, load_classes
-from openbench.errors import DataError, did_you_mean
+from openbench.errors import DataError, check_known, did_you_mean
 
 _NEEDED = ("key", "folders", "classes")
 _OPTIONAL = ("suffix", "count", "per_class", "derived", "parts")
@@ -177,9 +177,7 @@ def load_rule(name: str) -> FolderRule:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"rule '{name}' cannot be read — {error} — looked for {path}") from error
     allowed = (*_NEEDED, *_OPTIONAL)
-    for key in values:
-        if key not in allowed:
-            raise DataError(f"rule '{name}' has no key '{key}'{did_you_mean(key, allowed)} — allowed: {list(allowed)}")
+    check_known(values, allowed, f"rule '{name}'", DataError)
     missing = [key for key in _NEEDED if key not in values]
     if missing:
         raise DataError(f"rule '{name}': missing {', '.join(missing)} — every rule has them")

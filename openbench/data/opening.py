@@ -25,7 +25,7 @@ from openbench.data.manifest import Manifest, load_manifest
 from openbench.data.sources import Found, Source, raised_versions
 from openbench.data.tables import is_table_part, table_part
 from openbench.digest import array_sha256, digest
-from openbench.errors import ConfigError, DataError, check_choice, did_you_mean
+from openbench.errors import ConfigError, DataError, check_choice, check_known
 
 Incomplete = Literal["error", "allow"]
 DigestOf = Literal["images", "list"]
@@ -68,10 +68,7 @@ class SetConfig(Checked):
         Raises:
             ConfigError: an unknown key, a missing one, or a source that cannot be built.
         """
-        allowed = [f.name for f in fields(cls)]
-        for key in node:
-            if key not in allowed:
-                raise ConfigError(f"{where} has no key '{key}'{did_you_mean(key, allowed)} — allowed: {allowed}")
+        check_known(node, [f.name for f in fields(cls)], where)
         for key in ("name", "manifest", "sources"):
             if not node.get(key):
                 raise ConfigError(

@@ -8,7 +8,7 @@ import numpy as np
 
 from openbench.annotations import check_kinds, hints_of
 from openbench.data.manifest import load_classes
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, check_known, did_you_mean
 
 KEEP = ("known", "unknown")
 
@@ -54,12 +54,7 @@ def class_split(node: Mapping[str, Any]) -> ClassSplit:
     Raises:
         ConfigError: a key that is not one of these, or a number of known classes that leaves none on one side.
     """
-    allowed = [f.name for f in fields(_Drawing)]
-    for key in node:
-        if key not in allowed:
-            raise ConfigError(
-                f"benchmark.openset has no key '{key}'{did_you_mean(key, allowed)} — allowed: {', '.join(allowed)}"
-            )
+    check_known(node, [f.name for f in fields(_Drawing)], "benchmark.openset")
     if not {"of", "known"} <= set(node):
         raise ConfigError(f"benchmark.openset: found {sorted(node)} — `of` (a class list) and `known` are needed")
     check_kinds(node, hints_of(_Drawing), "benchmark.openset")

@@ -3,12 +3,11 @@
 import os
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, combinations, product
-from typing import Any
 
 import numpy as np
 
 from openbench.core.benchmark import Benchmark, Items, Split
-from openbench.data.build import set_nodes
+from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.items import ArrayItems, FileItems, FilesBelow
 from openbench.data.joined import JoinedItems
 from openbench.data.manifest import Manifest
@@ -37,7 +36,7 @@ def refuse_same_images(benchmark: Benchmark) -> None:
             raise _leak(benchmark.name, (a, b), sorted({b.keys[position] for position in shared}))
 
 
-def refuse_listed_images(benchmark: Benchmark, node: Mapping[str, Any]) -> None:
+def refuse_listed_images(benchmark: Benchmark, config: BenchmarkConfig) -> None:
     """Check that no image of a list that nothing reads is tested or tuned on: a network may have learnt from it.
 
     Only the lists are compared, of sets that have the same sources: the images need not be there. Sets that are given
@@ -45,19 +44,19 @@ def refuse_listed_images(benchmark: Benchmark, node: Mapping[str, Any]) -> None:
 
     Args:
         benchmark: as opened.
-        node: what it was built from.
+        config: what it was built from.
 
     Raises:
         LeakageError: an image is.
     """
     if not any(split.unread for split in benchmark.splits()):
         return
-    sets = [(entry.role, SetConfig.from_node(entry.node, f"benchmark.{entry.path}")) for entry in set_nodes(node)]
+    sets = [(entry.role, SetConfig.from_node(entry.node, f"benchmark.{entry.path}")) for entry in config.sets]
     for split in (split for split in benchmark.splits() if split.unread):
-        for (role, config), (other, of) in product(sets, sets):
-            if role == split.role and must_differ(role, other) and config.sources == of.sources:
+        for (role, own), (other, of) in product(sets, sets):
+            if role == split.role and must_differ(role, other) and own.sources == of.sources:
                 found = {key for tested in benchmark.of_role(other) for key in tested.keys}
-                shared = sorted(found.intersection(_listed(config)).intersection(_listed(of)))
+                shared = sorted(found.intersection(_listed(own)).intersection(_listed(of)))
                 if shared:
                     raise _leak(benchmark.name, (split, benchmark.of_role(other)[0]), shared)
 

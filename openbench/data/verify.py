@@ -10,7 +10,8 @@ import numpy as np
 
 from openbench.core.benchmark import Benchmark, Image, Split
 from openbench.core.request import Role
-from openbench.data.build import build_benchmark, survey, typed
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import open_benchmark, survey
 from openbench.data.fingerprint import readable_fingerprint
 from openbench.data.missing import SetStatus, advice
 from openbench.data.outliers import with_outliers
@@ -141,12 +142,12 @@ class CheckReport:
 
 
 def verify_node(
-    node: Mapping[str, Any], say: Say | None = None, outliers: Mapping[str, Any] | None = None
+    config: BenchmarkConfig, say: Say | None = None, outliers: Mapping[str, Any] | None = None
 ) -> CheckReport:
-    """Return the findings on a `benchmark` config node; what is missing is reported for all sets at once.
+    """Return the findings on a parsed `benchmark` node; what is missing is reported for all sets at once.
 
     Args:
-        node: the benchmark's.
+        config: the benchmark's node, parsed.
         say: receives a line per split.
         outliers: the node of the data set that a training is shown, if it is.
 
@@ -155,18 +156,18 @@ def verify_node(
         DataError: outliers are missing.
         LeakageError: classes meet that must not.
     """
-    statuses = survey(node)
+    statuses = survey(config)
     gaps = [status for status in statuses if status.message]
-    allowed = node.get("incomplete", "error") == "allow"
+    allowed = config.incomplete == "allow"
     fatal = [status for status in gaps if not allowed or (status.path.startswith("id.") and not status.found)]
     if fatal:
         return CheckReport(
-            node["name"],
+            config.name,
             tuple(SplitCheck(_path(status), status.found, status.expected) for status in statuses),
             missing=tuple(str(status) if status.searched else status.message for status in fatal),
-            advice=tuple(advice(fatal, typed(node))),
+            advice=tuple(advice(fatal, config.typed)),
         )
-    benchmark = build_benchmark(node, sampled=readable_fingerprint)
+    benchmark = open_benchmark(config, sampled=readable_fingerprint)
     return verify_benchmark(benchmark if outliers is None else with_outliers(benchmark, outliers), say)
 
 

@@ -18,7 +18,8 @@ from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role
 from openbench.core.search import grid, with_params
-from openbench.data.build import build_benchmark
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import build_benchmark, open_benchmark
 from openbench.data.outliers import WHERE as OUTLIERS
 from openbench.data.outliers import with_outliers
 from openbench.data.same_images import refuse_listed_images, refuse_same_images
@@ -157,7 +158,7 @@ def check(config: Config, runtime: Config, say: Say = _silent) -> CheckReport:
     """
     Runtime.from_config(runtime)
     learns = "training" in config and build_training(config["training"]).uses_outliers
-    return verify_node(config["benchmark"], say, config.get(OUTLIERS) if learns else None)
+    return verify_node(BenchmarkConfig.parse(config["benchmark"]), say, config.get(OUTLIERS) if learns else None)
 
 
 def build_method(node: Config) -> tuple[Method, dict[str, list[Any]]]:
@@ -265,16 +266,16 @@ def _benchmark(config: Config, method: Method, space: Config) -> Benchmark:
         DataError: sets are missing; the training images are among them if the network's yaml has no weights.
         LeakageError: an image is on two sides.
     """
-    node, network = config["benchmark"], config["backbone"]
+    parsed, network = BenchmarkConfig.parse(config["benchmark"]), config["backbone"]
     reader = train_reader(method, space, name_of(config["method"]))
     try:
-        benchmark = build_benchmark(node, reader)
+        benchmark = open_benchmark(parsed, reader)
     except DataError:
         sources = [network[key] for key in ("weights", "checkpoint", "pretrained") if key in network]
         if not reader and ("start" in network or (sources and not any(sources))):
-            build_benchmark(node, _trained_on(str(network.get("name"))))
+            open_benchmark(parsed, _trained_on(str(network.get("name"))))
         raise
-    refuse_listed_images(benchmark, node)
+    refuse_listed_images(benchmark, parsed)
     return _apart(benchmark)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from openbench import paths
 from openbench.checked import Checked
 from openbench.constraints import Count, Interval
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, check_known
 
 OnExisting = Literal["skip", "verify", "error"]
 TrainPolicy = Literal["auto", "never", "force"]
@@ -63,12 +63,7 @@ class Runtime(Checked):
     @classmethod
     def from_config(cls, node: Mapping[str, Any]) -> "Runtime":
         """Build from the `runtime` node; keys that are the launcher's are refused here like any other unknown key."""
-        allowed = [f.name for f in fields(cls)]
-        for key in node:
-            if key not in allowed:
-                raise ConfigError(
-                    f"runtime has no key '{key}'{did_you_mean(key, allowed)} — allowed: {', '.join(allowed)}"
-                )
+        check_known(node, [f.name for f in fields(cls)], "runtime")
         return cls(**node)
 
     @property

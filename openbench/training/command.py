@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from openbench.data.build import typed
+from openbench.data.benchmark_config import typed
 from openbench.overrides import AUGMENT, NAME, changes
 from openbench.training.job import TrainingJob
 from openbench.training.shipped import shipped

@@ -18,7 +18,7 @@ from openbench.cli.method_source import method_source
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
-from openbench.data.build import class_names
+from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.errors import ConfigError, RecordError
 from openbench.results.store import RecordStore
 
@@ -217,7 +217,7 @@ def test_the_command_shown_for_a_backbone_is_one_of_a_benchmark_it_fits(capsys, 
     assert command.startswith("# python -m openbench run ")
     cfg = compose("run", shlex.split(command)[5:])
     node, weights = plain(cfg, "backbone"), yaml.safe_load(file.read_text())
-    classes = len(class_names(plain(cfg, "benchmark")))
+    classes = len(BenchmarkConfig.parse(plain(cfg, "benchmark")).classes)
     assert (classes == 1) == node["_target_"].endswith("Identity")
     published = weights.get("num_classes") or (1000 if weights.get("weights") or weights.get("pretrained") else None)
     assert published in (None, classes)

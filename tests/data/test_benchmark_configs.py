@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from openbench.core.benchmark import canonical
-from openbench.data.build import build_benchmark, class_names, set_nodes
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import build_benchmark
 from openbench.data.collection import arranged
 from openbench.data.loading import batches
 from openbench.data.opening import SetConfig
@@ -47,9 +48,9 @@ def test_the_classes_of_a_benchmark_meet_only_where_it_says_so(name, composed):
     node = composed(f"+benchmark={name}")
     names = {
         s.path: {canonical(c) for c in SetConfig.from_node(s.node, s.path).listing().class_names()}
-        for s in set_nodes(node)
+        for s in BenchmarkConfig.parse(node).sets
     }
-    own = {canonical(c) for c in class_names(node)}
+    own = {canonical(c) for c in BenchmarkConfig.parse(node).classes}
     tested = [path for path in names if path.startswith(("near.", "far."))]
     assert all(names[path] <= own for path in names if path.startswith(("id.", "csid.")))
     assert {c for path in tested for c in names[path] & own} == set(node.get("known_id_overlap") or ())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openbench.data.build import set_nodes
+from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.folder_rule import FolderRule
 from openbench.data.opening import SetConfig
 
@@ -50,7 +50,7 @@ SIZES = {
 @pytest.mark.parametrize("name", SIZES)
 def test_a_benchmark_has_the_sets_and_sizes_of_its_paper(name, composed):
     sizes = {}
-    for entry in set_nodes(composed(f"+benchmark={name}")):
+    for entry in BenchmarkConfig.parse(composed(f"+benchmark={name}")).sets:
         listing = SetConfig.from_node(entry.node, entry.path).listing()
         sizes[entry.path] = listing.size if isinstance(listing, FolderRule) else len(listing)
     assert sizes == SIZES[name]

@@ -3,7 +3,8 @@ import copy
 import pytest
 
 from openbench.core.request import Role
-from openbench.data.build import build_benchmark, build_preprocess, survey, typed
+from openbench.data.benchmark_config import BenchmarkConfig, build_preprocess, typed
+from openbench.data.build import build_benchmark, survey
 from openbench.data.same_images import refuse_listed_images
 from openbench.errors import ConfigError, DataError, LeakageError
 
@@ -217,7 +218,7 @@ def test_an_id_set_may_never_be_absent(node, root):
 def test_a_survey_names_all_gaps_at_once_and_refuses_none(node, root):
     remove(root, "cars")
     remove(root, "birds", [1])
-    found = {status.path: status for status in survey(node)}
+    found = {status.path: status for status in survey(BenchmarkConfig.parse(node))}
     assert {path: (s.found, s.expected) for path, s in found.items() if s.message} == {
         "far.cars": (0, 4),
         "near.birds": (3, 4),
@@ -231,7 +232,7 @@ def test_a_survey_reports_a_damaged_container_instead_of_stopping(node, root):
         "sources": {"p": {"_target_": "openbench.data.packs.NpzPack", "file": "p"}},
     }
     (root / "p").write_bytes(b"damaged")
-    status = next(s for s in survey(node) if s.path == "far.cars")
+    status = next(s for s in survey(BenchmarkConfig.parse(node)) if s.path == "far.cars")
     assert status.found == 0
     assert "cannot be read" in status.message
 
@@ -284,7 +285,7 @@ def test_a_message_names_a_benchmark_as_it_is_typed(overrides, expected, compose
     node = composed(*overrides)
     assert typed(node) == expected
     if "digits" not in expected:
-        assert f"check +benchmark={expected}`" in survey(node)[0].message
+        assert f"check +benchmark={expected}`" in survey(BenchmarkConfig.parse(node))[0].message
         with pytest.raises(DataError) as raised:
             build_benchmark(node)
         assert f"`python -m openbench data list {expected}`" in str(raised.value)
@@ -306,6 +307,6 @@ def test_an_image_of_a_list_that_nothing_reads_is_refused_in_a_test_list(node, m
     opened = build_benchmark(node, reader="")
     assert opened.id_train.unread
     with pytest.raises(LeakageError, match=r"id_train pets and id_test pets have 2 images in common, e.g\. 'pets/4"):
-        refuse_listed_images(opened, node)
+        refuse_listed_images(opened, BenchmarkConfig.parse(node))
     node["id"]["train"]["manifest"] = manifest("key: pets/{index}.png\ncat: 0-3\n", "apart")
-    refuse_listed_images(build_benchmark(node, reader=""), node)
+    refuse_listed_images(build_benchmark(node, reader=""), BenchmarkConfig.parse(node))

@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 
 from openbench.core.benchmark import Split, canonical
 from openbench.core.request import Role
-from openbench.data.build import build_benchmark, class_names, set_nodes, survey
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import build_benchmark, survey
 from openbench.data.collection import Collection, arranged, group_name
 from openbench.data.folder_rule import load_rule
 from openbench.data.joined import JoinedItems, join, joined_classes
@@ -44,9 +45,12 @@ def test_classes_of_every_group_meet_in_sandals_only(name, composed):
     node = composed(f"+benchmark={name}")
     for group in sweep_of(name):
         chosen = {**node, "group": group}
-        own = class_names(chosen)
+        own = BenchmarkConfig.parse(chosen).classes
         assert len({canonical(c) for c in own}) == len(own)
-        shown = {s.path: SetConfig.from_node(s.node, s.path).listing().class_names() for s in set_nodes(chosen)}
+        shown = {
+            s.path: SetConfig.from_node(s.node, s.path).listing().class_names()
+            for s in BenchmarkConfig.parse(chosen).sets
+        }
         far = {canonical(c) for path, classes in shown.items() if path.startswith("far.") for c in classes}
         apart = {"tiny_imagenet", "fashion_mnist"} & {p.rpartition(".")[2] for p in shown if p.startswith("far.")}
         both = len(apart) == 1 and "tiny_imagenet" in group and "fashion_mnist" in group
@@ -57,7 +61,7 @@ def test_a_sandal_of_two_id_sets_is_two_classes(composed):
     node = composed(
         "+benchmark=rebench_case2", "benchmark.group=tiny_imagenet+fashion_mnist+kmnist_vs_places365+textures"
     )
-    names = class_names(node)
+    names = BenchmarkConfig.parse(node).classes
     assert len(names) == 220
     assert names[205] == "sandal (fashion_mnist)"
     assert "sandal (tiny_imagenet)" in names[:200]
@@ -149,7 +153,11 @@ def test_joined_sets_keep_each_images_label_and_pixels(root, composed):
             assert test.labels[index] == int(key.split("/")[2]) + 10 * key.startswith("kmnist")
     row = int(test.keys[30].rpartition("_")[2].removesuffix(".jpg"))
     np.testing.assert_array_equal(test.items[30], noisy((200, 28, 28), 1)[row])
-    assert [s.path for s in survey(node)][:3] == ["id.train.fashion_mnist", "id.train.kmnist", "id.train.textures"]
+    assert [s.path for s in survey(BenchmarkConfig.parse(node))][:3] == [
+        "id.train.fashion_mnist",
+        "id.train.kmnist",
+        "id.train.textures",
+    ]
     assert any(text.startswith("kmnist: derived") for text in test.deviations)
 
 

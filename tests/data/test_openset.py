@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from openbench.data.build import build_benchmark, class_names
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import build_benchmark
 from openbench.data.folder_rule import load_rule
 from openbench.data.manifest import load_classes, load_manifest
 from openbench.data.opening import SetConfig
@@ -81,10 +82,9 @@ def test_drawings_are_different_benchmarks(composed):
 )
 def test_the_sizes_of_the_cifar_open_sets(composed, name, classes, images):
     node = composed(f"+benchmark=openset_{name}")
-    from openbench.data.build import set_nodes
 
-    sizes = {s.path: SetConfig.from_node(s.node, s.path).listing() for s in set_nodes(node)}
-    assert (len(class_names(node)), len(sizes["near.unknown"].class_names())) == classes
+    sizes = {s.path: SetConfig.from_node(s.node, s.path).listing() for s in BenchmarkConfig.parse(node).sets}
+    assert (len(BenchmarkConfig.parse(node).classes), len(sizes["near.unknown"].class_names())) == classes
     assert tuple(len(sizes[path]) for path in ("id.train", "id.test", "near.unknown")) == images
 
 

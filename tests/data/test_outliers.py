@@ -6,7 +6,7 @@ import pytest
 
 from openbench.core.benchmark import canonical
 from openbench.core.request import Role
-from openbench.data.build import class_names, set_nodes
+from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.opening import SetConfig
 from openbench.data.outliers import outliers_name, with_outliers
 from openbench.data.verify import verify_node
@@ -70,9 +70,12 @@ def test_a_key_that_is_none_is_refused(parts, textures):  # noqa: F811
 
 def test_a_check_verifies_them_with_the_benchmark(composed_whole):
     nodes = composed_whole("+benchmark=openset_digits")
-    checked = {s.where: s.found for s in verify_node(nodes["benchmark"], outliers=nodes["outliers"]).splits}
+    checked = {
+        s.where: s.found
+        for s in verify_node(BenchmarkConfig.parse(nodes["benchmark"]), outliers=nodes["outliers"]).splits
+    }
     assert checked.pop("ood_train/textures_drawn") == 600
-    assert set(checked) == {s.where for s in verify_node(nodes["benchmark"]).splits}
+    assert set(checked) == {s.where for s in verify_node(BenchmarkConfig.parse(nodes["benchmark"])).splits}
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -85,8 +88,8 @@ def test_the_outliers_that_a_benchmark_names_have_no_class_that_it_tests(name, c
     known = {canonical(c) for c in nodes["benchmark"].get("known_overlap") or ()}
     for node in named if name != "cifar10_small" else named[:1]:
         classes = {canonical(c) for c in SetConfig.from_node(node, "outliers").listing().class_names()}
-        assert not classes & {canonical(c) for c in class_names(nodes["benchmark"])}
-        for entry in set_nodes(nodes["benchmark"]):
+        assert not classes & {canonical(c) for c in BenchmarkConfig.parse(nodes["benchmark"]).classes}
+        for entry in BenchmarkConfig.parse(nodes["benchmark"]).sets:
             if entry.role in (Role.OOD_VAL, Role.NEAR, Role.FAR):
                 of = {canonical(c) for c in SetConfig.from_node(entry.node, entry.path).listing().class_names()}
                 assert not classes & of - known, entry.path

@@ -7,6 +7,7 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data import overlaps, verify
+from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.items import FileItems
 from openbench.data.verify import verify_benchmark, verify_node
 from openbench.errors import LeakageError
@@ -185,7 +186,7 @@ def node(root, manifest):
 def test_all_gaps_of_a_node_are_reported_together(node, root):
     for path in ("birds/0.png", "cars/0.png", "pets/7.png"):
         (root / path).unlink()
-    report = verify_node(node)
+    report = verify_node(BenchmarkConfig.parse(node))
     assert not report.ok
     assert report.missing[0] == "id.test: pets, 3 of 4 images"
     assert report.verdict == "problems: 3 data sets missing or incomplete (5 sets, 13 images)"
@@ -201,7 +202,7 @@ def test_all_gaps_of_a_node_are_reported_together(node, root):
 def test_gaps_that_the_config_allows_are_deviations_and_the_rest_is_compared(node, root):
     (root / "birds/0.png").unlink()
     (root / "cars/1.png").write_bytes((root / "pets/7.png").read_bytes())
-    report = verify_node({**node, "incomplete": "allow"})
+    report = verify_node(BenchmarkConfig.parse({**node, "incomplete": "allow"}))
     assert report.missing == ()
     assert [(s.first, s.second) for s in report.shared] == [("id_test/pets", "far/cars")]
 
@@ -210,7 +211,7 @@ def test_broken_images_do_not_end_the_check(node, root):
     """Also where they are among those whose pixels enter the digest, as all of so small a set are."""
     for path in ("birds/0.png", "birds/1.png", "birds/2.png", "pets/7.png"):
         (root / path).write_bytes(b"broken")
-    report = verify_node(node)
+    report = verify_node(BenchmarkConfig.parse(node))
     broken = {s.where: len(s.unreadable) for s in report.splits if s.unreadable}
     assert broken == {"id_test/pets": 1, "near/birds": 3}
     assert report.verdict == "problems: 4 unreadable images (5 sets, 16 images)"
@@ -230,10 +231,10 @@ def test_a_long_list_of_broken_images_is_cut_and_counted(parts, tmp_path):
 def test_an_absent_id_set_is_reported_even_where_gaps_are_allowed(node, root):
     for i in range(10):
         (root / f"pets/{i}.png").unlink()
-    assert len(verify_node({**node, "incomplete": "allow"}).missing) == 3
+    assert len(verify_node(BenchmarkConfig.parse({**node, "incomplete": "allow"})).missing) == 3
 
 
 def test_a_complete_node_is_verified_whole(node):
-    report = verify_node(node)
+    report = verify_node(BenchmarkConfig.parse(node))
     assert report.ok
     assert [s.found for s in report.splits] == [4, 2, 4, 3, 3]
