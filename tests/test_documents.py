@@ -1,0 +1,87 @@
+"""The documents tell the truth: their Python runs, their paths exist, their commands compose."""
+
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openbench.__main__ import COMMANDS
+from openbench.cli.config import compose
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "SECURITY.md")]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for found, text in _FENCE.findall(page.read_text()) if found == language]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of each openbench command in the shell blocks of a page, comments and the installation left out."""
+    found = []
+    for block in blocks(page, "sh"):
+        for line in block.splitlines():
+            text = line.rpartition("&& ")[2].replace(".venv/bin/python", "python")
+            if text.startswith("python -m openbench "):
+                found.append(shlex.split(text, comments=True)[3:])
+    return found
+
+
+def composes(words: list[str]) -> None:
+    """Compose the config that a command of Hydra's asks for; what it names must exist."""
+    swept = [word for word in words[1:] if "glob(" in word or "," in word or "{" in word]
+    compose(words[0], [word for word in words[1:] if word != "-m" and word not in swept])
+
+
+def test_python_of_the_contribution_guide_keeps_the_contract(tmp_path):
+    (block,) = blocks(ROOT / "CONTRIBUTING.md", "python")
+    (tmp_path / "scaled_logit.py").write_text(block)
+    program = (
+        "from scaled_logit import ScaledLogit\nfrom openbench.testing.checks import run_checks\nrun_checks(ScaledLogit)\n"
+        "assert ScaledLogit.search is not ScaledLogit.__mro__[1].search"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_method_of_the_readme_passes_the_test_of_the_readme(tmp_path):
+    files = {block.splitlines()[0].removeprefix("# "): block for block in blocks(ROOT / "README.md", "python")}
+    assert set(files) == {"nearest_mean.py", "test_nearest_mean.py"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_nearest_mean.py"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\d\d passed", done.stdout)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_and_module_that_a_page_names_is_there(page):
+    text = _FENCE.sub("", page.read_text())
+    linked = re.findall(r"\]\((?!http|#)([^)#]+)", text)
+    missing = [target for target in linked if not (page.parent / target).exists()]
+    quoted = re.findall(r"`((?:openbench|configs|data_manifests|tests|docs|scripts|results)/[\w./-]*)`", text)
+    missing += [path for path in quoted if not (ROOT / path).exists()]
+    for name in re.findall(r"`(openbench(?:\.\w+)+)`", text):
+        importlib.import_module(name)
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_page_is_one(page):
+    unknown = [words for words in commands(page) if words[0] not in COMMANDS]
+    assert unknown == []
+    for words in commands(page):
+        if words[0] in ("run", "train", "extract", "check") and not {"--config-dir"} & set(words):
+            composes(words)
+
+
+def test_the_readme_has_commands_and_a_wrong_one_is_noticed():
+    assert len(commands(ROOT / "README.md")) > 15
+    with pytest.raises(Exception, match="nosuch"):
+        composes(["run", "+benchmark=digits", "method=nosuch"])
