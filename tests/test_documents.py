@@ -42,8 +42,8 @@ def test_python_of_the_contribution_guide_keeps_the_contract(tmp_path):
     (block,) = blocks(ROOT / "CONTRIBUTING.md", "python")
     (tmp_path / "scaled_logit.py").write_text(block)
     program = (
-        "from scaled_logit import ScaledLogit\nfrom openbench.testing.checks import run_checks\nrun_checks(ScaledLogit)\n"
-        "assert ScaledLogit.search is not ScaledLogit.__mro__[1].search"
+        "from scaled_logit import ScaledLogit\nfrom openbench.testing.checks import run_checks\n"
+        "run_checks(ScaledLogit)\nassert ScaledLogit.search is not ScaledLogit.__mro__[1].search"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,8 @@ from openbench.cli.exits import OK
 from openbench.cli.json_file import write_json
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
-from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
+from openbench.core.scores import SetScores
+from openbench.metrics.suite import MetricOptions, describe, evaluate
 from openbench.results.conventions import explained
 from openbench.results.escape import console
 from openbench.results.render import FORMATS

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openbench.core.scores import SetScores
 from openbench.errors import DataError, did_you_mean
-from openbench.metrics.suite import ROLES, SetScores
+from openbench.metrics.suite import ROLES
 from openbench.results.escape import one_line
 from openbench.results.score_cells import Cells, check_sums
 from openbench.results.score_table import Advance, ScoreTable, read_table, silent

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from openbench.core.record import ResultRecord
-from openbench.metrics.suite import MetricOptions, SetScores, describe, fixed_thresholds
+from openbench.core.scores import SetScores
+from openbench.metrics.suite import MetricOptions, describe, fixed_thresholds
 from openbench.results.render import rendered
 from openbench.results.table import Table
 from openbench.results.views import GROUPS, SIDES, VIEWS, run_tables

@@ -1,4 +1,4 @@
-"""Per-sample scores of one run: what metrics read, and what is kept so that new metrics need no model."""
+"""Per-sample scores of one set: what metrics read, and what is kept so that new metrics need no model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,36 +9,52 @@ from numpy.typing import NDArray
 from openbench.core.request import Role
 
 
-@dataclass(frozen=True)
-class SplitScores:
-    """Scores of one split in manifest order.
+@dataclass(frozen=True, eq=False)
+class SetScores:
+    """One set of one run, or of a file of scores.
 
     Args:
         name: the data set's name in the benchmark, e.g. `tin`.
-        role: the split's role.
-        scores: (n,) float32, larger = more OOD.
-        labels: (n,) int64 class index, −1 where the image has no ID class.
-        predictions: (n,) int64, argmax of the logits; −1 where the network does not tell the benchmark's classes apart.
+        role: `id_test`, `id_val`, `csid`, `ood_val`, `near` or `far`.
+        scores: (n,) larger = more OOD.
+        correct: (n,) 0/1, whether the prediction is right; for ID-side sets, None if unknown.
+        labels: (n,) integers, the true class, −1 where there is none; needed on `id_val` and `id_test` for prediction
+            sets.
+        probabilities: (n, c) class probabilities; likewise.
+        class_scores: (n, c) the method's own score s(x, y) of each class, larger = worse fit; likewise.
+        class_probabilities: (n, c) what these scores are as probabilities; None stands for softmax(−s).
+        predictions: (n,) integers, argmax of the logits; −1 where the network does not tell the benchmark's classes
+            apart; None if unknown.
     """
 
     name: str
-    role: Role
-    scores: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    predictions: NDArray[np.int64]
+    role: str
+    scores: np.ndarray
+    correct: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    probabilities: np.ndarray | None = None
+    class_scores: np.ndarray | None = None
+    class_probabilities: np.ndarray | None = None
+    predictions: np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        """Check that the columns belong together."""
-        if not len(self.scores) == len(self.labels) == len(self.predictions):
+    @classmethod
+    def of_split(
+        cls, name: str, role: Role, scores: NDArray[Any], labels: NDArray[Any], predictions: NDArray[Any]
+    ) -> "SetScores":
+        """Return the scores of a split; what is correct follows from labels and predictions, on ID sides.
+
+        Args:
+            name: the data set's name in the benchmark.
+            role: the split's role.
+            scores: (n,) float32.
+            labels: (n,) int64, −1 where the image has no ID class.
+            predictions: (n,) int64; −1 throughout where nothing is classified: nothing is then right or wrong.
+        """
+        if not len(scores) == len(labels) == len(predictions):
             raise ValueError(
-                f"SplitScores '{self.name}': {len(self.scores)} scores, {len(self.labels)} labels, "
-                f"{len(self.predictions)} predictions — one of each per image expected"
+                f"scores of '{name}': {len(scores)} scores, {len(labels)} labels, {len(predictions)} predictions — one "
+                "of each per image expected"
             )
-
-    @property
-    def correct(self) -> NDArray[Any] | None:
-        """(n,) bool, whether the prediction equals the label; None for OOD roles and where nothing is classified."""
-        if not self.role.is_id or (len(self.predictions) and self.predictions.max() < 0):
-            return None
-        correct: NDArray[Any] = self.predictions == self.labels
-        return correct
+        answered = role.is_id and not (len(predictions) and predictions.max() < 0)
+        correct = predictions == labels if answered else None
+        return cls(name, role, scores, correct, labels, predictions=predictions)

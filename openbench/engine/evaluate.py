@@ -14,7 +14,7 @@ from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.core.search import with_params
 from openbench.errors import ConfigError, DataError, MethodError
 
@@ -199,7 +199,7 @@ def score_splits(
     splits: tuple[Split, ...],
     scoring: Scoring,
     predict: Callable[[Split, FeatureSource], NDArray[np.int64]] | None = None,
-) -> list[SplitScores]:
+) -> list[SetScores]:
     """Return the scores of several splits by a fitted method.
 
     Args:
@@ -210,7 +210,7 @@ def score_splits(
     """
     predict = predict or predictions
     return [
-        SplitScores(
+        SetScores.of_split(
             name=split.name,
             role=split.role,
             scores=score_split(method, split, scoring),

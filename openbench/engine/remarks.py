@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 
 WARNINGS = "warnings"  # key of a record's provenance: what was said of the scores
 
 
-def remarks(method: str, scores: Sequence[SplitScores]) -> dict[str, Any]:
+def remarks(method: str, scores: Sequence[SetScores]) -> dict[str, Any]:
     """Return what a record's provenance says of scores that are all equal or infinite; nothing where there are none.
 
     Args:
@@ -28,7 +28,7 @@ def remarks(method: str, scores: Sequence[SplitScores]) -> dict[str, Any]:
     return {WARNINGS: said} if said else {}
 
 
-def _of_set(method: str, split: SplitScores) -> str:
+def _of_set(method: str, split: SetScores) -> str:
     where, found = f"{split.role} {split.name}", split.scores
     infinite = int(np.isinf(found).sum())
     if len(found) > 1 and (found == found[0]).all():

@@ -17,7 +17,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Field, Request, Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, with_params
 from openbench.core.source import foreign_sources
 from openbench.digest import still_as_before
@@ -44,7 +44,7 @@ from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
 from openbench.engine.verify import check_weights, recorded, verdict
 from openbench.errors import MethodError, RecordError
 from openbench.features.store import FeatureStore
-from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
+from openbench.metrics.suite import MetricOptions, describe, evaluate
 from openbench.results.scores import per_set_name
 from openbench.results.store import RecordStore, ScoreStore
 
@@ -169,7 +169,7 @@ def verify(
     return verdict(*existing, record, RecordStore(runtime.records))
 
 
-def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, dict[str, list[SplitScores]]]:
+def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, dict[str, list[SetScores]]]:
     """Tune, fit, score and measure; nothing is written but cached features.
 
     Returns the record, and the scores by the name under which they are kept: the run's id; where hyper-parameters are
@@ -183,7 +183,7 @@ def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, di
     return joined, {per_set_name(spec.run_id, name): scores for name, (_, scores) in found.items()}
 
 
-def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, list[SplitScores]]:
+def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, list[SetScores]]:
     """Tune once, fit, score and measure."""
     clock = Clock()
     backbone, benchmark = spec.backbone, spec.benchmark
@@ -329,13 +329,13 @@ def _written(method: Method) -> str:
 
 
 def metric_sets(
-    scores: list[SplitScores],
+    scores: list[SetScores],
     benchmark: Benchmark,
     features: FeatureSource,
     by_class: Mapping[Role, NDArray[np.float32]] = MappingProxyType({}),
     as_probabilities: Mapping[Role, NDArray[np.float64]] = MappingProxyType({}),
 ) -> list[SetScores]:
-    """Return scores in the form that metrics take; ID val and ID test with the classifier's probabilities beside.
+    """Return the scores with the class probabilities and scores that prediction sets need on ID val and ID test.
 
     Args:
         scores: of all splits.
@@ -352,15 +352,11 @@ def metric_sets(
         if classified
     }
     return [
-        SetScores(
-            name=s.name,
-            role=s.role.value,
-            scores=s.scores,
-            correct=s.correct,
-            labels=s.labels,
-            probabilities=probabilities.get(s.role),
-            class_scores=by_class.get(s.role),
-            class_probabilities=as_probabilities.get(s.role),
+        replace(
+            s,
+            probabilities=probabilities.get(Role(s.role)),
+            class_scores=by_class.get(Role(s.role)),
+            class_probabilities=as_probabilities.get(Role(s.role)),
         )
         for s in scores
     ]

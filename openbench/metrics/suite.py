@@ -1,11 +1,11 @@
 """All metrics of one run: scores of its sets in, {set or group: {key: value}} out."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from openbench.core.scores import SetScores
 from openbench.errors import MetricError, did_you_mean
 from openbench.metrics import curve_ranking
 from openbench.metrics.corrections import correction_table
@@ -35,31 +35,6 @@ ROLES: tuple[str, ...] = ("id_test", "id_val", "csid", "ood_val", "near", "far")
 GROUPS: tuple[str, ...] = ("near", "far")
 _RESERVED = (*GROUPS, "id")
 _FULL_SPECTRUM = "full_spectrum/"
-
-
-@dataclass(frozen=True, eq=False)
-class SetScores:
-    """One set of one run.
-
-    Args:
-        name: the data set's name in the benchmark, e.g. `tin`.
-        role: `id_test`, `id_val`, `csid`, `ood_val`, `near` or `far`.
-        scores: (n,) larger = more OOD.
-        correct: (n,) 0/1, whether the prediction is right; for ID-side sets, None if unknown.
-        labels: (n,) integers, the true class; needed on `id_val` and `id_test` for prediction sets.
-        probabilities: (n, c) class probabilities; likewise.
-        class_scores: (n, c) the method's own score s(x, y) of each class, larger = worse fit; likewise.
-        class_probabilities: (n, c) what these scores are as probabilities; None stands for softmax(−s).
-    """
-
-    name: str
-    role: str
-    scores: np.ndarray
-    correct: np.ndarray | None = None
-    labels: np.ndarray | None = None
-    probabilities: np.ndarray | None = None
-    class_scores: np.ndarray | None = None
-    class_probabilities: np.ndarray | None = None
 
 
 def evaluate(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.errors import RecordError
 from openbench.results.escape import plot
 from openbench.results.ranking import Board, Row
@@ -191,7 +191,7 @@ def _enlarge(axes: "Axes", rows: Sequence[Row]) -> None:
         axes.annotate(str(number), point, xytext=(5, 4), textcoords="offset points", fontsize=7, clip_on=True)
 
 
-def histograms(scores: Sequence[SplitScores], path: Path, title: str = "") -> Path:
+def histograms(scores: Sequence[SetScores], path: Path, title: str = "") -> Path:
     """Draw the score densities of ID test, csID, near and far OOD of one run, and return the file.
 
     The axis spans the middle 99.6 % of each group; what lies beyond is counted in the outermost bins.
@@ -266,7 +266,7 @@ def _label(row: Row, rows: Sequence[Row]) -> str:
     return plot(label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…")
 
 
-def _pooled(scores: Sequence[SplitScores], role: Role) -> "np.ndarray[Any, np.dtype[np.float64]]":
+def _pooled(scores: Sequence[SetScores], role: Role) -> "np.ndarray[Any, np.dtype[np.float64]]":
     parts = [np.asarray(s.scores, np.float64) for s in scores if s.role == role]
     return np.concatenate(parts) if parts else np.empty(0)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.metrics.curve import Floats
 from openbench.metrics.curve_ranking import aupr_in, auroc, fpr_at_tpr_id_positive
@@ -276,7 +276,7 @@ def _contender(who: Who, record: ResultRecord, scores: ScoreStore) -> Contender:
     return Contender(who, in_sample, str(record.backbone.get("digest")), sets, deviations)
 
 
-def _against(record: ResultRecord, splits: Sequence[SplitScores], name: str) -> Against:
+def _against(record: ResultRecord, splits: Sequence[SetScores], name: str) -> Against:
     if "accuracy" not in record.metrics.get("id", {}):
         raise RecordError(
             f"benchmark '{record.benchmark.get('name')}' has one class, so no prediction can be wrong — a selective "
@@ -289,5 +289,5 @@ def _against(record: ResultRecord, splits: Sequence[SplitScores], name: str) -> 
     return Against(_floats(test), 1.0 - right, _floats(by_role[Role.ID_VAL]), _floats(ood))
 
 
-def _floats(split: SplitScores) -> Floats:
+def _floats(split: SetScores) -> Floats:
     return np.asarray(split.scores, dtype=np.float64)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.digest import array_sha256, digest
 from openbench.errors import CacheError
 from openbench.storage.whole import forbidden, replacing
@@ -42,7 +42,7 @@ class ScoreStore:
         """Return the file of a run, whether it exists or not."""
         return self.root / f"{run_id}.parquet"
 
-    def write(self, run_id: str, scores: Sequence[SplitScores]) -> Path:
+    def write(self, run_id: str, scores: Sequence[SetScores]) -> Path:
         """Write the scores of a run and return the file.
 
         Raises:
@@ -67,7 +67,7 @@ class ScoreStore:
             ) from error
         return path
 
-    def keep(self, scores: Mapping[str, Sequence[SplitScores]]) -> tuple[str, ...]:
+    def keep(self, scores: Mapping[str, Sequence[SetScores]]) -> tuple[str, ...]:
         """Write scores by name; return a warning where the folder can only be read, as a shared cache may be.
 
         Raises:
@@ -82,7 +82,7 @@ class ScoreStore:
             return (f"WARNING: {error}; the record is complete, but what is made from scores will lack this run",)
         return ()
 
-    def read(self, run_id: str) -> list[SplitScores]:
+    def read(self, run_id: str) -> list[SetScores]:
         """Return the scores of a run, split by split, in the order written.
 
         Raises:
@@ -137,7 +137,7 @@ def _content_digest(table: "pa.Table") -> str:
     return digest([about, found], 64)
 
 
-def _table(run_id: str, scores: Sequence[SplitScores]) -> "pa.Table":
+def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
     import pyarrow as pa
 
     def joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -150,19 +150,19 @@ def _table(run_id: str, scores: Sequence[SplitScores]) -> "pa.Table":
     predicted = joined([np.asarray(s.predictions, np.int64) for s in scores])
     columns = {
         "set": pa.array(np.repeat([s.name for s in scores], repeated)).dictionary_encode(),
-        "role": pa.array(np.repeat([s.role.value for s in scores], repeated)).dictionary_encode(),
+        "role": pa.array(np.repeat([str(s.role) for s in scores], repeated)).dictionary_encode(),
         "score": pa.array(joined([np.asarray(s.scores, np.float32) for s in scores])),
         "label": pa.array(joined([np.asarray(s.labels, np.int64) for s in scores])),
         "prediction": pa.array(predicted, mask=predicted < 0),
         "correct": pa.array(correct, mask=unknown),
     }
     # `splits` keeps a split that has no rows, and the order.
-    order = "\n".join(f"{s.role.value}/{s.name}" for s in scores)
+    order = "\n".join(f"{s.role}/{s.name}" for s in scores)
     table = pa.table(columns).replace_schema_metadata({"run_id": run_id, "splits": order})
     return table.replace_schema_metadata({**table.schema.metadata, _DIGEST: _content_digest(table)})
 
 
-def _splits(table: "pa.Table") -> list[SplitScores]:
+def _splits(table: "pa.Table") -> list[SetScores]:
     metadata = table.schema.metadata or {}
     names, roles = (table.column(name).to_numpy() for name in ("set", "role"))
     found = []
@@ -171,7 +171,7 @@ def _splits(table: "pa.Table") -> list[SplitScores]:
         rows = (names == name) & (roles == role)
         numbers = {c: table.column(c).fill_null(-1).to_numpy()[rows] for c in ("score", "label", "prediction")}
         found.append(
-            SplitScores(
+            SetScores.of_split(
                 name=name,
                 role=Role(role),
                 scores=np.asarray(numbers["score"], np.float32),

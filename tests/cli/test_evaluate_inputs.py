@@ -9,8 +9,8 @@ import pytest
 
 from openbench.__main__ import main
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
-from openbench.metrics import MetricOptions, SetScores, evaluate
+from openbench.core.scores import SetScores
+from openbench.metrics import MetricOptions, evaluate
 from openbench.results.store import ScoreStore
 
 QUICK = ["--replicates", "0", "--correction", "simes"]
@@ -24,7 +24,7 @@ def run_scores():
         labels = rng.integers(0, 4, n) if role.is_id else np.full(n, -1)
         predictions = np.where(rng.random(n) < 0.2, rng.integers(0, 4, n), labels)
         scores = rng.normal(shift, 1, n).round(2).astype(np.float32)
-        return SplitScores(name, role, scores, labels.astype(np.int64), predictions.astype(np.int64))
+        return SetScores.of_split(name, role, scores, labels.astype(np.int64), predictions.astype(np.int64))
 
     return [
         split("c", Role.ID_TEST, 80, 0.0),
@@ -41,7 +41,7 @@ def test_the_scores_that_a_run_keeps_give_the_numbers_of_its_record(tmp_path):
     file = ScoreStore(tmp_path).write("0123456789abcdef", kept)
     out = tmp_path / "metrics.json"
     assert main(["evaluate", str(file), "--json", str(out)]) == 0
-    sets = [SetScores(s.name, s.role.value, s.scores, s.correct, s.labels) for s in kept]
+    sets = [SetScores(s.name, str(s.role), s.scores, s.correct, s.labels) for s in kept]
     record = evaluate(sets, MetricOptions())
     assert json.loads(out.read_text()) == record
     assert {"fpr@val", "oscr", "conformal_auroc", "fpr95_low", "bh_power@1e-1"} <= record["full_spectrum/a"].keys()

@@ -16,7 +16,7 @@ from openbench.__main__ import main
 from openbench.cli import evaluate
 from openbench.cli.score_file import read_sets
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.errors import DataError
 from openbench.results.score_table import passes
 from openbench.results.store import ScoreStore
@@ -242,7 +242,7 @@ def run_scores(tmp_path):
 
     def split(name, role, n):
         labels = rng.integers(0, 4, n) if role.is_id else np.full(n, -1)
-        return SplitScores(name, role, rng.normal(size=n).astype(np.float32), labels, rng.integers(0, 4, n))
+        return SetScores.of_split(name, role, rng.normal(size=n).astype(np.float32), labels, rng.integers(0, 4, n))
 
     sets = [split("c", Role.ID_TEST, 20), split("a", Role.NEAR, 12), split("b", Role.FAR, 9)]
     return ScoreStore(tmp_path).write("0123456789abcdef", sets)

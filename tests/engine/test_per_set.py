@@ -9,14 +9,14 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.engine import run as engine
 from openbench.engine.per_set import each_alone, joined_record
 from openbench.engine.run import RunSpec
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TestSplits, Tuning
 from openbench.methods.msp import MSP
-from openbench.metrics.suite import MetricOptions, SetScores, evaluate
+from openbench.metrics.suite import MetricOptions, evaluate
 
 OPTIONS = MetricOptions(families=("ranking", "threshold", "selective"))
 
@@ -134,7 +134,9 @@ def compute(monkeypatch, tmp_path):
 
     def alone(spec, runtime, say):
         benchmark = spec.benchmark
-        scores = [SplitScores(s.name, s.role, np.zeros(len(s)), s.labels, s.labels) for s in benchmark.test_splits()]
+        scores = [
+            SetScores.of_split(s.name, s.role, np.zeros(len(s)), s.labels, s.labels) for s in benchmark.test_splits()
+        ]
         return measured(next(each_alone(benchmark))[1]), scores
 
     monkeypatch.setattr(engine, "_compute", alone)

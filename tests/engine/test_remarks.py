@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.engine.remarks import WARNINGS, remarks
 
 
 def split(scores, role=Role.FAR, name="cars"):
     n = len(scores)
-    return SplitScores(name, role, np.array(scores, dtype=np.float32), np.zeros(n, int), np.zeros(n, int))
+    return SetScores.of_split(name, role, np.array(scores, dtype=np.float32), np.zeros(n, int), np.zeros(n, int))
 
 
 def test_nothing_is_said_of_scores_that_rank():

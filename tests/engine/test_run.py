@@ -14,7 +14,7 @@ from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.record import ResultRecord
 from openbench.core.request import Request, Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.digest import LATER
 from openbench.engine import run as engine
 from openbench.engine.clock import Clock
@@ -58,8 +58,8 @@ def runtime(tmp_path) -> Runtime:
     return Runtime(cache=tmp_path / "cache", results=tmp_path / "results")
 
 
-def scores() -> list[SplitScores]:
-    return [SplitScores("a", Role.NEAR, np.zeros(5, np.float32), np.full(5, -1), np.zeros(5, np.int64))]
+def scores() -> list[SetScores]:
+    return [SetScores.of_split("a", Role.NEAR, np.zeros(5, np.float32), np.full(5, -1), np.zeros(5, np.int64))]
 
 
 def computing(monkeypatch, record: ResultRecord, faster: ResultRecord | None = None, store: RecordStore | None = None):
@@ -133,7 +133,7 @@ def three_classes() -> SimpleNamespace:
 def test_a_class_that_the_method_has_not_met_fits_no_image(monkeypatch, three_classes):
     found = np.array([[0.1, 0.2], [0.3, 0.4]], np.float32)
     monkeypatch.setattr(engine, "class_scores", lambda *_: found)
-    scores = engine._class_scores(None, three_classes, None, None)
+    scores = engine._class_scores(None, three_classes, None)
     assert set(scores) == {Role.ID_VAL, Role.ID_TEST}
     np.testing.assert_array_equal(scores[Role.ID_TEST], [[*found[0], np.inf], [*found[1], np.inf]])
 
@@ -151,7 +151,7 @@ def test_probabilities_behind_class_scores_reach_the_metrics(three_classes):
 def test_scores_of_more_classes_than_there_are_name_the_method(monkeypatch, three_classes):
     monkeypatch.setattr(engine, "class_scores", lambda *_: np.zeros((2, 4), np.float32))
     with pytest.raises(MethodError, match=r"MSP\.class_scores: 4 classes — benchmark 'toy' has 3"):
-        engine._class_scores(MSP(), three_classes, None, None)
+        engine._class_scores(MSP(), three_classes, None)
 
 
 def test_a_folder_that_cannot_be_written_stays_an_error(monkeypatch, runtime):

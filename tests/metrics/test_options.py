@@ -6,11 +6,12 @@ import pytest
 import yaml
 
 import openbench.metrics
+from openbench.core.scores import SetScores
 from openbench.digest import LATER
 from openbench.errors import MetricError
 from openbench.metrics.keys import rate_label
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
-from openbench.metrics.suite import SetScores, evaluate
+from openbench.metrics.suite import evaluate
 
 DEFAULT = Path(openbench.metrics.__file__).parents[2] / "configs" / "metrics" / "default.yaml"
 

@@ -7,6 +7,7 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import beta
 
+from openbench.core.scores import SetScores
 from openbench.errors import MetricError
 from openbench.metrics.prediction_sets import (
     Nonconformity,
@@ -17,7 +18,7 @@ from openbench.metrics.prediction_sets import (
     true_class,
 )
 from openbench.metrics.sorted_classes import SortedClasses, given_split, over_splits
-from openbench.metrics.suite import MetricOptions, SetScores, evaluate
+from openbench.metrics.suite import MetricOptions, evaluate
 
 KINDS = {"lac": Nonconformity("lac"), "aps": Nonconformity("aps"), "raps": Nonconformity("raps", 0.1, 2), "score": None}
 

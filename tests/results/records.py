@@ -9,8 +9,8 @@ import numpy as np
 
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
-from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate
+from openbench.core.scores import SetScores
+from openbench.metrics.suite import MetricOptions, describe, evaluate
 
 
 def undigested(path: Path) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def with_seed(record: ResultRecord, seed: int, near: float, far: float = 0.95) -
     return named(replace(record, config=config, backbone=backbone, metrics=metrics(near, far)))
 
 
-def split_scores(seed: int = 0) -> list[SplitScores]:
+def split_scores(seed: int = 0) -> list[SetScores]:
     """Gaussian scores of an ID, a csID, a near and a far split."""
     rng = np.random.default_rng(seed)
     plan = [("toy", Role.ID_TEST, 0.0), ("noisy", Role.CSID, 0.5), ("a", Role.NEAR, 1.0), ("c", Role.FAR, 3.0)]
@@ -87,7 +87,7 @@ def split_scores(seed: int = 0) -> list[SplitScores]:
         n = 40 + index
         labels = rng.integers(0, 3, n) if role.is_id else np.full(n, -1)
         scores = rng.normal(shift, 1.0, n).astype(np.float32)
-        found.append(SplitScores(name, role, scores, labels, rng.integers(0, 3, n)))
+        found.append(SetScores.of_split(name, role, scores, labels, rng.integers(0, 3, n)))
     return found
 
 
@@ -99,7 +99,7 @@ def full_record(**changes: Any) -> ResultRecord:
     for s in split_scores():
         probabilities = rng.dirichlet(np.ones(3), len(s.scores)) if s.role.is_id else None
         own = rng.exponential(size=(len(s.scores), 3)) if s.role.is_id else None
-        sets.append(SetScores(s.name, s.role.value, s.scores, s.correct, s.labels, probabilities, own))
+        sets.append(SetScores(s.name, str(s.role), s.scores, s.correct, s.labels, probabilities, own))
     counts = {f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in split_scores()}
     return make_record(metrics=evaluate(sets, options), header=describe(options), counts=counts, **changes)
 

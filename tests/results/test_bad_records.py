@@ -9,7 +9,7 @@ from records import make_record, with_method, with_seed
 
 from openbench.__main__ import main
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.engine.verify import _other_weights, recorded
 from openbench.errors import RecordError
 from openbench.results.scores import ScoreStore
@@ -82,7 +82,7 @@ def split(name, role, shift):
     rng = np.random.default_rng(len(name))
     n = 40
     labels = np.arange(n) % 3 if role.is_id else np.full(n, -1)
-    return SplitScores(
+    return SetScores.of_split(
         name, role, rng.normal(shift, 1, n).astype(np.float32), labels, np.where(np.arange(n) % 5, labels, 1)
     )
 

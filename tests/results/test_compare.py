@@ -7,7 +7,8 @@ import pytest
 from records import make_record
 
 from openbench.core.record import ResultRecord
-from openbench.metrics.suite import MetricOptions, SetScores, evaluate
+from openbench.core.scores import SetScores
+from openbench.metrics.suite import MetricOptions, evaluate
 from openbench.results.compare import compare
 from openbench.results.rounding import allowance, rule_of
 

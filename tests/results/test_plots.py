@@ -7,7 +7,7 @@ import pytest
 from records import make_record, metrics, named, split_scores, with_method, with_seed
 
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.errors import RecordError
 from openbench.results import plots
 from openbench.results.ranking import boards
@@ -162,14 +162,16 @@ def test_lines_differ_by_style_and_not_by_colour_alone(tmp_path, drawn):
 
 def test_infinite_and_extreme_scores_end_in_the_outermost_bins(tmp_path, drawn):
     scores = np.concatenate([np.linspace(0, 1, 997), [np.inf, -np.inf, 1e30]]).astype(np.float32)
-    plots.histograms([SplitScores("t", Role.ID_TEST, scores, np.zeros(1000), np.zeros(1000))], tmp_path / "h.png")
+    plots.histograms(
+        [SetScores.of_split("t", Role.ID_TEST, scores, np.zeros(1000), np.zeros(1000))], tmp_path / "h.png"
+    )
     left, right = drawn[0].get_xlim()
     assert -0.1 < left < right < 1.1
     assert areas(drawn[0])["ID test"] == pytest.approx(1.0)
 
 
 def test_constant_scores_can_be_drawn(tmp_path):
-    split = SplitScores("t", Role.ID_TEST, np.ones(5, np.float32), np.zeros(5), np.zeros(5))
+    split = SetScores.of_split("t", Role.ID_TEST, np.ones(5, np.float32), np.zeros(5), np.zeros(5))
     assert is_png(plots.histograms([split], tmp_path / "h.png"))
 
 

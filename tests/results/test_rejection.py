@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from openbench.__main__ import main
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.errors import RecordError
 from openbench.metrics.double_score import DEFAULT_MUS
 from openbench.metrics.envelope import Envelope
@@ -32,7 +32,7 @@ def split(name, role, scores, predictions=None):
     n = len(scores)
     labels = LABELS[:n] if role.is_id else np.full(n, -1)
     predictions = labels if predictions is None else predictions
-    return SplitScores(name, role, np.asarray(scores, np.float32), labels, predictions)
+    return SetScores.of_split(name, role, np.asarray(scores, np.float32), labels, predictions)
 
 
 def splits(seed, sets=SETS):

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,7 +5,7 @@ import pytest
 from records import split_scores
 
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.errors import CacheError
 from openbench.results.store import ScoreStore
 
@@ -35,7 +33,9 @@ def test_the_file_says_of_each_image_whether_it_was_right_and_nothing_for_ood(tm
 
 
 def test_an_infinite_score_survives(tmp_path):
-    split = SplitScores("a", Role.NEAR, np.array([np.inf, -np.inf], np.float32), np.array([-1, -1]), np.array([0, 1]))
+    split = SetScores.of_split(
+        "a", Role.NEAR, np.array([np.inf, -np.inf], np.float32), np.array([-1, -1]), np.array([0, 1])
+    )
     ScoreStore(tmp_path).write("run", [split])
     np.testing.assert_array_equal(ScoreStore(tmp_path).read("run")[0].scores, split.scores)
 
@@ -62,7 +62,7 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage):
 
 
 def test_no_flipped_byte_of_the_file_changes_a_score(tmp_path):
-    few = [replace(s, scores=s.scores[:3], labels=s.labels[:3], predictions=s.predictions[:3]) for s in split_scores()]
+    few = [SetScores.of_split(s.name, s.role, s.scores[:3], s.labels[:3], s.predictions[:3]) for s in split_scores()]
     store = ScoreStore(tmp_path)
     path = store.write("run", few)
     whole = path.read_bytes()

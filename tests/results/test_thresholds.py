@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from openbench.__main__ import main
 from openbench.core.request import Role
-from openbench.core.scores import SplitScores
+from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError
 from openbench.results.scores import ScoreStore
 from openbench.results.store import RecordStore
@@ -18,7 +18,7 @@ from openbench.results.thresholds import Scored, group_table, scored_runs, summa
 
 def split(name, role, scores):
     n = len(scores)
-    return SplitScores(name, role, np.asarray(scores, np.float32), np.zeros(n, np.int64), np.zeros(n, np.int64))
+    return SetScores.of_split(name, role, np.asarray(scores, np.float32), np.zeros(n, np.int64), np.zeros(n, np.int64))
 
 
 @pytest.fixture
