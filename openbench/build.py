@@ -8,21 +8,30 @@ from typing import Any, get_args
 from openbench.annotations import check_kinds, hints_of
 from openbench.checked import name_of
 from openbench.errors import ConfigError, OpenbenchError, check_known, did_you_mean
+from openbench.public import TARGET, modules_defining
+from openbench.source import note_maker
 
-TARGET = "_target_"
 
+def target_of(
+    node: Mapping[str, Any], where: str = "config", kinds: tuple[type, ...] = (object,)
+) -> Callable[..., Any]:
+    """Import and return the callable named by a node's `_target_`: the path to it, or the name of one of ours.
 
-def target_of(node: Mapping[str, Any], where: str = "config") -> Callable[..., Any]:
-    """Import and return the callable named by a node's `_target_`.
+    Args:
+        node: with a `_target_`.
+        where: the node's name in messages.
+        kinds: what it should make, which tells apart those of ours that have one name.
 
     Raises:
         ConfigError: no `_target_`, a module that cannot be imported, or a name that it does not have.
     """
     path = node.get(TARGET)
-    if not isinstance(path, str) or "." not in path or not all(part.isidentifier() for part in path.split(".")):
+    if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")):
         raise ConfigError(
             f"{where}: `{TARGET}` is missing or no dotted path — found {path!r} — write e.g. package.Class"
         )
+    if "." not in path:
+        return _shipped(path, where, kinds)
     module_name, _, name = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
@@ -36,6 +45,18 @@ def target_of(node: Mapping[str, Any], where: str = "config") -> Callable[..., A
         raise ConfigError(f"{where}: module '{module_name}' has no '{name}'{did_you_mean(name, public)}")
     found: Callable[..., Any] = getattr(module, name)
     return found
+
+
+def _shipped(name: str, where: str, kinds: tuple[type, ...]) -> Callable[..., Any]:
+    """The class or function of ours that has a public name."""
+    every = [getattr(importlib.import_module(module), name) for module in modules_defining(name)]
+    found = [made_by for made_by in every if object in kinds or _makes(made_by, kinds)]
+    if not found:
+        raise ConfigError(
+            f"{where}: `{TARGET}: {name}` is not the name of anything that fits here in openbench — write the path to "
+            "a class of your own, e.g. package.Class"
+        )
+    return found[0]
 
 
 def build(node: Mapping[str, Any], where: str = "config", kind: type = object, **extra: Any) -> Any:
@@ -60,7 +81,7 @@ def build(node: Mapping[str, Any], where: str = "config", kind: type = object, *
 
 
 def _build(node: Mapping[str, Any], where: str, kinds: tuple[type, ...], extra: Mapping[str, Any]) -> Any:
-    target = target_of(node, where)
+    target = target_of(node, where, kinds)
     _check_kind(target, kinds, f"{where}: `{TARGET}: {node[TARGET]}`")
     keys = {k: v for k, v in node.items() if not k.startswith("_")}
     parameters = inspect.signature(target).parameters
@@ -72,27 +93,34 @@ def _build(node: Mapping[str, Any], where: str, kinds: tuple[type, ...], extra: 
     values = {k: _value(v, nested[k], extra) for k, v in keys.items()}
     check_kinds(values, hints_of(target), where)
     try:
-        return target(**values)
+        made = target(**values)
     except OpenbenchError as error:
         own = f"{name_of(target)}."
         if not str(error).startswith(own):
             raise
         # A condition over two fields, in the words of a call from Python: say where in the config they stand.
         raise type(error)(f"{where}.{str(error).removeprefix(own)}") from error
+    note_maker(made, target, values.values())
+    return made
 
 
 def _check_kind(target: Callable[..., Any], kinds: tuple[type, ...], where: str) -> None:
     """Raise ConfigError unless calling `target` makes one of `kinds`, as far as can be told without calling it."""
     if object in kinds:
         return
-    made = target if inspect.isclass(target) else hints_of(target).get("return")
-    if not (inspect.isclass(made) and issubclass(made, kinds)):
+    if not _makes(target, kinds):
         names = " or ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
         raise ConfigError(
             f"{where} is not a {names} — allowed: a subclass, or a function whose return annotation is one"
         )
     if inspect.isabstract(target):
         raise ConfigError(f"{where} is a base class, of which nothing can be made — name a class that derives from it")
+
+
+def _makes(target: Callable[..., Any], kinds: tuple[type, ...]) -> bool:
+    """Whether a target is a subclass of one of `kinds`, or a function that is annotated to return one."""
+    made = target if inspect.isclass(target) else hints_of(target).get("return")
+    return inspect.isclass(made) and issubclass(made, kinds)
 
 
 class _Place:

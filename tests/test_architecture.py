@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 
 import openbench
 from openbench import paths
-from openbench.build import TARGET, target_of
+from openbench.build import target_of
+from openbench.public import TARGET
 
 PACKAGE = Path(openbench.__file__).parent
 TESTS = Path(__file__).parent

@@ -68,7 +68,7 @@ def test_a_missing_key_is_named():
     ("target", "message"),
     [
         (None, "no dotted path"),
-        ("nowhere", "no dotted path"),
+        ("nowhere", "is not the name of anything that fits here in openbench"),
         ("no_such_module.Thing", "cannot be imported"),
         ("no_such_module.inside.Thing", "cannot be imported — .* — start in the folder of its file"),
         (f"{__name__}.Hole", "did you mean 'Whole'"),

@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from openbench.__main__ import main
 from openbench.build import target_of
 from openbench.paths import config_dir
-from openbench.results.store import RecordStore, ScoreStore
+from openbench.results.store import RecordStore, ScoreStore, text_of
 
 SHORT = ["+benchmark=digits", "training.recipe.epochs=2", "metrics.replicates=0", "runtime.progress=false"]
 METHODS = ("msp", "odin", "energy", "mds", "knn", "vim", "react", "ash", "gradnorm", "mls", "temp_scaling")
@@ -128,7 +128,7 @@ def test_a_record_that_does_not_reproduce_is_reported(here, records, capsys):
     text = path.read_text()
     data = undigested(text)
     data["metrics"]["near"]["auroc"] += 0.01
-    path.write_text(json.dumps(data))
+    path.write_text(text_of(data))
     try:
         assert main(["run", *SHORT, "method=ash", "runtime.on_existing=verify"]) == 2
         assert "does not reproduce: 1 values differ" in capsys.readouterr().err
@@ -154,7 +154,7 @@ def test_a_network_that_came_out_otherwise_is_compared_and_no_record_is_written(
     data = undigested(text) | {"run_id": other}
     data["backbone"] |= {"digest": "e" * 16, "weights_sha256": "e" * 64}
     path.unlink()
-    path.with_name(f"{other}.json").write_text(json.dumps(data))
+    path.with_name(f"{other}.json").write_text(text_of(data))
     before = {path: path.read_bytes() for path in (here / "results").rglob("*.json")}
     try:
         for command in (["verify", other], ["run", *SHORT, "method=knn", "runtime.on_existing=verify"]):
@@ -183,7 +183,7 @@ def test_a_record_of_other_images_is_refused_before_a_training(here, records, tm
     data["benchmark"] |= {"digest": "other", "deviations": ["near.x: dropped"]}
     copy = tmp_path / path.relative_to(here / "results")
     copy.parent.mkdir(parents=True)
-    copy.write_text(json.dumps(data))
+    copy.write_text(text_of(data))
     monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
     assert main(["verify", records["knn"].run_id, "--results", str(tmp_path)]) == 2
     assert "here: none — in the record: near.x: dropped" in capsys.readouterr().err

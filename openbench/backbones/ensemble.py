@@ -49,6 +49,11 @@ class Ensemble(NetworkBackbone):
         if all(member.trained for member in members):
             self.load_state(self.module().state_dict(), f"of the members of '{name}'")
 
+    @property
+    def made_of(self) -> tuple[object, ...]:
+        """As for any network, and the members."""
+        return (*super().made_of, *self.members)
+
     def of(self, members: Sequence[NetworkBackbone]) -> "Ensemble":
         """Return the ensemble of this name with other, trained members, on their device."""
         return Ensemble(self.name, members).to(members[0].device)

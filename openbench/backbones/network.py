@@ -22,6 +22,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
 from openbench.digest import array_sha256, digest
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError, did_you_mean
+from openbench.source import note_maker
 
 # Raised when the definition of an output changes (a reduction, the input step): cached columns are then not reused.
 OUTPUTS_VERSION = 1
@@ -59,7 +60,7 @@ class NetworkBackbone(Backbone):
         self.preprocess = replace(preprocess, mean=tuple(preprocess.mean), std=tuple(preprocess.std))
         self.precision = precision
         self.passes = 0
-        self._make, self._rename = make, rename
+        self._make, self._find, self._rename = make, find, rename
         self._device = torch.device("cpu")
         self._sha: str | None = None
         self._handed_out = False
@@ -117,6 +118,11 @@ class NetworkBackbone(Backbone):
             }
         )
 
+    @property
+    def made_of(self) -> tuple[object, ...]:
+        """The classes of the network's modules and the functions that made it: code of others is looked for there."""
+        return (*{type(module) for module in self._module.modules()}, self._make, self._find)
+
     def to(self, device: torch.device) -> Self:
         """Move the network; return self."""
         self._module.to(device)
@@ -157,6 +163,7 @@ class NetworkBackbone(Backbone):
         made = partial(copy.deepcopy, module)
         given = {"preprocess": self.preprocess, "precision": self.precision}
         other = NetworkBackbone(self.name, architecture, made, lambda _: anatomy, **given)  # type: ignore[arg-type]
+        note_maker(other, NetworkBackbone, (self,))
         return other.load_state(module.state_dict(), f"of {architecture}").to(self._device)
 
     def module(self) -> nn.Module:

@@ -9,12 +9,12 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from openbench.build import TARGET
 from openbench.cli.config import OUTLIERS, SCIENTIFIC, compose, options, scientific
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import ConfigError, RecordError
 from openbench.overrides import AUGMENT, NAME, changes
+from openbench.public import TARGET, public
 
 _SHOWN = 200  # characters of names in a message
 _GROUPS = ("backbone", "training", "method", "tune", "metrics")
@@ -32,8 +32,9 @@ class Again:
 
     Args:
         words: the overrides after `run`.
-        config: the scientific config that they compose to. It equals the record's, and has its keys in the order of the
-            files, which a record does not keep: in that order sets are read and settings are tried.
+        config: the scientific config that they compose to. It is the record's, but for the paths to classes of ours, and
+            has its keys in the order of the files, which a record does not keep: in that order sets are read and
+            settings are tried.
         foreign: the classes in it that are not openbench's; config files of the reader's name each of them.
     """
 
@@ -87,13 +88,13 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> Again | None:
         foreign = _foreign(record, found)
         # The benchmark first: what it is given reaches other nodes through interpolations.
         for nodes in (("benchmark",), (key for key in (*SCIENTIFIC, OUTLIERS) if key != "benchmark")):
-            typed = [word for key in nodes for word in changes(key, found.get(key), wanted.get(key))]
+            typed = [word for key in nodes for word in changes(key, public(found.get(key)), wanted.get(key))]
             if typed:
                 words += typed
                 found = _composed(words, wanted, chosen, config_dir)
     except (HydraException, OmegaConfBaseException, ConfigError):
         return None
-    return Again(tuple(words), found, foreign) if digest(found) == digest(wanted) else None
+    return Again(tuple(words), found, foreign) if digest(public(found)) == digest(wanted) else None
 
 
 def _foreign(record: ResultRecord, of_files: Mapping[str, Any]) -> tuple[str, ...]:
@@ -101,7 +102,7 @@ def _foreign(record: ResultRecord, of_files: Mapping[str, Any]) -> tuple[str, ..
 
     A record may come from anybody, and what it names would be imported from wherever Python finds it.
     """
-    found = sorted({target for target in _targets(record.config) if not target.startswith("openbench.")})
+    found = sorted({target for target in _targets(record.config) if "." in target})
     unknown = sorted(set(found) - set(_targets(of_files)))
     if unknown:
         raise RecordError(

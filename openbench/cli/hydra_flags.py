@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hydra.core.override_parser.types import Override
 
-from openbench.build import TARGET
 from openbench.errors import ConfigError
+from openbench.public import TARGET
 
 # Flag → what to do instead.
 _REFUSED_FLAGS = {

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from openbench.build import TARGET, target_of
+from openbench.build import target_of
 from openbench.errors import ConfigError
 from openbench.overrides import NAME
+from openbench.public import TARGET
 
 # A key of the method node; configs/scorer/published.yaml sets it.
 SCORER_OF_TRAINING = "_scorer_of_training_"
@@ -20,7 +21,7 @@ def published_scorer(training: Mapping[str, Any]) -> dict[str, Any]:
     from openbench.training.base import TrainingMethod
     from openbench.training.shipped import shipped
 
-    target = target_of(training, "training")
+    target = target_of(training, "training", (TrainingMethod,))
     if not (isinstance(target, type) and issubclass(target, TrainingMethod)):
         raise ConfigError(f"training: `{TARGET}: {training[TARGET]}` is no openbench.training.base.TrainingMethod")
     node = shipped("method", target.scorer)

@@ -48,6 +48,7 @@ class Split:
         identity: stands for this split in the benchmark's digest where its list alone does, so that the digest is the
             same without the images; empty = `digest` and the number of images do.
         unread: nothing that runs reads these images, so they were not opened and there are no rows.
+        source: what reads the images, where that is known: its code makes them what they are.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Split:
     as_stored: bool = False
     identity: str = ""
     unread: bool = False
+    source: object = None
 
     def __post_init__(self) -> None:
         """Check that the columns belong together and the split is not empty."""

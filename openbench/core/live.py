@@ -8,12 +8,14 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from openbench.checkout import uncommitted
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
-from openbench.core.source import foreign_sources
 from openbench.errors import MethodError, NotFittedError
+from openbench.public import name_of
+from openbench.source import foreign_sources
 
 
 class LiveOutputs(Protocol):
@@ -72,8 +74,8 @@ class LiveMethod(Method):
     For what neither cached columns nor a declared input step express: several steps, a gradient that depends on what
     was fitted, a change inside the network. It costs passes in every run with new hyper-parameters, so a score of
     features or maps should be a Method. Only its scores are cached: per network, images, class, version,
-    hyper-parameters, the split that `fit` saw, and the source file of a class that openbench does not ship. `fit` reads
-    cached columns, as any method's: `needs` says which.
+    hyper-parameters, the split that `fit` saw, and the source of a class that openbench does not ship. `fit` reads cached
+    columns, as any method's: `needs` says which.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset())
@@ -116,12 +118,12 @@ class LiveMethod(Method):
         kind = type(self)
         if self.request.fit_on is not None and not self.fitted_on_:
             raise NotFittedError(f"{kind.__name__}: scored before it was fitted — call engine.evaluate.fit first")
-        # The version says which code of ours it is; code of others changes under the same version.
-        source = foreign_sources(self)
+        # The version says which code of ours it is; code of others, and ours while it is worked on, does not show there.
+        made_from = {"sources": foreign_sources(self), "uncommitted": uncommitted(__name__, parts=(self,))}
         return {
-            "method": f"{kind.__module__}.{kind.__qualname__}",
+            "method": name_of(kind),
             "version": kind.version,
             "params": self.params(),
             "fitted_on": self.fitted_on_,
-            **({"source": source} if source else {}),
+            **{key: files for key, files in made_from.items() if files},
         }

@@ -1,14 +1,15 @@
 """The one JSON document in which a run ends."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from openbench.digest import digest
 from openbench.errors import RecordError
 from openbench.overrides import AUGMENT
 
-SCHEMA = 1
+SCHEMA = 2
+SOURCES, UNCOMMITTED = "sources", "uncommitted"  # keys of the provenance: what made a record besides what is shipped
 _SHOWN = 20  # keys, and characters of each, in a message
 Value = float | int | str
 
@@ -19,7 +20,8 @@ class ResultRecord:
 
     Args:
         run_id: digest of the scientific config, method version, benchmark digest and backbone digest.
-        config: the scientific config, resolved: benchmark, backbone, training, method, tune, metrics, seed.
+        config: the scientific config, resolved: benchmark, backbone, training, method, tune, metrics, seed. Classes of
+            openbench stand there by their public names, others by the path to them.
         benchmark: name, digest, pristine, deviations; `images`, the digest of sets that only some runs read, if any.
         backbone: name, digest, weights' sha256, training; where there is one, the `augment` that was typed; where the
             training learnt from `outliers`, their name and digest.
@@ -29,7 +31,9 @@ class ResultRecord:
         metrics: {set or group: {key: value}}; fractions in [0, 1]; `unable` where infeasible.
         header: one line that states conventions, δ, correction, prior, scaling.
         counts: {"<role>/<set>": {"n": found, "expected": listed}}.
-        provenance: package version, git sha, dirty flag, library versions, device, UTC time, seconds, passes per stage.
+        provenance: package version, git sha, dirty flag, library versions, device, UTC time, seconds, passes per stage;
+            where there are such, the `sources` that others wrote, {module: SHA-256}, and the `uncommitted` files of
+            openbench, {file: SHA-256}, that made it.
     """
 
     run_id: str
@@ -71,7 +75,7 @@ class RunIdentity:
     """What tells runs apart, and gives a record its name.
 
     Args:
-        config: the scientific config, plain and resolved.
+        config: the scientific config, plain and resolved, with public names.
         method: what users type after `method=`.
         version: of the method.
         benchmark: digest of the benchmark.
@@ -79,6 +83,8 @@ class RunIdentity:
         training: how the weights came about, None for released ones.
         images: role → digest of the images, of sets that the benchmark's digest knows by their list and that were read.
         outliers: digest of those that the training learnt from, None if it did from none.
+        sources: {module: SHA-256} of the code of method and training that openbench does not ship.
+        uncommitted: {file: SHA-256} of openbench's own files that differ from the commit and took part.
     """
 
     config: Mapping[str, Any]
@@ -89,10 +95,33 @@ class RunIdentity:
     training: str | None
     images: Mapping[str, str] = field(default_factory=dict)
     outliers: str | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    uncommitted: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: ResultRecord) -> "RunIdentity":
+        """Return what a record says of itself."""
+        return cls(
+            record.config,
+            str(record.method.get("name")),
+            int(record.method.get("version", 0)),
+            str(record.benchmark.get("digest")),
+            str(record.backbone.get("digest")),
+            record.backbone.get("training"),
+            record.benchmark.get("images") or {},
+            record.backbone.get("outliers_digest"),
+            record.provenance.get(SOURCES) or {},
+            record.provenance.get(UNCOMMITTED) or {},
+        )
+
+    @property
+    def committed(self) -> "RunIdentity":
+        """The same run with openbench's files as they were committed."""
+        return replace(self, uncommitted={})
 
     @property
     def run_id(self) -> str:
-        """Digest of the scientific config, method version, benchmark digest and backbone digest.
+        """Digest of the scientific config, method version, benchmark digest, backbone digest and others' sources.
 
         The nodes of benchmark, backbone and outliers are left to their digests, which cover what was found: where files
         lie, or an `incomplete=allow` that allowed nothing, change no number. So is the training of released weights.
@@ -108,5 +137,10 @@ class RunIdentity:
             "benchmark": self.benchmark,
             "backbone": self.backbone,
         }
-        late = {"images": self.images, "outliers": self.outliers}
-        return digest(content | {key: value for key, value in late.items() if value})
+        some = {
+            "images": self.images,
+            "outliers": self.outliers,
+            SOURCES: self.sources,
+            UNCOMMITTED: self.uncommitted,
+        }
+        return digest(content | {key: value for key, value in some.items() if value})

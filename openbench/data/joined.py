@@ -77,5 +77,6 @@ def join(parts: Mapping[str, Split], classes: Mapping[str, Sequence[str]]) -> Sp
         classes=tuple(name for names in classes.values() for name in names),
         digest=digest({"joined": [split.digest for split in splits]}),
         expected=sum(split.expected for split in splits),
+        source=tuple(split.source for split in splits),
         deviations=tuple(f"{split.name}: {text}" for split in splits for text in split.deviations),
     )

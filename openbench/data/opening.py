@@ -26,6 +26,7 @@ from openbench.data.sources import Found, Source, raised_versions
 from openbench.data.tables import is_table_part, table_part
 from openbench.digest import array_sha256, digest
 from openbench.errors import ConfigError, DataError, check_choice, check_known
+from openbench.source import foreign_sources
 
 Incomplete = Literal["error", "allow"]
 DigestOf = Literal["images", "list"]
@@ -251,11 +252,12 @@ def split_of(
         keys=keys,
         # An OOD set shares no class with ID as it is defined, whether or not all of it was found.
         classes=tuple(classes) if role.is_id else config.listing().class_names(),
-        digest=digest(_content(config, keys, shown, sample.values()) | _own(contents) | _versions(located.source)),
+        digest=digest(_content(config, keys, shown, sample.values()) | _own(contents) | _read_by(located.source)),
         expected=located.listed,
         as_stored=config.as_stored,
         deviations=tuple(_deviations(config, located, sample.values())),
         identity=config.identity() if whole and config.digest_of == "list" else "",
+        source=located.source,
     )
 
 
@@ -347,10 +349,10 @@ def _own(contents: Contents | None) -> dict[str, str]:
     return {} if contents is None else {"bytes": digest_of(contents)}
 
 
-def _versions(source: Source | None) -> dict[str, dict[str, int]]:
-    """Versions above 1 of what makes images: the sample may hold none of those that came out otherwise."""
-    raised = {} if source is None else raised_versions(source)
-    return {"versions": raised} if raised else {}
+def _read_by(source: Source | None) -> dict[str, Any]:
+    """The code that makes images what they are, where it is not the first version of ours: a sample would not tell."""
+    made = {} if source is None else {"versions": raised_versions(source), "sources": foreign_sources(source)}
+    return {key: of for key, of in made.items() if of}
 
 
 def _derived(config: SetConfig) -> list[str]:

@@ -10,7 +10,7 @@ from openbench.annotations import check_kind, hints_of
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.backbones.ensemble import Ensemble
-from openbench.build import TARGET, build
+from openbench.build import build
 from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
@@ -37,6 +37,7 @@ from openbench.engine.verify import check_material
 from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError
 from openbench.metrics.suite import MetricOptions
 from openbench.overrides import NAME
+from openbench.public import TARGET, public_name
 from openbench.results.store import RecordStore
 from openbench.training.ensure import Trained, build_training, ensure_trained
 from openbench.training.members import ensure_members
@@ -217,7 +218,8 @@ def ready_backbone(
     else:
         shown = _as_shown(config, benchmark, backbone)
         backbone = _trained(config, shown, backbone, runtime, say).backbone
-        learnt = Learnt(name_of(config["training"]), shown.ood_train)
+        method = build_training(config["training"])
+        learnt = Learnt(name_of(config["training"]), shown.ood_train, method)
     return backbone.to(resolve_device(runtime.device)), learnt
 
 
@@ -254,9 +256,11 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
 
 
 def name_of(node: Config) -> str:
-    """The name that users type for a group node: the config file's, else the target's module."""
-    named = node.get(NAME)
-    return str(named) if named else str(node.get(TARGET, "?")).split(".")[-2:][0]
+    """The name that users type for a group node: the config file's, else our class's, or the module of others'."""
+    if node.get(NAME):
+        return str(node[NAME])
+    target = public_name(str(node.get(TARGET, "?")))
+    return target.split(".")[-2] if "." in target else target.lower()
 
 
 def _benchmark(config: Config, method: Method, space: Config) -> Benchmark:

@@ -8,6 +8,7 @@ from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
 from openbench.data.outliers import outliers_name
 from openbench.overrides import AUGMENT
+from openbench.training.base import TrainingMethod
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,10 +18,12 @@ class Learnt:
     Args:
         training: as users type it.
         outliers: what it learnt from beside the ID images, if it does.
+        method: the training itself.
     """
 
     training: str
     outliers: Split | None = None
+    method: TrainingMethod | None = None
 
 
 def describe_backbone(backbone: Backbone, learnt: Learnt | None, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What made a number, without host or user names."""
 
 import platform
-import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 import openbench
+from openbench.checkout import commit, dirty
 from openbench.engine.clock import Clock
 
 _LIBRARIES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss-cpu", "timm", "open_clip_torch")
@@ -25,7 +25,9 @@ def provenance(clock: Clock, device: torch.device, passes: int) -> dict[str, Any
     """
     return {
         "openbench": openbench.__version__,
-        **_git(),
+        "git_sha": commit(),
+        # Only what can move a number: code, configs and manifests.
+        "git_dirty": dirty(),
         "python": platform.python_version(),
         "libraries": {name: found for name in _LIBRARIES if (found := _version(name))},
         "device": _device(device),
@@ -60,22 +62,3 @@ def _processor() -> str:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, "") or platform.processor() or platform.machine()
-
-
-def _git() -> dict[str, Any]:
-    """The commit of the checkout that the package runs from; nothing for an installed wheel."""
-    root = Path(openbench.__file__).resolve().parent.parent
-    if not (root / ".git").exists():
-        return {"git_sha": None, "git_dirty": None}
-    sha = _run_git(root, "rev-parse", "HEAD")
-    # Only what can move a number: code, configs and manifests.
-    status = _run_git(root, "status", "--porcelain", "--", "openbench", "configs", "data_manifests")
-    return {"git_sha": sha or None, "git_dirty": None if status is None else bool(status)}
-
-
-def _run_git(root: Path, *args: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from openbench.backbones.base import Backbone
-from openbench.build import TARGET, target_of
+from openbench.build import target_of
 from openbench.core.benchmark import Benchmark
 from openbench.errors import NotApplicableError
 from openbench.overrides import AUGMENT, NAME, changes
 from openbench.paths import config_dir
+from openbench.public import TARGET
+from openbench.training.base import TrainingMethod
 from openbench.training.fine_tuning import FineTuned
 from openbench.training.shipped import shipped
 
@@ -33,7 +35,7 @@ def check_training_counts(backbone: Backbone, benchmark: Benchmark, config: Mapp
     if not typed:
         return
     ways = list(_ways(backbone, benchmark, config.get("backbone") or {}))
-    if node.get(TARGET) and issubclass(target_of(node, "training"), FineTuned):  # type: ignore[arg-type]
+    if node.get(TARGET) and issubclass(target_of(node, "training", (TrainingMethod,)), FineTuned):  # type: ignore[arg-type]
         ways.reverse()
     raise NotApplicableError(
         f"{' '.join(typed)} would be ignored — backbone '{backbone.name}' comes with released weights — "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from openbench.backbones.base import Backbone
+from openbench.checkout import uncommitted
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
-from openbench.core.record import ResultRecord, RunIdentity
+from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord, RunIdentity
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, with_params
-from openbench.core.source import foreign_sources
 from openbench.digest import still_as_before
 from openbench.engine.cached import CachedFeatures
 from openbench.engine.clock import Clock
@@ -38,15 +39,17 @@ from openbench.engine.outcome import RunOutcome
 from openbench.engine.per_set import each_alone, joined_record
 from openbench.engine.provenance import provenance
 from openbench.engine.remarks import remarks
-from openbench.engine.reuse import METHOD_SOURCE, reused
+from openbench.engine.reuse import reused
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
 from openbench.engine.verify import check_weights, recorded, verdict
 from openbench.errors import MethodError, RecordError
 from openbench.features.store import FeatureStore
 from openbench.metrics.suite import MetricOptions, describe, evaluate
+from openbench.public import public
 from openbench.results.scores import per_set_name
 from openbench.results.store import RecordStore, ScoreStore
+from openbench.source import foreign_sources
 
 Say = Callable[[str], None]
 
@@ -63,7 +66,7 @@ class RunSpec:
         space: hyper-parameter → values to search; empty = nothing to tune.
         tuning: how the search is done.
         metrics: which metrics at which operating points.
-        config: the scientific config, plain and resolved; enters the record.
+        config: the scientific config, plain and resolved; enters the record with public names.
         learnt: how the weights came about, None for released ones.
     """
 
@@ -92,11 +95,36 @@ class RunSpec:
         """Whether the network tells the classes of the benchmark apart, so that there is an accuracy."""
         return tells_apart(self.backbone, self.benchmark)
 
+    @cached_property
+    def scientific(self) -> dict[str, Any]:
+        """The config as records hold it: classes of openbench by their public names."""
+        return {key: public(node) for key, node in self.config.items()}
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """{module: SHA-256} of all code that openbench does not ship and that takes part."""
+        return foreign_sources(*self._parts)
+
+    @cached_property
+    def uncommitted(self) -> dict[str, str]:
+        """{file: SHA-256} of openbench's files that differ from the commit and take part."""
+        return uncommitted(__name__, parts=self._parts)
+
+    @property
+    def _parts(self) -> tuple[object, ...]:
+        trained_by = None if self.learnt is None else self.learnt.method
+        return (self.method, trained_by, self.backbone, *(split.source for split in self.benchmark.splits()))
+
     @property
     def run_id(self) -> str:
         """The digest that names the record."""
+        return self.identity.run_id
+
+    @cached_property
+    def identity(self) -> RunIdentity:
+        """What tells the run apart from others."""
         return RunIdentity(
-            self.config,
+            self.scientific,
             self.method_name,
             version_of(self.method),
             self.benchmark.digest,
@@ -104,7 +132,9 @@ class RunSpec:
             self.training,
             images_read(self.benchmark),
             None if self.outliers is None else self.outliers.digest,
-        ).run_id
+            self.sources,
+            self.uncommitted,
+        )
 
 
 def images_read(benchmark: Benchmark) -> dict[str, str]:
@@ -132,7 +162,7 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOut
         return verify(spec, runtime, recorded(records, spec), say)
     existing = records.find(spec.run_id)
     if existing is not None and runtime.on_existing == "skip":
-        return reused(*existing, spec.method)
+        return reused(*existing)
     if existing is not None:
         raise RecordError(
             f"record {spec.run_id} exists in {existing[1]} — records are written once; "
@@ -212,7 +242,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         metrics = evaluate(sets, spec.metrics, runtime.corrections)
     record = ResultRecord(
         run_id=spec.run_id,
-        config=dict(spec.config),
+        config=spec.scientific,
         benchmark={
             "name": benchmark.name,
             "digest": benchmark.digest,
@@ -237,7 +267,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
             if not s.unread
         },
         provenance=provenance(clock, device, backbone.passes - passes_before)
-        | _method_source(spec.method)
+        | _made_from(spec)
         | remarks(spec.method_name, scores),
     )
     return record, scores
@@ -249,10 +279,9 @@ def _read(spec: RunSpec) -> list[Split]:
     return [s for s in spec.benchmark.splits() if s.role in fitted_on or s.role not in (Role.ID_TRAIN, Role.OOD_TRAIN)]
 
 
-def _method_source(method: Method) -> dict[str, Any]:
-    """What tells later whether a method from outside openbench was edited; nothing for a method of ours."""
-    found = foreign_sources(method)
-    return {METHOD_SOURCE: found} if found else {}
+def _made_from(spec: RunSpec) -> dict[str, Any]:
+    """What made a record besides what openbench ships, if anything did."""
+    return {key: files for key, files in ((SOURCES, spec.sources), (UNCOMMITTED, spec.uncommitted)) if files}
 
 
 def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring, say: Say) -> Tuned:

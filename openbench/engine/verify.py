@@ -1,13 +1,14 @@
 """Computing a record again and saying whether it holds; nothing is written."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openbench.core.benchmark import Benchmark
 from openbench.core.composite import version_of
 from openbench.core.method import Method
-from openbench.core.record import ResultRecord
+from openbench.core.record import ResultRecord, RunIdentity
 from openbench.engine.outcome import RunOutcome
 from openbench.errors import NotReproducedError, RecordError
 from openbench.results.compare import compare
@@ -61,7 +62,14 @@ def check_weights(old: ResultRecord, spec: "RunSpec") -> None:
             f"{_short(spec.backbone.weights_sha256)} or a preprocessing that the record does not have (weights "
             f"{_short(old.backbone.get('weights_sha256'))}) — provide the recorded weights, or {_check_out(old)}"
         )
-    if spec.training is None and spec.run_id != old.run_id:
+    then, now = RunIdentity.of(old), spec.identity
+    changed = sorted(name for name in {*then.sources, *now.sources} if then.sources.get(name) != now.sources.get(name))
+    if changed:
+        raise RecordError(
+            f"record {old.run_id} cannot be verified: it was made from other sources than there are here — changed since: "
+            f"{', '.join(changed)} — bring back these files as they were, or run again, which makes another record"
+        )
+    if spec.training is None and now.committed.run_id != then.committed.run_id:
         raise RecordError(f"record {old.run_id} would be named {spec.run_id} by now — {_check_out(old)}")
 
 
@@ -75,14 +83,19 @@ def recorded(records: RecordStore, spec: "RunSpec") -> tuple[ResultRecord, Path]
     Raises:
         RecordError: there is none.
     """
-    found = records.find(spec.run_id)
+    # Whoever works on openbench wants to know whether records still hold: changes of the checkout are no other run.
+    found = records.find(spec.run_id) or records.find(spec.identity.committed.run_id)
     if found is not None:
         return found
     errors: list[RecordError] = []
     names = spec.benchmark.name, spec.backbone.name, spec.method_name
     beside = {record.run_id: (record, path) for record, path in records.beside(*names, errors.append)}
     facts = spec.benchmark.digest, spec.training, spec.method_name, version_of(spec.method)
-    like = same_setting((record for record, _ in beside.values()), setting(spec.config, facts)) if spec.training else []
+    like = (
+        same_setting((record for record, _ in beside.values()), setting(spec.identity.config, facts))
+        if spec.training
+        else []
+    )
     if not like:
         raise RecordError(
             f"nothing to verify: no record of this run in '{records.root}' — found {len(beside)} of "
@@ -105,9 +118,9 @@ def verdict(old: ResultRecord, path: Path, new: ResultRecord, records: RecordSto
         NotReproducedError: the numbers are others than a repetition, or on other weights a further seed, would give.
     """
     where = f"recorded on {processor(old)}, repeated on {processor(new)}"
-    if new.run_id != old.run_id:
+    if RunIdentity.of(new).committed.run_id != RunIdentity.of(old).committed.run_id:
         return _other_weights(old, path, new, records, where)
-    found = compare(old, new)
+    found = compare(old, replace(new, run_id=old.run_id))
     if not found.reproduces:
         shown = "; ".join(str(d) for d in found.differ[:_SHOWN])
         shown += f"; and {len(found.differ) - _SHOWN} more" if len(found.differ) > _SHOWN else ""

@@ -14,17 +14,20 @@ from torch import Tensor
 
 from openbench import __version__
 from openbench.backbones.base import Backbone
+from openbench.checkout import uncommitted
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request
 from openbench.data.packed import packed
+from openbench.digest import digest
 from openbench.errors import CacheError, NotApplicableError
 from openbench.features.arrays import ColumnFile, ColumnWriter, Flushed, load_progress, save_progress, writing
 from openbench.features.columns import Column, kept_of, read_by, separated
 from openbench.features.extract import NamedRows, extract, rest_of
 from openbench.features.live import column_of, score_rows
 from openbench.features.progress import reporting
+from openbench.source import foreign_sources
 
 _SHARD_SECONDS = 15.0
 _log = logging.getLogger(__name__)
@@ -34,7 +37,8 @@ _log = logging.getLogger(__name__)
 class FeatureStore:
     """Columns of splits under `<root>/<backbone.digest>/<split.digest>/<column>.npy`.
 
-    Nothing but the two digests and the column's name selects a file, so nothing else may influence its content.
+    Nothing but the two digests and the column's name selects a file, so nothing else may influence its content. Where
+    the backbone is made by code that openbench does not ship, the sources of that enter the first.
     Several processes may share a root, also over a network file system with POSIX locks.
 
     Args:
@@ -101,7 +105,12 @@ class FeatureStore:
         return tuple(column for column in columns if column.name in missing)
 
     def _folder(self, backbone: Backbone, split: Split) -> Path:
-        return self.root / backbone.digest / split.digest
+        """Two digests say it all, unless code that openbench does not ship, or has not committed, has a part in it."""
+        sources = foreign_sources(backbone)
+        changed = uncommitted("openbench.features.extract", parts=(backbone, split.source))
+        made_from = {key: files for key, files in (("sources", sources), ("uncommitted", changed)) if files}
+        network = digest({"backbone": backbone.digest, **made_from}) if made_from else backbone.digest
+        return self.root / network / split.digest
 
     def _extraction(self, backbone: Backbone, request: Request) -> "_Source":
         kept = {column.name: column for column in kept_of(backbone, request)}

@@ -35,16 +35,7 @@ def inconsistencies(record: ResultRecord) -> tuple[str, ...]:
 
 
 def _wrong_id(record: ResultRecord) -> Iterator[str]:
-    made_by = RunIdentity(
-        record.config,
-        str(record.method.get("name")),
-        int(record.method.get("version", 0)),
-        str(record.benchmark.get("digest")),
-        str(record.backbone.get("digest")),
-        record.backbone.get("training"),
-        record.benchmark.get("images") or {},
-        record.backbone.get("outliers_digest"),
-    )
+    made_by = RunIdentity.of(record)
     if made_by.run_id != record.run_id:
         yield f"run id {record.run_id} does not follow from what was run, which gives {made_by.run_id}"
 

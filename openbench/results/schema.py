@@ -249,7 +249,8 @@ class Provenance(_Node):
     instructions: Words | None = None
     threads: Count | None = None
     libraries: dict[Words, Words] | None = None
-    method_source: dict[Words, Words] | None = None
+    sources: dict[Words, Words] | None = None
+    uncommitted: dict[Words, Words] | None = None
     warnings: list[str] | None = None
 
 

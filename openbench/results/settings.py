@@ -7,6 +7,7 @@ from typing import Any
 from openbench import paths
 from openbench.digest import digest
 from openbench.overrides import NAME
+from openbench.public import public
 from openbench.results.names import is_part
 
 _ALTERNATIVES = 24  # characters in which differing words are listed; more are counted
@@ -73,4 +74,4 @@ def _file(method: str) -> Mapping[str, Any]:
 
     path = paths.config_dir() / "method" / f"{method}.yaml"
     found = read_yaml(path) if is_part(method) and path.is_file() else {}
-    return found if isinstance(found, dict) else {}
+    return public(found) if isinstance(found, dict) else {}

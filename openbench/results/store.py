@@ -101,10 +101,9 @@ class RecordStore:
 
         path, content = self.path(record), plain(record.to_dict())
         check(content, f"record {record.run_id}")
-        text = dumps({**content, _DIGEST: _content_digest(content)})
         try:
             with creating(path) as stream:
-                stream.write(text.encode())
+                stream.write(text_of(content).encode())
         except FileExistsError as error:
             raise RecordError(
                 f"record {record.run_id} exists in {path} — records are written once; "
@@ -241,7 +240,12 @@ def load(path: Path) -> ResultRecord:
         raise RecordError(f"{path}: not a result record — found a JSON {type(data).__name__} — an object expected")
     stated = data.pop(_DIGEST, None)
     record = ResultRecord.from_dict(data, str(path))
-    if stated is not None and not _states(text, data, stated):
+    if stated is None:
+        raise RecordError(
+            f"{path}: key '{_DIGEST}' is missing — every record states the SHA-256 of its content — restore the file, "
+            "or delete it and repeat the run"
+        )
+    if not _states(text, data, stated):
         raise RecordError(
             f"{path}: the record has changed since it was written — its content does not have the SHA-256 that it "
             "states — restore the file, or delete it and repeat the run"
@@ -253,6 +257,11 @@ def load(path: Path) -> ResultRecord:
             "restore the file from where it was copied"
         )
     return record
+
+
+def text_of(content: dict[str, Any]) -> str:
+    """Return the text of a record's file: its content, and the digest of that."""
+    return dumps({**content, _DIGEST: _content_digest(content)})
 
 
 def _files(folder: Path, levels: int, on_error: OnError) -> Iterator[Path]:

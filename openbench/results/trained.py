@@ -1,7 +1,6 @@
 """How the network of a record was trained: by which training, with which augmentation, on which outliers."""
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -11,11 +10,10 @@ import openbench
 from openbench import paths
 from openbench.by_data import data_named, resolved
 from openbench.core.record import ResultRecord
+from openbench.public import TARGET, modules_defining, public
 
 NONE = "none"
 RELEASED = "released weights"
-_TARGET = "_target_"
-_OURS = re.compile(r"openbench\.training\.([a-z_]\w*)\.(\w+)", re.ASCII)
 # Crops and flips belong to every recipe, in sizes that depend on the benchmark; they are not named.
 _PLAIN = ("RandomCrop", "HorizontalFlip", "RandomResizedCrop")
 
@@ -49,7 +47,7 @@ def outliers_of(record: ResultRecord) -> str:
     if stated is not None:
         return str(stated)
     node = record.config.get("training")
-    target = str(node.get(_TARGET)) if isinstance(node, Mapping) else ""
+    target = str(node.get(TARGET)) if isinstance(node, Mapping) else ""
     if not record.backbone.get("training") or not _uses_outliers(target):
         return NONE
     names = sorted(key.partition("/")[2] for key in record.counts if key.startswith("ood_train/"))
@@ -70,7 +68,7 @@ def _special(augment: Any) -> list[Mapping[str, Any]]:
 
 
 def _class(node: Mapping[str, Any]) -> str:
-    return str(node.get(_TARGET)).rpartition(".")[2]
+    return str(node.get(TARGET)).rpartition(".")[2]
 
 
 @cache
@@ -81,7 +79,7 @@ def _files() -> dict[str, list[list[Mapping[str, Any]]]]:
     found = {}
     for path in sorted((paths.config_dir() / "augment").glob("*.yaml")):
         node = read_yaml(path)
-        augment = node.get("then") or node.get("augment")
+        augment = public(node.get("then") or node.get("augment"))
         found[path.stem] = [_special(resolved(augment, data)) for data in ("", *sorted(set(data_named(augment))))]
     return found
 
@@ -112,12 +110,12 @@ def _uses_outliers(target: str) -> bool:
     It is read, not imported, which would need torch. Of a class that is not ours nothing is read: even looking for its
     module would import the packages around it, and the record that names it may come from anybody.
     """
-    match = _OURS.fullmatch(target)
-    file = Path(openbench.__file__).parent / "training" / f"{match.group(1)}.py" if match else None
-    if match is None or file is None or not file.is_file():
+    if not target.isidentifier():
         return False
-    name, tree = match.group(2), ast.parse(file.read_text(encoding="utf-8"))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    root = Path(openbench.__file__).parent.parent
+    files = [module for module in modules_defining(target) if module.startswith("openbench.training.")]
+    trees = [ast.parse((root / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")) for name in files]
+    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef) and node.name == target]
     return any(
         isinstance(line, ast.AnnAssign)
         and ast.unparse(line.target) == "uses_outliers"

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from openbench.backbones.anatomy import Anatomy, last_linear, tapping
 from openbench.checked import Checked
+from openbench.public import name_of
 from openbench.training.images import ImageSet
 from openbench.training.recipe import Recipe
 
@@ -200,7 +201,7 @@ class TrainingMethod(Checked, ABC):
         """Return what fixes the method: its class, version and hyper-parameters, the recipe among them."""
         cls = type(self)
         params = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        return {"target": f"{cls.__module__}.{cls.__qualname__}", "version": cls.version, "params": params}
+        return {"target": name_of(cls), "version": cls.version, "params": params}
 
 
 def features_and_logits(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:

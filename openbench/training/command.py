@@ -6,8 +6,9 @@ from typing import Any
 
 from openbench.data.benchmark_config import typed
 from openbench.overrides import AUGMENT, NAME, changes
+from openbench.public import name_of
 from openbench.training.job import TrainingJob
-from openbench.training.shipped import shipped
+from openbench.training.shipped import named_for, shipped
 
 
 def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
@@ -18,7 +19,7 @@ def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
         config: the scientific nodes; where `training` and `backbone` differ from their yaml files, the command says so.
     """
     training = config["training"]
-    name = training.get(NAME) or type(job.method).__module__.rpartition(".")[2]
+    name = training.get(NAME) or named_for(name_of(type(job.method)), "training")
     benchmark = f"+benchmark={typed(config['benchmark']) if 'benchmark' in config else job.benchmark}"
     arguments = [*benchmark.split(), f"backbone={job.backbone.name}", f"training={name}", f"seed={job.seed}"]
     for group, chosen, node in (

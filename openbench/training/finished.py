@@ -11,6 +11,7 @@ import torch
 
 from openbench import __version__
 from openbench.errors import CheckpointError
+from openbench.public import TARGET, name_of
 from openbench.storage.sealed import DamagedError
 from openbench.storage.stated import read_stated, stated
 from openbench.training.curve import EpochRow
@@ -112,5 +113,5 @@ def _plain(value: Any) -> Any:
     """A value inside a method's hyper-parameters, with the name of its class."""
     if is_dataclass(value) and not isinstance(value, type):
         own = {f.name: getattr(value, f.name) for f in fields(value)}
-        return {"_target_": f"{type(value).__module__}.{type(value).__qualname__}", **own}
+        return {TARGET: name_of(type(value)), **own}
     return str(value)

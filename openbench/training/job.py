@@ -4,9 +4,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from openbench.backbones.base import Backbone
+from openbench.checkout import uncommitted
 from openbench.core.benchmark import Benchmark, Split
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError
+from openbench.source import foreign_sources
 from openbench.training.base import TrainingMethod
 from openbench.training.fine_tuning import FineTuned
 
@@ -78,6 +80,11 @@ class TrainingJob:
 
     def identity(self) -> dict[str, Any]:
         """Return everything that shapes the weights, and nothing else."""
+        sources = foreign_sources(self.method, self.backbone)
+        splits = (self.id_train, self.id_val, self.ood_train)
+        parts = (self.method, self.backbone, *(split.source for split in splits if split is not None))
+        changed = uncommitted("openbench.training.loop", parts=parts)
+        made_from = {"sources": sources, "uncommitted": changed}
         return {
             "loop": LOOP_VERSION,
             "id_train": self.id_train.digest,
@@ -87,6 +94,7 @@ class TrainingJob:
             "preprocess": asdict(self.backbone.preprocess),
             "method": self.method.identity(),
             "seed": self.seed,
+            **{key: files for key, files in made_from.items() if files},
         }
 
     @property

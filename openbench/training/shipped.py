@@ -5,6 +5,7 @@ from typing import Any
 
 from openbench.by_data import resolved
 from openbench.paths import config_dir
+from openbench.public import TARGET, public_name
 from openbench.storage.yaml_file import read_yaml
 
 
@@ -22,6 +23,19 @@ def shipped(group: str, name: str) -> dict[str, Any] | None:
     for entry in own.pop("defaults", ["_self_"]):
         result = merged(result, own if entry == "_self_" else _named(group, entry))
     return result
+
+
+def named_for(target: str, group: str) -> str:
+    """Return what is typed for a class: the first file of ours that names it, else the class's own name in lower case.
+
+    Args:
+        target: its public name.
+        group: of configs.
+    """
+    for file in sorted((config_dir() / group).glob("*.yaml")):
+        if public_name(str(read_yaml(file).get(TARGET))) == target:
+            return file.stem
+    return target.rpartition(".")[2].lower()
 
 
 def _named(group: str, entry: str | Mapping[str, str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from openbench.cli.leaderboard import main
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.errors import ConfigError, RecordError
-from openbench.results.store import RecordStore
+from openbench.results.store import RecordStore, text_of
 
 
 def record(name: str, near: float, **changes) -> ResultRecord:
@@ -114,7 +114,7 @@ def edited(results: Path, method: str, group: str, key: str, value) -> Path:
     path = only_file(results, method)
     data = undigested(path)
     data["metrics"][group][key] = value
-    path.write_text(json.dumps(data))
+    path.write_text(text_of(data))
     return path
 
 
@@ -133,7 +133,7 @@ def test_a_record_under_an_invented_run_id_is_not_ranked(results, capsys):
     path = only_file(results, "m1")
     data = undigested(path)
     path.unlink()
-    path.with_name("abcdef.json").write_text(json.dumps({**data, "run_id": "abcdef"}))
+    path.with_name("abcdef.json").write_text(text_of({**data, "run_id": "abcdef"}))
     assert main([]) == 0
     expected = f"run id abcdef does not follow from what was run, which gives {data['run_id']}"
     assert expected in capsys.readouterr().err

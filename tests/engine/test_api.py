@@ -25,7 +25,8 @@ def benchmark(*classes, columns=None):
         ({"_target_": "plugin.Fast"}, "plugin"),
         ({"_target_": "a.b.c.d.plugin.Fast"}, "plugin"),
         ({"_target_": "openbench.methods.knn.KNN", "_name_": "nearest"}, "nearest"),
-        ({"_target_": "Fast"}, "Fast"),
+        ({"_target_": "openbench.wherever.KNN"}, "knn"),
+        ({"_target_": "KNN"}, "knn"),
         ({}, "?"),
     ],
 )

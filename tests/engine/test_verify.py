@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from openbench.core.composite import version_of
-from openbench.core.record import ResultRecord
+from openbench.core.record import ResultRecord, RunIdentity
 from openbench.engine import run as engine
 from openbench.engine.runtime import Runtime
 from openbench.engine.verify import check_material
@@ -47,7 +47,7 @@ def spec_of(old: ResultRecord, **changes) -> SimpleNamespace:
     """The run of a record as it would be built here."""
     facts = {
         "run_id": old.run_id,
-        "config": old.config,
+        "identity": RunIdentity.of(old),
         "benchmark": SimpleNamespace(name="toy", digest="images", deviations=("far.x: dropped",)),
         "backbone": SimpleNamespace(name="tiny", digest=old.backbone["digest"], weights_sha256="f" * 64),
         "method": MSP(),
@@ -133,7 +133,8 @@ def test_numbers_that_no_further_seed_would_give_do_not_reproduce(monkeypatch, r
 def test_with_one_seed_recorded_the_numbers_are_set_side_by_side(monkeypatch, tmp_path, runtime):
     old = record(7, config={**record().config, "training": {"_target_": "another.Training"}, "seed": 7})
     RecordStore(runtime.records).write(old)
-    other = replace(old, run_id="e" * 16, metrics={"near": {"auroc": 0.1}})
+    elsewhere = {**old.backbone, "digest": "here"}
+    other = replace(old, run_id="e" * 16, backbone=elsewhere, metrics={"near": {"auroc": 0.1}})
     found = verified(monkeypatch, runtime, spec_of(old, run_id="e" * 16), other)
     assert found.status == "compared"
     assert "  near AUROC: 90.00 recorded, 10.00 here" in found.notes
@@ -143,7 +144,7 @@ def test_with_one_seed_recorded_the_numbers_are_set_side_by_side(monkeypatch, tm
 def test_other_weights_from_the_same_processor_point_at_the_training(monkeypatch, runtime):
     old = record(8, provenance=HERE)
     RecordStore(runtime.records).write(old)
-    other = replace(old, run_id="e" * 16)
+    other = replace(old, run_id="e" * 16, backbone={**old.backbone, "digest": "here"})
     found = verified(monkeypatch, runtime, spec_of(old, run_id="e" * 16), other)
     assert "although processor, threads and libraries are the same" in found.notes[0]
 
@@ -176,6 +177,24 @@ def test_other_released_weights_are_refused_before_anything_is_computed(monkeypa
 
 
 def test_where_there_is_no_record_verifying_says_so_and_writes_none(monkeypatch, runtime):
-    unknown = spec_of(record(0), run_id="e" * 16, config={"seed": 0, "method": {"_name_": "msp", "k": 3}})
+    identity = RunIdentity.of(record(0, config={"seed": 0, "method": {"_name_": "msp", "k": 3}}))
+    unknown = spec_of(record(0), run_id="e" * 16, identity=identity)
     with pytest.raises(RecordError, match=r"nothing to verify: no record of this run in .* leave out"):
         verified(monkeypatch, runtime, unknown, record(0))
+
+
+def test_a_record_of_other_sources_is_not_verified_by_these(runtime):
+    """Numbers of an edited method would else be those of another run that happens to agree, or not."""
+    old = record(0, provenance={"sources": {"mine": "1" * 64, "same": "3" * 64}})
+    now = record(0, provenance={"sources": {"mine": "2" * 64, "same": "3" * 64}})
+    with pytest.raises(RecordError, match="made from other sources than there are here — changed since: mine — bring"):
+        engine.verify(spec_of(old, identity=RunIdentity.of(now)), runtime, (old, Path("x")))
+
+
+def test_a_checkout_with_changes_can_verify_what_was_made_before_them(monkeypatch, runtime):
+    old = record(0)
+    changed = {"uncommitted": {"openbench/methods/msp.py": "1" * 64}}
+    new = record(0, run_id="e" * 16, provenance=old.provenance | changed)
+    spec = spec_of(old, run_id="e" * 16, identity=RunIdentity.of(new))
+    RecordStore(runtime.records).write(replace(old, run_id=RunIdentity.of(old).run_id))
+    assert verified(monkeypatch, runtime, spec, new).status == "verified"

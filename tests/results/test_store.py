@@ -18,7 +18,7 @@ from records import make_record, undigested
 
 from openbench.errors import RecordError
 from openbench.results.plain import dumps, loads
-from openbench.results.store import RecordStore
+from openbench.results.store import RecordStore, text_of
 
 
 def test_a_record_lies_under_benchmark_backbone_method_and_reads_back_equal(tmp_path):
@@ -170,7 +170,7 @@ def test_a_file_that_is_no_record_is_an_error_that_names_it(tmp_path, text, said
 def test_an_edited_record_is_refused(tmp_path, changes, said):
     store = RecordStore(tmp_path)
     path = store.write(make_record())
-    path.write_text(json.dumps(undigested(path) | changes))
+    path.write_text(text_of(undigested(path) | changes))
     with pytest.raises(RecordError, match=said):
         list(store)
 
@@ -248,7 +248,7 @@ def test_reading_goes_on_behind_a_file_that_is_no_record(tmp_path):
 def test_a_record_that_does_not_say_what_was_run_is_refused(tmp_path, changes, said):
     store = RecordStore(tmp_path)
     path = store.write(make_record())
-    path.write_text(json.dumps(undigested(path) | changes))
+    path.write_text(text_of(undigested(path) | changes))
     with pytest.raises(RecordError, match=re.escape(said)):
         list(store)
 
@@ -267,11 +267,12 @@ def test_no_flipped_byte_of_a_record_is_read(tmp_path):
         assert found == [make_record()], position
 
 
-def test_a_record_written_before_there_were_digests_is_read(tmp_path):
+def test_a_record_that_does_not_state_its_digest_is_refused(tmp_path):
     store = RecordStore(tmp_path)
     path = store.write(make_record())
     path.write_text(json.dumps(undigested(path)))
-    assert list(store) == [make_record()]
+    with pytest.raises(RecordError, match="key 'content_sha256' is missing — every record states the SHA-256"):
+        list(store)
 
 
 def test_an_edited_number_is_refused(tmp_path):

@@ -27,9 +27,9 @@ def trained(record, recipe=None, **backbone):
     return replace(record, config=config, backbone={**record.backbone, **backbone})
 
 
-PIXMIX = {"_target_": "openbench.training.pixmix.PixMix", "rounds": 4, "beta": 3.0, "severity": 3.0, "folder": None}
+PIXMIX = {"_target_": "PixMix", "rounds": 4, "beta": 3.0, "severity": 3.0, "folder": None}
 PIXMIX |= {"drawn": 300, "seed": 0}
-CROP = {"_target_": "openbench.training.augment.RandomCrop", "padding": 4}
+CROP = {"_target_": "RandomCrop", "padding": 4}
 
 
 def test_augmentations_and_outliers_are_rows_with_columns_that_say_so():
@@ -68,7 +68,7 @@ def test_one_augmentation_with_another_strength_has_another_name():
 
 
 def test_an_augmentation_is_itself_with_the_values_that_it_has_on_any_data():
-    node = {"_target_": "openbench.training.policies.RandAugment"}
+    node = {"_target_": "RandAugment"}
     named = {}
     for strength in ((1, 14), (1, 10), (2, 9), (1, 9)):
         recipe = {"augment": [CROP, {**node, "operations": strength[0], "magnitude": strength[1]}]}
@@ -87,8 +87,8 @@ def test_an_augmentation_of_a_user_is_named_by_its_class():
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        ("openbench.training.outlier_exposure.OutlierExposure", "tin597"),
-        ("openbench.training.cross_entropy.CrossEntropy", "none"),
+        ("OutlierExposure", "tin597"),
+        ("CrossEntropy", "none"),
         ("nowhere.Unknown", "none"),
     ],
 )

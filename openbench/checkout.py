@@ -1,0 +1,88 @@
+"""The checkout that the package runs from: its commit, and files that differ from it."""
+
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import openbench
+from openbench.digest import file_sha256
+from openbench.source import OURS, closure, file_of, foreign_code, own_modules
+
+# What can move a number; the numbers that configs and manifests give have names and digests of their own.
+_WATCHED = ("openbench", "configs", "data_manifests")
+
+
+def uncommitted(*modules: str, parts: tuple[object, ...] = ()) -> dict[str, str]:
+    """Return {file: SHA-256} of the files with uncommitted changes that code of openbench is made of.
+
+    Args:
+        *modules: of openbench, e.g. `openbench.engine.run`; with them all that they import.
+        parts: objects whose classes' modules are looked at too.
+
+    Returns:
+        Paths from the checkout's root. Empty where nothing has changed, or where there is no checkout.
+    """
+    changed = _changed()
+    if not changed:
+        return {}
+    starts = {name: _file(name) for name in (*modules, *own_modules(*parts))}
+    starts |= {code.__module__: file for part in parts for code in foreign_code(part) if (file := file_of(code))}
+    made_of = _made_of(tuple(sorted(starts.items())))
+    return {name: _sha256(file) for name, file in sorted(changed.items()) if file in made_of and file.is_file()}
+
+
+@cache
+def _made_of(starts: tuple[tuple[str, Path], ...]) -> frozenset[Path]:
+    return frozenset(closure(dict(starts), ours=True).values())
+
+
+@cache
+def _sha256(file: Path) -> str:
+    """Read once: what a process has imported does not change any more."""
+    return file_sha256(file)
+
+
+@cache
+def commit() -> str | None:
+    """Return the commit that is checked out; None for an installed wheel."""
+    return _git("rev-parse", "HEAD") or None if _is_checkout() else None
+
+
+@cache
+def dirty() -> bool | None:
+    """Return whether code, configs or manifests differ from the commit; None where that is not known."""
+    found = _git("status", "--porcelain", "--", *_WATCHED) if _is_checkout() else None
+    return None if found is None else bool(found)
+
+
+@cache
+def _changed() -> Mapping[str, Path]:
+    """{path from the root: file} of modules of openbench that were changed since the commit, or are not part of it."""
+    if not _is_checkout():
+        return {}
+    found = _git("status", "--porcelain", "--untracked-files=all", "--no-renames", "-z", "--", OURS) or ""
+    names = [entry[3:] for entry in found.split("\0") if entry[:2].strip()]
+    return {name: _root() / name for name in names if name.endswith(".py")}
+
+
+def _root() -> Path:
+    return Path(openbench.__file__).resolve().parent.parent
+
+
+def _file(module: str) -> Path:
+    below = _root().joinpath(*module.split("."))
+    return below / "__init__.py" if below.is_dir() else below.with_suffix(".py")
+
+
+def _is_checkout() -> bool:
+    return (_root() / ".git").exists()
+
+
+def _git(*args: str) -> str | None:
+    command = ["git", "-C", str(_root()), *args]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip("\n")

@@ -1,0 +1,50 @@
+"""How what openbench ships is named: by its public name, wherever its code lies."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+TARGET = "_target_"
+_PACKAGE = Path(__file__).resolve().parent
+_OURS = f"{_PACKAGE.name}."
+
+
+def public_name(target: str) -> str:
+    """Return the name of what a dotted path means: `KNN` for `openbench.methods.knn.KNN`, other paths as they are.
+
+    A name without a dot is therefore one of ours.
+    """
+    return target.rpartition(".")[2] if target.startswith(_OURS) else target
+
+
+def name_of(made_by: Callable[..., Any]) -> str:
+    """Return the public name of a class or function: of ours its name, of others the path to it."""
+    return public_name(f"{made_by.__module__}.{made_by.__qualname__}")
+
+
+def public(node: Any) -> Any:
+    """Return a plain config in which every `_target_` is a public name.
+
+    Args:
+        node: any plain value; not changed.
+    """
+    if isinstance(node, Mapping):
+        return {
+            key: public_name(value) if key == TARGET and isinstance(value, str) else public(value)
+            for key, value in node.items()
+        }
+    return [public(value) for value in node] if isinstance(node, list | tuple) else node
+
+
+@cache
+def modules_defining(name: str) -> tuple[str, ...]:
+    """Return the modules of openbench that define a class or function at their top level; nothing is imported."""
+    defined = re.compile(rf"^(?:class|def) {re.escape(name)}\b", re.MULTILINE)
+    found = []
+    for file in sorted(_PACKAGE.rglob("*.py")):
+        if defined.search(file.read_text(encoding="utf-8")):
+            parts = file.relative_to(_PACKAGE.parent).with_suffix("").parts
+            found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return tuple(found)

@@ -1,0 +1,281 @@
+"""Which source files something is made by: its module and what that imports, read and never executed.
+
+What openbench ships is known by name and version. Code of others has neither, so its files stand for it: the module of
+each class or function, and, through all imports, the modules beside it. Files that such code only opens (weights,
+tables) are not looked at.
+"""
+
+import ast
+import inspect
+import os
+import secrets
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, partial
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from openbench.digest import file_sha256
+
+OURS = "openbench"
+# Of libraries the version stands in the provenance.
+_LIBRARIES = frozenset({"torch", "torchvision", "numpy", "scipy", "sklearn", "faiss", "timm", "open_clip", "PIL"})
+_KNOWN = frozenset({OURS, *sys.stdlib_module_names}) | _LIBRARIES
+_MAKERS = "makers_"
+_NONCE = "nonce_"
+_INSTALLED = ("site-packages", "dist-packages")
+_STDLIB = Path(sysconfig.get_paths()["stdlib"]).resolve()
+
+Code = type | Callable[..., Any]
+
+
+def foreign_sources(*parts: object) -> dict[str, str]:
+    """Return {module: SHA-256 of its file} of all code that openbench does not ship and that parts are made by.
+
+    Looked at are the classes of parts, of their bases and of what they hold, functions that made them, and the modules
+    beside these that they import, at the top or later. A class without a file, e.g. one that was typed into a session,
+    stands there with a random word of this object's own: what it makes equals nothing that was made before.
+
+    Args:
+        *parts: methods, trainings, backbones, data sources, or classes and functions.
+    """
+    starts: dict[str, Path] = {}
+    found: dict[str, str] = {}
+    for part in parts:
+        for code in foreign_code(part):
+            file = file_of(code)
+            if file is None:
+                found[f"{code.__module__}.{code.__qualname__}"] = f"unknown {_nonce(part)}"
+            else:
+                starts[code.__module__] = file
+    return dict(sorted((found | {name: _read(file).sha256 for name, file in closure(starts).items()}).items()))
+
+
+def unknown_sources(sources: Mapping[str, str]) -> list[str]:
+    """Return the names of classes among sources that have no file to read."""
+    return [name for name, sha256 in sources.items() if sha256.startswith("unknown")]
+
+
+def foreign_code(part: object) -> list[Code]:
+    """Return the classes and functions that a part is made by and that come from outside openbench and Python."""
+    return [code for code in classes_of(part) if _top(code.__module__) not in _KNOWN]
+
+
+def own_modules(*parts: object) -> set[str]:
+    """Return the modules of openbench that hold the classes of parts, of their bases and of what they hold."""
+    return {code.__module__ for part in parts for code in classes_of(part) if _top(code.__module__) == OURS}
+
+
+def classes_of(part: object, bases: bool = True) -> list[Code]:
+    """Return the classes of a part and of what it holds, with their bases, and functions that made them.
+
+    Args:
+        part: an object, or a class or function itself.
+        bases: whether the classes that these derive from belong to it.
+    """
+    found: dict[Code, None] = {}
+    for code in _held(part, {}):
+        found |= dict.fromkeys(code.__mro__ if bases and isinstance(code, type) else (code,))
+    return list(found)
+
+
+def note_maker(made: object, maker: Code, values: Iterable[object]) -> None:
+    """Note on an object which functions of others made it or what it was made of; a class is known from the object.
+
+    Args:
+        made: what the maker returned.
+        maker: a class or function.
+        values: what the maker was given.
+    """
+    makers = [maker] if not isinstance(maker, type) and _top(maker.__module__) not in _KNOWN else []
+    makers += [noted for value in values for noted in makers_of(value)]
+    if makers:
+        with suppress(TypeError, AttributeError):  # an object without room for notes
+            object.__setattr__(made, _MAKERS, tuple(dict.fromkeys((*makers_of(made), *makers))))
+
+
+def makers_of(made: object) -> tuple[Code, ...]:
+    """Return the functions of others that made an object or what it was made of."""
+    return tuple(getattr(made, _MAKERS, ()))
+
+
+def file_of(code: Code) -> Path | None:
+    """Return the file that defines a class or function; None for one that was typed into a session."""
+    file = getattr(sys.modules.get(code.__module__), "__file__", None)
+    if file is None:
+        with suppress(TypeError, OSError):
+            file = inspect.getsourcefile(code)
+    return Path(file).resolve() if file and Path(file).is_file() else None
+
+
+def closure(starts: Mapping[str, Path], ours: bool = False) -> dict[str, Path]:
+    """Return {module: file} of modules and of all that they import from beside themselves.
+
+    Beside a module is what belongs to the same package, and, unless it is installed, what lies in the same folder or
+    elsewhere on Python's path without being installed.
+
+    Args:
+        starts: {module: file} to begin with.
+        ours: whether openbench's own modules are followed too.
+    """
+    found: dict[str, Path] = {}
+    pending = list(starts.items())
+    while pending:
+        name, file = pending.pop()
+        if name in found or not file.is_file():
+            continue
+        found[name] = file
+        package = file.stem == "__init__"
+        for wanted in _read(file).absolute(name, package):
+            for module, there in _resolved(wanted, name, file, package):
+                if module not in found and _counts(module, there, name, ours):
+                    pending.append((module, there))
+    return found
+
+
+def _held(value: object, seen: dict[int, object]) -> Iterator[Code]:
+    """The classes and functions of a value and of what it holds, less those seen, which are kept alive meanwhile."""
+    if id(value) in seen or value is None or isinstance(value, str | int | float | bytes):
+        return
+    seen[id(value)] = value
+    if isinstance(value, Mapping):
+        for child in value.values():
+            yield from _held(child, seen)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for child in value:
+            yield from _held(child, seen)
+    elif isinstance(value, partial):
+        for child in (value.func, value.args, value.keywords):
+            yield from _held(child, seen)
+    elif isinstance(value, type) or inspect.isfunction(value):
+        yield value
+    elif inspect.ismethod(value):
+        yield from _held(value.__func__, seen)
+        yield from _held(value.__self__, seen)
+    else:
+        yield type(value)
+        yield from makers_of(value)
+        yield from _held(getattr(value, "made_of", ()), seen)
+        if is_dataclass(value):
+            for child in fields(value):
+                yield from _held(getattr(value, child.name, None), seen)
+
+
+def _nonce(part: object) -> str:
+    """A random word, the same for one object as long as it lives."""
+    with suppress(TypeError, AttributeError):
+        if _NONCE not in vars(part):
+            object.__setattr__(part, _NONCE, secrets.token_hex(8))
+        return str(vars(part)[_NONCE])
+    return secrets.token_hex(8)
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _installed(file: Path) -> bool:
+    return any(part in _INSTALLED for part in file.parts) or _STDLIB in file.parents
+
+
+def _counts(module: str, file: Path, importer: str, ours: bool) -> bool:
+    top = _top(module)
+    if top == OURS:
+        return ours
+    if top in _KNOWN:
+        return False
+    return top == _top(importer) or not _installed(file)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file that was read.
+
+    Args:
+        sha256: of its bytes.
+        imports: (level, module, name) of every import in it.
+    """
+
+    sha256: str
+    imports: tuple[tuple[int, str, str], ...]
+
+    def absolute(self, name: str, package: bool) -> Iterator[str]:
+        """The dotted names that it imports, as module `name`."""
+        parts = name.split(".")
+        for level, module, imported in self.imports:
+            base = parts[: len(parts) - level + package] if level else []
+            yield ".".join(part for part in (*base, module, imported) if part)
+
+
+def _read(file: Path) -> _Source:
+    state = os.stat(file)
+    return _parsed(file, state.st_mtime_ns, state.st_size, state.st_ino)
+
+
+@cache
+def _parsed(file: Path, changed: int, size: int, inode: int) -> _Source:
+    """A file in the state that the other arguments tell of."""
+    sha256 = file_sha256(file)
+    if file.suffix != ".py":
+        return _Source(sha256, ())
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return _Source(sha256, ())  # it cannot be imported either
+    return _Source(sha256, tuple(dict.fromkeys(_imports(tree))))
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.level, node.module or "", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            named = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+            if isinstance(named, str):
+                yield len(named) - len(named.lstrip(".")), named.lstrip("."), ""
+
+
+def _resolved(wanted: str, importer: str, file: Path, package: bool) -> Iterator[tuple[str, Path]]:
+    """The modules that an import of a dotted name executes: each package on the way, and the module."""
+    parts = wanted.split(".")
+    if parts[0] in _LIBRARIES or parts[0] in sys.stdlib_module_names:
+        return
+    folders = _folders(parts[0], importer, file, package)
+    for depth, part in enumerate(parts, 1):
+        there, folders = _below(folders, part)
+        if there is not None:
+            yield ".".join(parts[:depth]), there
+        if not folders:
+            return
+
+
+def _folders(top: str, importer: str, file: Path, package: bool) -> tuple[Path, ...]:
+    """Where an outermost name is looked for: where Python finds it, else beside the outermost package of a file."""
+    root = file.parents[importer.count(".") + package]
+    if top == _top(importer):
+        return (root,)
+    with suppress(ImportError, ValueError, AttributeError):
+        spec = find_spec(top)
+        if spec is not None and spec.submodule_search_locations:
+            return tuple(Path(folder).resolve().parent for folder in spec.submodule_search_locations)
+        if spec is not None and spec.origin and Path(spec.origin).is_file():
+            return (Path(spec.origin).resolve().parent,)
+    return (root,)
+
+
+def _below(folders: Iterable[Path], part: str) -> tuple[Path | None, tuple[Path, ...]]:
+    """The file of a module in one of some folders, and the folders of its own modules if it is a package."""
+    for folder in folders:
+        if (folder / part / "__init__.py").is_file():
+            return folder / part / "__init__.py", (folder / part,)
+        for suffix in (".py", *EXTENSION_SUFFIXES):
+            if (folder / f"{part}{suffix}").is_file():
+                return folder / f"{part}{suffix}", ()
+    return None, tuple(folder / part for folder in folders if (folder / part).is_dir())
