@@ -100,7 +100,8 @@ def follow(path: Path, ids: dict[str, str], settings: dict[str, str]) -> str:
         writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    return f"{len(known)} of {len(rows)} runs are among the records, settings that nothing gives: {sorted(unknown) or 'none'}"
+    found = f"{len(known)} of {len(rows)} runs are among the records"
+    return f"{found}, settings that nothing gives: {sorted(unknown) or 'none'}"
 
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ class Again:
 
     Args:
         words: the overrides after `run`.
-        config: the scientific config that they compose to. It is the record's, but for the paths to classes of ours, and
-            has its keys in the order of the files, which a record does not keep: in that order sets are read and
-            settings are tried.
+        config: the scientific config that they compose to. It is the record's with paths to classes of ours, and has
+            its keys in the order of the files, which a record does not keep: in that order sets are read and settings
+            are tried.
         foreign: the classes in it that are not openbench's; config files of the reader's name each of them.
     """
 

@@ -12,7 +12,7 @@ from openbench import paths
 from openbench.cli.exits import OK
 from openbench.cli.left_out import left_out
 from openbench.cli.method_source import MethodSource, method_source
-from openbench.core.record import ResultRecord
+from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.results.consistency import inconsistencies
 from openbench.results.conventions import explained
@@ -292,6 +292,8 @@ def record_text(arguments: argparse.Namespace, on_error: Callable[[RecordError],
 def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str:
     """What made a record, with which command, and the command that verifies it."""
     from openbench.cli.again import GONE, command
+    from openbench.results.store import RecordStore
+    from openbench.results.superseded import superseding
 
     try:
         typed = command(record, config_dir) or GONE
@@ -299,10 +301,15 @@ def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str
         typed = f"none is given: {error}"
     if not typed.isprintable():
         typed = "none can be typed: its config holds characters that cannot be printed"
+    supersedes, by = superseding(record, RecordStore(results))
     lines = (
         f"record: {record.run_id}",
         *(f"not ranked: {problem}" for problem in inconsistencies(record)),
         f"made by: {made_by(record)}",
+        *(f"uncommitted changes: {name}" for name in record.provenance.get(UNCOMMITTED) or {}),
+        *(f"source of others: {name}" for name in record.provenance.get(SOURCES) or {}),
+        *(f"supersedes: {one}" for one in supersedes),
+        *([by] if by else []),
         f"command: {typed}",
         f"verify: {verify_command(record.run_id, results, config_dir)}",
     )

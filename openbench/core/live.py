@@ -74,8 +74,8 @@ class LiveMethod(Method):
     For what neither cached columns nor a declared input step express: several steps, a gradient that depends on what
     was fitted, a change inside the network. It costs passes in every run with new hyper-parameters, so a score of
     features or maps should be a Method. Only its scores are cached: per network, images, class, version,
-    hyper-parameters, the split that `fit` saw, and the source of a class that openbench does not ship. `fit` reads cached
-    columns, as any method's: `needs` says which.
+    hyper-parameters, the split that `fit` saw, and the source of a class that openbench does not ship. `fit` reads
+    cached columns, as any method's: `needs` says which.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset())
@@ -118,7 +118,7 @@ class LiveMethod(Method):
         kind = type(self)
         if self.request.fit_on is not None and not self.fitted_on_:
             raise NotFittedError(f"{kind.__name__}: scored before it was fitted — call engine.evaluate.fit first")
-        # The version says which code of ours it is; code of others, and ours while it is worked on, does not show there.
+        # The version says which code of ours it is; not of code of others, and of ours while it is worked on.
         made_from = {"sources": foreign_sources(self), "uncommitted": uncommitted(__name__, parts=(self,))}
         return {
             "method": name_of(kind),

@@ -28,10 +28,11 @@ from openbench.engine.evaluate import for_layers
 from openbench.engine.learnt import Learnt
 from openbench.engine.outcome import RunOutcome
 from openbench.engine.released import check_training_counts
-from openbench.engine.run import RunSpec, feature_store, tells_apart
+from openbench.engine.run import feature_store
 from openbench.engine.run import run as run_spec
 from openbench.engine.run import verify as verify_spec
 from openbench.engine.runtime import Runtime
+from openbench.engine.spec import RunSpec, tells_apart
 from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
 from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError

@@ -17,7 +17,7 @@ from openbench.results.seeds import one_more_seed, same_but_seed, same_setting, 
 from openbench.results.store import RecordStore
 
 if TYPE_CHECKING:
-    from openbench.engine.run import RunSpec
+    from openbench.engine.spec import RunSpec
 
 _SHOWN = 5
 
@@ -66,8 +66,8 @@ def check_weights(old: ResultRecord, spec: "RunSpec") -> None:
     changed = sorted(name for name in {*then.sources, *now.sources} if then.sources.get(name) != now.sources.get(name))
     if changed:
         raise RecordError(
-            f"record {old.run_id} cannot be verified: it was made from other sources than there are here — changed since: "
-            f"{', '.join(changed)} — bring back these files as they were, or run again, which makes another record"
+            f"record {old.run_id} cannot be verified: other sources made it — changed since: {', '.join(changed)} — "
+            "bring back these files as they were, or run again, which makes another record"
         )
     if spec.training is None and now.committed.run_id != then.committed.run_id:
         raise RecordError(f"record {old.run_id} would be named {spec.run_id} by now — {_check_out(old)}")

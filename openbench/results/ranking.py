@@ -11,6 +11,7 @@ from openbench.core.record import ResultRecord
 from openbench.overrides import word
 from openbench.results.runs import Keep, Run, runs_of
 from openbench.results.settings import hyper_parameters, not_default, over_runs
+from openbench.results.superseded import superseded
 from openbench.results.table import Column, Estimate, cell_text
 from openbench.results.views import FULL_SPECTRUM, GROUPS
 
@@ -152,12 +153,13 @@ def _printed(row: Row) -> tuple[str, str]:
 def _rows(runs: Sequence[Run], side: str) -> list[Row]:
     groups: dict[str, list[Run]] = {}
     newest: dict[str, int] = {}
+    replaced = superseded(run.made for run in runs if not run.problems)
     for run in runs:
         # A record that contradicts itself stands alone, so that the others of its row keep their rank.
         groups.setdefault(f"{run.row} {run.run_id}" if run.problems else run.row, []).append(run)
         if not run.problems:
             newest[run.method] = max(newest.get(run.method, 0), run.version)
-    rows = [_row(_one_per_network(members), side, newest) for members in groups.values()]
+    rows = [_row(_one_per_network(members), side, newest, replaced) for members in groups.values()]
     looks: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         looks.setdefault(row.look, []).append(row)
@@ -172,7 +174,7 @@ def _one_per_network(runs: Sequence[Run]) -> list[Run]:
     return sorted(chosen.values(), key=lambda r: r.run_id)
 
 
-def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int]) -> Row:
+def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Mapping[str, str]) -> Row:
     first = runs[0]
     settings = sorted({hyper_parameters(run.params) for run in runs}, key=_natural)
     chosen = [not_default(run.nodes.get("method") or {}, run.params, run.tuned) for run in runs]
@@ -191,7 +193,7 @@ def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int]) -> Row:
         runs=tuple(run.run_id for run in runs),
         networks=len({run.network for run in runs}),
         values=values,
-        reasons=_reasons(runs, values, newest),
+        reasons=_reasons(runs, values, newest, replaced),
         members=tuple(runs),
         side=side,
     )
@@ -221,7 +223,10 @@ def _leaves(path: str, node: Any) -> dict[str, str]:
 
 
 def _reasons(
-    runs: Sequence[Run], values: Mapping[str, Estimate | str | None], newest: Mapping[str, int]
+    runs: Sequence[Run],
+    values: Mapping[str, Estimate | str | None],
+    newest: Mapping[str, int],
+    replaced: Mapping[str, str],
 ) -> tuple[str, ...]:
     """Why a row is not ranked, most serious first; empty if nothing speaks against it."""
     found = [f"record {run.run_id}: {problem}" for run in runs for problem in run.problems]
@@ -231,7 +236,9 @@ def _reasons(
         deviations = sorted({deviation for run in runs for deviation in run.deviations})
         found.append(f"benchmark not as defined: {'; '.join(deviations) or 'deviations not stated'}")
     name, version = runs[0].method, runs[0].version
-    if version < newest.get(name, version):
+    if runs[0].run_id in replaced:
+        found.append(replaced[runs[0].run_id])
+    elif version < newest.get(name, version):
         found.append(f"made by version {version} of the method, which is now at {newest[name]}")
     if not any(isinstance(values[f"{group} auroc"], Estimate) for group in GROUPS):
         found.append("no AUROC was measured")

@@ -9,6 +9,7 @@ from typing import Any
 from openbench.core.record import ResultRecord, Value
 from openbench.digest import digest
 from openbench.results.consistency import inconsistencies
+from openbench.results.superseded import Made
 from openbench.results.trained import augmentation_of, outliers_of, training_of
 
 Metrics = Mapping[str, Mapping[str, Value]]
@@ -47,6 +48,7 @@ class Run:
         metrics: {set or group: {key: value}}, those that were asked for.
         header: the line of conventions.
         problems: what in the record does not follow from the rest of it.
+        made: by which code, among runs that differ in nothing else but their seeds.
     """
 
     run_id: str
@@ -72,6 +74,7 @@ class Run:
     metrics: Metrics
     header: str
     problems: tuple[str, ...]
+    made: Made
 
 
 def everything(name: str, key: str) -> bool:
@@ -131,6 +134,7 @@ def _run_of(record: ResultRecord, shared: _Shared) -> Run:
     version, metrics = int(record.method.get("version", 0)), config.get("metrics")
     name, backbone = str(record.method.get("name")), str(record.backbone.get("name"))
     tune = config.get("tune")
+    shared_by_row = [[nodes.get(key, (None, None))[1] for key in NODES], name, backbone, training, augment, outliers]
     return Run(
         run_id=record.run_id,
         benchmark=shared.text(str(record.benchmark.get("name"))),
@@ -150,13 +154,12 @@ def _run_of(record: ResultRecord, shared: _Shared) -> Run:
         seed=config.get("seed"),
         level=float(metrics.get("confidence", 0.95)) if isinstance(metrics, dict) else 0.95,
         nodes={key: node for key, (node, _) in nodes.items()},
-        row=digest(
-            [[nodes.get(key, (None, None))[1] for key in NODES], name, version, backbone, training, augment, outliers]
-        ),
+        row=digest([shared_by_row, version, (made_by := Made.of(record, digest(shared_by_row))).code]),
         members=shared(_members(record))[0],
         metrics=shared.kept(record.metrics),
         header=shared.text(record.header),
         problems=inconsistencies(record),
+        made=made_by,
     )
 
 

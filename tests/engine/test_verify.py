@@ -187,7 +187,7 @@ def test_a_record_of_other_sources_is_not_verified_by_these(runtime):
     """Numbers of an edited method would else be those of another run that happens to agree, or not."""
     old = record(0, provenance={"sources": {"mine": "1" * 64, "same": "3" * 64}})
     now = record(0, provenance={"sources": {"mine": "2" * 64, "same": "3" * 64}})
-    with pytest.raises(RecordError, match="made from other sources than there are here — changed since: mine — bring"):
+    with pytest.raises(RecordError, match="other sources made it — changed since: mine — bring back"):
         engine.verify(spec_of(old, identity=RunIdentity.of(now)), runtime, (old, Path("x")))
 
 

@@ -22,15 +22,7 @@ def undigested(path: Path) -> dict[str, Any]:
 
 def named(record: ResultRecord) -> ResultRecord:
     """The record under the run id that follows from it."""
-    made_by = RunIdentity(
-        record.config,
-        record.method["name"],
-        record.method.get("version", 0),
-        str(record.benchmark.get("digest")),
-        str(record.backbone.get("digest")),
-        record.backbone.get("training"),
-    )
-    return replace(record, run_id=made_by.run_id)
+    return replace(record, run_id=RunIdentity.of(record).run_id)
 
 
 def make_record(**changes: Any) -> ResultRecord:

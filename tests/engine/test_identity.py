@@ -1,0 +1,235 @@
+"""What names results, weights and cached columns: an edit of others' code makes others, a move of ours does not."""
+
+import importlib
+import sys
+import textwrap
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from openbench.backbones.base import Backbone
+from openbench.build import build
+from openbench.cli.config import compose, scientific
+from openbench.core.record import SOURCES, UNCOMMITTED, RunIdentity
+from openbench.data.build import build_benchmark
+from openbench.engine import api
+from openbench.engine.learnt import Learnt
+from openbench.engine.spec import RunSpec
+from openbench.features.store import FeatureStore
+from openbench.training.ensure import build_training
+from openbench.training.job import TrainingJob
+
+HELPER = "SIGN = 1\n"
+CODE = {
+    "method": (
+        """
+        from openbench.methods.msp import MSP
+
+        class Own(MSP):
+            def score(self, x):
+                return SIGN * super().score(x)
+        """,
+        {"method": {"_target_": "own_of_test.Own"}},
+    ),
+    "part of a method": (
+        """
+        from openbench.methods.msp import MSP
+
+        class Own(MSP):
+            def score(self, x):
+                return SIGN * super().score(x)
+        """,
+        {"method": {"_target_": "DoubleScore", "risk": {"_target_": "own_of_test.Own"}, "ood": {"_target_": "Energy"}}},
+    ),
+    "training": (
+        """
+        from dataclasses import dataclass
+        from openbench.training.cross_entropy import CrossEntropy
+
+        @dataclass(frozen=True)
+        class Own(CrossEntropy):
+            def loss(self, model, batch):
+                return SIGN * super().loss(model, batch)
+        """,
+        {"training": {"_target_": "own_of_test.Own"}},
+    ),
+    "augmentation": (
+        """
+        from dataclasses import dataclass
+        from openbench.training.augment import Augmentation
+
+        @dataclass(frozen=True)
+        class Own(Augmentation):
+            def __call__(self, images, generator):
+                return images if SIGN > 0 else 255 - images
+        """,
+        {"training": {"recipe": {"augment": [{"_target_": "own_of_test.Own"}]}}},
+    ),
+    "backbone": (
+        """
+        from openbench.backbones.network import NetworkBackbone
+        from openbench.backbones.cifar import resnet
+
+        class Own(NetworkBackbone):
+            def outputs(self, images, request):
+                return super().outputs(SIGN * images, request)
+
+        def own(name: str, model: str, num_classes: int, preprocess, **rest) -> NetworkBackbone:
+            made = resnet(name, model, num_classes=num_classes, preprocess=preprocess)
+            made.__class__ = Own
+            return made
+        """,
+        {"backbone": {"_target_": "own_of_test.own"}},
+    ),
+    "function that makes a backbone of ours": (
+        """
+        from openbench.backbones.network import NetworkBackbone
+        from openbench.backbones.cifar import resnet
+
+        def own(name: str, model: str, num_classes: int, preprocess, **rest) -> NetworkBackbone:
+            made = resnet(name, model, num_classes=num_classes, preprocess=preprocess)
+            made.module().fc.weight.data *= SIGN
+            return made
+        """,
+        {"backbone": {"_target_": "own_of_test.own"}},
+    ),
+    "data source": (
+        """
+        from dataclasses import dataclass
+        from openbench.data.embedded import SklearnDigits
+
+        @dataclass(frozen=True)
+        class Own(SklearnDigits):
+            def image(self, class_name, number):
+                return super().image(class_name, number) if SIGN > 0 else 255 - super().image(class_name, number)
+        """,
+        {"benchmark": {"near": {"nine": {"sources": {"installed": {"_target_": "own_of_test.Own"}}}}}},
+    ),
+}
+IMPORTS = {
+    "in the file": "SIGN = 1",
+    "in a helper": "from helper_of_test import SIGN",
+    "in a helper, imported later": "SIGN = 1\ndef later():\n    import helper_of_test\n    return helper_of_test.SIGN",
+}
+RUN, JOB, COLUMNS, IMAGES = "run", "weights", "columns", "images"
+# What an edit must make another, by the kind that was edited.
+TOUCHED = {
+    "method": {RUN},
+    "part of a method": {RUN},
+    "training": {RUN, JOB},
+    "augmentation": {RUN, JOB},
+    "backbone": {RUN, JOB, COLUMNS},
+    "function that makes a backbone of ours": {RUN, JOB, COLUMNS},
+    "data source": {RUN, IMAGES},
+}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return scientific(compose("run", ["+benchmark=digits", "backbone=resnet8_digits"]), {"method": "msp"})
+
+
+def merged(node, changes):
+    if not isinstance(node, dict) or ("_target_" in changes and "name" not in node and "recipe" not in node):
+        return changes
+    return {**node, **{key: merged(node.get(key), v) if isinstance(v, dict) else v for key, v in changes.items()}}
+
+
+def names(config) -> dict[str, str]:
+    """What names everything that a config makes."""
+    benchmark = build_benchmark(config["benchmark"])
+    training = build_training(config["training"])
+    backbone = build(
+        config["backbone"], "backbone", Backbone, num_classes=len(benchmark.classes), preprocess=benchmark.preprocess
+    )
+    job = TrainingJob.of(deepcopy(backbone), benchmark, training, 0)
+    backbone.load_state(backbone.module().state_dict(), "random")
+    method, _ = api.build_method(config["method"])
+    spec = RunSpec(benchmark, backbone, method, "own", config=config, learnt=Learnt("own", method=training))
+    return {
+        RUN: spec.run_id,
+        JOB: job.digest,
+        COLUMNS: str(FeatureStore(Path("x"))._folder(backbone, benchmark.id_test)),
+        IMAGES: benchmark.near["nine"].digest,
+    }
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """Forgets the modules of this test, as a new process would."""
+    monkeypatch.syspath_prepend(tmp_path)
+    # Whoever works on openbench has changes that are not committed; they are another test's matter.
+    monkeypatch.setattr("openbench.checkout._changed", dict)
+
+    def forget():
+        for name in ("own_of_test", "helper_of_test"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+
+    yield forget
+    forget()
+
+
+@pytest.mark.parametrize("place", IMPORTS)
+@pytest.mark.parametrize("kind", CODE)
+def test_a_flipped_sign_in_code_of_ones_own_gives_all_that_it_makes_other_names(digits, tmp_path, fresh, kind, place):
+    code, changes = CODE[kind]
+    file, helper = tmp_path / "own_of_test.py", tmp_path / "helper_of_test.py"
+    file.write_text(f"{IMPORTS[place]}\n{textwrap.dedent(code)}")
+    helper.write_text(HELPER)
+    config = merged(digits, changes)
+    before = names(config)
+    fresh()
+    assert names(config) == before, "the same sources must give the same names in another process"
+    edited = file if place == "in the file" else helper
+    edited.write_text(edited.read_text().replace("SIGN = 1", "SIGN = -1"))
+    fresh()
+    after = names(config)
+    assert {what for what in before if before[what] != after[what]} == TOUCHED[kind]
+
+
+@pytest.mark.parametrize(
+    ("target", "at"),
+    [
+        ("openbench.methods.msp.MSP", ("method",)),
+        ("openbench.training.cross_entropy.CrossEntropy", ("training",)),
+        ("openbench.training.recipe.Recipe", ("training", "recipe")),
+        ("openbench.training.augment.RandomCrop", ("training", "recipe", "augment", 0)),
+        ("openbench.backbones.cifar.resnet", ("backbone",)),
+        ("openbench.data.embedded.SklearnDigits", ("benchmark", "near", "nine", "sources", "installed")),
+    ],
+)
+def test_a_class_of_ours_in_another_module_changes_no_name(digits, monkeypatch, fresh, target, at):
+    """What moving a file does: the module is another, in the config and in the class itself."""
+    config = deepcopy(digits)
+    config["training"]["recipe"]["augment"] = [{"_target_": "openbench.training.augment.RandomCrop", "padding": 1}]
+    before = names(config)
+    module, _, name = target.rpartition(".")
+    code, moved = getattr(importlib.import_module(module), name), type(sys)("openbench.elsewhere.moved")
+    setattr(moved, name, code)
+    monkeypatch.setitem(sys.modules, moved.__name__, moved)
+    monkeypatch.setattr(code, "__module__", moved.__name__)
+    node = config
+    for key in at:
+        node = node[key]
+    assert node["_target_"] == target
+    node["_target_"] = f"{moved.__name__}.{name}"
+    assert names(config) == before
+
+
+def test_a_raised_version_of_an_augmentation_names_other_weights(digits, monkeypatch, fresh):
+    config = deepcopy(digits)
+    config["training"]["recipe"]["augment"] = [{"_target_": "RandomCrop", "padding": 1}]
+    before = names(config)
+    monkeypatch.setattr("openbench.training.augment.RandomCrop.version", 2, raising=False)
+    assert {what for what, name in names(config).items() if name != before[what]} == {JOB}
+    monkeypatch.setattr("openbench.data.embedded.SklearnDigits.version", 2, raising=False)
+    assert names(config)[IMAGES] != before[IMAGES]
+
+
+def test_sources_and_uncommitted_files_enter_a_run_id_only_where_there_are_such():
+    plain = RunIdentity({}, "msp", 1, "a", "b", None)
+    assert plain.run_id == RunIdentity({}, "msp", 1, "a", "b", None, {}, None, {}, {}).run_id
+    others = {RunIdentity({}, "msp", 1, "a", "b", None, **{key: {"x": "1"}}).run_id for key in (SOURCES, UNCOMMITTED)}
+    assert len(others | {plain.run_id}) == 3
