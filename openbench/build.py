@@ -56,7 +56,8 @@ def _shipped(name: str, where: str, kinds: tuple[type, ...]) -> Callable[..., An
             f"{where}: `{TARGET}: {name}` is not the name of anything that fits here in openbench — write the path to "
             "a class of your own, e.g. package.Class"
         )
-    return found[0]
+    shipped: Callable[..., Any] = found[0]
+    return shipped
 
 
 def build(node: Mapping[str, Any], where: str = "config", kind: type = object, **extra: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def _made_of(starts: tuple[tuple[str, Path], ...]) -> frozenset[Path]:
 def _sha256(file: Path) -> str:
     """Read once: what a process has imported does not change any more."""
     return file_sha256(file)
+
+
+def made_now() -> str:
+    """Return what is noted on something that is kept to be reused: version, commit and time."""
+    changed = " with changes" if dirty() else ""
+    utc = datetime.now(UTC).isoformat(timespec="seconds")
+    return f"openbench {openbench.__version__}, commit {(commit() or 'unknown')[:12]}{changed}, {utc}"
 
 
 @cache

@@ -277,3 +277,40 @@ def test_a_job_killed_while_it_writes_its_record_leaves_none_and_can_be_repeated
     assert main(command) == 0
     assert "written" in capsys.readouterr().out
     assert len(RecordStore(here / "results")) == before + 1
+
+
+FLIPPED = """
+from openbench.methods.msp import MSP
+from sign_of_test import SIGN
+
+
+class Own(MSP):
+    def score(self, x):
+        return SIGN * super().score(x)
+"""
+
+
+def test_a_sign_flipped_in_ones_own_method_changes_the_table_and_supersedes_the_old_record(
+    here, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_of_test.py").write_text(FLIPPED)
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method/own.yaml").write_text("_target_: own_of_test.Own\n")
+    found = []
+    for sign in (1, -1, -1, 1):
+        for name in ("own_of_test", "sign_of_test"):
+            sys.modules.pop(name, None)
+        (tmp_path / "sign_of_test.py").write_text(f"SIGN = {sign}\n" + "#" * (sign < 0))
+        assert main(["run", *SHORT, "method=own", "--config-dir", str(tmp_path)]) == 0
+        out = capsys.readouterr().out
+        record = RecordStore(here / "results").look_up("latest")[0]
+        found.append((record.run_id, record.metrics["near"]["auroc"], out.rstrip().splitlines()[-1].split()[0], out))
+    (first, right, _, _), (second, flipped, _, said), again, back = found
+    assert flipped == pytest.approx(1 - right, abs=1e-9)
+    assert [status for *_, status, _ in found] == ["written", "written", "skipped", "skipped"]
+    assert said.index(f"supersedes {first} (made before a change of sign_of_test)") < said.index("AUROC")
+    assert "made from sources that are not openbench's: own_of_test, sign_of_test" in said
+    assert "reused: nothing was computed — made by openbench" in again[3]
+    assert f"superseded by {second}: made before a change of sign_of_test" in back[3]
+    assert f"{first}.json" in back[3].splitlines()[-1]

@@ -9,7 +9,8 @@ from openbench.errors import RecordError
 from openbench.overrides import AUGMENT
 
 SCHEMA = 2
-SOURCES, UNCOMMITTED = "sources", "uncommitted"  # keys of the provenance: what made a record besides what is shipped
+# Keys of the provenance: what made a record besides what is shipped, and what was there already.
+SOURCES, UNCOMMITTED, REUSED = "sources", "uncommitted", "reused"
 _SHOWN = 20  # keys, and characters of each, in a message
 Value = float | int | str
 
@@ -33,7 +34,7 @@ class ResultRecord:
         counts: {"<role>/<set>": {"n": found, "expected": listed}}.
         provenance: package version, git sha, dirty flag, library versions, device, UTC time, seconds, passes per stage;
             where there are such, the `sources` that others wrote, {module: SHA-256}, and the `uncommitted` files of
-            openbench, {file: SHA-256}, that made it.
+            openbench, {file: SHA-256}, that made it, and by whom `weights` and `features` were made that it `reused`.
     """
 
     run_id: str

@@ -218,9 +218,10 @@ def ready_backbone(
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))
     else:
         shown = _as_shown(config, benchmark, backbone)
-        backbone = _trained(config, shown, backbone, runtime, say).backbone
+        trained = _trained(config, shown, backbone, runtime, say)
+        backbone = trained.backbone
         method = build_training(config["training"])
-        learnt = Learnt(name_of(config["training"]), shown.ood_train, method)
+        learnt = Learnt(name_of(config["training"]), shown.ood_train, method, trained.reused)
     return backbone.to(resolve_device(runtime.device)), learnt
 
 

@@ -27,12 +27,14 @@ class CachedFeatures:
         backbone: with weights.
         clock: of the run.
         say: receives a line after each set that had to be extracted while others are to come.
+        reused: by which version, commit and when features were made that were there already; the latest of them.
     """
 
     store: FeatureStore
     backbone: Backbone
     clock: Clock
     say: Callable[[str], None] = lambda text: None
+    reused: str = ""
     _waiting: dict[str, int] = field(default_factory=dict)
     _expected: int = 0
     _images: int = 0
@@ -44,7 +46,13 @@ class CachedFeatures:
         Args:
             splits: all that will be asked for.
         """
-        missing = [s for s in splits if self.store.missing(self.backbone, s, _BASE)]
+        every = list(splits)
+        missing = [s for s in every if self.store.missing(self.backbone, s, _BASE)]
+        kept = [self.store.made(self.backbone, split) for split in every if split not in missing]
+        if kept:
+            some = f" ({len(kept)} of {len(every)} sets)" if missing else ""
+            # A line ends in its time; of several the latest.
+            self.reused = max(kept, key=lambda made: made.rpartition(", ")[2]) + some
         self._waiting = {_name(split): len(split) for split in missing}
         self._expected = len(missing)
         if len(missing) > 1:

@@ -19,11 +19,13 @@ class Learnt:
         training: as users type it.
         outliers: what it learnt from beside the ID images, if it does.
         method: the training itself.
+        reused: by which version, commit and when the weights were trained; empty if they are new.
     """
 
     training: str
     outliers: Split | None = None
     method: TrainingMethod | None = None
+    reused: str = ""
 
 
 def describe_backbone(backbone: Backbone, learnt: Learnt | None, config: Mapping[str, Any]) -> dict[str, Any]:

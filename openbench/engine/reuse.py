@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
+from openbench.core.record import REUSED, SOURCES, UNCOMMITTED, ResultRecord
 from openbench.engine.outcome import RunOutcome
 from openbench.results.origin import made_by
 from openbench.results.store import RecordStore
@@ -37,6 +37,7 @@ def made_from(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
     lines = [f"made from uncommitted changes in {', '.join(changed)}: reused only by the same sources"] * bool(changed)
     lines += [f"made from sources that are not openbench's: {', '.join(known)}"] * bool(known)
     lines += [f"{name} has no file to read: what it makes is never reused" for name in unknown]
+    lines += [f"reused {what}: made by {by}" for what, by in (record.provenance.get(REUSED) or {}).items()]
     supersedes, by = superseding(record, records)
     lines += [f"supersedes {one}" for one in supersedes]
     return (*lines, *([by] if by else []))

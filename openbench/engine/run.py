@@ -14,7 +14,7 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
-from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
+from openbench.core.record import REUSED, SOURCES, UNCOMMITTED, ResultRecord
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, with_params
@@ -171,7 +171,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
             if not s.unread
         },
         provenance=provenance(clock, device, backbone.passes - passes_before)
-        | _made_from(spec)
+        | _made_from(spec, features)
         | remarks(spec.method_name, scores),
     )
     return record, scores
@@ -183,9 +183,12 @@ def _read(spec: RunSpec) -> list[Split]:
     return [s for s in spec.benchmark.splits() if s.role in fitted_on or s.role not in (Role.ID_TRAIN, Role.OOD_TRAIN)]
 
 
-def _made_from(spec: RunSpec) -> dict[str, Any]:
-    """What made a record besides what openbench ships, if anything did."""
-    return {key: files for key, files in ((SOURCES, spec.sources), (UNCOMMITTED, spec.uncommitted)) if files}
+def _made_from(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:
+    """What made a record besides what openbench ships now, if anything did."""
+    weights = "" if spec.learnt is None else spec.learnt.reused
+    kept = {name: made for name, made in (("weights", weights), ("features", features.reused)) if made}
+    found = {SOURCES: spec.sources, UNCOMMITTED: spec.uncommitted, REUSED: kept}
+    return {key: of for key, of in found.items() if of}
 
 
 def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring, say: Say) -> Tuned:

@@ -69,6 +69,13 @@ class ColumnFile:
             return f"'{self.array.name}' has another content than was written"
         return None
 
+    def made(self) -> str:
+        """Return by which version, commit and when the array was made, as its sidecar says."""
+        try:
+            return str(json.loads(self.sidecar.read_text())["made"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return "an earlier version"
+
     def open(self) -> Tensor:
         """The finished array, memory-mapped; writing to the tensor changes memory only, never the file."""
         return torch.from_numpy(np.load(self.array, mmap_mode="c", allow_pickle=False))

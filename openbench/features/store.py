@@ -14,7 +14,7 @@ from torch import Tensor
 
 from openbench import __version__
 from openbench.backbones.base import Backbone
-from openbench.checkout import uncommitted
+from openbench.checkout import made_now, uncommitted
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
@@ -103,6 +103,10 @@ class FeatureStore:
         columns = [c for part in separated(request) if part is not None for c in kept_of(backbone, part)]
         missing = _faulty(folder, split, [column.name for column in columns])
         return tuple(column for column in columns if column.name in missing)
+
+    def made(self, backbone: Backbone, split: Split) -> str:
+        """Return by which version, commit and when the cached features of a split were made."""
+        return ColumnFile(self._folder(backbone, split), str(Field.FEATURES)).made()
 
     def _folder(self, backbone: Backbone, split: Split) -> Path:
         """Two digests say it all, unless code that openbench does not ship, or has not committed, has a part in it."""
@@ -250,6 +254,7 @@ class _Pass:
             "split": self.split.name,
             "role": str(self.split.role),
             "package": __version__,
+            "made": made_now(),
         }
         with writing(self.folder):
             for name, writer in writers.items():

@@ -251,6 +251,7 @@ class Provenance(_Node):
     libraries: dict[Words, Words] | None = None
     sources: dict[Words, Words] | None = None
     uncommitted: dict[Words, Words] | None = None
+    reused: dict[Words, Words] | None = None
     warnings: list[str] | None = None
 
 

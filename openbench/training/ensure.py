@@ -60,11 +60,23 @@ class Trained:
         backbone: with weights.
         checkpoint: where they came from; None if the backbone brought its own, or has members.
         members: the networks of an ensemble, each with where its weights came from.
+        found: whether the checkpoint was there before.
     """
 
     backbone: Backbone
     checkpoint: Checkpoint | None
     members: tuple["Trained", ...] = ()
+    found: bool = False
+
+    @property
+    def reused(self) -> str:
+        """By which version, commit and when weights were trained that are not new; empty if they are, or are released.
+
+        Of an ensemble one network stands for all.
+        """
+        if self.checkpoint is None or not self.found:
+            return next((member.reused for member in self.members if member.reused), "")
+        return str(self.checkpoint.info.get("made", "an earlier version"))
 
     @property
     def source(self) -> str:
@@ -121,9 +133,10 @@ def ensure_trained(
             f"no checkpoint of {job} — searched: '{folder_of(job, runtime.checkpoints)}' — runtime.train=never forbids "
             f"training it now — train it with: {train_command(job, config)}"
         )
-    found = found or _train(job, runtime, say, anew=runtime.train == "force")
+    checkpoint = found or _train(job, runtime, say, anew=runtime.train == "force")
     # Under torchrun the files lie where the first process runs, and only that one goes on.
-    return Trained(evaluated(job, found) if team(runtime.device).leads else backbone, found)
+    ready = evaluated(job, checkpoint) if team(runtime.device).leads else backbone
+    return Trained(ready, checkpoint, found=found is not None)
 
 
 def build_training(node: Mapping[str, Any]) -> TrainingMethod:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from openbench import __version__
+from openbench.checkout import made_now
 from openbench.errors import CheckpointError
 from openbench.public import TARGET, name_of
 from openbench.storage.sealed import DamagedError
@@ -78,6 +79,7 @@ def write_finished(folder: Path, job: TrainingJob, result: TrainingResult, devic
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "openbench": __version__,
         "torch": torch.__version__,
+        "made": made_now(),
     }
     write_atomically(folder / FINISHED, _json(content))
 

@@ -1,0 +1,129 @@
+"""A checkout with uncommitted changes: what it makes is told from what the commit made, file by file."""
+
+import os
+import shutil
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import openbench
+from openbench import checkout
+from openbench.backbones.base import Backbone
+from openbench.build import build
+from openbench.cli.config import compose, scientific
+from openbench.data.build import build_benchmark
+from openbench.digest import file_sha256
+from openbench.engine.learnt import Learnt
+from openbench.engine.spec import RunSpec
+from openbench.features.store import FeatureStore
+from openbench.methods.knn import KNN
+from openbench.methods.msp import MSP
+from openbench.training.ensure import build_training
+from openbench.training.job import TrainingJob
+
+ROOT = Path(openbench.__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """A benchmark, a training and a network, of which names are made."""
+    config = scientific(compose("run", ["+benchmark=digits", "backbone=resnet8_digits"]), {"method": "msp"})
+    benchmark, training = build_benchmark(config["benchmark"]), build_training(config["training"])
+    network = build(config["backbone"], "backbone", Backbone, num_classes=6, preprocess=benchmark.preprocess)
+    job = TrainingJob.of(deepcopy(network), benchmark, training, 0)
+    network.load_state(network.module().state_dict(), "random")
+    return SimpleNamespace(config=config, benchmark=benchmark, training=training, network=network, job=job)
+
+
+def names(digits) -> dict[str, str]:
+    """What names weights, cached columns and the results of two methods."""
+    learnt = Learnt("cross_entropy", method=digits.training)
+    found = {
+        name: RunSpec(digits.benchmark, digits.network, method, name, config=digits.config, learnt=learnt).run_id
+        for name, method in (("KNN", KNN()), ("MSP", MSP()))
+    }
+    columns = str(FeatureStore(Path("x"))._folder(digits.network, digits.benchmark.id_test))
+    return found | {"weights": digits.job.digest, "columns": columns}
+
+
+@pytest.mark.parametrize(
+    ("file", "touched"),
+    [
+        ("cli/run.py", set()),
+        ("methods/knn.py", {"KNN"}),
+        ("methods/_bank.py", {"KNN"}),
+        ("training/loop.py", {"weights"}),
+        ("training/cross_entropy.py", {"weights", "KNN", "MSP"}),
+        ("backbones/cifar.py", {"weights", "columns", "KNN", "MSP"}),
+        ("data/embedded.py", {"weights", "columns", "KNN", "MSP"}),
+        ("engine/evaluate.py", {"KNN", "MSP"}),
+    ],
+)
+def test_an_edit_changes_the_names_of_what_the_file_has_a_part_in_and_no_others(digits, monkeypatch, file, touched):
+    monkeypatch.setattr(checkout, "_changed", dict)
+    committed = names(digits)
+    monkeypatch.setattr(checkout, "_changed", lambda: {f"openbench/{file}": ROOT / "openbench" / file})
+    found = names(digits)
+    assert {what for what in found if found[what] != committed[what]} == touched
+
+
+def test_only_methods_that_read_a_changed_file_are_made_of_it(monkeypatch):
+    knn = "openbench/methods/knn.py"
+    monkeypatch.setattr(checkout, "_changed", lambda: {knn: ROOT / knn})
+    assert checkout.uncommitted(parts=(MSP(),)) == {}
+    assert checkout.uncommitted(parts=(KNN(),)) == {knn: file_sha256(ROOT / knn)}
+
+
+def git(folder: Path, *args: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", str(folder), *identity, *args], check=True, capture_output=True)
+
+
+PROGRAM = """
+import openbench
+from openbench import checkout
+print(openbench.__file__, checkout.dirty())
+for name in sorted(checkout.uncommitted("openbench.results.store")):
+    print(name)
+"""
+
+
+def test_what_git_calls_changed_or_unknown_is_found_if_it_is_imported(tmp_path):
+    shutil.copytree(ROOT / "openbench", tmp_path / "openbench", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / ".gitignore").write_text("__pycache__/\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "x")
+
+    def seen() -> list[str]:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-c", PROGRAM]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, cwd=tmp_path)
+        return done.stdout.splitlines()
+
+    package = tmp_path / "openbench"
+    assert seen() == [f"{package}/__init__.py False"]
+    for file in ("storage/whole.py", "results/compare.py", "cli/run.py"):
+        (package / file).write_text((package / file).read_text() + "# edited\n")
+    git(tmp_path, "add", "openbench/results")  # what is staged is not committed either
+    (package / "results/new_here.py").write_text("")
+    (package / "results/names.py").write_text(
+        "import openbench.results.new_here\n" + (package / "results/names.py").read_text()
+    )
+    found = ["results/compare.py", "results/names.py", "results/new_here.py", "storage/whole.py"]
+    assert seen() == [f"{package}/__init__.py True", *(f"openbench/{file}" for file in found)]
+
+
+def test_an_installed_package_has_no_checkout(monkeypatch, tmp_path):
+    monkeypatch.setattr(checkout, "_root", lambda: tmp_path)
+    for known in (checkout._changed, checkout.commit, checkout.dirty):
+        known.cache_clear()
+    try:
+        assert (checkout.commit(), checkout.dirty(), checkout.uncommitted("openbench.engine.run")) == (None, None, {})
+    finally:
+        for known in (checkout._changed, checkout.commit, checkout.dirty):
+            known.cache_clear()
