@@ -14,6 +14,7 @@ from openbench.cli.listing import show
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.paths import config_dir
+from openbench.public import public
 from openbench.results.store import RecordStore
 
 GROUPS = ("backbone", "training", "method", "tune", "metrics")
@@ -22,7 +23,7 @@ DEFAULTS = {"training": "cross_entropy", "method": "msp", "tune": "validation", 
 
 def record_of(words: list[str], name: str, **chosen: str) -> ResultRecord:
     """A record as a run with this command line writes it, as far as the command can be told from it."""
-    config = scientific(compose("run", words), {**DEFAULTS, **chosen})
+    config = public(scientific(compose("run", words), {**DEFAULTS, **chosen}))
     return ResultRecord(
         run_id="0123456789abcdef",
         config=config,
@@ -45,7 +46,7 @@ def config_of(typed: str) -> dict:
     given = dict(word.split("=", 1) for word in words if "=" in word)
     chosen = {group: given[group] for group in (*GROUPS, "dataset@outliers") if group in given}
     chosen["augment"] = given.get("+augment")
-    return scientific(compose("run", words), {**DEFAULTS, **chosen})
+    return public(scientific(compose("run", words), {**DEFAULTS, **chosen}))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from openbench.cli.again import again, command
 from openbench.cli.config import compose, scientific
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
+from openbench.public import public
 from openbench.results.store import RecordStore
 
 CHOSEN = {
@@ -21,7 +22,7 @@ WORDS = ["+benchmark=digits", "method=knn", "tune=none"]
 
 def record_with(**of_method) -> ResultRecord:
     """A record of knn on digits whose method node has other values."""
-    config = scientific(compose("run", WORDS), CHOSEN)
+    config = public(scientific(compose("run", WORDS), CHOSEN))
     return ResultRecord(
         run_id="0123456789abcdef",
         config={**config, "method": {**config["method"], **of_method}},
