@@ -230,7 +230,7 @@ def test_records_name_the_processor_and_its_instructions(records):
     for record in records.values():
         assert record.provenance["processor"]
         assert record.provenance["instructions"] == torch.backends.cpu.get_cpu_capability()
-        assert "method_source" not in record.provenance
+        assert "sources" not in record.provenance
 
 
 def test_other_science_is_another_record_and_other_runtime_is_not(here, records, capsys):

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from openbench.build import TARGET
 from openbench.cli.hydra_flags import LAUNCHERS, NOT_OF_LAUNCHERS
 from openbench.errors import ConfigError
+from openbench.public import TARGET
 
 _HYDRA = re.compile(r"((override|optional)\s+)*/?(.*@)?(_global_\.)?hydra\b.*")
 _PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)", re.MULTILINE)

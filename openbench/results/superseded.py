@@ -75,8 +75,8 @@ def superseding(record: ResultRecord, results: RecordStore) -> tuple[list[str], 
         record: any, in its store or not.
         results: where the others are.
     """
-    names = (str(part.get("name")) for part in (record.benchmark, record.backbone, record.method))
-    others = {other.run_id: other for other, _ in results.beside(*names, unheard)}
+    benchmark, backbone, method = (str(part.get("name")) for part in (record.benchmark, record.backbone, record.method))
+    others = {other.run_id: other for other, _ in results.beside(benchmark, backbone, method, unheard)}
     alike = [other for other in {**others, record.run_id: record}.values() if _setting(other) == _setting(record)]
     found = superseded(Made.of(other, "") for other in alike)
     own = [f"{run_id} ({why.partition(': ')[2]})" for run_id, why in found.items() if f"by {record.run_id}:" in why]
