@@ -240,17 +240,17 @@ def load(path: Path) -> ResultRecord:
         raise RecordError(f"{path}: not a result record — found a JSON {type(data).__name__} — an object expected")
     stated = data.pop(_DIGEST, None)
     record = ResultRecord.from_dict(data, str(path))
-    if stated is None:
-        raise RecordError(
-            f"{path}: key '{_DIGEST}' is missing — every record states the SHA-256 of its content — restore the file, "
-            "or delete it and repeat the run"
-        )
-    if not _states(text, data, stated):
+    if stated is not None and not _states(text, data, stated):
         raise RecordError(
             f"{path}: the record has changed since it was written — its content does not have the SHA-256 that it "
             "states — restore the file, or delete it and repeat the run"
         )
     check(data, str(path))
+    if stated is None:
+        raise RecordError(
+            f"{path}: key '{_DIGEST}' is missing — every record states the SHA-256 of its content — restore the file, "
+            "or delete it and repeat the run"
+        )
     if record.run_id != path.stem:
         raise RecordError(
             f"{path}: the record inside has run_id {record.run_id!r} — a record's file has its run_id as name; "
