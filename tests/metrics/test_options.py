@@ -69,7 +69,14 @@ def test_rates_by_set_stand_in_the_header_and_options_still_hash():
 
 @pytest.mark.parametrize(
     ("family", "part"),
-    [("ranking", "FPR@95"), ("threshold", "AUTC"), ("selective", "risk"), ("conformal", "δ"), ("intervals", "DeLong")],
+    [
+        ("ranking", "FPR@95"),
+        ("threshold", "AUTC"),
+        ("selective", "risk"),
+        ("conformal", "δ"),
+        ("intervals", "DeLong"),
+        ("prediction_sets", "prediction sets"),
+    ],
 )
 def test_the_header_names_only_what_was_computed(family, part):
     assert part in describe(MetricOptions(families=(family,)))

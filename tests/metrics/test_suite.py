@@ -12,7 +12,7 @@ from openbench.metrics.curve import PooledCurve
 from openbench.metrics.intervals import delong, group_delong_variance
 from openbench.metrics.ranking import ranking
 from openbench.metrics.selective import SelectiveCurve, TprFpr, least_risk
-from openbench.metrics.suite import MetricOptions, evaluate, higher_is_better
+from openbench.metrics.suite import MetricOptions, evaluate, fixed_thresholds, higher_is_better
 from openbench.metrics.threshold import Scale, threshold_areas
 
 FAST = MetricOptions(replicates=20)
@@ -290,3 +290,12 @@ def test_directions_agree_with_what_separation_does(results):
         if key.startswith(("bh_fdp", "oscr_selective")):
             continue
         assert (easy >= hard) if better else (easy <= hard), key
+
+
+def test_fixed_thresholds_are_those_read_off_the_scores_by_hand():
+    ids = SetScores("cifar10", "id_test", np.arange(100.0), np.ones(100, bool))
+    assert fixed_thresholds([ids, C100]) == {"95tnr": 94.0}  # 0 … 94 are the 95 % that are accepted
+    validation = [SetScores("cifar10", "id_val", np.arange(5.0)), SetScores("tin", "ood_val", np.arange(7.0, 12.0))]
+    found = fixed_thresholds([ids, *validation, C100])
+    assert found["95tnr"] == 94.0
+    assert 4.0 <= found["val"] < 7.0  # where neither rate has an error
