@@ -16,15 +16,15 @@ def read_regular(path: Path, most: int) -> bytes:
     Raises:
         OSError: it cannot be read, is a pipe, a device or a folder, or holds more.
     """
-    # Without O_NONBLOCK opening a pipe waits for somebody to write to it. Windows has neither.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(handle, "rb") as stream:
-        mode = os.fstat(handle).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
+    with open(str(path), "rb", opener=_open_at_once) as stream:  # this refuses folders
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "found a pipe or a device, not a regular file", str(path))
         content = stream.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"found more than {most:,} bytes", str(path))
     return content
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a pipe too, which otherwise waits for somebody to write to it. Windows has no such flag."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
