@@ -61,11 +61,11 @@ def output(path: Path) -> Iterator[TextIO]:
     Raises:
         OSError: as for `write_whole`, or its folder is missing.
     """
-    target = path.resolve()
-    if target.exists() and not target.is_file():
+    if path.exists() and not path.is_file():  # before resolving: an open pipe resolves to a name that is not there
         with open(path, "w", encoding="utf-8", newline="") as text:
             yield text
         return
+    target = path.resolve()
     os.stat(target.parent)
     with replacing(target) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="")

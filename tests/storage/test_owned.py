@@ -24,6 +24,11 @@ def test_a_folder_of_a_killed_process_is_deleted(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_folders_above_are_made(tmp_path):
+    with owned(tmp_path / "runs" / "a"):
+        assert (tmp_path / "runs" / "a").is_dir()
+
+
 def test_folders_of_the_living_and_of_those_that_ended_stay(tmp_path):
     with owned(tmp_path / "ended"):
         pass

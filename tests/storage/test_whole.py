@@ -1,14 +1,16 @@
 """Files appear whole or not at all, and what killed writers leave is cleaned up."""
 
 import errno
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from openbench.storage import whole
-from openbench.storage.whole import creating, replacing, write_whole
+from openbench.storage.whole import creating, delete_leftovers, forbidden, output, replacing, write_whole
 
 
 def names(folder):
@@ -99,6 +101,71 @@ def test_leftovers_of_other_files_are_not_deleted(tmp_path):
     write_whole(tmp_path / "[ab]*", b"")
     assert other.exists()
     assert (tmp_path / "[ab]*").exists()
+
+
+@pytest.mark.parametrize("name", ["plain", "[ab]*", "what?", "really!", "a-b^c]"])
+def test_a_leftover_of_any_name_is_deleted_and_no_other(tmp_path, name):
+    left, other = tmp_path / f".{name}.123.tmp", tmp_path / ".aa.123.tmp"
+    left.write_bytes(b"half")
+    other.write_bytes(b"half")
+    write_whole(tmp_path / name, b"whole")
+    assert names(tmp_path) == sorted([other.name, name])
+
+
+def test_leftovers_of_a_prefix_are_deleted_unless_held(tmp_path):
+    for name in (".probe1", "..probe2.123.tmp", "probe3", ".probe-held"):
+        (tmp_path / name).write_bytes(b"")
+    with open(tmp_path / ".probe-held", "rb") as held:
+        assert whole.lock(held)
+        delete_leftovers(tmp_path, ".probe")
+    assert names(tmp_path) == [".probe-held", "probe3"]
+    delete_leftovers(tmp_path / "missing", ".probe")
+
+
+def test_an_error_without_a_name_gets_that_of_the_file_and_others_keep_theirs(tmp_path):
+    with pytest.raises(OSError, match="No space") as raised, replacing(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert raised.value.filename == str(tmp_path / "file")
+    with pytest.raises(OSError, match="I/O") as raised, replacing(tmp_path / "file"):
+        raise OSError(errno.EIO, "I/O error", "elsewhere")
+    assert raised.value.filename == "elsewhere"
+
+
+def test_text_that_a_user_asked_for_appears_whole_in_utf_8_with_its_line_ends(tmp_path):
+    path = tmp_path / "table.md"
+    with output(path) as text:
+        text.write("δ = 0.05\n")
+        assert not path.exists()
+    assert path.read_bytes() == "δ = 0.05\n".encode()
+    with pytest.raises(ZeroDivisionError), output(path) as text:
+        text.write("half" * (1 // 0))
+    assert path.read_bytes() == "δ = 0.05\n".encode()
+
+
+def test_text_goes_to_where_a_link_points_and_into_a_pipe(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with output(tmp_path / "link") as text:
+        text.write("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+    reading, writing = os.pipe()
+    with output(Path(f"/dev/fd/{writing}")) as text:
+        text.write("é\n")
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        assert stream.read() == "é\n".encode()
+
+
+def test_text_into_a_missing_folder_is_refused_and_the_folder_is_not_made(tmp_path):
+    with pytest.raises(FileNotFoundError), output(tmp_path / "missing" / "table.md"):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_only_places_that_are_read_only_for_us_are_forbidden():
+    codes = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EIO)
+    assert [forbidden(OSError(code, "x")) for code in codes] == [True, True, True, False, False]
+    assert not forbidden(None)
 
 
 REWRITER = """
