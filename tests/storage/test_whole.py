@@ -112,6 +112,14 @@ def test_a_leftover_of_any_name_is_deleted_and_no_other(tmp_path, name):
     assert names(tmp_path) == sorted([other.name, name])
 
 
+def test_a_folder_that_is_named_like_a_leftover_stays(tmp_path):
+    (tmp_path / ".file.123.tmp").mkdir()
+    (tmp_path / ".probe").mkdir()
+    write_whole(tmp_path / "file", b"whole")
+    delete_leftovers(tmp_path, ".probe")
+    assert names(tmp_path) == [".file.123.tmp", ".probe", "file"]
+
+
 def test_leftovers_of_a_prefix_are_deleted_unless_held(tmp_path):
     for name in (".probe1", "..probe2.123.tmp", "probe3", ".probe-held"):
         (tmp_path / name).write_bytes(b"")
