@@ -1,3 +1,5 @@
+import hashlib
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -145,3 +147,17 @@ def test_the_digest_does_not_depend_on_the_order_of_sets():
 def test_replace_checks_again():
     with pytest.raises(LeakageError):
         replace(benchmark(), near={"dogs": split("dogs", Role.NEAR, ("dog",))})
+
+
+def test_items_are_columns_where_they_are_vectors_and_images_otherwise():
+    assert benchmark().columns is None
+    rows = replace(benchmark().id_test, items=[np.zeros(7, np.float32)] * 4)
+    assert benchmark(id_test=rows).columns == 7
+
+
+def test_the_digest_is_of_classes_splits_and_deviations():
+    parts = {"far/cars": ["carsfar", 4], "id_test/pets": ["petsid_test", 4], "id_train/pets": ["petsid_train", 4]}
+    parts |= {"id_val/pets": ["petsid_val", 4], "near/birds": ["birdsnear", 4], "ood_val/fish": ["fishood_val", 4]}
+    content = {"classes": ["cat", "dog"], "splits": parts, "deviations": []}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert benchmark().digest == hashlib.sha256(text.encode()).hexdigest()[:16]

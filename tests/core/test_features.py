@@ -54,3 +54,17 @@ def test_head_is_the_affine_map():
 def test_a_head_of_wrong_shape_is_refused():
     with pytest.raises(FieldError, match="weight"):
         Head(torch.zeros(3, 2), torch.zeros(2))
+
+
+def test_a_set_contains_the_columns_and_maps_that_it_has():
+    x = features()
+    assert [name in x for name in Field] == [False, True, True, True, False]
+    assert Field.MAPS not in FeatureSet({Field.FEATURES: torch.zeros(1, 2)})
+
+
+def test_a_head_moves_with_its_weight_and_bias():
+    head = Head(torch.ones(2, 3), torch.zeros(2))
+    moved = head.to(torch.device("cpu"))
+    assert torch.equal(moved.weight, head.weight)
+    assert torch.equal(moved.bias, head.bias)
+    assert moved.num_classes == 2

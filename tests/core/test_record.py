@@ -1,0 +1,49 @@
+"""What names a run, spelt out here: a record made today must be found tomorrow."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import pytest
+
+from openbench.core.record import SCHEMA, ResultRecord, RunIdentity
+from openbench.errors import RecordError
+
+CONFIG = {"method": {"k": 50}, "seed": 0, "benchmark": {"name": "toy"}, "backbone": {"name": "net"}}
+RELEASED = RunIdentity({**CONFIG, "training": {"epochs": 1}}, "knn", 2, "bench", "back", None)
+
+
+def named(content):
+    """The first 16 hexadecimal digits of the SHA-256 of a document with ordered keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def document(config, **more):
+    return {"config": config, "method": ["knn", 2], "benchmark": "bench", "backbone": "back", **more}
+
+
+def test_a_run_of_released_weights_is_named_by_method_metrics_and_digests_not_by_a_training():
+    assert RELEASED.run_id == named(document({"method": {"k": 50}, "seed": 0}))
+
+
+def test_a_run_of_trained_weights_is_named_by_its_training_without_the_name_of_the_augmentation():
+    trained = replace(RELEASED, training="digest", config={**CONFIG, "training": {"epochs": 1, "_augment_": "pixmix"}})
+    assert trained.run_id == named(document({"method": {"k": 50}, "seed": 0, "training": {"epochs": 1}}))
+
+
+def test_images_and_outliers_enter_the_name_only_where_they_were_read():
+    config = {"method": {"k": 50}, "seed": 0}
+    assert replace(RELEASED, images={"ood_train": "x"}).run_id == named(document(config, images={"ood_train": "x"}))
+    assert replace(RELEASED, outliers="y").run_id == named(document(config, outliers="y"))
+
+
+def test_a_record_is_read_back_and_another_schema_or_key_is_refused():
+    record = ResultRecord("id", {}, {}, {}, {}, {}, [], {}, "", {})
+    content = json.loads(json.dumps(record.to_dict()))
+    assert content["schema"] == SCHEMA == 2
+    assert ResultRecord.from_dict(content) == record
+    for wrong in (0, 1, 3, True, 2.0, "2"):
+        with pytest.raises(RecordError, match=r"here: schema .* reads schema 2"):
+            ResultRecord.from_dict({**content, "schema": wrong}, "here")
+    with pytest.raises(RecordError, match=r"missing keys \['counts'\], unknown keys \['extra'\]"):
+        ResultRecord.from_dict({**{k: v for k, v in content.items() if k != "counts"}, "extra": 1})
