@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WIDTH = 120
 # Narrower than that no table is laid out, and a cell of words is squeezed to no less, unless it is a single long word.
-_NARROWEST, _WORDS, _WORD = 60, 24, 40
+_NARROWEST, _WORDS, _WORD, _FOLDED = 60, 24, 40, 10
 _GAP = 3  # between two columns
 
 
@@ -187,6 +187,11 @@ def _shares(table: Table, room: int) -> list[int]:
     wanted = [width - _GAP for width in column_widths(table)]
     shares = wanted.copy() if sum(wanted) + _GAP * len(wanted) <= room else _least(table)
     left = room - sum(shares) - _GAP * len(shares)
+    texts = [index for index, column in enumerate(table.columns) if column.kind == "text"]
+    # Where long words leave no room for a number, they are folded: the console would drop the number.
+    while left < 0 and texts and shares[widest := max(texts, key=shares.__getitem__)] > _FOLDED:
+        shares[widest] -= 1
+        left += 1
     for index in sorted(range(len(shares)), key=lambda i: table.columns[i].kind != "text"):
         more = max(0, min(left, wanted[index] - shares[index]))
         shares[index] += more

@@ -146,6 +146,19 @@ def test_later_parts_repeat_no_more_than_tells_the_rows_apart():
     assert text.count("index=exact") == text.count(" method ") >= 2
 
 
+def test_two_long_words_are_folded_before_a_number_is_dropped():
+    columns = (Column("method"), Column("run"), Column("near", "number"), Column("far", "number"))
+    rows = (("a" * 38, "b" * 40, 0.125, 0.25), ("c" * 38, "d" * 40, 0.375, 0.5))
+    text = to_console(Table("t", columns, rows), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert [text.count(number) for number in ("0.125", "0.375", "0.25", "0.5")] == [1, 1, 1, 1]
+    assert text.count("b") == 40  # folded, and nothing of it lost
+    first = text.split("0.125")[0]
+    assert "near" in first  # no part of the table holds texts alone
+    assert "run" in first
+    assert text.count("method") == 2  # with near, and with far
+
+
 def test_a_table_with_room_is_shown_whole_and_on_one_line_a_row():
     lines = to_console(methods_of(*SETTINGS), 300).splitlines()
     assert sum("index=exact, k=50, probes=16 · cross_entropy · resnet18" in line for line in lines) == 1
