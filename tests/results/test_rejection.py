@@ -209,6 +209,9 @@ def test_the_papers_figures_stand_beside_ours(runs, store):
     first, second, _ = rejection_tables("toy", compared, FIGURES, ["tin: dropped"])
     titles = [c.title for c in first.columns]
     rows = {row[0]: row for row in first.rows}
+    # Risks are small: they have a digit more than the rest.
+    assert [c.decimals for c in first.columns if c.title == "paper"] == [3, 2, 2]
+    assert [c.decimals for c in first.columns if c.title in ("risk ↓", "AUROC ↑", "OSCR ↑")] == [3, 2, 2]
     papers = [i for i, title in enumerate(titles) if title == "paper"]
     assert [rows["msp"][i] for i in papers] == [0.00676, 0.871, 0.977]
     assert [rows["msp+knn †"][i] for i in papers] == [0.00652, 0.896, 0.976]

@@ -79,6 +79,17 @@ def test_no_flipped_byte_of_the_file_changes_a_score(tmp_path):
     assert noticed > len(whole) / 2
 
 
+def test_others_who_read_the_file_can_check_its_pages(tmp_path):
+    rows = np.arange(999, dtype=np.float32), np.full(999, -1), np.zeros(999, np.int64)
+    path = ScoreStore(tmp_path).write("run", [SetScores.of_split("a", Role.NEAR, *rows)])
+    column = pq.read_metadata(path).row_group(0).column(2)  # the scores
+    content = bytearray(path.read_bytes())
+    content[(column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size - 20] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(OSError, match=r"(?i)crc checksum"):
+        pq.read_table(path, page_checksum_verification=True)
+
+
 @pytest.mark.parametrize("column", ["score", "prediction", "set"])
 def test_an_edited_file_is_not_taken_for_scores(tmp_path, column):
     path = ScoreStore(tmp_path).write("run", split_scores())

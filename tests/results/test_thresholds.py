@@ -60,6 +60,13 @@ def test_runs_are_grouped_by_method_and_their_ood_sets_thrown_together(runs):
 def test_the_summary_holds_means_over_groups_and_the_spread(runs):
     records, scores, sides = runs
     table = summary_table(scored_runs(records, scores, ["case"]))
+    assert {c.title: c.kind for c in table.columns} == {
+        "method": "text",
+        "run": "text",
+        "groups": "count",
+        **dict.fromkeys(["F1 ↑", "others F1 ↑", "single F1 ↑", "AUROC ↑", "FPR@95 ↓", "AUPR-out ↑"], "percent"),
+        **dict.fromkeys([f"threshold {t}" for t in ("variance", "std", "range", "relative std ↓")], "number"),
+    }
     rows = [dict(zip([c.title for c in table.columns], row, strict=True)) for row in table.rows]
     for row in rows:
         truth = np.repeat([0, 1], [40, 50])

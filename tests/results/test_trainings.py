@@ -47,6 +47,8 @@ def test_cross_entropy_comes_first_and_the_others_by_near_auroc():
 
 def test_cells_are_mean_and_population_deviation_over_seeds():
     nears = [0.81, 0.84, 0.9]
+    (one,), (two,) = (rows_of(seeds("cross_entropy", "msp", nears[:n])).values() for n in (1, 2))
+    assert (one[4].std, two[4].std) == (None, pytest.approx(0.015))
     row = rows_of(seeds("cross_entropy", "msp", nears))["cross_entropy"]
     assert row[1:3] == ("msp", 3)
     assert row[4].value == pytest.approx(np.mean(nears))

@@ -119,6 +119,7 @@ def test_the_overview_shows_groups_before_their_sets_with_interval_and_both_side
     table = run_table(record)
     assert [row[0].strip() for row in table.rows] == ["near", "a", "far", "c"]
     titles = [column.title for column in table.columns]
+    assert [row[titles.index("role")] for row in table.rows] == ["mean", "near", "mean", "far"]
     for prefix, side in (("", ""), ("FS ", "full_spectrum/")):
         values = record.metrics[f"{side}near"]
         for title, key in (("AUROC ↑ [interval]", "auroc"), ("FPR@95 ↓ [interval]", "fpr95")):
@@ -199,6 +200,13 @@ def test_trials_of_a_double_score_show_the_risk_that_decided():
         ["mu=9", "unable", "unable", "unable", "", "no threshold"],
     ]
     assert table.notes[0] == "Chosen on validation: least selective risk, of equal ones the largest AUROC."
+
+
+def test_what_a_feasible_trial_does_not_say_is_left_empty():
+    trials = [{"params": {"mu": 0.0}, "risk": 0.02, "threshold": -0.5}, {"params": {"mu": 1.0}, "infeasible": "no"}]
+    (table,) = run_tables(make_record(trials=trials), "trials")
+    cells = [row[[c.title for c in table.columns].index("validation AUROC ↑")] for row in table.rows]
+    assert cells == [None, "unable"]
 
 
 def test_trials_per_set_name_the_set_and_mark_each_sets_choice():
