@@ -1,6 +1,7 @@
 """The feature store: what is cached, what it costs, what is refused, and that damage never becomes a number."""
 
 import errno
+import hashlib
 import logging
 import os
 import pickle
@@ -137,9 +138,22 @@ def damage_sidecar(path: Path) -> None:
     path.with_suffix(".json").write_text('{"shape": [37]}')
 
 
+def damage_stated_type(path: Path) -> None:
+    sidecar = path.with_suffix(".json")
+    sidecar.write_text(sidecar.read_text().replace("<f4", "<f8"))
+
+
 @pytest.mark.parametrize(
     "damage",
-    [damage_truncate, damage_one_byte, damage_one_byte_unseen, damage_shape, damage_empty, damage_sidecar],
+    [
+        damage_truncate,
+        damage_one_byte,
+        damage_one_byte_unseen,
+        damage_shape,
+        damage_empty,
+        damage_sidecar,
+        damage_stated_type,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_a_damaged_column_is_reported_and_computed_again(
@@ -174,6 +188,19 @@ def test_notes_of_an_interrupted_pass_are_used_only_as_they_were_written(tmp_pat
     assert arrays.load_progress(path) == noted
     path.write_bytes(path.read_bytes().replace(b'"rows": 8', b'"rows": 9'))
     assert arrays.load_progress(path) == {}
+
+
+def test_a_growing_column_that_lost_its_bytes_is_not_gone_on_from(tmp_path: Path) -> None:
+    file = arrays.ColumnFile(tmp_path, "logits")
+    file.growing.write_bytes(b"x" * 100)
+    of_hundred = arrays.Flushed(1, 100, hashlib.sha256(hashlib.sha256(b"x" * 100).digest()).hexdigest(), (37, 5))
+    assert of_hundred.intact(file)
+    file.growing.write_bytes(b"x" * 100 + b"of a later, unfinished write")
+    assert of_hundred.intact(file)
+    file.growing.write_bytes(b"x" * 99)
+    assert not of_hundred.intact(file)
+    file.growing.unlink()
+    assert not of_hundred.intact(file)
 
 
 def test_nothing_unfinished_stays_behind(store: FeatureStore) -> None:

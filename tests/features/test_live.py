@@ -78,6 +78,22 @@ def test_scores_are_those_of_the_images(features):
     np.testing.assert_allclose(found, 2 * images.grad.flatten(1).norm(dim=1), rtol=1e-4)
 
 
+@dataclass
+class InDouble(Steepness):
+    """The same in double precision, which numpy and others compute in unasked."""
+
+    def score_images(self, images, backbone):
+        return super().score_images(images, backbone).double()
+
+
+def test_scores_in_double_precision_are_kept_and_returned_in_single(features):
+    split = toy_split()
+    expected = score_split(Steepness(2.0), split, Scoring(features, CPU, 3))
+    found = score_split(InDouble(2.0), split, Scoring(features, CPU, 3))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_second_run_costs_no_pass_and_other_hyper_parameters_do(features):
     split = toy_split()
     first = score_split(Steepness(), split, Scoring(features, CPU, 8))

@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from problems import KINDS, assert_equal, f, problem, scores, z
 from scipy.special import logsumexp
 
-from openbench.core.features import FeatureSet
+from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.cadref import CADRef
@@ -79,3 +81,17 @@ def test_training_energies_below_zero_are_refused():
     with pytest.raises(MethodError, match=r"CADRef.fit: the mean energy of training logits is -9\d"):
         CADRef().fit(data.train, data.head)
     CADRef(False).fit(data.train, data.head)
+
+
+def test_a_weight_of_zero_points_nowhere_and_its_feature_counts_for_nothing():
+    data = shifted("rectified")
+    weight = data.head.weight.clone()
+    weight[:, 3] = 0
+    method = CADRef().fit(data.train, Head(weight, data.head.bias))
+    found = method.score(data.test)
+    assert bool(found.isfinite().all())
+    moved = data.test.features.clone()
+    moved[:, 3] = moved[:, 3].roll(1)  # another value of the feature, the norm aside
+    other = method.score(replace(data.test, columns={**data.test.columns, Field.FEATURES: moved}))
+    norms = [x.abs().sum(dim=1) for x in (data.test.features, moved)]
+    torch.testing.assert_close(other * norms[1], found * norms[0], rtol=1e-5, atol=1e-6)
