@@ -1,3 +1,4 @@
+import json
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -168,6 +169,18 @@ def test_force_trains_anew_what_is_there(tmp_path: Path) -> None:
     ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path, "force"), said.append)
     assert marker.stat().st_mtime_ns > before
     assert "training anew" in said[0]
+
+
+def test_the_folder_says_what_is_trained_and_what_came_out(tmp_path: Path) -> None:
+    found = ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+    folder = next(tmp_path.glob("*/job.json")).parent
+    job, finished = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "finished"))
+    assert job["digest"] == finished["digest"]
+    assert folder.name.endswith(job["digest"])
+    assert (job["backbone"], job["benchmark"]) == (found.backbone.name, benchmark().name)
+    assert job["images"] == {"id_train": len(benchmark().id_train), "id_val": len(benchmark().id_val)}
+    assert finished["selection"] == "val_accuracy"
+    assert all((folder / name).is_file() for name in finished["files"])
 
 
 @pytest.mark.parametrize("name", ["finished.json", "job.json"])

@@ -19,7 +19,7 @@ from openbench.build import build, target_of
 from openbench.core.request import Field, Request, Role
 from openbench.training import loop
 from openbench.training.augment import HorizontalFlip, RandomCrop
-from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod
+from openbench.training.base import Batch, Moment, Selection, TrainingData, TrainingMethod
 from openbench.training.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
 from openbench.training.evaluated import evaluated
 from openbench.training.images import hold
@@ -270,6 +270,7 @@ def test_scorer_is_a_method_and_metadata_is_complete(name: str) -> None:
     assert any(character.isdigit() for character in method.reference)
     assert "Reference:" in type(method).__doc__
     assert method.version >= 1
+    assert method.selection in get_args(Selection)
     described = [f.name for f in fields(method) if f.name != "recipe" and f"{f.name}:" not in type(method).__doc__]
     assert described == []
 
