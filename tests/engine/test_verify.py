@@ -11,7 +11,7 @@ from openbench.core.composite import version_of
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.engine import run as engine
 from openbench.engine.runtime import Runtime
-from openbench.engine.verify import check_material
+from openbench.engine.verify import check_material, recorded
 from openbench.errors import NotReproducedError, RecordError
 from openbench.methods.msp import MSP
 from openbench.results.store import RecordStore
@@ -198,3 +198,16 @@ def test_a_checkout_with_changes_can_verify_what_was_made_before_them(monkeypatc
     spec = spec_of(old, run_id="e" * 16, identity=RunIdentity.of(new))
     RecordStore(runtime.records).write(replace(old, run_id=RunIdentity.of(old).run_id))
     assert verified(monkeypatch, runtime, spec, new).status == "verified"
+
+
+def test_another_run_of_the_same_setting_stands_for_trained_weights_only(monkeypatch, runtime):
+    trained = spec_of(record(0), run_id="e" * 16)
+    assert recorded(RecordStore(runtime.records), trained)[0].config["method"] == {"_name_": "msp"}
+    store = RecordStore(runtime.records)
+    with pytest.raises(RecordError, match="nothing to verify"):
+        recorded(store, spec_of(record(0), run_id="e" * 16, training=None))
+    released = record(0)
+    released = replace(released, run_id="f" * 16, backbone={**released.backbone, "training": None})
+    store.write(released)
+    with pytest.raises(RecordError, match="nothing to verify"):
+        recorded(store, spec_of(released, run_id="e" * 16, training=None))

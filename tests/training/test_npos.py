@@ -190,3 +190,8 @@ def test_values_out_of_range_are_refused(wrong) -> None:
 def test_a_misspelt_form_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'openood'"):
         replace(METHOD, compat="openod")
+
+
+def test_a_network_that_was_not_prepared_is_refused_by_its_name() -> None:
+    with pytest.raises(TypeError, match=r"NPOS\.loss: found Linear — pass what prepare returned"):
+        METHOD.loss(torch.nn.Linear(2, 2), batch())

@@ -294,3 +294,13 @@ def test_every_training_method_has_a_config() -> None:
             if isinstance(kind, type) and issubclass(kind, TrainingMethod) and is_dataclass(kind):
                 found.add(kind.__module__.rpartition(".")[2])
     assert found == set(NAMES)
+
+
+def test_defaults_in_code_are_those_of_the_config_the_recipe_aside() -> None:
+    differ = []
+    for name in NAMES:
+        method = build(shipped("training", name), "training")
+        plain = type(method)()
+        own = (f.name for f in fields(method) if f.name != "recipe")
+        differ += [f"{name}.{key}" for key in own if getattr(method, key) != getattr(plain, key)]
+    assert differ == []
