@@ -5,12 +5,16 @@ from types import SimpleNamespace
 import pytest
 
 from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
 from openbench.engine import api
 from openbench.errors import ConfigError
+from openbench.methods.knn import KNN
+from openbench.methods.odin import ODIN
 from openbench.metrics.suite import MetricOptions
 
 IDENTITY = {"_target_": "openbench.backbones.identity.Identity", "name": "identity"}
 RESNET = {"_target_": "openbench.backbones.cifar.resnet", "name": "tiny", "model": "resnet8"}
+SCORED = (Role.ID_VAL, Role.OOD_VAL, Role.NEAR, Role.ID_TEST)
 MSP = {"_target_": "openbench.methods.msp.MSP"}
 
 
@@ -69,3 +73,13 @@ def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
     assert spec.metrics == MetricOptions(delta=0.2, replicates=7, families=["ranking"])
     assert (spec.metrics.delta, spec.metrics.replicates, spec.tuning.strategy) == (0.2, 7, "none")
     assert spec.method_name == "msp"
+
+
+def test_a_split_is_read_with_what_fitting_or_scoring_or_the_search_reads_of_it():
+    method, space = ODIN(temperature=1000.0, epsilon=0.1), {"epsilon": [0.0, 0.2]}
+    steps = {role: [request.perturb.epsilon for request in api._requests(method, space, role)] for role in SCORED}
+    assert steps == {Role.ID_VAL: [0.0, 0.2], Role.OOD_VAL: [0.0, 0.2], Role.NEAR: [0.1], Role.ID_TEST: [0.1]}
+    assert [api._requests(method, space, role) for role in (Role.ID_TRAIN, Role.OOD_TRAIN)] == [[], []]
+    (fitted,) = api._requests(KNN(), {"k": [1, 5]}, Role.ID_TRAIN)
+    assert (fitted, fitted.fit_on) == (KNN().request, Role.ID_TRAIN)
+    assert api._requests(KNN(), {"k": [1, 5]}, Role.ID_VAL) == [KNN().request]

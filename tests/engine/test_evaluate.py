@@ -13,6 +13,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request, Role
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.tune import TestSplits
+from openbench.methods.double_score import DoubleScore
 
 CPU = torch.device("cpu")
 STEP, BESIDE = Perturb(10.0, 0.1), Perturb(kind="flat", share=0.5)
@@ -72,3 +73,16 @@ def test_the_oracle_chooses_on_every_near_and_far_set_and_on_nothing_else():
     )
     found = TestSplits.of(benchmark)
     assert (found.id_test, found.ood_test) == (benchmark.id_test, (parts["n"], parts["m"], parts["f"]))
+
+
+def test_a_composite_learns_from_its_fitted_parts_scores_of_id_validation():
+    def source(read, request):
+        column = torch.arange(2.0 * len(read)).reshape(-1, 2) * (10 if read.role == Role.ID_VAL else 1)
+        return FeatureSet({Field.LOGITS: column, Field.MOVED: column, Field.LABELS: torch.as_tensor(read.labels)})
+
+    fitting = Fitting(split("a", Role.ID_TRAIN), split("a", Role.ID_VAL), Head(torch.eye(2), torch.zeros(2)))
+    method = fit(DoubleScore(Stepped(), Stepped(), mu=1.0), fitting, source, CPU)
+    # On validation both parts score 0, 20, 40, 60; on the far set 0, 2, 4, 6.
+    mean, std = np.mean([0, 20, 40, 60]), np.std([0, 20, 40, 60])
+    found = score_split(method, split("f", Role.FAR), Scoring(source, CPU, 3))
+    np.testing.assert_allclose(found, 2 * (np.array([0, 2, 4, 6]) - mean) / std, rtol=1e-6)
