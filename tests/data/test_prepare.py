@@ -6,6 +6,7 @@ import sys
 import tarfile
 import zipfile
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -227,3 +228,12 @@ def test_hashes_agree_with_those_in_torchvision():
 def test_an_entry_that_is_wrong_says_how(entry, text):
     with pytest.raises(DataError, match=text):
         parse_source("x", entry)
+
+
+def test_members_that_fit_alone_and_not_together_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: SimpleNamespace(free=250))
+    room = prepare._Room(tmp_path / "a.tar", tmp_path)
+    room.take(100)
+    room.take(150)
+    with pytest.raises(DataError, match="unpacks to"):
+        room.take(1)
