@@ -11,6 +11,7 @@ from openbench.errors import ConfigError
 from openbench.methods.knn import KNN
 from openbench.methods.odin import ODIN
 from openbench.metrics.suite import MetricOptions
+from openbench.training.shipped import shipped
 
 IDENTITY = {"_target_": "openbench.backbones.identity.Identity", "name": "identity"}
 RESNET = {"_target_": "openbench.backbones.cifar.resnet", "name": "tiny", "model": "resnet8"}
@@ -83,3 +84,23 @@ def test_a_split_is_read_with_what_fitting_or_scoring_or_the_search_reads_of_it(
     (fitted,) = api._requests(KNN(), {"k": [1, 5]}, Role.ID_TRAIN)
     assert (fitted, fitted.fit_on) == (KNN().request, Role.ID_TRAIN)
     assert api._requests(KNN(), {"k": [1, 5]}, Role.ID_VAL) == [KNN().request]
+
+
+@pytest.mark.parametrize(("training", "read"), [("cross_entropy", None), ("outlier_exposure", {"name": "tin597"})])
+def test_outliers_are_checked_where_the_training_learns_from_them(monkeypatch, tmp_path, training, read):
+    seen = []
+    monkeypatch.setattr(api, "verify_node", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr(api.BenchmarkConfig, "parse", lambda node: node)
+    config = {"benchmark": {"name": "toy"}, "training": shipped("training", training), "outliers": {"name": "tin597"}}
+    api.check(config, {"cache": str(tmp_path)}, print)
+    assert seen == [({"name": "toy"}, print, read)]
+
+
+def test_a_record_is_verified_as_the_runtime_says(monkeypatch, tmp_path):
+    seen, record = [], SimpleNamespace()
+    monkeypatch.setattr(api, "_spec", lambda config, setting, say, made: (config, setting, made))
+    monkeypatch.setattr(api, "verify_spec", lambda *arguments: seen.append(arguments))
+    api.verify((record, tmp_path), {"seed": 3}, {"cache": str(tmp_path), "batch_size": 7}, print)
+    ((spec, setting, existing, say),) = seen
+    assert spec == ({"seed": 3}, setting, record)
+    assert (setting.batch_size, setting.cache, existing, say) == (7, tmp_path, (record, tmp_path), print)
