@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from openbench.cli.hydra_flags import LAUNCHERS, NOT_OF_LAUNCHERS
 from openbench.errors import ConfigError
+from openbench.plain_yaml import parse_yaml
 from openbench.public import TARGET
 
 _HYDRA = re.compile(r"((override|optional)\s+)*/?(.*@)?(_global_\.)?hydra\b.*")
@@ -40,8 +39,8 @@ def _wrong(file: Path, relative: Path) -> Iterator[str]:
         yield f"a file of the group '{relative.parent.as_posix()}'"
     try:
         text = file.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        content = parse_yaml(text, f"'{file}'")
+    except (OSError, ValueError, ConfigError):
         return  # what is chosen is read once more, with a message of its own
     yield from (f"'@package {name}'" for name in _PACKAGE.findall(text) if _HYDRA.fullmatch(name))
     if not isinstance(content, Mapping):

@@ -1,4 +1,4 @@
-"""How an image becomes the network's input: a value, part of a backbone's digest; `data.transforms` applies it."""
+"""How an image becomes the input of a network: a value, part of a backbone's digest. See `data.transforms`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
