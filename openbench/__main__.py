@@ -1,11 +1,11 @@
 """The command line: a table of sub-commands, each imported only when it is called."""
 
-from openbench.cli import first
+from openbench.cli.process import first
 
 if __name__ == "__main__":
     first.prepare()  # before all that takes time to import
 
-from openbench.cli import interrupts
+from openbench.cli.process import interrupts
 
 if __name__ == "__main__":
     interrupts.prepare()
@@ -20,9 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import openbench
-from openbench.cli.exits import BAD_INPUT, FAILED, OK, Terminated, code_of
-from openbench.cli.limits import check_limits
-from openbench.cli.refused import refused
+from openbench.cli.process.exits import BAD_INPUT, FAILED, OK, Terminated, code_of
+from openbench.cli.process.limits import check_limits
+from openbench.cli.process.os_errors import refused
 from openbench.errors import OpenbenchError, did_you_mean
 from openbench.installation import check_no_other_openbench
 
@@ -47,19 +47,29 @@ class Command:
 
 
 COMMANDS = {
-    "run": Command("openbench.cli.run:main", "score a benchmark with a method and write the record"),
-    "train": Command("openbench.cli.train:main", "train a backbone; `run` does so by itself when weights are missing"),
-    "extract": Command("openbench.cli.extract:main", "fill the feature cache ahead of a sweep"),
-    "check": Command("openbench.cli.check:main", "verify data, splits and weights before a run"),
-    "data": Command("openbench.cli.data:main", "get data sets, verify them, look at them, bring your own"),
-    "verify": Command("openbench.cli.verify:main", "compute a record again and say whether its numbers come out"),
-    "evaluate": Command("openbench.cli.evaluate:main", "every table from a file of scores, whatever made them"),
-    "thresholds": Command("openbench.cli.thresholds:main", "how far the best threshold moves over groups of data"),
-    "risk": Command("openbench.cli.risk:main", "methods compared by selective risk at a common TPR and FPR"),
-    "leaderboard": Command("openbench.cli.leaderboard:main", "regenerate the leaderboard from the records"),
-    "list": Command("openbench.cli.listing:main", "what can be chosen: methods, benchmarks, backbones, …"),
-    "show": Command("openbench.cli.listing:show", "one method, config or record in full"),
-    "completion": Command("openbench.cli.completion:main", "a bash script that completes all this on the tab key"),
+    "run": Command("openbench.cli.commands.run:main", "score a benchmark with a method and write the record"),
+    "train": Command(
+        "openbench.cli.commands.train:main", "train a backbone; `run` does so by itself when weights are missing"
+    ),
+    "extract": Command("openbench.cli.commands.extract:main", "fill the feature cache ahead of a sweep"),
+    "check": Command("openbench.cli.commands.check:main", "verify data, splits and weights before a run"),
+    "data": Command("openbench.cli.commands.data:main", "get data sets, verify them, look at them, bring your own"),
+    "verify": Command(
+        "openbench.cli.commands.verify:main", "compute a record again and say whether its numbers come out"
+    ),
+    "evaluate": Command(
+        "openbench.cli.commands.evaluate:main", "every table from a file of scores, whatever made them"
+    ),
+    "thresholds": Command(
+        "openbench.cli.commands.thresholds:main", "how far the best threshold moves over groups of data"
+    ),
+    "risk": Command("openbench.cli.commands.risk:main", "methods compared by selective risk at a common TPR and FPR"),
+    "leaderboard": Command("openbench.cli.commands.leaderboard:main", "regenerate the leaderboard from the records"),
+    "list": Command("openbench.cli.commands.listing:main", "what can be chosen: methods, benchmarks, backbones, …"),
+    "show": Command("openbench.cli.commands.listing:show", "one method, config or record in full"),
+    "completion": Command(
+        "openbench.cli.commands.completion:main", "a bash script that completes all this on the tab key"
+    ),
 }
 
 NEED_PYTORCH = ("run", "train", "extract", "check", "verify")

@@ -27,9 +27,9 @@ from openbench.backbones.cifar import resnet
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request, Role
-from openbench.data.items import ArrayItems, FileItems
+from openbench.data.decoded_cache import packed
 from openbench.data.loading import batches
-from openbench.data.packed import packed
+from openbench.data.sources.items import ArrayItems, FileItems
 
 BATCH = 256
 PREPROCESS = Preprocess(resize=32, crop=32)

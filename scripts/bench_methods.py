@@ -39,7 +39,7 @@ from bench_peers import BATCH, VALIDATION, peers  # beside this script
 from torch import Tensor
 
 from openbench import paths
-from openbench.build import build
+from openbench.config.build import build
 from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method

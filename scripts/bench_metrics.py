@@ -15,8 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from openbench.metrics import corrections
-from openbench.metrics.corrections import correction_table
+from openbench.metrics.conformal import corrections
+from openbench.metrics.conformal.corrections import correction_table
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.families import IdSide, Pair, Setting, evaluate_pair
 from openbench.metrics.intervals import bootstrap_keys, delong

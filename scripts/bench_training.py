@@ -22,13 +22,13 @@ from openbench.backbones.device import arithmetic, resolve_device
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.items import ArrayItems
-from openbench.training.augment import HorizontalFlip, RandomCrop
-from openbench.training.cross_entropy import CrossEntropy
+from openbench.data.sources.items import ArrayItems
+from openbench.training.augment.base import HorizontalFlip, RandomCrop
 from openbench.training.images import hold
 from openbench.training.job import TrainingJob
+from openbench.training.loop.session import Session
+from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
-from openbench.training.session import Session
 
 CIFAR10 = Preprocess(32, 32, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.cli.config import compose, runtime, scientific
-from openbench.data.tables import TableFile, table_facts
+from openbench.cli.hydra.config import compose, runtime, scientific
+from openbench.data.tabular.tables import TableFile, table_facts
 from openbench.engine import api
 from openbench.errors import OpenbenchError
-from openbench.results.published import load_names
-from openbench.results.store import RecordStore
-from openbench.results.tabular import SOURCE, gaps, load_figures, summary, write_table
+from openbench.results.leaderboard.tabular import SOURCE, gaps, load_figures, summary, write_table
+from openbench.results.records.store import RecordStore
+from openbench.results.tables.published import load_names
 
 DETECTORS = (
     *("IForest", "OCSVM", "CBLOF", "COF", "COPOD", "ECOD", "HBOS", "KNN", "LOF", "PCA", "SOD"),

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from openbench import paths
 from openbench.errors import OpenbenchError
-from openbench.results.render import FORMATS, render
-from openbench.results.store import RecordStore
-from openbench.results.trainings import compared, comparison, read_runs, training_runs, write_runs
+from openbench.results.leaderboard.trainings import compared, comparison, read_runs, training_runs, write_runs
+from openbench.results.records.store import RecordStore
+from openbench.results.tables.render import FORMATS, render
 
 
 def main() -> int:

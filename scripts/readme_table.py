@@ -4,10 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from openbench.results.ranking import Board, boards
-from openbench.results.render import to_markdown
-from openbench.results.store import RecordStore
-from openbench.results.table import Column, Table
+from openbench.results.leaderboard.ranking import Board, boards
+from openbench.results.records.store import RecordStore
+from openbench.results.tables.render import to_markdown
+from openbench.results.tables.table import Column, Table
 
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 README = Path(__file__).resolve().parent.parent / "README.md"

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 import openbench
 from openbench import paths
-from openbench.build import target_of
+from openbench.config.build import target_of
 from openbench.public import TARGET
 
 PACKAGE = Path(openbench.__file__).parent
@@ -129,7 +129,7 @@ def test_imports_go_one_way():
 
 def test_an_import_against_the_grain_is_noticed():
     assert wrong_imports("from openbench.engine.run import run", "metrics") == ["openbench.engine.run.run"]
-    assert wrong_imports("def f():\n    import openbench.cli.run", "engine") == ["openbench.cli.run"]
+    assert wrong_imports("def f():\n    import openbench.cli.commands.run", "engine") == ["openbench.cli.commands.run"]
     assert wrong_imports("from openbench import paths\nfrom openbench.core import record", "data") == []
 
 

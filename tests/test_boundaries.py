@@ -19,11 +19,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 
 import openbench
-from openbench.annotations import described, fits, hints_of
-from openbench.build import build, target_of
-from openbench.checked import Checked, name_of
-from openbench.constraints import Even, Interval, NotEmpty
-from openbench.data.embedded import SklearnDigits
+from openbench.config.annotations import described, fits, hints_of
+from openbench.config.build import build, target_of
+from openbench.config.checked import Checked, name_of
+from openbench.config.constraints import Even, Interval, NotEmpty
+from openbench.data.sources.embedded import SklearnDigits
 from openbench.errors import NotApplicableError, OpenbenchError
 from openbench.methods.msp import MSP
 

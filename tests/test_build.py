@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from openbench.build import build
+from openbench.config.build import build
 from openbench.errors import ConfigError
 
 
@@ -137,7 +137,13 @@ def test_a_target_that_is_no_dotted_path_is_refused_before_anything_is_looked_fo
 
 @pytest.mark.parametrize(
     "target",
-    ["os.system", "builtins.eval", "subprocess.Popen", "openbench.methods.knn.__builtins__", "openbench.build.build"],
+    [
+        "os.system",
+        "builtins.eval",
+        "subprocess.Popen",
+        "openbench.methods.knn.__builtins__",
+        "openbench.config.build.build",
+    ],
 )
 def test_what_makes_something_else_is_not_called(target):
     from openbench.core.method import Method

@@ -13,17 +13,17 @@ import pytest
 import openbench
 from openbench import checkout
 from openbench.backbones.base import Backbone
-from openbench.build import build
-from openbench.cli.config import compose, scientific
+from openbench.cli.hydra.config import compose, scientific
+from openbench.config.build import build
 from openbench.data.build import build_benchmark
 from openbench.digest import file_sha256
-from openbench.engine.learnt import Learnt
+from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.spec import RunSpec
 from openbench.features.store import FeatureStore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
-from openbench.training.ensure import build_training
 from openbench.training.job import TrainingJob
+from openbench.training.weights.ensure import build_training
 
 ROOT = Path(openbench.__file__).parent.parent
 
@@ -53,13 +53,13 @@ def names(digits) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("file", "touched"),
     [
-        ("cli/run.py", set()),
+        ("cli/commands/run.py", set()),
         ("methods/knn.py", {"KNN"}),
         ("methods/_bank.py", {"KNN"}),
-        ("training/loop.py", {"weights"}),
-        ("training/cross_entropy.py", {"weights", "KNN", "MSP"}),
+        ("training/loop/loop.py", {"weights"}),
+        ("training/methods/cross_entropy.py", {"weights", "KNN", "MSP"}),
         ("backbones/cifar.py", {"weights", "columns", "KNN", "MSP"}),
-        ("data/embedded.py", {"weights", "columns", "KNN", "MSP"}),
+        ("data/sources/embedded.py", {"weights", "columns", "KNN", "MSP"}),
         ("engine/evaluate.py", {"KNN", "MSP"}),
     ],
 )
@@ -87,7 +87,7 @@ PROGRAM = """
 import openbench
 from openbench import checkout
 print(openbench.__file__, checkout.dirty())
-for name in sorted(checkout.uncommitted("openbench.results.store")):
+for name in sorted(checkout.uncommitted("openbench.results.records.store")):
     print(name)
 """
 
@@ -107,14 +107,14 @@ def test_what_git_calls_changed_or_unknown_is_found_if_it_is_imported(tmp_path):
 
     package = tmp_path / "openbench"
     assert seen() == [f"{package}/__init__.py False"]
-    for file in ("storage/whole.py", "results/compare.py", "cli/run.py"):
+    for file in ("storage/whole.py", "results/records/compare.py", "cli/commands/run.py"):
         (package / file).write_text((package / file).read_text() + "# edited\n")
     git(tmp_path, "add", "openbench/results")  # what is staged is not committed either
     (package / "results/new_here.py").write_text("")
     (package / "results/names.py").write_text(
         "import openbench.results.new_here\n" + (package / "results/names.py").read_text()
     )
-    found = ["results/compare.py", "results/names.py", "results/new_here.py", "storage/whole.py"]
+    found = ["results/records/compare.py", "results/names.py", "results/new_here.py", "storage/whole.py"]
     assert seen() == [f"{package}/__init__.py True", *(f"openbench/{file}" for file in found)]
 
 

@@ -13,9 +13,9 @@ import yaml
 from sklearn.metrics import roc_auc_score
 
 from openbench.__main__ import main
-from openbench.build import target_of
+from openbench.config.build import target_of
 from openbench.paths import config_dir
-from openbench.results.store import RecordStore, ScoreStore, text_of
+from openbench.results.records.store import RecordStore, ScoreStore, text_of
 
 SHORT = ["+benchmark=digits", "training.recipe.epochs=2", "metrics.replicates=0", "runtime.progress=false"]
 METHODS = ("msp", "odin", "energy", "mds", "knn", "vim", "react", "ash", "gradnorm", "mls", "temp_scaling")

@@ -4,7 +4,7 @@ import pytest
 
 from openbench.__main__ import main
 from openbench.core.record import ResultRecord
-from openbench.results.store import RecordStore
+from openbench.results.records.store import RecordStore
 
 SHORT = ["+benchmark=digits", "training.recipe.epochs=2", "runtime.progress=false"]
 ENSEMBLE = ["backbone=ensemble", "backbone@backbone.member=resnet8_digits", "backbone.members=2"]

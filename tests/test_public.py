@@ -12,19 +12,19 @@ import yaml
 import openbench
 from openbench import paths
 from openbench.backbones.base import Backbone
-from openbench.build import build, target_of
+from openbench.config.build import build, target_of
 from openbench.core.method import Method
-from openbench.data.sources import Source
+from openbench.data.sources.base import Source
 from openbench.digest import digest
 from openbench.errors import ConfigError
 from openbench.methods.godin import GODIN
 from openbench.methods.knn import KNN
 from openbench.public import modules_defining, name_of, public, public_name
-from openbench.training.augment import Augmentation
+from openbench.training.augment.base import Augmentation
+from openbench.training.augment.consistency import Consistency
+from openbench.training.augment.mixing import Mixing
+from openbench.training.augment.random_resize import Reading
 from openbench.training.base import TrainingMethod
-from openbench.training.consistency import Consistency
-from openbench.training.mixing import Mixing
-from openbench.training.reading import Reading
 
 KINDS = (Method, TrainingMethod, Augmentation, Mixing, Consistency, Reading, Source, Backbone)
 

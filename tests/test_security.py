@@ -11,7 +11,7 @@ import openbench
 PACKAGE = Path(openbench.__file__).parent
 PAGE = PACKAGE.parent / "SECURITY.md"
 # The restricted reader of CIFAR, the contract check that pickles a method of the caller's own.
-MAY_PICKLE = ("data/safe_pickle.py", "testing/checks.py")
+MAY_PICKLE = ("data/sources/safe_pickle.py", "testing/checks.py")
 
 
 def test_the_page_names_tests_that_exist():
@@ -70,4 +70,4 @@ def test_no_source_does_what_the_page_says_is_never_done():
 )
 def test_a_source_that_did_would_be_found(line):
     (statement,) = ast.parse(line).body
-    assert forbidden(statement.value, "openbench/results/store.py")
+    assert forbidden(statement.value, "openbench/results/records/store.py")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openbench.build import build
+from openbench.config.build import build
 from openbench.core.live import LiveMethod
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN

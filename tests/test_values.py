@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from openbench.backbones.base import Backbone
-from openbench.build import build
-from openbench.cli.config import compose, options, plain
+from openbench.cli.hydra.config import compose, options, plain
+from openbench.config.build import build
 from openbench.core.preprocess import Preprocess
 from openbench.data.build import build_benchmark
-from openbench.data.opening import SetConfig
+from openbench.data.dataset import SetConfig
 from openbench.engine.api import build_method
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import Tuning
 from openbench.errors import OpenbenchError
 from openbench.metrics.suite import MetricOptions
-from openbench.training.ensure import build_training
 from openbench.training.recipe import Recipe
+from openbench.training.weights.ensure import build_training
 
 ALL = os.environ.get("OPENBENCH_TEST_VALUES") == "all"
 GROUPS = (

@@ -8,8 +8,8 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from openbench import constraints
-from openbench.annotations import described
+from openbench.config import constraints
+from openbench.config.annotations import described
 
 _KNOWN = {
     **{name: getattr(typing, name) for name in ("Annotated", "Any", "Literal")},

@@ -1,10 +1,10 @@
 """Where the installed command `openbench` begins: ready for Ctrl-C before anything else is imported."""
 
-from openbench.cli import first
+from openbench.cli.process import first
 
 first.prepare()
 
-from openbench.cli import interrupts  # noqa: E402 - signal and threading take milliseconds
+from openbench.cli.process import interrupts  # noqa: E402 - signal and threading take milliseconds
 
 interrupts.prepare()
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from openbench.results.render import FORMATS
+from openbench.results.tables.render import FORMATS
 
 
 def add_kept_options(parser: argparse.ArgumentParser) -> None:

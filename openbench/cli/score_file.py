@@ -10,8 +10,8 @@ from openbench.core.scores import SetScores
 from openbench.errors import DataError, did_you_mean
 from openbench.metrics.suite import ROLES
 from openbench.results.escape import one_line
-from openbench.results.score_cells import Cells, check_sums
-from openbench.results.score_table import Advance, ScoreTable, read_table, silent
+from openbench.results.scores.cells import Cells, check_sums
+from openbench.results.scores.file import Advance, ScoreTable, read_table, silent
 
 ID_ROLES = ("id_test", "id_val", "csid")
 

@@ -7,9 +7,9 @@ from typing import Any
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.metrics.suite import MetricOptions, describe, fixed_thresholds
-from openbench.results.render import rendered
-from openbench.results.table import Table
-from openbench.results.views import GROUPS, SIDES, VIEWS, run_tables
+from openbench.results.tables.render import rendered
+from openbench.results.tables.table import Table
+from openbench.results.tables.views import GROUPS, SIDES, VIEWS, run_tables
 
 ALL = "all"
 SCORE_VIEWS = tuple(view for view in VIEWS if view not in ("trials", "counts"))  # a file of scores has no others

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from openbench.checked import Checked
+from openbench.config.checked import Checked
 from openbench.core.features import FeatureSet, Head
 from openbench.core.inputs import held_to_finite, held_to_training
 from openbench.core.request import Field, Request

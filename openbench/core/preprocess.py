@@ -1,10 +1,10 @@
-"""How an image becomes the input of a network: a value, part of a backbone's digest. See `data.transforms`."""
+"""How an image becomes the input of a network: a value, part of a backbone's digest. See `data.sources.transforms`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from openbench.checked import Checked
-from openbench.constraints import Count, NotEmpty, Positive
+from openbench.config.checked import Checked
+from openbench.config.constraints import Count, NotEmpty, Positive
 
 
 @dataclass(frozen=True)

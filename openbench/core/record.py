@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from openbench.config.overrides import AUGMENT
 from openbench.digest import digest
 from openbench.errors import RecordError
-from openbench.overrides import AUGMENT
 
 SCHEMA = 2
 # Keys of the provenance: what made a record besides what is shipped, and what was there already.

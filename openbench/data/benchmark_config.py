@@ -5,17 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from openbench.annotations import check_kinds, hints_of
-from openbench.build import check_keys
-from openbench.constraints import Seed
+from openbench.config.annotations import check_kinds, hints_of
+from openbench.config.build import check_keys
+from openbench.config.constraints import Seed
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.class_names import check_distinct
-from openbench.data.collection import arranged
+from openbench.data.dataset import Incomplete
 from openbench.data.joined import joined_classes
-from openbench.data.manifest import load_classes
-from openbench.data.opening import Incomplete
-from openbench.data.openset import class_split
+from openbench.data.manifests.collection import arranged
+from openbench.data.manifests.manifest import load_classes
+from openbench.data.manifests.openset import class_split
 from openbench.errors import ConfigError, check_known, did_you_mean
 
 _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}

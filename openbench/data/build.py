@@ -6,10 +6,10 @@ from typing import Any
 
 from openbench.core.benchmark import Benchmark, Split
 from openbench.data.benchmark_config import BenchmarkConfig, SetNode
+from openbench.data.dataset import Located, SetConfig, locate, missing_message, split_of, unread_split
 from openbench.data.fingerprint import Fingerprint, fingerprint
 from openbench.data.joined import join, joined_classes
 from openbench.data.missing import SetStatus, missing_sets
-from openbench.data.opening import Located, SetConfig, locate, missing_message, split_of, unread_split
 from openbench.errors import DataError
 
 

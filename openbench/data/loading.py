@@ -14,8 +14,8 @@ from torch import Tensor
 
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
-from openbench.data.items import ArrayItems
-from openbench.data.transforms import cropped, normalise, resized_shape, stack
+from openbench.data.sources.items import ArrayItems
+from openbench.data.sources.transforms import cropped, normalise, resized_shape, stack
 from openbench.errors import ConfigError, DataError
 
 # Batches in flight while the network computes: one being consumed next, one being prepared.

@@ -6,7 +6,7 @@ from typing import Any
 
 from openbench.core.benchmark import Benchmark, Split, canonical
 from openbench.core.request import Role
-from openbench.data.opening import SetConfig, locate, missing_message, split_of
+from openbench.data.dataset import SetConfig, locate, missing_message, split_of
 from openbench.errors import DataError, LeakageError
 
 WHERE = "outliers"

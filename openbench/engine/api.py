@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openbench.annotations import check_kind, hints_of
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.backbones.ensemble import Ensemble
-from openbench.build import build
+from openbench.config.annotations import check_kind, hints_of
+from openbench.config.build import build
+from openbench.config.overrides import NAME
 from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
@@ -20,13 +21,13 @@ from openbench.core.request import Field, Request, Role
 from openbench.core.search import grid, with_params
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import build_benchmark, open_benchmark
+from openbench.data.checking.same_images import refuse_listed_images, refuse_same_images
+from openbench.data.checking.verify import CheckReport, verify_node
 from openbench.data.outliers import WHERE as OUTLIERS
 from openbench.data.outliers import with_outliers
-from openbench.data.same_images import refuse_listed_images, refuse_same_images
-from openbench.data.verify import CheckReport, verify_node
 from openbench.engine.evaluate import for_layers
-from openbench.engine.learnt import Learnt
-from openbench.engine.outcome import RunOutcome
+from openbench.engine.outcomes.learnt import Learnt
+from openbench.engine.outcomes.outcome import RunOutcome
 from openbench.engine.released import check_training_counts
 from openbench.engine.run import feature_store
 from openbench.engine.run import run as run_spec
@@ -37,12 +38,11 @@ from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
 from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError
 from openbench.metrics.suite import MetricOptions
-from openbench.overrides import NAME
 from openbench.public import TARGET, public_name
-from openbench.results.store import RecordStore
-from openbench.training.ensure import Trained, build_training, ensure_trained
-from openbench.training.members import ensure_members
-from openbench.training.team import require_one_process
+from openbench.results.records.store import RecordStore
+from openbench.training.loop.distributed import require_one_process
+from openbench.training.weights.ensure import Trained, build_training, ensure_trained
+from openbench.training.weights.members import ensure_members
 
 Config = Mapping[str, Any]
 Say = Callable[[str], None]

@@ -12,7 +12,7 @@ from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request
-from openbench.engine.clock import Clock
+from openbench.engine.outcomes.clock import Clock
 from openbench.features.store import FeatureStore
 
 _BASE = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))

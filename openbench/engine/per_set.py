@@ -9,8 +9,8 @@ import numpy as np
 from openbench.core.benchmark import Benchmark
 from openbench.core.record import ResultRecord, Value
 from openbench.core.request import Role
-from openbench.engine.remarks import WARNINGS
-from openbench.metrics.selective import UNABLE
+from openbench.engine.outcomes.remarks import WARNINGS
+from openbench.metrics.selective.risk import UNABLE
 
 HEADER = (
     "hyper-parameters chosen for each OOD set on that test set itself (oracle per set): a bound, not a result; each "

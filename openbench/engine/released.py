@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from openbench.backbones.base import Backbone
-from openbench.build import target_of
+from openbench.config.build import target_of
+from openbench.config.overrides import AUGMENT, NAME, changes
 from openbench.core.benchmark import Benchmark
 from openbench.errors import NotApplicableError
-from openbench.overrides import AUGMENT, NAME, changes
 from openbench.paths import config_dir
 from openbench.public import TARGET
 from openbench.training.base import TrainingMethod
-from openbench.training.fine_tuning import FineTuned
-from openbench.training.shipped import shipped
+from openbench.training.methods.fine_tuning import FineTuned
+from openbench.training.weights.shipped import shipped
 
 PLAIN = "cross_entropy"  # what released classifiers were trained with, and the default where nothing is typed
 _WEIGHTS = ("weights", "checkpoint")

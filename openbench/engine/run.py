@@ -20,7 +20,6 @@ from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, with_params
 from openbench.digest import still_as_before
 from openbench.engine.cached import CachedFeatures
-from openbench.engine.clock import Clock
 from openbench.engine.evaluate import (
     FeatureSource,
     Fitting,
@@ -31,12 +30,13 @@ from openbench.engine.evaluate import (
     predictions,
     score_splits,
 )
-from openbench.engine.learnt import describe_backbone
-from openbench.engine.outcome import RunOutcome
+from openbench.engine.outcomes.clock import Clock
+from openbench.engine.outcomes.learnt import describe_backbone
+from openbench.engine.outcomes.outcome import RunOutcome
+from openbench.engine.outcomes.provenance import provenance
+from openbench.engine.outcomes.remarks import remarks
+from openbench.engine.outcomes.reuse import made_from, reused
 from openbench.engine.per_set import each_alone, joined_record
-from openbench.engine.provenance import provenance
-from openbench.engine.remarks import remarks
-from openbench.engine.reuse import made_from, reused
 from openbench.engine.runtime import Runtime
 from openbench.engine.spec import RunSpec, images_read
 from openbench.engine.tune import TestSplits, TuneContext, tune
@@ -44,8 +44,8 @@ from openbench.engine.verify import check_weights, recorded, verdict
 from openbench.errors import MethodError, RecordError
 from openbench.features.store import FeatureStore
 from openbench.metrics.suite import describe, evaluate
-from openbench.results.scores import per_set_name
-from openbench.results.store import RecordStore, ScoreStore
+from openbench.results.records.store import RecordStore, ScoreStore
+from openbench.results.scores.stored import per_set_name
 
 Say = Callable[[str], None]
 

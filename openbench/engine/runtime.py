@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from openbench import paths
-from openbench.checked import Checked
-from openbench.constraints import Count, Interval
+from openbench.config.checked import Checked
+from openbench.config.constraints import Count, Interval
 from openbench.errors import ConfigError, check_known
 
 OnExisting = Literal["skip", "verify", "error"]

@@ -11,7 +11,7 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import version_of
 from openbench.core.method import Method
 from openbench.core.record import RunIdentity
-from openbench.engine.learnt import Learnt
+from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.tune import Tuning
 from openbench.metrics.suite import MetricOptions
 from openbench.public import public

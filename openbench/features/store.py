@@ -19,7 +19,7 @@ from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request
-from openbench.data.packed import packed
+from openbench.data.decoded_cache import packed
 from openbench.digest import digest
 from openbench.errors import CacheError, NotApplicableError
 from openbench.features.arrays import ColumnFile, ColumnWriter, Flushed, load_progress, save_progress, writing

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from openbench.constraints import NonNegative
+from openbench.config.constraints import NonNegative
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveBackbone, LiveMethod
 from openbench.core.method import Method

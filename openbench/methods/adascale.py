@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from openbench.constraints import Count, Interval, NonNegative, Seed, Share
+from openbench.config.constraints import Count, Interval, NonNegative, Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Perturb, Request, Role

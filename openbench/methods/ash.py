@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from openbench.constraints import Percentile
+from openbench.config.constraints import Percentile
 from openbench.core.method import HeadMethod
 from openbench.methods._stats import gain, largest_kept
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.constraints import Seed, Share
+from openbench.config.constraints import Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from openbench.constraints import Count, Interval, NonNegative, Positive, Seed
+from openbench.config.constraints import Count, Interval, NonNegative, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role

@@ -9,15 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.constraints import NonNegative, Probability
+from openbench.config.constraints import NonNegative, Probability
 from openbench.core.benchmark import Split
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request, Role
 from openbench.core.search import SearchContext, Trial, Tuned, with_params
 from openbench.errors import ConfigError, MethodError, did_you_mean
-from openbench.metrics.double_score import ScorePair, Standard, Weighing, best_weighing, common_constraint, weighings
-from openbench.metrics.selective import TprFpr
+from openbench.metrics.selective.double_score import (
+    ScorePair,
+    Standard,
+    Weighing,
+    best_weighing,
+    common_constraint,
+    weighings,
+)
+from openbench.metrics.selective.risk import TprFpr
 
 
 @dataclass

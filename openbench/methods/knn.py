@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.constraints import Count
+from openbench.config.constraints import Count
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from openbench.constraints import Fraction, Interval, Positive, Seed
+from openbench.config.constraints import Fraction, Interval, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows

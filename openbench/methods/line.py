@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.constraints import Percentile, Positive
+from openbench.config.constraints import Percentile, Positive
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import HeadMethod
 from openbench.core.products import by_rows

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.constraints import NonNegative, NotEmpty
+from openbench.config.constraints import NonNegative, NotEmpty
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from openbench.constraints import NonNegative, Positive
+from openbench.config.constraints import NonNegative, Positive
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Perturb, Request

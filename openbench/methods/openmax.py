@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 import torch
 from torch import Tensor
 
-from openbench.constraints import Count, Interval
+from openbench.config.constraints import Count, Interval
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role

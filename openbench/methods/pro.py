@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from openbench.constraints import Interval, NonNegative, Positive
+from openbench.config.constraints import Interval, NonNegative, Positive
 from openbench.core.live import LiveBackbone, LiveMethod
 from openbench.methods._stats import log_odds_against_top
 

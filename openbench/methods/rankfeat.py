@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from openbench.constraints import Count, NotEmpty, Positive
+from openbench.config.constraints import Count, NotEmpty, Positive
 from openbench.core.live import LiveBackbone, LiveMethod
 from openbench.core.request import STAGES
 from openbench.errors import NotApplicableError

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from openbench.constraints import Percentile
+from openbench.config.constraints import Percentile
 from openbench.core.method import HeadMethod
 from openbench.methods._stats import gain, largest_kept
 

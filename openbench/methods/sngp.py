@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from openbench.constraints import NonNegative
+from openbench.config.constraints import NonNegative
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Field, Request

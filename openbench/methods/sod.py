@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from openbench.constraints import Count, Fraction, Interval, Seed
+from openbench.config.constraints import Count, Fraction, Interval, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role

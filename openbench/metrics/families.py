@@ -7,12 +7,12 @@ import numpy as np
 
 from openbench.errors import MetricError
 from openbench.metrics import curve_ranking
-from openbench.metrics.conformal import conformal_auroc, conformal_fpr95, discoveries
+from openbench.metrics.conformal.p_values import conformal_auroc, conformal_fpr95, discoveries
 from openbench.metrics.curve import Floats, PooledCurve
 from openbench.metrics.intervals import bootstrap_keys, delong
 from openbench.metrics.keys import rate_label
 from openbench.metrics.options import MetricOptions
-from openbench.metrics.selective import (
+from openbench.metrics.selective.risk import (
     UNABLE,
     Costs,
     OperatingPoint,

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar, Literal
 
-from openbench.checked import Checked
-from openbench.constraints import Interval, NonNegative, NotEmpty, OneOf, Seed, Unit
+from openbench.config.checked import Checked
+from openbench.config.constraints import Interval, NonNegative, NotEmpty, OneOf, Seed, Unit
 from openbench.digest import LATER
 from openbench.errors import MetricError, OpenbenchError, did_you_mean
-from openbench.metrics.corrections import CORRECTIONS
+from openbench.metrics.conformal.corrections import CORRECTIONS
+from openbench.metrics.conformal.prediction_sets import KINDS, OWN
 from openbench.metrics.curve_ranking import CURVE_METRICS
-from openbench.metrics.prediction_sets import KINDS, OWN
 from openbench.metrics.threshold import SCALINGS
 
 PER_SET = "_per_set"

@@ -8,16 +8,16 @@ import numpy as np
 from openbench.core.scores import SetScores
 from openbench.errors import MetricError, did_you_mean
 from openbench.metrics import curve_ranking
-from openbench.metrics.corrections import correction_table
-from openbench.metrics.coverage import aurc, excess_aurc
+from openbench.metrics.conformal.corrections import correction_table
+from openbench.metrics.conformal.prediction_sets import OWN, Nonconformity, probabilities_from
+from openbench.metrics.conformal.sorted_classes import SortedClasses, given_split, over_splits
 from openbench.metrics.curve import Floats, PooledCurve, as_scores
 from openbench.metrics.families import IdSide, Pair, Setting, Values, evaluate_pair
 from openbench.metrics.intervals import group_bootstrap_keys, group_delong_variance, normal_interval
 from openbench.metrics.keys import higher_is_better
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
-from openbench.metrics.prediction_sets import OWN, Nonconformity, probabilities_from
-from openbench.metrics.selective import UNABLE
-from openbench.metrics.sorted_classes import SortedClasses, given_split, over_splits
+from openbench.metrics.selective.coverage import aurc, excess_aurc
+from openbench.metrics.selective.risk import UNABLE
 from openbench.metrics.threshold import balanced_threshold, choose_scale, threshold_stability, tnr_threshold
 
 __all__ = [

@@ -10,7 +10,7 @@ from torch import Tensor
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.data.loading import batches
-from openbench.training.augment import Augmentation
+from openbench.training.augment.base import Augmentation
 
 _READ = 512
 Share = Callable[[int], slice]

@@ -10,7 +10,7 @@ from openbench.digest import digest
 from openbench.errors import ConfigError, DataError
 from openbench.source import foreign_sources
 from openbench.training.base import TrainingMethod
-from openbench.training.fine_tuning import FineTuned
+from openbench.training.methods.fine_tuning import FineTuned
 
 # Raised when a change to the loop alters the weights that come out of an unchanged job.
 LOOP_VERSION = 1
@@ -83,7 +83,7 @@ class TrainingJob:
         sources = foreign_sources(self.method, self.backbone)
         splits = (self.id_train, self.id_val, self.ood_train)
         parts = (self.method, self.backbone, *(split.source for split in splits if split is not None))
-        changed = uncommitted("openbench.training.loop", parts=parts)
+        changed = uncommitted("openbench.training.loop.loop", parts=parts)
         made_from = {"sources": sources, "uncommitted": changed}
         return {
             "loop": LOOP_VERSION,

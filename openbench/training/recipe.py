@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from openbench.checked import Checked
-from openbench.constraints import Count, Decay, Fraction, Interval, NonNegative, Positive
+from openbench.config.checked import Checked
+from openbench.config.constraints import Count, Decay, Fraction, Interval, NonNegative, Positive
 from openbench.digest import LATER
-from openbench.training.augment import Augmentation
-from openbench.training.consistency import Consistency
-from openbench.training.mixing import Mixing
-from openbench.training.reading import Reading
+from openbench.training.augment.base import Augmentation
+from openbench.training.augment.consistency import Consistency
+from openbench.training.augment.mixing import Mixing
+from openbench.training.augment.random_resize import Reading
 
 TrainPrecision = Literal["fp32", "tf32", "bf16", "fp16"]
 

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from openbench.backbones.network import NetworkBackbone
-from openbench.build import build, target_of
+from openbench.config.build import build, target_of
 from openbench.core.preprocess import Preprocess
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError

@@ -6,7 +6,7 @@ from torch import nn
 
 from openbench.backbones.cifar import resnet
 from openbench.backbones.finetuned import finetuned
-from openbench.backbones.from_timm import timm_model
+from openbench.backbones.libraries.from_timm import timm_model
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request

@@ -8,15 +8,15 @@ from torch import nn
 
 from openbench import _compat
 from openbench.backbones.anatomy import Anatomy, tapping
-from openbench.backbones.from_open_clip import open_clip_model
-from openbench.backbones.from_timm import timm_model
-from openbench.backbones.from_torchvision import released_file, torchvision_model
+from openbench.backbones.libraries.from_open_clip import open_clip_model
+from openbench.backbones.libraries.from_timm import timm_model
+from openbench.backbones.libraries.from_torchvision import released_file, torchvision_model
+from openbench.backbones.libraries.presets import chosen_classes, crop_preprocess
+from openbench.backbones.libraries.prompts import class_names_of, templates_of
 from openbench.backbones.network import NetworkBackbone
-from openbench.backbones.presets import chosen_classes, crop_preprocess
-from openbench.backbones.prompts import class_names_of, templates_of
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
-from openbench.data.manifest import load_classes
+from openbench.data.manifests.manifest import load_classes
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError
 
 SMALL = Preprocess(64, 64)

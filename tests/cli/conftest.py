@@ -78,7 +78,7 @@ class Engine:
 
     def train(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
         name = self.answer("train", config, runtime)
-        from openbench.training.ensure import Trained
+        from openbench.training.weights.ensure import Trained
 
         checkpoint: Any = types.SimpleNamespace(weights=Path(f"checkpoints/{name}.safetensors"))
         backbone: Any = types.SimpleNamespace(name="tiny")

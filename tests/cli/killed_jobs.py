@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from openbench.cli.hydra_app import carry_out, launch
-from openbench.cli.job import Done
+from openbench.cli.hydra.app import carry_out, launch
+from openbench.cli.hydra.job import Done
 
 
 def act(call):

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from openbench.cli.again import again, command
-from openbench.cli.config import compose, scientific
-from openbench.cli.listing import show
+from openbench.cli.commands.listing import show
+from openbench.cli.hydra.config import compose, scientific
+from openbench.cli.reproduce import again, command
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.paths import config_dir
 from openbench.public import public
-from openbench.results.store import RecordStore
+from openbench.results.records.store import RecordStore
 
 GROUPS = ("backbone", "training", "method", "tune", "metrics")
 DEFAULTS = {"training": "cross_entropy", "method": "msp", "tune": "validation", "metrics": "default"}

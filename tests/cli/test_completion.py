@@ -13,7 +13,7 @@ import pytest
 
 import openbench
 from openbench.__main__ import COMMANDS, main
-from openbench.cli.completion import candidates
+from openbench.cli.commands.completion import candidates
 from openbench.paths import config_dir
 
 

@@ -11,9 +11,9 @@ from PIL import Image as Pillow
 from sklearn.datasets import load_digits
 
 from openbench.__main__ import main
-from openbench.data import prepare
-from openbench.data.fetch import Expected
-from openbench.data.prepare import DataSource, RemoteFile
+from openbench.data.download import prepare
+from openbench.data.download.fetch import Expected
+from openbench.data.download.prepare import DataSource, RemoteFile
 from openbench.errors import DataError
 
 

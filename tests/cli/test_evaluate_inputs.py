@@ -11,7 +11,7 @@ from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.metrics import MetricOptions, evaluate
-from openbench.results.store import ScoreStore
+from openbench.results.records.store import ScoreStore
 
 QUICK = ["--replicates", "0", "--correction", "simes"]
 

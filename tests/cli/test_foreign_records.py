@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.again import again, command
-from openbench.cli.config import compose, scientific
+from openbench.cli.hydra.config import compose, scientific
+from openbench.cli.reproduce import again, command
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.public import public
-from openbench.results.store import RecordStore
+from openbench.results.records.store import RecordStore
 
 CHOSEN = {
     "backbone": "resnet8_digits", "training": "cross_entropy", "method": "knn", "tune": "none", "metrics": "default",
@@ -124,7 +124,7 @@ def test_an_environment_variable_that_a_record_names_is_not_printed(monkeypatch,
 
 @pytest.mark.parametrize("threads", ["1; touch X; echo", 0, -1, 10**9, True, [1]])
 def test_only_a_sane_number_of_threads_reaches_the_environment(monkeypatch, tmp_path, threads):
-    from openbench.cli.verify import _threads
+    from openbench.cli.commands.verify import _threads
 
     path = RecordStore(tmp_path).write(record_with())
     text = path.read_text().replace('"utc"', f'"threads": {__import__("json").dumps(threads)}, "utc"')

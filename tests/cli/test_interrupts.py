@@ -81,7 +81,7 @@ def test_the_first_moments_give_no_traceback(begin: list[str]):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
-        if line.endswith("openbench.cli.first\n"):
+        if line.endswith("openbench.cli.process.first\n"):
             break
     process.stderr.readline()  # of the next module: it has been called by now
     process.send_signal(signal.SIGINT)

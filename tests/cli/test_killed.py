@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import openbench
-from openbench.cli.killed import after_a_kill
-from openbench.cli.outcome import RUNNING, Outcome, Plan, read_outcomes
+from openbench.cli.hydra.killed import after_a_kill
+from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, read_outcomes
 from openbench.errors import OpenbenchError
 
 ERROR = RuntimeError("A worker process was unexpectedly terminated.\nThe exit codes of the workers are {SIGKILL(-9)}\n")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from openbench.cli.leaderboard import main
+from openbench.cli.commands.leaderboard import main
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.errors import ConfigError, RecordError
-from openbench.results.store import RecordStore, text_of
+from openbench.results.records.store import RecordStore, text_of
 
 
 def record(name: str, near: float, **changes) -> ResultRecord:
@@ -216,9 +216,8 @@ def test_every_number_of_every_record_is_in_one_csv(results, capsys):
 
 
 def test_it_answers_without_torch_and_at_less_cost_than_loading_torch(results, processor_seconds):
-    answer = (
-        "import sys\nfrom openbench.cli.leaderboard import main\ncode = main([])\nprint('torch' in sys.modules, code)"
-    )
+    begin = "import sys\nfrom openbench.cli.commands.leaderboard import main\n"
+    answer = begin + "code = main([])\nprint('torch' in sys.modules, code)"
     cost, printed = processor_seconds("-c", answer)
     assert printed.splitlines()[-1] == "False 0"
     assert cost < processor_seconds("-c", "import torch")[0]

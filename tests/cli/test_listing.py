@@ -10,17 +10,17 @@ import pytest
 import yaml
 
 from openbench import paths
-from openbench.annotations import described, hints_of
-from openbench.build import target_of
-from openbench.cli.config import compose, plain
-from openbench.cli.listing import main, show
+from openbench.cli.commands.listing import main, show
+from openbench.cli.hydra.config import compose, plain
 from openbench.cli.method_source import method_source
+from openbench.config.annotations import described, hints_of
+from openbench.config.build import target_of
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.errors import ConfigError, RecordError
-from openbench.results.store import RecordStore
+from openbench.results.records.store import RecordStore
 
 ROOT = Path(__file__).parents[2]
 METHODS = sorted((paths.config_dir() / "method").glob("*.yaml"), key=lambda p: p.stem)
@@ -268,11 +268,13 @@ def test_a_record_that_is_not_there_offers_the_nearest(record, tmp_path):
 
 @pytest.mark.parametrize("call", ["main([])", "main(['method'])", "main(['benchmark'])", "show(['method', 'knn'])"])
 def test_it_answers_without_torch(call):
-    program = f"import sys\nfrom openbench.cli.listing import main, show\n{call}\nsys.exit('torch' in sys.modules)"
+    program = (
+        f"import sys\nfrom openbench.cli.commands.listing import main, show\n{call}\nsys.exit('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
 def test_listing_every_method_costs_less_than_importing_torch(processor_seconds):
-    ours, _ = processor_seconds("-c", "from openbench.cli.listing import main; main(['method'])")
+    ours, _ = processor_seconds("-c", "from openbench.cli.commands.listing import main; main(['method'])")
     assert ours < processor_seconds("-c", "import torch")[0]

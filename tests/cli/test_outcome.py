@@ -3,9 +3,9 @@
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.outcome import RUNNING, Outcome, Plan, duration, summary, table
+from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, duration, summary, table
 from openbench.errors import DataError, NotApplicableError
-from openbench.results.render import to_console
+from openbench.results.tables.render import to_console
 
 NAMES = {"benchmark": "digits", "backbone": "tiny", "training": "cross_entropy", "seed": "0"}
 

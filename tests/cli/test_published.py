@@ -4,9 +4,9 @@ import pytest
 import yaml
 
 from openbench import paths
-from openbench.build import target_of
-from openbench.cli.config import compose, scientific
-from openbench.cli.published import published_scorer
+from openbench.cli.hydra.config import compose, scientific
+from openbench.cli.hydra.published import published_scorer
+from openbench.config.build import target_of
 from openbench.errors import ConfigError
 
 TRAININGS = sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml"))
@@ -27,7 +27,7 @@ def test_published_scorer_is_what_typing_its_name_gives(training: str) -> None:
 
 
 def test_t2fnorm_is_scored_without_ties() -> None:
-    assert published_scorer({"_target_": "openbench.training.t2fnorm.T2FNorm"})["exact"] is True
+    assert published_scorer({"_target_": "openbench.training.methods.t2fnorm.T2FNorm"})["exact"] is True
 
 
 def test_without_it_the_method_is_the_one_chosen() -> None:
@@ -40,6 +40,6 @@ def test_a_training_that_is_none_is_refused() -> None:
 
 
 def test_a_scorer_without_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openbench.training.cross_entropy.CrossEntropy.scorer", "nobody")
+    monkeypatch.setattr("openbench.training.methods.cross_entropy.CrossEntropy.scorer", "nobody")
     with pytest.raises(ConfigError, match="'nobody' — no such file in configs/method"):
-        published_scorer({"_target_": "openbench.training.cross_entropy.CrossEntropy"})
+        published_scorer({"_target_": "openbench.training.methods.cross_entropy.CrossEntropy"})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.cli.refused import refused
+from openbench.cli.process.os_errors import refused
 
 
 def raised(act) -> BaseException:

@@ -132,7 +132,7 @@ def test_an_interrupt_is_exit_130(engine, capsys):
 def test_an_interrupt_ends_the_process_without_taking_it_apart():
     program = """
 import atexit, runpy, sys
-import openbench.cli.listing as listing
+import openbench.cli.commands.listing as listing
 def stop(argv):
     print("written before")
     raise KeyboardInterrupt

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli import evaluate
+from openbench.cli.commands import evaluate
 from openbench.cli.score_file import read_sets
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import DataError
-from openbench.results.score_table import passes
-from openbench.results.store import ScoreStore
+from openbench.results.records.store import ScoreStore
+from openbench.results.scores.file import passes
 
 HEAD = b"score,set,role\n"
 ROWS = b"1,c,id_test\n2,c,id_test\n3,o,near\n"

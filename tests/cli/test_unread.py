@@ -2,8 +2,8 @@
 
 import pytest
 
-from openbench.cli.config import compose, scientific
-from openbench.cli.unread import refuse_unread
+from openbench.cli.hydra.config import compose, scientific
+from openbench.cli.hydra.unread import refuse_unread
 from openbench.errors import NotApplicableError
 
 

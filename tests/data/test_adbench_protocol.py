@@ -6,11 +6,11 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MinMaxScaler
 
 from openbench.core.request import Role
-from openbench.data import tables
-from openbench.data.manifest import compact
-from openbench.data.opening import open_split
-from openbench.data.table_parts import PROTOCOLS
-from openbench.data.tables import TableFacts, table_facts, table_part
+from openbench.data.dataset import open_split
+from openbench.data.manifests.manifest import compact
+from openbench.data.tabular import tables
+from openbench.data.tabular.parts import PROTOCOLS
+from openbench.data.tabular.tables import TableFacts, table_facts, table_part
 from openbench.errors import ConfigError, DataError
 
 
@@ -49,7 +49,12 @@ def table(request, monkeypatch, root):
 
 
 def opened(part, draw):
-    source = {"_target_": "openbench.data.tables.TableFile", "table": "made", "protocol": "adbench", "draw": draw}
+    source = {
+        "_target_": "openbench.data.tabular.tables.TableFile",
+        "table": "made",
+        "protocol": "adbench",
+        "draw": draw,
+    }
     node = {"name": "made", "manifest": f"adbench/made/adbench/{draw}/{part}", "sources": {"npz": source}}
     role, classes = (Role.FAR, ()) if part == "anomalies" else (Role.ID_TRAIN, ("normal",))
     split = open_split(node, role, classes)

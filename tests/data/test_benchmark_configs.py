@@ -11,9 +11,9 @@ import torch
 from openbench.core.benchmark import canonical
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import build_benchmark
-from openbench.data.collection import arranged
+from openbench.data.dataset import SetConfig
 from openbench.data.loading import batches
-from openbench.data.opening import SetConfig
+from openbench.data.manifests.collection import arranged
 from openbench.errors import ConfigError
 from openbench.paths import config_dir
 

@@ -3,8 +3,8 @@
 import pytest
 
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.folder_rule import FolderRule
-from openbench.data.opening import SetConfig
+from openbench.data.dataset import SetConfig
+from openbench.data.manifests.folder_rule import FolderRule
 
 CIFAR_FAR = {"far.mnist": 70_000, "far.svhn": 26_032, "far.texture": 5_640}
 CIFAR_ID = {"id.train": 50_000, "id.val": 1_000, "id.test": 9_000}

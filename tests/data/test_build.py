@@ -5,12 +5,12 @@ import pytest
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig, build_preprocess, typed
 from openbench.data.build import build_benchmark, survey
-from openbench.data.same_images import refuse_listed_images
+from openbench.data.checking.same_images import refuse_listed_images
 from openbench.errors import ConfigError, DataError, LeakageError
 
 from .conftest import noisy, write_image
 
-FOLDER = {"folder": {"_target_": "openbench.data.sources.ImageFolder"}}
+FOLDER = {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}}
 SETS = {
     "pets/train": "cat: 0-3\ndog: 4-7",
     "pets/val": "cat: 8\ndog: 9",
@@ -229,7 +229,7 @@ def test_a_survey_names_all_gaps_at_once_and_refuses_none(node, root):
 def test_a_survey_reports_a_damaged_container_instead_of_stopping(node, root):
     node["far"]["cars"] = {
         **node["far"]["cars"],
-        "sources": {"p": {"_target_": "openbench.data.packs.NpzPack", "file": "p"}},
+        "sources": {"p": {"_target_": "openbench.data.sources.archives.NpzPack", "file": "p"}},
     }
     (root / "p").write_bytes(b"damaged")
     status = next(s for s in survey(BenchmarkConfig.parse(node)) if s.path == "far.cars")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from openbench.data.column_sheet import column_stats, draw_columns
-from openbench.data.items import ArrayItems
+from openbench.data.checking.column_sheet import column_stats, draw_columns
+from openbench.data.sources.items import ArrayItems
 
 from .conftest import noisy
 from .made import split_of

@@ -5,12 +5,12 @@ import pytest
 
 from openbench.core.request import Role
 from openbench.data.build import build_benchmark
-from openbench.data.common_corruptions import CommonCorruptions
-from openbench.data.embedded import SklearnDigits
-from openbench.data.imagenet_c import FAMILIES, KINDS
-from openbench.data.manifest import load_classes
-from openbench.data.opening import SetConfig, locate, split_of
-from openbench.data.sources import ImageFolder
+from openbench.data.dataset import SetConfig, locate, split_of
+from openbench.data.manifests.manifest import load_classes
+from openbench.data.sources.base import ImageFolder
+from openbench.data.sources.common_corruptions import CommonCorruptions
+from openbench.data.sources.embedded import SklearnDigits
+from openbench.data.sources.imagenet_c import FAMILIES, KINDS
 from openbench.errors import ConfigError
 
 from .conftest import noisy, write_image
@@ -49,7 +49,8 @@ def test_another_seed_and_another_key_draw_otherwise(source):
 def test_every_kind_and_severity_is_drawn_about_equally_often(source, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "openbench.data.common_corruptions.corrupt", lambda image, kind, severity, rng: drawn.append((kind, severity))
+        "openbench.data.sources.common_corruptions.corrupt",
+        lambda image, kind, severity, rng: drawn.append((kind, severity)),
     )
     for number in range(3000):
         source.apply(np.zeros((4, 4), np.uint8), f"key {number}")
@@ -63,7 +64,8 @@ def test_every_kind_and_severity_is_drawn_about_equally_often(source, monkeypatc
 def test_fixing_the_severity_keeps_the_kinds_that_are_drawn(source, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "openbench.data.common_corruptions.corrupt", lambda image, kind, severity, rng: drawn.append((kind, severity))
+        "openbench.data.sources.common_corruptions.corrupt",
+        lambda image, kind, severity, rng: drawn.append((kind, severity)),
     )
     keys = [f"key {n}" for n in range(50)]
     for key in keys:

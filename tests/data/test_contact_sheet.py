@@ -6,8 +6,8 @@ import pytest
 from PIL import Image as Pillow
 
 from openbench.core.request import Role
-from openbench.data.contact_sheet import classes_shown, draw, stats_of
-from openbench.data.items import ArrayItems
+from openbench.data.checking.contact_sheet import classes_shown, draw, stats_of
+from openbench.data.sources.items import ArrayItems
 
 from .conftest import noisy
 from .made import CLASSES, split_of

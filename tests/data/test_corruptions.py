@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from openbench.data.corruptions import CORRUPTIONS, Corrupted, corrupt
-from openbench.data.embedded import SklearnDigits
-from openbench.data.sources import ImageFolder
+from openbench.data.sources.base import ImageFolder
+from openbench.data.sources.corruptions import CORRUPTIONS, Corrupted, corrupt
+from openbench.data.sources.embedded import SklearnDigits
 from openbench.errors import ConfigError
 
 from .conftest import noisy

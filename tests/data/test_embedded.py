@@ -3,8 +3,8 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_image
 
-from openbench.data.embedded import Noise, PhotoPatches, SklearnDigits, Textures
-from openbench.data.manifest import load_manifest
+from openbench.data.manifests.manifest import load_manifest
+from openbench.data.sources.embedded import Noise, PhotoPatches, SklearnDigits, Textures
 
 DIGIT_SPLITS = ("train", "val", "test", "six_seven", "eight", "nine")
 

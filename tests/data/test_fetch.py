@@ -2,7 +2,7 @@ import hashlib
 
 import pytest
 
-from openbench.data.fetch import Expected, Patience, fetch
+from openbench.data.download.fetch import Expected, Patience, fetch
 from openbench.errors import DataError
 
 from .file_server import FileServer

@@ -8,10 +8,11 @@ import pytest
 
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data import folder_rule, opening
-from openbench.data.folder_rule import FolderRule, load_rule
+from openbench.data import dataset as opening
+from openbench.data.dataset import open_split
 from openbench.data.loading import batches
-from openbench.data.opening import open_split
+from openbench.data.manifests import folder_rule
+from openbench.data.manifests.folder_rule import FolderRule, load_rule
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image
@@ -29,7 +30,7 @@ def files(root, counts=(("n1", 3), ("n2", 2))):
 def opened(root, monkeypatch):
     def split(rule=RULE, **changes):
         monkeypatch.setattr(opening, "load_listing", lambda name: rule)
-        source = {"_target_": "openbench.data.sources.ImageFolder"}
+        source = {"_target_": "openbench.data.sources.base.ImageFolder"}
         node = {"name": "zoo", "manifest": "zoo/train", "sources": {"folder": source}, **changes}
         incomplete = node.pop("incomplete", "error")
         return open_split(node, Role.ID_TRAIN, ("cat", "dog"), incomplete)
@@ -116,7 +117,7 @@ def test_an_images_class_folder_may_be_deeper_than_its_key(root):
     for folder, name in (("n1", "a"), ("n2", "b")):
         write_image(root / f"val/{folder}/{name}.png", noisy((8, 8, 3), len(folder)))
     (root / "m.txt").write_text("key: set/{name}.png\ncat: a\ndog: b c\n")
-    source = {"_target_": "openbench.data.sources.ClassFolders", "at": ["val"]}
+    source = {"_target_": "openbench.data.sources.base.ClassFolders", "at": ["val"]}
     node = {"name": "s", "manifest": str(root / "m.txt"), "sources": {"sorted": source}}
     split = open_split(node, Role.ID_TEST, ("cat", "dog"), "allow")
     assert list(split.keys) == ["set/a.png", "set/b.png"]

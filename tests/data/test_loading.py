@@ -7,9 +7,9 @@ import torch
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.items import ArrayItems, FileItems
 from openbench.data.loading import batches
-from openbench.data.transforms import apply
+from openbench.data.sources.items import ArrayItems, FileItems
+from openbench.data.sources.transforms import apply
 from openbench.errors import ConfigError, DataError
 
 from .conftest import noisy, write_image

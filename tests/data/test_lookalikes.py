@@ -3,7 +3,7 @@ import pytest
 from PIL import Image as Pillow
 from sklearn.datasets import load_sample_images
 
-from openbench.data.lookalikes import lookalikes, perceptual_hash, thumbnail
+from openbench.data.checking.lookalikes import lookalikes, perceptual_hash, thumbnail
 
 from .made import benchmark_of
 

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openbench import paths
-from openbench.data.listing import list_lines, read_list, section, sequence_section
-from openbench.data.manifest import compact, load_classes, load_manifest, parse, write_section
+from openbench.data.manifests.listing import list_lines, read_list, section, sequence_section
+from openbench.data.manifests.manifest import compact, load_classes, load_manifest, parse, write_section
 from openbench.errors import DataError
 
 

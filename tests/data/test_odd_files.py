@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from openbench.data import folder_rule, manifest, packs, prepare
-from openbench.data.fetch import Expected
-from openbench.data.own_arrays import npz
-from openbench.data.own_listing import read_rows
-from openbench.data.prepare import RemoteFile
-from openbench.data.safe_pickle import load_pickle
+from openbench.data.download import prepare
+from openbench.data.download.fetch import Expected
+from openbench.data.download.prepare import RemoteFile
+from openbench.data.manifests import folder_rule, manifest
+from openbench.data.own.arrays import npz
+from openbench.data.own.listing import read_rows
+from openbench.data.sources import archives as packs
+from openbench.data.sources.safe_pickle import load_pickle
 from openbench.errors import DataError, OpenbenchError
 
 
@@ -152,7 +154,7 @@ def test_an_npz_that_unpacks_to_more_than_memory_is_refused_before_it_is(tmp_pat
     file = tmp_path / "own.npz"
     file.write_bytes(raw_zip({"images.npy": header("(100, 100, 100)") + bytes(10**6)}, zipfile.ZIP_DEFLATED))
     assert npz(file).pixels.shape == (100, 100, 100)
-    monkeypatch.setattr("openbench.data.npz_file.memory", lambda: 10**6)
+    monkeypatch.setattr("openbench.data.sources.npz_file.memory", lambda: 10**6)
     with pytest.raises(DataError, match=r"unpacks to 0\.0 GB, this machine has"):
         packs._npz(file)
 

@@ -5,13 +5,13 @@ import pytest
 
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.data.dataset import open_split
 from openbench.data.loading import batches
-from openbench.data.opening import open_split
 from openbench.errors import ConfigError, DataError
 
 from .conftest import noisy, write_image
 
-FOLDER = {"folder": {"_target_": "openbench.data.sources.ImageFolder"}}
+FOLDER = {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}}
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_images_of_another_size_are_a_deviation_not_an_error(pets):
 
 
 def test_the_first_complete_source_is_used_else_the_fullest_and_never_a_mixture(pets, root):
-    folder = "openbench.data.sources.ImageFolder"
+    folder = "openbench.data.sources.base.ImageFolder"
     pets["sources"] = {
         "part": {"_target_": folder, "at": ["part"], "deviation": "copied"},
         "plain": {"_target_": folder, "at": ["."]},
@@ -169,7 +169,7 @@ def test_the_first_complete_source_is_used_else_the_fullest_and_never_a_mixture(
 
 
 def test_of_equally_full_sources_the_first_named_is_used(pets, root):
-    folder = "openbench.data.sources.ImageFolder"
+    folder = "openbench.data.sources.base.ImageFolder"
     (root / "pets/dog/5.png").unlink()
     for i in range(5):
         write_image(root / f"part/pets/{'cat' if i < 3 else 'dog'}/{i}.png", noisy((8, 8, 3), 50 + i))
@@ -204,7 +204,7 @@ def test_a_corrupt_image_past_the_fingerprint_is_named_when_it_is_read(root, man
         ({"sources": {}}, "`sources` is missing"),
         ({"limit": 0}, "limit — found 0"),
         ({"limit": True}, "limit — found true"),
-        ({"sources": {"a": {"_target_": "openbench.data.sources.ImageFolder", "att": ["."]}}}, "no key 'att'"),
+        ({"sources": {"a": {"_target_": "openbench.data.sources.base.ImageFolder", "att": ["."]}}}, "no key 'att'"),
     ],
 )
 def test_a_wrong_node_is_refused_by_key(pets, change, message):

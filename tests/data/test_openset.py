@@ -5,10 +5,10 @@ import pytest
 
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import build_benchmark
-from openbench.data.folder_rule import load_rule
-from openbench.data.manifest import load_classes, load_manifest
-from openbench.data.opening import SetConfig
-from openbench.data.openset import class_split
+from openbench.data.dataset import SetConfig
+from openbench.data.manifests.folder_rule import load_rule
+from openbench.data.manifests.manifest import load_classes, load_manifest
+from openbench.data.manifests.openset import class_split
 from openbench.errors import ConfigError, DataError
 
 NODE = {"of": "cifar10/classes", "known": 6, "seed": 0}

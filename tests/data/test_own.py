@@ -11,10 +11,10 @@ from PIL import Image as Pillow
 from openbench import paths
 from openbench.core.request import Role
 from openbench.data import contents
-from openbench.data.manifest import load_manifest
-from openbench.data.opening import open_split
-from openbench.data.own import OwnImages
-from openbench.data.own_listing import read_rows
+from openbench.data.dataset import open_split
+from openbench.data.manifests.manifest import load_manifest
+from openbench.data.own.listing import read_rows
+from openbench.data.own.source import OwnImages
 from openbench.digest import file_sha256
 from openbench.errors import DataError
 
@@ -39,7 +39,7 @@ def opened(path, classes=("cat", "dog"), role=Role.ID_TRAIN, manifest=None):
     node = {
         "name": "mine",
         "manifest": str(manifest or path),
-        "sources": {"own": {"_target_": "openbench.data.own.OwnImages", "path": str(path)}},
+        "sources": {"own": {"_target_": "openbench.data.own.source.OwnImages", "path": str(path)}},
     }
     return open_split(node, role, classes)
 

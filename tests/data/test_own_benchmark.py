@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from openbench.data.own_benchmark import OwnBenchmark, OwnSet, mean_and_std, read_id, read_set, split, write
+from openbench.data.own.benchmark import OwnBenchmark, OwnSet, mean_and_std, read_id, read_set, split, write
 from openbench.errors import ConfigError, DataError, LeakageError
 
 from .conftest import noisy, write_image

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from openbench.core.preprocess import Preprocess
-from openbench.data.items import ArrayItems, FileItems
+from openbench.data.decoded_cache import packed
 from openbench.data.loading import batches
-from openbench.data.packed import packed
+from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image

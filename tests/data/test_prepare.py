@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from openbench import _compat, paths
-from openbench.data import prepare
-from openbench.data.fetch import Expected, Patience
-from openbench.data.prepare import RemoteFile, data_sources, parse_source, prepare_file
+from openbench.data.download import prepare
+from openbench.data.download.fetch import Expected, Patience
+from openbench.data.download.prepare import RemoteFile, data_sources, parse_source, prepare_file
 from openbench.errors import DataError
 
 from .file_server import FileServer
@@ -165,8 +165,8 @@ def test_a_process_killed_while_unpacking_leaves_no_half_folder_and_no_second_do
     killed = (
         "import os, sys, tarfile\n"
         "from pathlib import Path\n"
-        "from openbench.data.fetch import Expected\n"
-        "from openbench.data.prepare import RemoteFile, prepare_file\n"
+        "from openbench.data.download.fetch import Expected\n"
+        "from openbench.data.download.prepare import RemoteFile, prepare_file\n"
         "one = tarfile.TarFile.extract\n"
         "def extractall(pack, path, **rest):\n"
         "    one(pack, 'set/one.bin', path, filter='data')\n"

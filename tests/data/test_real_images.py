@@ -10,10 +10,10 @@ from PIL import Image as Pillow
 
 from openbench.core.request import Role
 from openbench.data.build import build_benchmark
-from openbench.data.manifest import load_classes, load_manifest
-from openbench.data.opening import open_split
-from openbench.data.packs import CifarPickles, IdxFiles, NpzPack
-from openbench.data.verify import verify_benchmark
+from openbench.data.checking.verify import verify_benchmark
+from openbench.data.dataset import open_split
+from openbench.data.manifests.manifest import load_classes, load_manifest
+from openbench.data.sources.archives import CifarPickles, IdxFiles, NpzPack
 
 CIFAR100 = {
     "folder": "cifar-100-python",
@@ -106,7 +106,7 @@ def test_tiny_imagenet_keys_are_its_files(present):
     node = {
         "name": "tin",
         "manifest": "tiny_imagenet/near_cifar10",
-        "sources": {"folder": {"_target_": "openbench.data.sources.ImageFolder"}},
+        "sources": {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}},
     }
     split = open_split(node, Role.NEAR)
     assert len(split) == 7793

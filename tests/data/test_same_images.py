@@ -9,10 +9,10 @@ import pytest
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.items import ArrayItems, FileItems, FilesBelow
+from openbench.data.checking.same_images import refuse_same_images
 from openbench.data.joined import JoinedItems
-from openbench.data.own_arrays import EncodedItems
-from openbench.data.same_images import refuse_same_images
+from openbench.data.own.arrays import EncodedItems
+from openbench.data.sources.items import ArrayItems, FileItems, FilesBelow
 from openbench.digest import bytes_sha256
 from openbench.errors import LeakageError
 

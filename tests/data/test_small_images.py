@@ -9,8 +9,8 @@ import pytest
 
 from openbench.core.request import Role
 from openbench.data.build import build_benchmark
-from openbench.data.manifest import load_classes, load_manifest
-from openbench.data.opening import open_split
+from openbench.data.dataset import open_split
+from openbench.data.manifests.manifest import load_classes, load_manifest
 
 from .conftest import noisy, write_idx
 
@@ -101,7 +101,7 @@ def test_lsun_is_every_file_of_its_folder(root, composed):
     folder.mkdir()
     for i in range(10_000):
         (folder / f"{i}.jpg").touch()
-    from openbench.data.opening import SetConfig, locate
+    from openbench.data.dataset import SetConfig, locate
 
     found = locate(SetConfig.from_node(node, "benchmark.far.lsun"))
     assert (found.count, found.wanted) == (10_000, 10_000)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from openbench.data.packs import CifarPickles, IdxFiles, NpzPack, SvhnMat
-from openbench.data.sources import ImageFolder
+from openbench.data.sources.archives import CifarPickles, IdxFiles, NpzPack, SvhnMat
+from openbench.data.sources.base import ImageFolder
 from openbench.errors import DataError
 
 from .conftest import noisy, write_cifar, write_idx, write_image

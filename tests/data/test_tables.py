@@ -10,12 +10,12 @@ from sklearn.neighbors import NearestNeighbors
 
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data import tables
 from openbench.data.build import build_benchmark
+from openbench.data.checking.verify import verify_benchmark
+from openbench.data.dataset import open_split
 from openbench.data.loading import batches
-from openbench.data.opening import open_split
-from openbench.data.tables import TableFacts, table_facts, table_part
-from openbench.data.verify import verify_benchmark
+from openbench.data.tabular import tables
+from openbench.data.tabular.tables import TableFacts, table_facts, table_part
 from openbench.engine import api
 from openbench.errors import ConfigError, DataError
 
@@ -52,7 +52,7 @@ def tiny(monkeypatch, root):
 
 
 def node(part):
-    source = {"_target_": "openbench.data.tables.TableFile", "table": "tiny", "protocol": "held_out", "draw": 0}
+    source = {"_target_": "openbench.data.tabular.tables.TableFile", "table": "tiny", "protocol": "held_out", "draw": 0}
     return {"name": "tiny", "manifest": f"adbench/tiny/held_out/0/{part}", "sources": {"npz": source}}
 
 

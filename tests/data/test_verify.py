@@ -6,10 +6,11 @@ import pytest
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data import overlaps, verify
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.items import FileItems
-from openbench.data.verify import verify_benchmark, verify_node
+from openbench.data.checking import verify
+from openbench.data.checking.verify import verify_benchmark, verify_node
+from openbench.data.manifests import overlaps
+from openbench.data.sources.items import FileItems
 from openbench.errors import LeakageError
 
 from .conftest import noisy, write_image
@@ -161,7 +162,7 @@ def test_progress_names_every_split(parts):
 
 @pytest.fixture
 def node(root, manifest):
-    folder = {"folder": {"_target_": "openbench.data.sources.ImageFolder"}}
+    folder = {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}}
 
     def a_set(name, label, numbers):
         for i in numbers:

@@ -11,7 +11,7 @@ from openbench.errors import ConfigError
 from openbench.methods.knn import KNN
 from openbench.methods.odin import ODIN
 from openbench.metrics.suite import MetricOptions
-from openbench.training.shipped import shipped
+from openbench.training.weights.shipped import shipped
 
 IDENTITY = {"_target_": "openbench.backbones.identity.Identity", "name": "identity"}
 RESNET = {"_target_": "openbench.backbones.cifar.resnet", "name": "tiny", "model": "resnet8"}

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from openbench.backbones.base import Backbone
-from openbench.build import build
-from openbench.cli.config import compose, scientific
+from openbench.cli.hydra.config import compose, scientific
+from openbench.config.build import build
 from openbench.core.record import SOURCES, UNCOMMITTED, RunIdentity
 from openbench.data.build import build_benchmark
 from openbench.engine import api
-from openbench.engine.learnt import Learnt
+from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.spec import RunSpec
 from openbench.features.store import FeatureStore
-from openbench.training.ensure import build_training
 from openbench.training.job import TrainingJob
+from openbench.training.weights.ensure import build_training
 
 HELPER = "SIGN = 1\n"
 CODE = {
@@ -45,7 +45,7 @@ CODE = {
     "training": (
         """
         from dataclasses import dataclass
-        from openbench.training.cross_entropy import CrossEntropy
+        from openbench.training.methods.cross_entropy import CrossEntropy
 
         @dataclass(frozen=True)
         class Own(CrossEntropy):
@@ -57,7 +57,7 @@ CODE = {
     "augmentation": (
         """
         from dataclasses import dataclass
-        from openbench.training.augment import Augmentation
+        from openbench.training.augment.base import Augmentation
 
         @dataclass(frozen=True)
         class Own(Augmentation):
@@ -97,7 +97,7 @@ CODE = {
     "data source": (
         """
         from dataclasses import dataclass
-        from openbench.data.embedded import SklearnDigits
+        from openbench.data.sources.embedded import SklearnDigits
 
         @dataclass(frozen=True)
         class Own(SklearnDigits):
@@ -193,17 +193,17 @@ def test_a_flipped_sign_in_code_of_ones_own_gives_all_that_it_makes_other_names(
     ("target", "at"),
     [
         ("openbench.methods.msp.MSP", ("method",)),
-        ("openbench.training.cross_entropy.CrossEntropy", ("training",)),
+        ("openbench.training.methods.cross_entropy.CrossEntropy", ("training",)),
         ("openbench.training.recipe.Recipe", ("training", "recipe")),
-        ("openbench.training.augment.RandomCrop", ("training", "recipe", "augment", 0)),
+        ("openbench.training.augment.base.RandomCrop", ("training", "recipe", "augment", 0)),
         ("openbench.backbones.cifar.resnet", ("backbone",)),
-        ("openbench.data.embedded.SklearnDigits", ("benchmark", "near", "nine", "sources", "installed")),
+        ("openbench.data.sources.embedded.SklearnDigits", ("benchmark", "near", "nine", "sources", "installed")),
     ],
 )
 def test_a_class_of_ours_in_another_module_changes_no_name(digits, monkeypatch, fresh, target, at):
     """What moving a file does: the module is another, in the config and in the class itself."""
     config = deepcopy(digits)
-    config["training"]["recipe"]["augment"] = [{"_target_": "openbench.training.augment.RandomCrop", "padding": 1}]
+    config["training"]["recipe"]["augment"] = [{"_target_": "openbench.training.augment.base.RandomCrop", "padding": 1}]
     before = names(config)
     module, _, name = target.rpartition(".")
     code, moved = getattr(importlib.import_module(module), name), type(sys)("openbench.elsewhere.moved")
@@ -222,9 +222,9 @@ def test_a_raised_version_of_an_augmentation_names_other_weights(digits, monkeyp
     config = deepcopy(digits)
     config["training"]["recipe"]["augment"] = [{"_target_": "RandomCrop", "padding": 1}]
     before = names(config)
-    monkeypatch.setattr("openbench.training.augment.RandomCrop.version", 2, raising=False)
+    monkeypatch.setattr("openbench.training.augment.base.RandomCrop.version", 2, raising=False)
     assert {what for what, name in names(config).items() if name != before[what]} == {JOB}
-    monkeypatch.setattr("openbench.data.embedded.SklearnDigits.version", 2, raising=False)
+    monkeypatch.setattr("openbench.data.sources.embedded.SklearnDigits.version", 2, raising=False)
     assert names(config)[IMAGES] != before[IMAGES]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from openbench.__main__ import main
 from openbench.core.record import ResultRecord
-from openbench.results.consistency import inconsistencies
-from openbench.results.store import RecordStore
+from openbench.results.leaderboard.consistency import inconsistencies
+from openbench.results.records.store import RecordStore
 
 SHORT = ["+benchmark=digits", "training.recipe.epochs=1", "metrics.replicates=0", "runtime.progress=false"]
 

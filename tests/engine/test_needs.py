@@ -14,9 +14,9 @@ from openbench.core.preprocess import Preprocess
 from openbench.engine import api
 from openbench.errors import DataError, MethodError, NotApplicableError
 from openbench.methods.knn import KNN
-from openbench.results.store import ScoreStore
+from openbench.results.records.store import ScoreStore
 
-FOLDER = {"folder": {"_target_": "openbench.data.sources.ImageFolder"}}
+FOLDER = {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}}
 CLASSES = [f"class {c}" for c in range(6)]
 SIZES = {"train": 10, "val": 3, "test": 5}
 
@@ -193,7 +193,7 @@ def test_a_network_without_a_classifier_is_scored_by_its_features(config, runtim
     model = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=16)
     save_file({name: value.contiguous() for name, value in model.state_dict().items()}, tmp_path / "vit.safetensors")
     backbone = {
-        "_target_": "openbench.backbones.from_timm.timm_model",
+        "_target_": "openbench.backbones.libraries.from_timm.timm_model",
         "name": "vit",
         "model": "vit_tiny_patch16_224",
         "checkpoint": str(tmp_path / "vit.safetensors"),

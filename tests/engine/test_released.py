@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from openbench.build import build
-from openbench.cli.config import compose, scientific
+from openbench.cli.hydra.config import compose, scientific
+from openbench.config.build import build
 from openbench.core.preprocess import Preprocess
 from openbench.engine.released import check_training_counts
 from openbench.errors import NotApplicableError

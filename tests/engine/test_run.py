@@ -17,9 +17,9 @@ from openbench.core.request import Request, Role
 from openbench.core.scores import SetScores
 from openbench.digest import LATER
 from openbench.engine import run as engine
-from openbench.engine.clock import Clock
-from openbench.engine.learnt import Learnt, named
-from openbench.engine.provenance import provenance
+from openbench.engine.outcomes.clock import Clock
+from openbench.engine.outcomes.learnt import Learnt, named
+from openbench.engine.outcomes.provenance import provenance
 from openbench.engine.run import plain_params
 from openbench.engine.runtime import Runtime
 from openbench.engine.spec import RunSpec
@@ -28,7 +28,7 @@ from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.metrics.suite import MetricOptions
-from openbench.results.store import RecordStore
+from openbench.results.records.store import RecordStore
 
 RECORD = ResultRecord(
     run_id="0123456789abcdef",

@@ -14,7 +14,7 @@ from openbench.engine.runtime import Runtime
 from openbench.engine.verify import check_material, recorded
 from openbench.errors import NotReproducedError, RecordError
 from openbench.methods.msp import MSP
-from openbench.results.store import RecordStore
+from openbench.results.records.store import RecordStore
 
 # Three seeds of one training: near AUROC .90, .91, .92.
 SEEDS = {0: 0.90, 1: 0.91, 2: 0.92}

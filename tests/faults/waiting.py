@@ -12,7 +12,11 @@ from pathlib import Path
 
 from .conftest import RUN, Ending, Place
 
-JOBS = {"run": "openbench.cli.run", "train": "openbench.cli.train", "extract": "openbench.cli.extract"}
+JOBS = {
+    "run": "openbench.cli.commands.run",
+    "train": "openbench.cli.commands.train",
+    "extract": "openbench.cli.commands.extract",
+}
 
 
 def nothing() -> None:

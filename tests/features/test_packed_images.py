@@ -10,7 +10,7 @@ from PIL import Image as Pillow
 
 from openbench.core.benchmark import Split
 from openbench.core.request import Field, Request
-from openbench.data.items import FileItems
+from openbench.data.sources.items import FileItems
 from openbench.features.store import FeatureStore
 
 LOGITS = Request(fields=frozenset({Field.LOGITS}))

@@ -19,13 +19,13 @@ from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
-from openbench.data import table_parts
-from openbench.data.embedded import Noise
-from openbench.data.folder_rule import FolderRule
-from openbench.data.manifest import load_classes, load_manifest
-from openbench.data.opening import SetConfig, locate
-from openbench.data.openset import class_split
-from openbench.data.own_benchmark import SHARES, OwnSet, split
+from openbench.data.dataset import SetConfig, locate
+from openbench.data.manifests.folder_rule import FolderRule
+from openbench.data.manifests.manifest import load_classes, load_manifest
+from openbench.data.manifests.openset import class_split
+from openbench.data.own.benchmark import SHARES, OwnSet, split
+from openbench.data.sources.embedded import Noise
+from openbench.data.tabular import parts as table_parts
 
 STEPS = {
     "sign": Perturb(1.0, 0.05),

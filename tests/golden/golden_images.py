@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 
 import openbench.data
 import openbench.training
-from openbench.data.common_corruptions import CommonCorruptions
-from openbench.data.corruptions import CORRUPTIONS, Corrupted
-from openbench.data.embedded import Embedded, Noise, PhotoPatches, SklearnDigits, Textures
-from openbench.data.imagenet_c import KINDS, SEVERITIES
-from openbench.data.sources import Found, Source, rows_found
-from openbench.training.augment import Augmentation, HorizontalFlip, RandomCrop
-from openbench.training.consistency import Consistency, JensenShannon
-from openbench.training.cutout import Cutout
-from openbench.training.folder import PictureFolder
-from openbench.training.fractals import fractals
-from openbench.training.mixing import CutMix, Mixing, Mixup, RegMixup
-from openbench.training.pixmix import PixMix
-from openbench.training.policies import AugMix, RandAugment
-from openbench.training.prepared import PreparedVersions
-from openbench.training.reading import RandomResizedCrop, Reading
+from openbench.data.sources.base import Found, Source, rows_found
+from openbench.data.sources.common_corruptions import CommonCorruptions
+from openbench.data.sources.corruptions import CORRUPTIONS, Corrupted
+from openbench.data.sources.embedded import Embedded, Noise, PhotoPatches, SklearnDigits, Textures
+from openbench.data.sources.imagenet_c import KINDS, SEVERITIES
+from openbench.training.augment.base import Augmentation, HorizontalFlip, RandomCrop
+from openbench.training.augment.consistency import Consistency, JensenShannon
+from openbench.training.augment.cutout import Cutout
+from openbench.training.augment.fractals import fractals
+from openbench.training.augment.mixing import CutMix, Mixing, Mixup, RegMixup
+from openbench.training.augment.picture_folder import PictureFolder
+from openbench.training.augment.pixmix import PixMix
+from openbench.training.augment.policies import AugMix, RandAugment
+from openbench.training.augment.prepared import PreparedVersions
+from openbench.training.augment.random_resize import RandomResizedCrop, Reading
 
 Pixels = NDArray[np.uint8]
 # A pixel may be rounded to the next grey level; in a sum its weight is 3 at most.

@@ -20,22 +20,22 @@ import openbench.training
 from openbench import paths
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.network import NetworkBackbone
-from openbench.build import build
+from openbench.config.build import build
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.items import ArrayItems
+from openbench.data.sources.items import ArrayItems
 from openbench.errors import ConfigError
 from openbench.training import job as jobs
-from openbench.training.augment import HorizontalFlip, RandomCrop
+from openbench.training.augment.base import HorizontalFlip, RandomCrop
+from openbench.training.augment.mixing import RegMixup
 from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod
-from openbench.training.cross_entropy import CrossEntropy
 from openbench.training.images import HeldImages
 from openbench.training.job import TrainingJob
-from openbench.training.loop import TrainingSettings, train
-from openbench.training.mixing import RegMixup
+from openbench.training.loop.loop import TrainingSettings, train
+from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
-from openbench.training.shipped import shipped
+from openbench.training.weights.shipped import shipped
 
 SIDE, CLASSES, FEATURES, IMAGES, OUTLIERS = 6, 3, 8, 48, 24
 STEPS = 4

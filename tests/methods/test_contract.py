@@ -10,7 +10,7 @@ import yaml
 
 import openbench.methods
 from openbench import paths
-from openbench.build import build, target_of
+from openbench.config.build import build, target_of
 from openbench.core.composite import Composite
 from openbench.errors import NotApplicableError
 from openbench.testing.checks import all_checks

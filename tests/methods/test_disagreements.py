@@ -8,7 +8,7 @@ import yaml
 from problems import assert_equal, problem, scores
 
 from openbench import paths
-from openbench.build import build
+from openbench.config.build import build
 from openbench.core.method import Method
 from openbench.methods.dice import DICE
 from openbench.methods.react import ReAct

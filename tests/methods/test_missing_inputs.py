@@ -8,7 +8,7 @@ import yaml
 from problems import problem
 
 from openbench import paths
-from openbench.build import build
+from openbench.config.build import build
 from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from openbench import paths
-from openbench.build import build
+from openbench.config.build import build
 from openbench.core.composite import leaves
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from openbench import paths
-from openbench.build import build
+from openbench.config.build import build
 from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from scipy.stats import false_discovery_control, norm
 
 from openbench.errors import MetricError
-from openbench.metrics.conformal import (
+from openbench.metrics.conformal.corrections import correction_table
+from openbench.metrics.conformal.p_values import (
     benjamini_hochberg,
     conformal_auroc,
     conformal_fpr,
@@ -15,7 +16,6 @@ from openbench.metrics.conformal import (
     discoveries,
     p_values,
 )
-from openbench.metrics.corrections import correction_table
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.curve_ranking import auroc, fpr_at_tpr
 

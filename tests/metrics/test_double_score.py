@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from openbench.errors import MetricError
-from openbench.metrics.double_score import (
+from openbench.metrics.selective.double_score import (
     ScorePair,
     Standard,
     combine,
     fit_double_score,
     fit_double_score_oracle,
 )
-from openbench.metrics.selective import UNABLE, PrecisionRecall, TprFpr
+from openbench.metrics.selective.risk import UNABLE, PrecisionRecall, TprFpr
 
 BOUNDED, PRECISE = TprFpr(0.7, 0.2), PrecisionRecall(0.9, 0.7, 0.25)
 PUBLISHED, PRINTED = 2.0, 3.0  # OOD means: that from which the published table follows, and that in the text

@@ -6,9 +6,9 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from openbench.errors import MetricError
-from openbench.metrics.double_score import ScorePair, Standard
-from openbench.metrics.envelope import envelope
-from openbench.metrics.selective import SelectiveCurve, oscr_selective
+from openbench.metrics.selective.double_score import ScorePair, Standard
+from openbench.metrics.selective.envelope import envelope
+from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
 
 MUS = [0.0, 0.3, 1.0, 5.0]
 

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import beta
 
 from openbench.errors import MetricError
-from openbench.metrics.prediction_sets import (
+from openbench.metrics.conformal.prediction_sets import (
     Nonconformity,
     conformal_quantile,
     prediction_sets,

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 from openbench.errors import MetricError
-from openbench.metrics.coverage import aurc, excess_aurc
 from openbench.metrics.curve import BLOCK
-from openbench.metrics.selective import (
+from openbench.metrics.selective.coverage import aurc, excess_aurc
+from openbench.metrics.selective.risk import (
     UNABLE,
     Costs,
     PrecisionRecall,

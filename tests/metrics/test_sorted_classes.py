@@ -9,7 +9,7 @@ from scipy.stats import beta
 
 from openbench.core.scores import SetScores
 from openbench.errors import MetricError
-from openbench.metrics.prediction_sets import (
+from openbench.metrics.conformal.prediction_sets import (
     Nonconformity,
     conformal_quantile,
     prediction_sets,
@@ -17,7 +17,7 @@ from openbench.metrics.prediction_sets import (
     set_report,
     true_class,
 )
-from openbench.metrics.sorted_classes import SortedClasses, given_split, over_splits
+from openbench.metrics.conformal.sorted_classes import SortedClasses, given_split, over_splits
 from openbench.metrics.suite import MetricOptions, evaluate
 
 KINDS = {"lac": Nonconformity("lac"), "aps": Nonconformity("aps"), "raps": Nonconformity("raps", 0.1, 2), "score": None}

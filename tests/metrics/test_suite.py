@@ -7,11 +7,11 @@ import pytest
 
 from openbench.core.scores import SetScores
 from openbench.errors import MetricError
-from openbench.metrics.coverage import aurc
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.intervals import delong, group_delong_variance
 from openbench.metrics.ranking import ranking
-from openbench.metrics.selective import SelectiveCurve, TprFpr, least_risk
+from openbench.metrics.selective.coverage import aurc
+from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, least_risk
 from openbench.metrics.suite import MetricOptions, evaluate, fixed_thresholds, higher_is_better
 from openbench.metrics.threshold import Scale, threshold_areas
 

@@ -9,11 +9,11 @@ import pytest
 from records import full_record, make_record, metrics, named, with_method, with_seed
 
 from openbench.errors import ConfigError
-from openbench.results.across import across, across_csv, needed
-from openbench.results.ranking import boards
-from openbench.results.render import to_csv
-from openbench.results.table import Estimate
-from openbench.results.views import FAMILIES, run_tables
+from openbench.results.leaderboard.across import across, across_csv, needed
+from openbench.results.leaderboard.ranking import boards
+from openbench.results.tables.render import to_csv
+from openbench.results.tables.table import Estimate
+from openbench.results.tables.views import FAMILIES, run_tables
 
 
 def found(records, view):

@@ -12,8 +12,8 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.engine.verify import _other_weights, recorded
 from openbench.errors import RecordError
-from openbench.results.scores import ScoreStore
-from openbench.results.store import RecordStore
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.stored import ScoreStore
 
 NAME = "bad.json"
 

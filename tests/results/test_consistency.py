@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from records import full_record, make_record, named
 
-from openbench.results.consistency import inconsistencies
-from openbench.results.store import RecordStore
+from openbench.results.leaderboard.consistency import inconsistencies
+from openbench.results.records.store import RecordStore
 
 RESULTS = Path(__file__).parents[2] / "results"
 

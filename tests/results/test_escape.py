@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from openbench.results import escape
-from openbench.results.render import FORMATS, render
-from openbench.results.table import Column, Link, Table
+from openbench.results.tables.render import FORMATS, render
+from openbench.results.tables.table import Column, Link, Table
 
 ATTACKS = (
     "<script>alert(1)</script>",

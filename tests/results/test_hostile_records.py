@@ -16,14 +16,14 @@ from records import full_record, make_record, with_method
 from openbench import paths
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
-from openbench.results.across import ACROSS, across, across_csv, needed
-from openbench.results.every_number import write_every_number
-from openbench.results.leaderboard import MARK, generate, write
-from openbench.results.plots import draw_all
-from openbench.results.ranking import boards
-from openbench.results.render import FORMATS, render
-from openbench.results.store import RecordStore, load, text_of
-from openbench.results.views import VIEWS, run_tables
+from openbench.results.leaderboard.across import ACROSS, across, across_csv, needed
+from openbench.results.leaderboard.every_number import write_every_number
+from openbench.results.leaderboard.pages import MARK, generate, write
+from openbench.results.leaderboard.plots import draw_all
+from openbench.results.leaderboard.ranking import boards
+from openbench.results.records.store import RecordStore, load, text_of
+from openbench.results.tables.render import FORMATS, render
+from openbench.results.tables.views import VIEWS, run_tables
 
 FOLDER = Path("records/toy/tiny/bad")
 

@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 from records import make_record, markdown_table, metrics, named, with_method, with_seed
 
-from openbench.results import leaderboard as pages
-from openbench.results import ranking
-from openbench.results.leaderboard import MARK, generate, outdated, write
-from openbench.results.published import Figure, Setup
-from openbench.results.store import RecordStore
-from openbench.results.table import Estimate
+from openbench.results.leaderboard import pages, ranking
+from openbench.results.leaderboard.pages import MARK, generate, outdated, write
+from openbench.results.records.store import RecordStore
+from openbench.results.tables.published import Figure, Setup
+from openbench.results.tables.table import Estimate
 
 
 def boards(records):

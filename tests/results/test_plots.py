@@ -9,8 +9,8 @@ from records import make_record, metrics, named, split_scores, with_method, with
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import RecordError
-from openbench.results import plots
-from openbench.results.ranking import boards
+from openbench.results.leaderboard import plots
+from openbench.results.leaderboard.ranking import boards
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_an_unwritable_place_is_named(tmp_path):
 
 
 def test_the_module_loads_without_matplotlib():
-    program = "import sys, openbench.results.plots; sys.exit('matplotlib' in sys.modules)"
+    program = "import sys, openbench.results.leaderboard.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from openbench import paths
 from openbench.errors import RecordError
-from openbench.results.published import SOURCES, Setup, load_published
-from openbench.results.table import Estimate
+from openbench.results.tables.published import SOURCES, Setup, load_published
+from openbench.results.tables.table import Estimate
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 

@@ -13,15 +13,15 @@ from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import RecordError
-from openbench.metrics.double_score import DEFAULT_MUS
-from openbench.metrics.envelope import Envelope
-from openbench.metrics.selective import SelectiveCurve, oscr_selective
-from openbench.results.kept import Who
-from openbench.results.paper_tables import RejectionFigure
-from openbench.results.rejection import Curves, compare, contenders
-from openbench.results.rejection_tables import curve_rows, rejection_tables
-from openbench.results.scores import ScoreStore, per_set_name
-from openbench.results.store import RecordStore
+from openbench.metrics.selective.double_score import DEFAULT_MUS
+from openbench.metrics.selective.envelope import Envelope
+from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
+from openbench.results.comparisons.kept import Who
+from openbench.results.comparisons.rejection import Curves, compare, contenders
+from openbench.results.comparisons.rejection_tables import curve_rows, rejection_tables
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.stored import ScoreStore, per_set_name
+from openbench.results.tables.paper_tables import RejectionFigure
 
 N, SETS = 60, {"a": 40, "b": 50, "c": 45}
 LABELS = np.arange(N) % 3

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from openbench.errors import ConfigError
-from openbench.results.render import (
+from openbench.results.tables.render import (
     FORMATS,
     render,
     to_console,
@@ -13,7 +13,7 @@ from openbench.results.render import (
     to_latex,
     to_markdown,
 )
-from openbench.results.table import Column, Estimate, Table, cell_text
+from openbench.results.tables.table import Column, Estimate, Table, cell_text
 
 PERCENT = Column("AUROC", "percent")
 
@@ -97,7 +97,7 @@ def test_latex_escapes_and_rules():
 def test_latex_knows_every_symbol_of_the_metric_header():
     from records import full_record
 
-    from openbench.results.views import VIEWS, run_tables
+    from openbench.results.tables.views import VIEWS, run_tables
 
     for view in VIEWS:
         for table in run_tables(full_record(), view):

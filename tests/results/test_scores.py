@@ -7,7 +7,7 @@ from records import split_scores
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError
-from openbench.results.store import ScoreStore
+from openbench.results.records.store import ScoreStore
 
 
 def test_scores_read_back_split_by_split_in_the_order_written(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openbench.results.settings import not_default, over_runs
+from openbench.results.records.settings import not_default, over_runs
 
 
 @pytest.mark.parametrize(

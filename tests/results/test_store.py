@@ -18,7 +18,7 @@ from records import make_record, undigested
 
 from openbench.errors import RecordError
 from openbench.results.plain import dumps, loads
-from openbench.results.store import RecordStore, text_of
+from openbench.results.records.store import RecordStore, text_of
 
 
 def test_a_record_lies_under_benchmark_backbone_method_and_reads_back_equal(tmp_path):

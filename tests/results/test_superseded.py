@@ -3,12 +3,12 @@
 import pytest
 from records import make_record, named
 
-from openbench.cli.listing import show
+from openbench.cli.commands.listing import show
 from openbench.core.record import ResultRecord
-from openbench.results.leaderboard import generate, write
-from openbench.results.ranking import boards
-from openbench.results.store import RecordStore
-from openbench.results.superseded import superseding
+from openbench.results.leaderboard.pages import generate, write
+from openbench.results.leaderboard.ranking import boards
+from openbench.results.records.store import RecordStore
+from openbench.results.records.superseded import superseding
 
 OLD, NEW = "2026-01-01T00:00:00+00:00", "2026-02-01T00:00:00+00:00"
 

@@ -11,8 +11,8 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import MinMaxScaler
 
 from openbench.errors import RecordError
-from openbench.metrics.corrections import correction_table
-from openbench.results.tabular import FIGURES, Gap, gaps, load_figures, summary, write_table
+from openbench.metrics.conformal.corrections import correction_table
+from openbench.results.leaderboard.tabular import FIGURES, Gap, gaps, load_figures, summary, write_table
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 

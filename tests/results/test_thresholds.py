@@ -11,9 +11,9 @@ from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError
-from openbench.results.scores import ScoreStore
-from openbench.results.store import RecordStore
-from openbench.results.thresholds import Scored, group_table, scored_runs, summary_table, summary_tables
+from openbench.results.comparisons.thresholds import Scored, group_table, scored_runs, summary_table, summary_tables
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.stored import ScoreStore
 
 
 def split(name, role, scores):

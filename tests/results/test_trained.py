@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from records import make_record, markdown_table, named
 
-from openbench.results import ranking
-from openbench.results.leaderboard import leaderboard
+from openbench.results.leaderboard import ranking
+from openbench.results.leaderboard.pages import leaderboard
 
 
 def boards(records):

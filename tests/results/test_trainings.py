@@ -10,8 +10,15 @@ from records import make_record, metrics
 from scipy import stats
 
 from openbench.errors import RecordError
-from openbench.results.render import render
-from openbench.results.trainings import TrainingRun, compared, comparison, read_runs, training_runs, write_runs
+from openbench.results.leaderboard.trainings import (
+    TrainingRun,
+    compared,
+    comparison,
+    read_runs,
+    training_runs,
+    write_runs,
+)
+from openbench.results.tables.render import render
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "trainings"
 GAIN = 7

@@ -7,11 +7,11 @@ import pytest
 from records import full_record, make_record
 
 from openbench.errors import ConfigError
-from openbench.results.conventions import conventions, explained
-from openbench.results.render import to_console, to_csv
-from openbench.results.settings import hyper_parameters
-from openbench.results.table import Estimate
-from openbench.results.views import VIEWS, family_of, kind_of, run_table, run_tables
+from openbench.results.records.settings import hyper_parameters
+from openbench.results.tables.conventions import conventions, explained
+from openbench.results.tables.render import to_console, to_csv
+from openbench.results.tables.table import Estimate
+from openbench.results.tables.views import VIEWS, family_of, kind_of, run_table, run_tables
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,16 @@ from typing import ClassVar
 import torch
 from training_toys import QUIET, RECIPE, ToyEntropy, backbone, benchmark
 
-from openbench.training import loop
-from openbench.training.augment import HorizontalFlip
-from openbench.training.checkpoints import obtain
-from openbench.training.consistency import JensenShannon
+from openbench.training.augment.base import HorizontalFlip
+from openbench.training.augment.consistency import JensenShannon
+from openbench.training.augment.mixing import Mixup, RegMixup
+from openbench.training.augment.random_resize import RandomResizedCrop
 from openbench.training.job import TrainingJob
-from openbench.training.loop import train
-from openbench.training.mixing import Mixup, RegMixup
-from openbench.training.reading import RandomResizedCrop
+from openbench.training.loop import loop
+from openbench.training.loop.distributed import team
+from openbench.training.loop.loop import train
 from openbench.training.recipe import Recipe
-from openbench.training.team import team
+from openbench.training.weights.checkpoints import obtain
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, job
 
 from openbench.digest import digest
 from openbench.errors import ConfigError
-from openbench.training import loop
-from openbench.training.average import Average
-from openbench.training.loop import accuracy_of, train
+from openbench.training.loop import loop
+from openbench.training.loop.ema import Average
+from openbench.training.loop.loop import accuracy_of, train
 from openbench.training.recipe import Recipe
 
 AVERAGED = replace(RECIPE, ema=0.9)

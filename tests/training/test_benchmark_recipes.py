@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from openbench import paths
-from openbench.build import build
-from openbench.cli.augmented import augmented
-from openbench.cli.config import compose, plain
+from openbench.cli.hydra.augmented import augmented
+from openbench.cli.hydra.config import compose, plain
+from openbench.config.build import build
 from openbench.errors import ConfigError
 from openbench.training.recipe import Recipe
-from openbench.training.shipped import shipped
+from openbench.training.weights.shipped import shipped
 
 BENCHMARKS = sorted(file.stem for file in (paths.config_dir() / "benchmark").glob("*.yaml"))
 TRAININGS = sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml"))

@@ -7,8 +7,8 @@ from test_resume import train_until_killed
 from training_toys import QUIET, job
 
 from openbench.errors import ConfigError
-from openbench.training.board import FOLDER
-from openbench.training.loop import train
+from openbench.training.loop.loop import train
+from openbench.training.loop.tensorboard import FOLDER
 
 WATCHED = replace(QUIET, tensorboard=True)
 

@@ -19,21 +19,21 @@ from training_toys import (
 )
 
 from openbench import paths
-from openbench.build import build
-from openbench.cli.config import compose, plain
+from openbench.cli.hydra.config import compose, plain
+from openbench.config.build import build
 from openbench.core.request import Request, Role
 from openbench.errors import CheckpointError, ConfigError, DataError, OpenbenchError
-from openbench.training.augment import HorizontalFlip, RandomCrop
-from openbench.training.checkpoints import find_checkpoint, folder_of, obtain
-from openbench.training.cross_entropy import CrossEntropy
-from openbench.training.ensure import ensure_trained
+from openbench.training.augment.base import HorizontalFlip, RandomCrop
 from openbench.training.job import TrainingJob
-from openbench.training.loop import train
-from openbench.training.shipped import merged, shipped
+from openbench.training.loop.loop import train
+from openbench.training.methods.cross_entropy import CrossEntropy
+from openbench.training.weights.checkpoints import find_checkpoint, folder_of, obtain
+from openbench.training.weights.ensure import ensure_trained
+from openbench.training.weights.shipped import merged, shipped
 
 SHIPPED = paths.config_dir() / "training"
 NODE = {
-    "_target_": "openbench.training.cross_entropy.CrossEntropy",
+    "_target_": "openbench.training.methods.cross_entropy.CrossEntropy",
     "_name_": "cross_entropy",
     "recipe": {"_target_": "openbench.training.recipe.Recipe", "epochs": 2, "batch_size": 16},
 }
@@ -224,7 +224,7 @@ def test_the_printed_command_names_the_outliers_that_a_training_is_shown(tmp_pat
 def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tmp_path: Path) -> None:
     asked = ["~method", "+benchmark=digits", "seed=3", "training.recipe.lr=0.025", "training.recipe.clip=1.0"]
     asked.append("+training.recipe.ema=0.5")  # no yaml has this key
-    crop = "{_target_:openbench.training.augment.RandomCrop,padding:1}"
+    crop = "{_target_:openbench.training.augment.base.RandomCrop,padding:1}"
     cfg = compose("train", [*asked, f"training.recipe.augment=[{crop}]", "training.recipe.channels_last=false"])
     config = {key: plain(cfg, key) for key in ("training", "seed")}
     with pytest.raises(CheckpointError) as caught:

@@ -10,11 +10,11 @@ from openbench import _compat
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment
-from openbench.training.checkpoints import obtain
-from openbench.training.cider import CIDER
-from openbench.training.cider_last_stage import CIDERLastStage, last_stage
-from openbench.training.fine_tuning import FineTuning
-from openbench.training.loop import train
+from openbench.training.loop.loop import train
+from openbench.training.methods.cider import CIDER
+from openbench.training.methods.cider_last_stage import CIDERLastStage, last_stage
+from openbench.training.methods.fine_tuning import FineTuning
+from openbench.training.weights.checkpoints import obtain
 
 METHOD = CIDERLastStage(RECIPE, width=6, tuning=FineTuning(3, 0.05))
 

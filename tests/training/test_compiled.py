@@ -9,8 +9,8 @@ from training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, back
 
 from openbench.backbones.cifar import resnet
 from openbench.core.preprocess import Preprocess
-from openbench.training.compiled import compiled
-from openbench.training.loop import train
+from openbench.training.loop.compiled import compiled
+from openbench.training.loop.loop import train
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="a C++ compiler")
 

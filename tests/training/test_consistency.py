@@ -12,10 +12,10 @@ from training_toys import QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
 from openbench import _compat
 from openbench.errors import ConfigError
-from openbench.training.augment import Augmentation, HorizontalFlip
-from openbench.training.consistency import Consistency, JensenShannon
-from openbench.training.loop import train
-from openbench.training.mixing import Mixup
+from openbench.training.augment.base import Augmentation, HorizontalFlip
+from openbench.training.augment.consistency import Consistency, JensenShannon
+from openbench.training.augment.mixing import Mixup
+from openbench.training.loop.loop import train
 from openbench.training.recipe import Recipe
 
 

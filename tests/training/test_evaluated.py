@@ -12,17 +12,17 @@ from openbench.core.request import Field, Request
 from openbench.data.loading import batches
 from openbench.errors import CheckpointError, MethodError
 from openbench.training.base import TrainingMethod
-from openbench.training.checkpoints import obtain
-from openbench.training.conf_branch import ConfBranch
-from openbench.training.cross_entropy import CrossEntropy
-from openbench.training.energy_bounded import EnergyBounded
-from openbench.training.ensure import ensure_trained
-from openbench.training.evaluated import evaluated
-from openbench.training.fine_tuning import FineTuning
 from openbench.training.job import TrainingJob
-from openbench.training.loop import train
-from openbench.training.mcd import MCD
-from openbench.training.rotpred import RotPred
+from openbench.training.loop.loop import train
+from openbench.training.methods.conf_branch import ConfBranch
+from openbench.training.methods.cross_entropy import CrossEntropy
+from openbench.training.methods.energy_bounded import EnergyBounded
+from openbench.training.methods.fine_tuning import FineTuning
+from openbench.training.methods.mcd import MCD
+from openbench.training.methods.rotpred import RotPred
+from openbench.training.weights.checkpoints import obtain
+from openbench.training.weights.ensure import ensure_trained
+from openbench.training.weights.evaluated import evaluated
 
 EVERYTHING = frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS})
 
@@ -32,12 +32,12 @@ def recipe_node(**changes: object) -> dict[str, object]:
 
 
 def node(target: str, **changes: object) -> dict[str, object]:
-    return {"_target_": f"openbench.training.{target}", "recipe": recipe_node(), **changes}
+    return {"_target_": f"openbench.training.methods.{target}", "recipe": recipe_node(), **changes}
 
 
 TUNED = node(
     "energy_bounded.EnergyBounded",
-    tuning={"_target_": "openbench.training.fine_tuning.FineTuning", "epochs": 3, "lr": 0.01},
+    tuning={"_target_": "openbench.training.methods.fine_tuning.FineTuning", "epochs": 3, "lr": 0.01},
     outliers_per_step=8,
 )
 

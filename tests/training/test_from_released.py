@@ -9,13 +9,13 @@ from training_toys import PREPROCESS, QUIET, RECIPE, backbone, benchmark
 
 from openbench.backbones.finetuned import finetuned
 from openbench.backbones.network import NetworkBackbone
-from openbench.training.checkpoints import obtain
-from openbench.training.cross_entropy import CrossEntropy
-from openbench.training.csi import CSI
-from openbench.training.fine_tuning import FineTuning
-from openbench.training.ish import ISH
 from openbench.training.job import TrainingJob
-from openbench.training.loop import train
+from openbench.training.loop.loop import train
+from openbench.training.methods.cross_entropy import CrossEntropy
+from openbench.training.methods.csi import CSI
+from openbench.training.methods.fine_tuning import FineTuning
+from openbench.training.methods.ish import ISH
+from openbench.training.weights.checkpoints import obtain
 
 METHOD = ISH(RECIPE, FineTuning(epochs=1, lr=1e-9))
 

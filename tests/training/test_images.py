@@ -7,9 +7,9 @@ from training_toys import PREPROCESS, split
 
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.items import ArrayItems
 from openbench.data.loading import batches
-from openbench.training.augment import RandomCrop
+from openbench.data.sources.items import ArrayItems
+from openbench.training.augment.base import RandomCrop
 from openbench.training.images import hold
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from openbench.core.request import Field
 from openbench.errors import ConfigError
 from openbench.methods.scale import SCALE
 from openbench.training.base import Batch, Moment, features_and_logits
-from openbench.training.ish import ISH, shaped_linear
+from openbench.training.methods.ish import ISH, shaped_linear
 
 N, D, C = 9, 20, 4
 

@@ -12,10 +12,10 @@ from torch.nn import functional
 from training_toys import PREPROCESS, QUIET, RECIPE, backbone, job, split
 
 from openbench.core.request import Role
-from openbench.training.augment import RandomCrop
+from openbench.training.augment.base import RandomCrop
+from openbench.training.augment.mixing import Mixed, Mixing
 from openbench.training.base import Batch, TrainingMethod
-from openbench.training.loop import train
-from openbench.training.mixing import Mixed, Mixing
+from openbench.training.loop.loop import train
 from openbench.training.recipe import Recipe
 
 SEEN: list[Batch] = []

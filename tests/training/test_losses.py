@@ -14,20 +14,20 @@ from torch.nn import functional
 from training_toys import CLASSES, FEATURES, backbone
 
 from openbench.errors import ConfigError
-from openbench.training.arpl import ARPL
 from openbench.training.base import Batch, Moment, TrainingMethod
-from openbench.training.cider import CIDER
-from openbench.training.conf_branch import ConfBranch
-from openbench.training.cross_entropy import CrossEntropy
-from openbench.training.dropout import Dropout
-from openbench.training.energy_bounded import EnergyBounded
-from openbench.training.godin import GODIN
-from openbench.training.logitnorm import LogitNorm
-from openbench.training.mcd import MCD
-from openbench.training.mixoe import MixOE
-from openbench.training.outlier_exposure import OutlierExposure
-from openbench.training.rotpred import RotPred
-from openbench.training.t2fnorm import T2FNorm
+from openbench.training.methods.arpl import ARPL
+from openbench.training.methods.cider import CIDER
+from openbench.training.methods.conf_branch import ConfBranch
+from openbench.training.methods.cross_entropy import CrossEntropy
+from openbench.training.methods.dropout import Dropout
+from openbench.training.methods.energy_bounded import EnergyBounded
+from openbench.training.methods.godin import GODIN
+from openbench.training.methods.logitnorm import LogitNorm
+from openbench.training.methods.mcd import MCD
+from openbench.training.methods.mixoe import MixOE
+from openbench.training.methods.outlier_exposure import OutlierExposure
+from openbench.training.methods.rotpred import RotPred
+from openbench.training.methods.t2fnorm import T2FNorm
 
 Array = NDArray[np.float64]
 N, M = 10, 7

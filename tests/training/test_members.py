@@ -10,8 +10,8 @@ from training_toys import backbone, benchmark
 from openbench.backbones.ensemble import Ensemble, ensemble
 from openbench.core.request import Request
 from openbench.errors import CheckpointError
-from openbench.training.ensure import Trained, ensure_trained
-from openbench.training.members import ensure_members
+from openbench.training.weights.ensure import Trained, ensure_trained
+from openbench.training.weights.members import ensure_members
 
 
 def ensured(root: Path, seed: int = 0, members: int = 2, train: str = "auto") -> tuple[Trained, list[str]]:

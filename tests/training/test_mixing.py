@@ -8,12 +8,12 @@ from scipy.stats import beta, kstest
 from training_toys import QUIET, RECIPE, job
 
 from openbench.errors import ConfigError
-from openbench.training.augment import HorizontalFlip
+from openbench.training.augment.base import HorizontalFlip
+from openbench.training.augment.mixing import CutMix, Mixing, Mixup, RegMixup, draw_share
 from openbench.training.base import Batch, TrainingMethod
-from openbench.training.conf_branch import ConfBranch
-from openbench.training.cross_entropy import CrossEntropy
-from openbench.training.loop import train
-from openbench.training.mixing import CutMix, Mixing, Mixup, RegMixup, draw_share
+from openbench.training.loop.loop import train
+from openbench.training.methods.conf_branch import ConfBranch
+from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
 
 KINDS = [Mixup(1.0), RegMixup(2.0), CutMix(1.0)]

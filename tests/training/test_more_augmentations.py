@@ -5,16 +5,16 @@ import yaml
 from training_toys import QUIET, RECIPE, job
 
 from openbench import _compat, paths
-from openbench.build import build
-from openbench.cli.config import compose, scientific
+from openbench.cli.hydra.config import compose, scientific
+from openbench.config.build import build
 from openbench.errors import ConfigError
-from openbench.training.augment import Augmentation
-from openbench.training.cross_entropy import CrossEntropy
-from openbench.training.cutout import Cutout
-from openbench.training.loop import train
-from openbench.training.pixmix import PixMix
-from openbench.training.policies import AugMix, RandAugment
-from openbench.training.prepared import PreparedVersions
+from openbench.training.augment.base import Augmentation
+from openbench.training.augment.cutout import Cutout
+from openbench.training.augment.pixmix import PixMix
+from openbench.training.augment.policies import AugMix, RandAugment
+from openbench.training.augment.prepared import PreparedVersions
+from openbench.training.loop.loop import train
+from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
 
 v2 = _compat.library("torchvision.transforms.v2")

@@ -11,15 +11,15 @@ from training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone
 
 from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError
+from openbench.training.augment.mixing import blend, draw_share
 from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
-from openbench.training.checkpoints import obtain
-from openbench.training.class_groups import assignment, clustered
-from openbench.training.evaluated import evaluated
-from openbench.training.fine_tuning import FineTuning
 from openbench.training.images import hold
-from openbench.training.loop import train
-from openbench.training.mixing import blend, draw_share
-from openbench.training.mos import MOS, Grouped
+from openbench.training.loop.loop import train
+from openbench.training.methods.fine_tuning import FineTuning
+from openbench.training.methods.mos import MOS, Grouped
+from openbench.training.parts.class_groups import assignment, clustered
+from openbench.training.weights.checkpoints import obtain
+from openbench.training.weights.evaluated import evaluated
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0])
 GIVEN = MOS(groups=[[0], [2, 1]], mixup=0.0)

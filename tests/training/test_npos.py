@@ -11,7 +11,7 @@ from training_toys import CLASSES, FEATURES, backbone
 
 from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
-from openbench.training.npos import NPOS, WithBoundary, remoteness
+from openbench.training.methods.npos import NPOS, WithBoundary, remoteness
 
 METHOD = NPOS(queue=20, k=5, select=8, pick=3, sample_from=15, keep_farthest=4, sigma=0.3, weight=0.7, width=6)
 

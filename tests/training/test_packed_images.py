@@ -9,13 +9,13 @@ from safetensors.torch import load_file
 from training_toys import backbone, benchmark
 
 from openbench.core.benchmark import Benchmark
-from openbench.data import items
-from openbench.data.items import FileItems
-from openbench.training.ensure import ensure_trained
+from openbench.data.sources import items
+from openbench.data.sources.items import FileItems
+from openbench.training.weights.ensure import ensure_trained
 
 CONFIG = {
     "training": {
-        "_target_": "openbench.training.cross_entropy.CrossEntropy",
+        "_target_": "openbench.training.methods.cross_entropy.CrossEntropy",
         "recipe": {"_target_": "openbench.training.recipe.Recipe", "epochs": 2, "batch_size": 16, "lr": 0.05},
     },
     "seed": 0,

@@ -15,13 +15,13 @@ from training_toys import CLASSES, FEATURES, QUIET, RECIPE, backbone, job
 from openbench.core.request import Field, Request
 from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, TrainingMethod, features_and_logits
-from openbench.training.checkpoints import obtain
-from openbench.training.csi import CSI
-from openbench.training.evaluated import evaluated
-from openbench.training.fine_tuning import FineTuning
-from openbench.training.loop import train
-from openbench.training.reweightood import ReweightOOD
-from openbench.training.supcon import SupCon, contrast
+from openbench.training.loop.loop import train
+from openbench.training.methods.csi import CSI
+from openbench.training.methods.fine_tuning import FineTuning
+from openbench.training.methods.reweightood import ReweightOOD
+from openbench.training.methods.supcon import SupCon, contrast
+from openbench.training.weights.checkpoints import obtain
+from openbench.training.weights.evaluated import evaluated
 
 Array = NDArray[np.float64]
 LABELS = torch.tensor([0, 0, 1, 2, 1, 0, 2, 1])

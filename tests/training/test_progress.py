@@ -8,10 +8,10 @@ from PIL import Image
 from rich.console import Console
 from training_toys import job
 
-from openbench.training import progress
-from openbench.training.curve import EpochRow, as_csv, as_png
-from openbench.training.loop import TrainingSettings, train
-from openbench.training.progress import Bar, bars, reporter
+from openbench.training.loop import progress
+from openbench.training.loop.curve import EpochRow, as_csv, as_png
+from openbench.training.loop.loop import TrainingSettings, train
+from openbench.training.loop.progress import Bar, bars, reporter
 
 ROWS = [EpochRow(1, 5, 0.1, 1.5, 0.25, 900.0, 0.3), EpochRow(2, 10, 1 / 3, 0.75, 0.625, 1000.0, 0.2)]
 

@@ -4,7 +4,7 @@ from collections import deque
 
 import torch
 
-from openbench.training.queues import full, remember
+from openbench.training.parts.queues import full, remember
 
 LENGTH = 3
 

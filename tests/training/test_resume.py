@@ -12,11 +12,11 @@ import torch
 from filelock import FileLock
 from training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
-from openbench.training import loop
 from openbench.training.base import TrainingMethod
-from openbench.training.checkpoints import find_checkpoint, obtain
 from openbench.training.job import TrainingJob
-from openbench.training.loop import TrainingSettings, train
+from openbench.training.loop import loop
+from openbench.training.loop.loop import TrainingSettings, train
+from openbench.training.weights.checkpoints import find_checkpoint, obtain
 
 HERE = Path(__file__).parent
 

@@ -14,15 +14,15 @@ from training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone
 
 from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError
-from openbench.training import loop
 from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
-from openbench.training.checkpoints import obtain
-from openbench.training.evaluated import evaluated
-from openbench.training.gaussian_process import Posterior, RandomFeatures
 from openbench.training.images import hold
-from openbench.training.loop import train
-from openbench.training.sngp import SNGP, DistanceAware
-from openbench.training.spectral import SpectralBound, overlap
+from openbench.training.loop import loop
+from openbench.training.loop.loop import train
+from openbench.training.methods.sngp import SNGP, DistanceAware
+from openbench.training.parts.gaussian_process import Posterior, RandomFeatures
+from openbench.training.parts.spectral import SpectralBound, overlap
+from openbench.training.weights.checkpoints import obtain
+from openbench.training.weights.evaluated import evaluated
 
 Array = NDArray[np.float64]
 METHOD = SNGP(RECIPE, random_features=32)

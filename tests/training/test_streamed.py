@@ -13,17 +13,17 @@ from training_toys import PREPROCESS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, 
 from openbench import _compat
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.items import ArrayItems, FileItems
+from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.errors import ConfigError, DataError
-from openbench.training import streamed as module
-from openbench.training.augment import HorizontalFlip
-from openbench.training.folder import PictureFolder
+from openbench.training.augment.base import HorizontalFlip
+from openbench.training.augment.picture_folder import PictureFolder
+from openbench.training.augment.prepared import PreparedVersions
+from openbench.training.augment.random_resize import RandomResizedCrop, Reading
 from openbench.training.images import HeldImages, hold
-from openbench.training.loop import train
-from openbench.training.prepared import PreparedVersions
-from openbench.training.reading import RandomResizedCrop, Reading
+from openbench.training.loop import streamed as module
+from openbench.training.loop.loop import train
+from openbench.training.loop.streamed import StreamedImages, open_images
 from openbench.training.recipe import Recipe
-from openbench.training.streamed import StreamedImages, open_images
 
 CPU = torch.device("cpu")
 v2 = _compat.library("torchvision.transforms.v2")

@@ -15,10 +15,10 @@ from torch import nn
 from training_toys import QUIET, RECIPE, ToyEntropy, job
 
 from openbench.errors import ConfigError
-from openbench.training.batch_norm import whole_batch_statistics
-from openbench.training.loop import check_shared_out, train
-from openbench.training.objective import Part
-from openbench.training.team import Team, require_one_process, team, under_torchrun
+from openbench.training.loop.batch_norm import whole_batch_statistics
+from openbench.training.loop.distributed import Team, require_one_process, team, under_torchrun
+from openbench.training.loop.loop import check_shared_out, train
+from openbench.training.loop.objective import Part
 
 HERE = Path(__file__).parent
 needs_accelerate = pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate")

@@ -13,20 +13,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, backbone, job, split
 
-import openbench.training
+import openbench.training.methods
 from openbench import paths
-from openbench.build import build, target_of
+from openbench.config.build import build, target_of
 from openbench.core.request import Field, Request, Role
-from openbench.training import loop
-from openbench.training.augment import HorizontalFlip, RandomCrop
+from openbench.training.augment.base import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, Moment, Selection, TrainingData, TrainingMethod
-from openbench.training.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
-from openbench.training.evaluated import evaluated
 from openbench.training.images import hold
 from openbench.training.job import TrainingJob
-from openbench.training.loop import train
+from openbench.training.loop import loop
+from openbench.training.loop.loop import train
 from openbench.training.recipe import Recipe
-from openbench.training.shipped import shipped
+from openbench.training.weights.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
+from openbench.training.weights.evaluated import evaluated
+from openbench.training.weights.shipped import shipped
 
 NAMES = sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml"))
 RECIPE = Recipe(epochs=6, batch_size=16, lr=0.05, augment=(RandomCrop(1), HorizontalFlip()))
@@ -283,13 +283,13 @@ def test_defaults_of_yaml_and_class_agree_but_for_the_recipe(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_training_lives_in_the_file_of_its_name(name: str) -> None:
-    assert shipped("training", name)["_target_"].rsplit(".", 1)[0] == f"openbench.training.{name}"
+    assert shipped("training", name)["_target_"].rsplit(".", 1)[0] == f"openbench.training.methods.{name}"
 
 
 def test_every_training_method_has_a_config() -> None:
     found = set()
-    for file in Path(openbench.training.__file__).parent.glob("*.py"):
-        module = importlib.import_module(f"openbench.training.{file.stem}")
+    for file in Path(openbench.training.methods.__file__).parent.glob("*.py"):
+        module = importlib.import_module(f"openbench.training.methods.{file.stem}")
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, TrainingMethod) and is_dataclass(kind):
                 found.add(kind.__module__.rpartition(".")[2])

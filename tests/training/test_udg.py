@@ -13,11 +13,11 @@ from training_toys import CLASSES, FEATURES, PREPROCESS, backbone, split
 
 from openbench.core.request import Role
 from openbench.errors import ConfigError
-from openbench.training import udg
 from openbench.training.base import Batch, Moment, TrainingData
-from openbench.training.grouping import balancing, k_means, pure_labels, whitened
 from openbench.training.images import HeldImages, hold
-from openbench.training.udg import UDG, Grouped
+from openbench.training.methods import udg
+from openbench.training.methods.udg import UDG, Grouped
+from openbench.training.parts.grouping import balancing, k_means, pure_labels, whitened
 
 METHOD = UDG(outlier_weight=0.7, group_weight=0.3, groups=5, outliers_per_step=6)
 N, M = 9, 6

@@ -10,7 +10,7 @@ from training_toys import CLASSES, FEATURES, backbone
 
 from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, features_and_logits
-from openbench.training.vos import VOS, WithQueues
+from openbench.training.methods.vos import VOS, WithQueues
 
 METHOD = VOS(queue=20, start=0.4, sample_from=50, weight=0.5)
 

@@ -16,13 +16,13 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.items import ArrayItems
-from openbench.training.augment import HorizontalFlip, RandomCrop
+from openbench.data.sources.items import ArrayItems
+from openbench.training.augment.base import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, TrainingMethod, features_and_logits
-from openbench.training.checkpoints import obtain
 from openbench.training.job import TrainingJob
-from openbench.training.loop import TrainingSettings, train
+from openbench.training.loop.loop import TrainingSettings, train
 from openbench.training.recipe import Recipe
+from openbench.training.weights.checkpoints import obtain
 
 SIDE, CLASSES, FEATURES = 8, 3, 12
 PREPROCESS = Preprocess(SIDE, SIDE, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))

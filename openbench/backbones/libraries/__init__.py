@@ -1,0 +1,1 @@
+"""Adapters for torchvision, timm and open_clip."""

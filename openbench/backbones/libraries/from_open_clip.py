@@ -1,0 +1,226 @@
+"""open_clip's models as zero-shot classifiers: text embeddings are the head, so every method works on them."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench import _compat
+from openbench.backbones.anatomy import Anatomy, choose_stages
+from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
+from openbench.backbones.device import Precision
+from openbench.backbones.libraries import from_timm
+from openbench.backbones.libraries.presets import chosen_preprocess
+from openbench.backbones.libraries.prompts import class_names_of, templates_of
+from openbench.backbones.network import NetworkBackbone
+from openbench.core.preprocess import Preprocess
+from openbench.errors import CheckpointError, ConfigError, did_you_mean
+
+DEFAULT_TEMPLATES = ("a photo of a {}.",)
+_TAGS = 5  # named in a message
+
+
+class ZeroShot(nn.Module):
+    """Image tower, L2 normalisation, and a linear head that holds the scaled text embeddings.
+
+    Features are unit vectors; logits are scale · cosine(image, text) (+ the model's logit bias, if it has one).
+    """
+
+    def __init__(self, visual: nn.Module, feature_dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.visual = visual
+        self.head = nn.Linear(feature_dim, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, 3, h, w) to logits (n, c)."""
+        logits: Tensor = self.head(functional.normalize(self.visual(images), dim=-1))
+        return logits
+
+
+def open_clip_model(
+    name: str,
+    model: str,
+    *,
+    pretrained: str | None = None,
+    checkpoint: str | None = None,
+    sha256: str | None = None,
+    classes: Sequence[str] | str | None = None,
+    templates: Sequence[str] | str = DEFAULT_TEMPLATES,
+    benchmark_classes: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    preprocess: Preprocess | Literal["preset"] | None = "preset",
+    precision: Precision = "fp32",
+) -> NetworkBackbone:
+    """Return an open_clip model as a zero-shot classifier of named classes.
+
+    Args:
+        name: what users type after `backbone=`.
+        model: open_clip's name, e.g. `ViT-B-32`.
+        pretrained: open_clip's tag of released weights, e.g. `laion2b_s34b_b79k` (from its cache, else downloaded).
+        checkpoint: file with the weights of the whole model instead, searched in the data roots.
+        sha256: the hash that this file must have.
+        classes: class names in label order, underscores read as spaces; the benchmark's where the yaml leaves it null;
+            `openai_imagenet` = those that CLIP's authors cleaned.
+        templates: prompts with one `{}` for the class name; their normalised embeddings are averaged.
+            `openai_imagenet` = the 80 published ones, `simple_imagenet` = 7 of them.
+        benchmark_classes: for which of ImageNet's classes the cleaned names are wanted; null = the benchmark's.
+        num_classes: must equal the number of classes if given.
+        preprocess: `preset` = open_clip's for these weights.
+        precision: see NetworkBackbone.
+
+    Raises:
+        ConfigError: unknown model, tag or names, no weights or two, no classes, or a template without `{}`.
+        CheckpointError: weights that are missing, cannot be had, or do not fit.
+    """
+    library = _compat.library("open_clip")
+    where = f"backbone '{name}'"
+    _check_names(library, name, model, pretrained)
+    _check_weights(library, where, model, (pretrained, checkpoint))
+    named = class_names_of(library, where, classes, benchmark_classes)
+    prompts = _prompts(where, named, templates_of(library, where, templates), num_classes)
+    state = None if checkpoint is None else read_weights(find_weights(checkpoint), sha256)
+    whole = _whole(library, model, pretrained)
+    if state is not None:
+        apply_weights(whole, state, f"'{checkpoint}'")
+    settings = library.get_model_preprocess_cfg(whole)
+    dim = _embedding_dim(whole, settings["size"])
+    backbone = NetworkBackbone(
+        name,
+        f"open_clip {model} zero-shot, {len(prompts)} classes",
+        partial(_random, library, model, dim, len(prompts)),
+        anatomy,
+        preprocess=chosen_preprocess(preprocess, _preset(settings, name), where),
+        precision=precision,
+    )
+    weight, bias = text_head(whole, library.get_tokenizer(model), prompts)
+    parts = {f"visual.{key}": value for key, value in whole.visual.state_dict().items()}
+    return backbone.load_state({**parts, "head.weight": weight, "head.bias": bias}, f"of open_clip's '{model}'")
+
+
+@torch.no_grad()
+def text_head(model: Any, tokenizer: Any, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+    """Return weight (c, d) and bias (c,) of the zero-shot head: exp(logit scale) × unit mean prompt embeddings.
+
+    Args:
+        model: open_clip's, with weights.
+        tokenizer: the model's.
+        prompts: per class, its prompts.
+
+    Reference:
+        Radford et al.: Learning transferable visual models from natural language supervision, ICML 2021,
+        arXiv:2103.00020.
+    """
+    model.eval()
+    rows = []
+    for texts in prompts:
+        embedded = functional.normalize(model.encode_text(tokenizer(list(texts))).float(), dim=-1)
+        rows.append(functional.normalize(embedded.mean(dim=0), dim=-1))
+    weight = torch.stack(rows) * model.logit_scale.exp()
+    shift = getattr(model, "logit_bias", None)
+    return weight, torch.zeros(len(rows)) if shift is None else shift.detach().float().expand(len(rows)).clone()
+
+
+def anatomy(module: nn.Module) -> Anatomy:
+    """Return where the parts of a ZeroShot network are; without stages where the image tower's layout is not known."""
+    visual: Any = module.visual
+    if hasattr(visual, "trunk"):
+        return Anatomy("head", *from_timm.stages(visual.trunk, "visual.trunk."))
+    if hasattr(visual, "layer1"):
+        return Anatomy("head", {f"stage{i}": f"visual.layer{i}" for i in range(1, 5)})
+    blocks = getattr(getattr(visual, "transformer", None), "resblocks", None)
+    if blocks is None:
+        return Anatomy("head")
+    names = [(f"visual.transformer.resblocks.{name}", 1) for name, _ in blocks.named_children()]
+    layout: Literal["tokens", "tokens_first"] = "tokens" if visual.transformer.batch_first else "tokens_first"
+    return Anatomy("head", choose_stages(names), layout, prefix_tokens=1)
+
+
+def _check_names(library: Any, name: str, model: str, pretrained: str | None) -> None:
+    if model not in library.list_models():
+        raise ConfigError(
+            f"backbone '{name}': open_clip has no model '{model}'{did_you_mean(model, library.list_models())} — "
+            "open_clip.list_models() names them all"
+        )
+    tags = library.list_pretrained_tags_by_model(model)
+    if pretrained is not None and pretrained not in tags:
+        raise ConfigError(
+            f"backbone '{name}': open_clip has no weights '{pretrained}' for {model}{did_you_mean(pretrained, tags)} — "
+            f"allowed: {', '.join(tags)}"
+        )
+
+
+def _check_weights(library: Any, where: str, model: str, weights: tuple[str | None, str | None]) -> None:
+    if weights.count(None) != 1:
+        tags = library.list_pretrained_tags_by_model(model)
+        named = ", ".join(tags[:_TAGS]) + ", …" * (len(tags) > _TAGS) if tags else "it has none"
+        found = "both given" if None not in weights else "both null: a zero-shot network is not trained here"
+        raise ConfigError(
+            f"{where}: pretrained and checkpoint are {found} — give one of them: backbone.pretrained=TAG with one of "
+            f"open_clip's weights for {model} ({named}), or backbone.checkpoint=FILE with backbone.pretrained=null"
+        )
+
+
+def _prompts(where: str, classes: Sequence[str], templates: Sequence[str], num_classes: int | None) -> list[list[str]]:
+    if not classes or (num_classes is not None and num_classes != len(classes)):
+        raise ConfigError(
+            f"{where}: {len(classes)} class names — {num_classes or 'two or more'} needed for the text "
+            "prompts — set backbone.classes to the names in label order"
+        )
+    return [[t.format(c.replace("_", " ")) for t in templates] for c in classes]
+
+
+def _whole(library: Any, model: str, pretrained: str | None) -> Any:
+    try:
+        with _quiet():
+            return library.create_model(model, pretrained=pretrained).eval()
+    except Exception as error:  # huggingface_hub raises many kinds, from several packages
+        if pretrained is None:
+            raise
+        raise CheckpointError(
+            f"weights '{pretrained}' of open_clip's {model} cannot be had — {type(error).__name__}: {str(error)[:200]} "
+            "— fetch the file elsewhere, put it into a data root and set checkpoint=weights/<file> with pretrained=null"
+        ) from error
+
+
+def _random(library: Any, model: str, dim: int, classes: int) -> ZeroShot:
+    with _quiet():
+        return ZeroShot(library.create_model(model, pretrained=None, pretrained_text=False).visual, dim, classes)
+
+
+def _embedding_dim(whole: Any, size: Any) -> int:
+    height, width = (size, size) if isinstance(size, int) else size
+    with torch.no_grad():
+        return int(whole.visual(torch.zeros(1, 3, height, width)).shape[-1])
+
+
+def _preset(settings: dict[str, Any], name: str) -> Preprocess:
+    size, mode = settings["size"], settings["resize_mode"]
+    height, width = (size, size) if isinstance(size, int) else size
+    if height != width or mode not in ("shortest", "squash"):
+        raise ConfigError(
+            f"backbone '{name}': preset with input {height}×{width} and resize mode '{mode}' — square input with modes "
+            "shortest or squash can be expressed — give preprocess explicitly"
+        )
+    return Preprocess(
+        resize=height if mode == "shortest" else (height, width),
+        crop=height,
+        mean=tuple(settings["mean"]),
+        std=tuple(settings["std"]),
+        interpolation=settings["interpolation"],
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without open_clip's warning that a model has random weights, which is what was asked for."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,121 @@
+"""timm's classifiers as backbones: released weights with their data settings, own weights, or untrained."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
+
+from torch import nn
+
+from openbench import _compat
+from openbench.backbones.anatomy import Anatomy, Layout, choose_stages
+from openbench.backbones.checkpoints import find_weights
+from openbench.backbones.device import Precision
+from openbench.backbones.libraries.presets import chosen_classes, chosen_preprocess, crop_preprocess
+from openbench.backbones.network import NetworkBackbone
+from openbench.core.preprocess import Preprocess
+from openbench.errors import CheckpointError, ConfigError, did_you_mean
+
+
+def timm_model(
+    name: str,
+    model: str,
+    *,
+    pretrained: bool = False,
+    checkpoint: str | None = None,
+    sha256: str | None = None,
+    num_classes: int | None = None,
+    preprocess: Preprocess | Literal["preset"] | None = None,
+    precision: Precision = "fp32",
+    options: Mapping[str, Any] | None = None,
+) -> NetworkBackbone:
+    """Return a timm classifier as a backbone.
+
+    Args:
+        name: what users type after `backbone=`.
+        model: timm's name, with the weights' tag if wanted, e.g. `vit_small_patch16_224.augreg_in1k`.
+        pretrained: load the weights that timm publishes under this name (from its cache, else downloaded).
+        checkpoint: file with own weights instead, searched in the data roots.
+        sha256: the hash that this file must have.
+        num_classes: c; the weights' where they are released, else the benchmark's; 0 = no classifier, features only.
+        preprocess: `preset` = timm's data settings of the model; null = the benchmark's.
+        precision: see NetworkBackbone.
+        options: further arguments of timm.create_model, e.g. {pad_type: same}.
+
+    Raises:
+        ConfigError: unknown model, or a classifier that is not linear.
+        CheckpointError: weights that are missing, cannot be had, or do not fit.
+    """
+    timm = _compat.library("timm")
+    if not timm.is_model(model.split(".")[0]):
+        raise ConfigError(
+            f"backbone '{name}': timm has no model '{model}'{did_you_mean(model, timm.list_models())} — "
+            "timm.list_models() names them all"
+        )
+    if pretrained and checkpoint is not None:
+        raise ConfigError(f"backbone '{name}': pretrained and checkpoint both given — choose one")
+    settings = timm.get_pretrained_cfg(model).to_dict()
+    published = settings.get("num_classes", 1000)
+    where = f"backbone '{name}'"
+    given = dict(options or {})
+    classes = chosen_classes(num_classes, published, pretrained)
+    backbone = NetworkBackbone(
+        name,
+        f"timm {model.split('.')[0]}, {classes} classes, {sorted(given.items())}",
+        partial(timm.create_model, model, pretrained=False, num_classes=classes, **given),
+        anatomy,
+        preprocess=chosen_preprocess(preprocess, _preset(timm, settings, preprocess, where), where),
+        precision=precision,
+    )
+    if checkpoint is not None:
+        return backbone.load(find_weights(checkpoint), sha256)
+    if not pretrained:
+        return backbone
+    return backbone.load_state(_published(timm, model, {**given, "num_classes": classes}), f"of timm's '{model}'")
+
+
+def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
+    """Return where a timm classifier's parts are, from what timm itself says about it.
+
+    Args:
+        module: the classifier.
+        prefix: of its dotted names, where it is part of a larger network.
+
+    Raises:
+        ConfigError: it has a classifier that is not a single linear one.
+    """
+    head = module.get_classifier()  # type: ignore[operator]
+    names = {id(part): name for name, part in module.named_modules()}
+    if not isinstance(head, nn.Linear | nn.Identity):
+        raise ConfigError(
+            f"timm's {type(module).__name__}: its classifier is {type(head).__name__} — one nn.Linear expected, since "
+            "methods need logits = W·features + b — choose another model"
+        )
+    return Anatomy(names[id(head)], *stages(module, prefix))
+
+
+def stages(module: nn.Module, prefix: str = "") -> tuple[dict[str, str], Layout, int]:
+    """Return the stages of a timm network, their layout and the number of tokens before the patches."""
+    info = [(prefix + part["module"], part["reduction"]) for part in getattr(module, "feature_info", None) or ()]
+    if not info:
+        return {}, "nchw", 0
+    if len({reduction for _, reduction in info}) == 1:
+        return choose_stages(info), "tokens", int(getattr(module, "num_prefix_tokens", 0))
+    return choose_stages(info), "nhwc" if getattr(module, "output_fmt", "") == "NHWC" else "nchw", 0
+
+
+def _preset(timm: Any, settings: Mapping[str, Any], wanted: object, where: str) -> Preprocess | None:
+    """The model's own preprocessing; not looked at unless wanted, since some presets cannot be expressed."""
+    if wanted != "preset":
+        return None
+    return crop_preprocess(timm.data.resolve_data_config(pretrained_cfg=dict(settings)), where)
+
+
+def _published(timm: Any, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = timm.create_model(model, pretrained=True, **options).state_dict()
+    except Exception as error:  # huggingface_hub raises many kinds, from several packages
+        raise CheckpointError(
+            f"weights of timm's '{model}' cannot be had — {type(error).__name__}: {str(error)[:200]} — fetch the file "
+            "elsewhere, put it into a data root and set checkpoint=weights/<file> with pretrained=false"
+        ) from error
+    return state

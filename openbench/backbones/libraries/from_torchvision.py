@@ -1,0 +1,157 @@
+"""torchvision's classifiers as backbones: released weights with their preset, own weights, or untrained."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+from urllib.error import URLError
+
+import torch
+from torch import nn
+
+from openbench import _compat
+from openbench.backbones.anatomy import Anatomy, Layout, choose_stages, last_linear, output_sides
+from openbench.backbones.checkpoints import find_weights
+from openbench.backbones.device import Precision
+from openbench.backbones.libraries.presets import chosen_classes, chosen_preprocess
+from openbench.backbones.network import NetworkBackbone
+from openbench.core.preprocess import Preprocess
+from openbench.errors import CheckpointError, ConfigError, did_you_mean
+
+_CONTAINERS = ("features", "trunk_output", "blocks")
+_PUBLISHED_CLASSES = 1000
+
+
+def torchvision_model(
+    name: str,
+    model: str,
+    *,
+    weights: str | None = None,
+    checkpoint: str | None = None,
+    sha256: str | None = None,
+    num_classes: int | None = None,
+    preprocess: Preprocess | Literal["preset"] | None = None,
+    precision: Precision = "fp32",
+    options: Mapping[str, Any] | None = None,
+) -> NetworkBackbone:
+    """Return a torchvision classifier as a backbone.
+
+    Args:
+        name: what users type after `backbone=`.
+        model: torchvision's name, e.g. `resnet50`.
+        weights: torchvision's name of released weights, e.g. `IMAGENET1K_V1`; found in the data roots
+            (`weights/<file>`), else in torch hub's cache, else downloaded there.
+        checkpoint: file with own weights instead, searched in the data roots.
+        sha256: the hash that the file must have; released files are also checked against the digits in their name.
+        num_classes: c; the weights' where they are released, else the benchmark's.
+        preprocess: `preset` = as torchvision publishes the model; null = the benchmark's.
+        precision: see NetworkBackbone.
+        options: further arguments of torchvision's constructor.
+
+    Raises:
+        ConfigError: unknown model or weights.
+        CheckpointError: weights that are missing or do not fit.
+    """
+    models = _compat.library("torchvision").models
+    if model not in models.list_models(module=models):
+        known = models.list_models(module=models)
+        raise ConfigError(
+            f"backbone '{name}': torchvision has no classifier '{model}'{did_you_mean(model, known)} — "
+            "torchvision.models.list_models() names them all"
+        )
+    if weights is not None and checkpoint is not None:
+        raise ConfigError(f"backbone '{name}': weights and checkpoint both given — choose one, set the other to null")
+    released = _released(models, name, model, weights)
+    chosen = released or models.get_model_weights(model).DEFAULT
+    crop = chosen_preprocess(preprocess, _preset(chosen), f"backbone '{name}'")
+    classes = chosen_classes(num_classes, _PUBLISHED_CLASSES, released is not None)
+    given = dict(options or {})
+    backbone = NetworkBackbone(
+        name,
+        f"torchvision {model}, {classes} classes, {sorted(given.items())}",
+        partial(models.get_model, model, weights=None, num_classes=classes, **given),
+        partial(anatomy, image=(crop.channels, crop.crop, crop.crop)),
+        preprocess=crop,
+        precision=precision,
+    )
+    if released is not None:
+        return backbone.load(released_file(released.url), sha256)
+    return backbone if checkpoint is None else backbone.load(find_weights(checkpoint), sha256)
+
+
+def anatomy(module: nn.Module, image: tuple[int, int, int]) -> Anatomy:
+    """Return where a torchvision classifier's parts are; without stages where its layout is not known.
+
+    Args:
+        module: the classifier.
+        image: (channels, height, width) of its input.
+    """
+    models = _compat.library("torchvision").models
+    head = last_linear(module)
+    if isinstance(module, models.VisionTransformer):
+        blocks = [f"encoder.layers.{name}" for name, _ in module.encoder.layers.named_children()]
+        return Anatomy(head, choose_stages([(block, 1) for block in blocks]), "tokens", prefix_tokens=1)
+    children = dict(module.named_children())
+    if "layer1" in children:
+        return Anatomy(head, {f"stage{i}": f"layer{i}" for i in range(1, 5) if f"layer{i}" in children})
+    layout: Layout = "nhwc" if isinstance(module, models.SwinTransformer) else "nchw"
+    for container in _CONTAINERS:
+        if container in children:
+            parts = [f"{container}.{part}" for part, _ in children[container].named_children()]
+            sides = output_sides(module, parts, image, layout)
+            return Anatomy(head, choose_stages(list(zip(parts, sides, strict=True))), layout)
+    return Anatomy(head)
+
+
+def released_file(url: str) -> Path:
+    """Return the local file of released weights, downloading it only if it is in no data root and not in hub's cache.
+
+    Raises:
+        CheckpointError: no network, or content that does not begin with the hash digits in the file's name.
+    """
+    file_name = url.rsplit("/", 1)[-1]
+    try:
+        path = find_weights(f"weights/{file_name}")
+    except CheckpointError as error:
+        path = Path(torch.hub.get_dir()) / "checkpoints" / file_name
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                torch.hub.download_url_to_file(url, str(path))
+            except (URLError, OSError) as failed:
+                raise CheckpointError(f"{error}; or fetch it from {url} — the download failed: {failed}") from failed
+    stated = re.search(r"-([0-9a-f]{8,})\.", file_name)
+    if stated is not None:
+        with open(path, "rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if not found.startswith(stated[1]):
+            raise CheckpointError(
+                f"weights '{path}' are not the released ones — SHA-256 {found} — expected {stated[1]}… by its name — "
+                "delete the file and fetch it again"
+            )
+    return path
+
+
+def _released(models: Any, name: str, model: str, weights: str | None) -> Any:
+    if weights is None:
+        return None
+    known = models.get_model_weights(model)
+    if weights not in known.__members__:
+        raise ConfigError(
+            f"backbone '{name}': torchvision has no weights '{weights}' for {model}"
+            f"{did_you_mean(weights, known.__members__)} — allowed: {', '.join(known.__members__)}"
+        )
+    return known[weights]
+
+
+def _preset(weights: Any) -> Preprocess:
+    preset = weights.transforms()
+    return Preprocess(
+        resize=preset.resize_size[0],
+        crop=preset.crop_size[0],
+        mean=tuple(preset.mean),
+        std=tuple(preset.std),
+        interpolation=preset.interpolation.value,
+    )

@@ -1,0 +1,141 @@
+"""`verify`: compute a record again from the config that it holds, and say whether its numbers come out."""
+
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from openbench import paths
+from openbench.cli.left_out import left_out
+from openbench.cli.process.exits import FAILED, OK
+from openbench.errors import ConfigError, NotReproducedError, RecordError
+from openbench.results.escape import console, console_lines
+from openbench.results.names import is_part
+from openbench.results.plain import LARGEST, loads
+from openbench.storage.regular import read_regular
+
+_MOST_THREADS = 1024
+
+_EPILOG = """\
+Ends in `verified` (the same weights: areas and accuracies are equal to rounding, counts to a few samples), in
+`compared` (a training here ended in other weights, and the numbers are those of one more seed), or in the values that
+differ, with exit code 1. No record is written; networks that are trained, and features, are kept in the cache. It
+computes in as many threads as the record was made in, unless OMP_NUM_THREADS is set. Run ids are the names of the files
+in results/records/<benchmark>/<backbone>/<method>/; the beginning of one is enough.
+
+  python -m openbench verify 36e6c0dc2b0d35da
+  python -m openbench verify 36e6c0dc2b0d35da runtime.device=cpu --results my_results
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Verify the named records and return the exit code: 1 if any does not reproduce."""
+    arguments = _parser().parse_intermixed_args(argv)
+    arguments.results = arguments.results or paths.results_dir()
+    overrides = [word for word in arguments.words if "=" in word]
+    run_ids = [word for word in arguments.words if "=" not in word]
+    if not run_ids:
+        raise ConfigError("no run id — found no argument without '=' — type: python -m openbench verify RUN_ID")
+    # Sums in another number of threads round otherwise, and a training ends in other weights. The variable is read
+    # once, when numpy and torch are imported.
+    if threads := _threads(arguments.results, run_ids[0]):
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    node = _runtime(overrides, arguments)
+    return max(_verify(run_id, arguments, node) for run_id in run_ids)
+
+
+def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object]) -> int:
+    from openbench.cli.reproduce import GONE, again
+    from openbench.cli.tables import headline
+    from openbench.engine import api
+    from openbench.results.records.store import RecordStore
+
+    with left_out() as lost:
+        found = RecordStore(arguments.results).look_up(run_id, lost.append)
+    made = again(found[0], arguments.config_dir)
+    if made is None:
+        raise RecordError(f"record {found[0].run_id} cannot be verified: {GONE}")
+    for target in made.foreign:
+        print(f"runs code that is not openbench's: {target}, {_place(target)}", file=sys.stderr, flush=True)
+    say = _say if node.get("progress", True) else lambda text: None
+    print(headline(found[0]), flush=True)
+    try:
+        outcome = api.verify(found, made.config, node, say)
+    except NotReproducedError as error:
+        print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
+        return FAILED
+    print("\n".join(map(console, [*outcome.notes, f"{outcome.status} {outcome.path}"])), flush=True)
+    return OK
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _threads(results: Path, run_id: str) -> int | None:
+    """The number of threads that a record was made in; None if it does not say, or cannot be read."""
+    if not is_part(run_id):
+        return None
+    found = {_threads_of(path) for path in (results / "records").glob(f"*/*/*/{run_id}*.json")} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _threads_of(path: Path) -> int | None:
+    try:
+        found = loads(read_regular(path, LARGEST).decode(), str(path))["provenance"]["threads"]
+    except (OSError, ValueError, KeyError, TypeError, RecordError):
+        return None
+    return found if type(found) is int and 0 < found <= _MOST_THREADS else None
+
+
+def _place(target: str) -> str:
+    """Where the code of a class would come from; finding the outermost package imports nothing."""
+    name = target.partition(".")[0]
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return "which Python does not find"
+    return f"from {spec.origin or ', '.join(spec.submodule_search_locations or ())}"
+
+
+def _runtime(overrides: list[str], arguments: argparse.Namespace) -> dict[str, object]:
+    """The runtime node with what was typed.
+
+    Raises:
+        ConfigError: an override of anything else, which the record decides.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from openbench.cli.hydra.config import compose, runtime
+    from openbench.cli.hydra.errors import Typed, explain
+
+    for word in overrides:
+        if not word.lstrip("+~").startswith("runtime"):
+            raise ConfigError(
+                f"`verify` takes a run's config from its record — found {word} — allowed: runtime.KEY=VALUE"
+            )
+    try:
+        node = runtime(compose("run", overrides, arguments.config_dir))
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        explained = explain(error, Typed("run", overrides, arguments.config_dir))
+        if explained is None:
+            raise
+        raise explained from error
+    return node | {"results": str(arguments.results), "on_existing": "verify"}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m openbench verify",
+        description="Compute records again from the configs that they hold, and compare.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="+", metavar="RUN_ID", help="a record; or runtime.KEY=VALUE, for how to compute")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="the results folder")
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own group files")
+    return parser

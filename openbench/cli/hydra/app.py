@@ -1,0 +1,309 @@
+"""Running a command under Hydra: one job or a sweep of them, with exit codes and without Hydra's litter."""
+
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from openbench import paths
+from openbench.cli.hydra import config_source
+from openbench.cli.hydra.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
+from openbench.cli.hydra.errors import Typed, explain
+from openbench.cli.hydra.flags import check_flags, check_overrides
+from openbench.cli.hydra.job import Done, Job
+from openbench.cli.hydra.killed import ONE_AT_A_TIME, after_a_kill
+from openbench.cli.hydra.outcome import (
+    FAILED_STATUS,
+    NOT_APPLICABLE,
+    RUNNING,
+    Outcome,
+    Plan,
+    read_outcomes,
+    summary,
+    table,
+)
+from openbench.cli.hydra.renamed import refuse_moved
+from openbench.cli.hydra.sweep import deferred, jobs, paired, parse, swept_keys
+from openbench.cli.hydra.unread import refuse_unread
+from openbench.cli.process import interrupts
+from openbench.cli.process.exits import BAD_INPUT, FAILED, OK, code_of
+from openbench.cli.process.os_errors import refused
+from openbench.config.overrides import quoted
+from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
+from openbench.storage.owned import delete_ownerless, owned
+
+Config = Mapping[str, Any]
+# joblib's clean-up process speaks of what it cleans up after an interrupt; processes read this when they start.
+QUIET = "ignore:resource_tracker:UserWarning"
+LOGS = ".submitit"  # of a launcher whose jobs may outlive the process that submitted them
+
+
+@dataclass(frozen=True)
+class Call:
+    """One job: what is asked for, and whether it is one of many.
+
+    Args:
+        config: the scientific nodes, plain.
+        runtime: the runtime node, plain.
+        sweep: whether the job is part of a sweep and should be brief.
+        apart: what tells it from the sweep's other jobs, but for benchmark and method: `seed=1`.
+    """
+
+    config: Config
+    runtime: Config
+    sweep: bool
+    apart: str = ""
+
+    def say(self, text: str) -> None:
+        """Report progress on stderr, unless the runtime says otherwise: stdout holds results only."""
+        if self.runtime.get("progress", True):
+            print(text, file=sys.stderr, flush=True)
+
+
+def launch(command: str, argv: list[str], job: Callable[[DictConfig], int], unused: tuple[str, ...] = ()) -> int:
+    """Hand a command line to Hydra and return the worst exit code of its jobs.
+
+    Args:
+        command: the primary config, which is also the sub-command's name.
+        argv: the arguments after the sub-command.
+        job: a function at the top level of a module, so that launchers can send it to other processes.
+        unused: config nodes that this command does not read; setting one is refused rather than ignored.
+
+    Raises:
+        ConfigError: anything about the arguments or configs that Hydra refuses.
+    """
+    with _argv(f"python -m openbench {command}", argv):
+        asked = get_args_parser().parse_intermixed_args()
+    typed = Typed(command, list(asked.overrides), Path(asked.config_dir) if asked.config_dir else None)
+    flags = _flags(argv, typed.overrides)
+    check_flags(asked)
+    check_overrides(parse(typed.overrides))
+    if typed.config_dir is not None:
+        check_no_clash(typed.config_dir)
+    _refuse_unused(typed, unused)
+    refuse_moved(parse(typed.overrides))
+    shows = asked.help or asked.hydra_help or asked.cfg or asked.info
+    if shows:
+        _hydra(typed, [*typed.overrides, *flags], job)
+        return OK
+    if not any(o.startswith(("+", "benchmark=")) for o in typed.overrides):
+        # Nothing that could bring a benchmark along: say so once, not once per job of a sweep.
+        raise no_benchmark(command, typed.config_dir)
+    return (_run_sweep if asked.multirun else _run_one)(typed, flags, job)
+
+
+def complete(command: str, argv: list[str], job: Callable[[DictConfig], int]) -> None:
+    """Have Hydra print how the last word of the variable COMP_LINE may go on; `job` is not called.
+
+    Args:
+        command: the primary config.
+        argv: Hydra's flags, of which one asks for completion.
+        job: as for `launch`.
+    """
+    with _argv(f"python -m openbench {command}", argv):
+        asked = get_args_parser().parse_intermixed_args()
+    typed = Typed(command, list(asked.overrides), Path(asked.config_dir) if asked.config_dir else None)
+    _hydra(typed, argv, job)
+
+
+def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
+    for override in parse(typed.overrides):
+        node = override.key_or_group.split(".")[0]
+        if node in unused:
+            raise ConfigError(
+                f"`{typed.command}` does not depend on {node} — found {override.input_line} — leave it out, or give it "
+                "to `run`"
+            )
+
+
+def _run_one(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
+    """Carry out a single job, which needs no folder: it runs in this process and leaves no outcome behind."""
+    codes: list[int] = []
+
+    @wraps(job)
+    def kept(cfg: DictConfig) -> int:
+        codes.append(job(cfg))
+        return codes[-1]
+
+    # Hydra makes its folder, and writes nothing to it; the working directory is there.
+    _hydra(typed, ["hydra.run.dir=.", *typed.overrides, *flags], kept)
+    return codes[0]
+
+
+def _run_sweep(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
+    folder = _scratch(typed)
+    delete_ownerless(folder.parent, LOGS)
+    warnings = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), QUIET)))
+    with owned(folder), _environment("PYTHONWARNINGS", warnings):
+        try:
+            with interrupts.last_words(lambda: f"{summary(read_outcomes(folder), Plan.read(folder), folder)}\n"):
+                _sweep(typed, [f"hydra.sweep.dir={quoted(str(folder))}", *flags], job, folder)
+        except KeyboardInterrupt as stop:
+            interrupts.under_way()
+            if not read_outcomes(folder):
+                raise
+            return code_of(stop)  # how far it came is said below
+        finally:
+            outcomes = read_outcomes(folder)
+            if outcomes:
+                _close(outcomes, folder)
+            elif not (folder / LOGS).exists():
+                _remove(folder)  # a sweep that never began leaves nothing worth keeping; a launcher's logs stay
+    if not outcomes:
+        raise ConfigError(f"no job to run — the sweep in {' '.join(typed.overrides)} names nothing that exists")
+    return max(outcome.code for outcome in outcomes)
+
+
+def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], folder: Path) -> None:
+    """Carry out a sweep, whose jobs leave their outcomes in its folder, until each has one.
+
+    Args:
+        typed: what the user typed.
+        rest: further arguments for Hydra.
+        job: as in `launch`.
+        folder: of the sweep.
+    """
+    typed = replace(typed, overrides=paired(typed.overrides, typed.config_dir, folder / "pairs"))
+    swept = tuple(swept_keys(typed.overrides, typed.config_dir))
+    plan = Plan(len(jobs(typed.overrides, typed.config_dir)), swept)
+    given, later, one_at_a_time = deferred(typed.overrides), tuple[int, ...](), tuple[str, ...]()
+    while True:
+        replace(plan, later=later).write(folder)
+        try:
+            # Jobs that have ended before, or that wait, return at once.
+            _hydra(typed, [*given, *one_at_a_time, *rest], job)
+        except BrokenProcessPool as error:
+            later = (*later, *after_a_kill(folder, plan, error))
+            continue
+        if not later:
+            return
+        later, one_at_a_time = (), ONE_AT_A_TIME
+
+
+def _close(outcomes: Sequence[Outcome], folder: Path) -> None:
+    """Print what a sweep made, and how its jobs ended."""
+    from openbench.results.tables.render import to_console
+
+    plan = Plan.read(folder)
+    try:
+        if any(outcome.status != RUNNING for outcome in outcomes):
+            print(to_console(table(outcomes, plan.swept)), end="", flush=True)
+    finally:  # stdout may be full
+        print(summary(outcomes, plan, folder), file=sys.stderr, flush=True)
+
+
+def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> None:
+    """Call `hydra.main`, whose errors then come out as ours."""
+    config_source.install()
+    main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=typed.command)
+    # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
+    with _argv(f"python -m openbench {typed.command}", argv), _environment("HYDRA_FULL_ERROR", "1"):
+        try:
+            main(job)()
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                raise
+        except Exception as error:
+            explained = explain(error, typed)
+            if explained is None:
+                raise
+            raise explained from error
+
+
+def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], Done]) -> int:
+    """Run the action of one job, report its errors, leave its outcome for the summary, and return its exit code.
+
+    A failed job must not end the sweep that it is part of, so nothing is raised but an interrupt.
+    """
+    hydra_cfg = HydraConfig.get()
+    job = Job.of(cfg, hydra_cfg)
+    if not job.due():
+        return OK
+    job.begin()
+    start = time.monotonic()
+    try:
+        config = scientific(cfg, hydra_cfg.runtime.choices, command)
+        refuse_unread(command, job.outcome.overrides, config)
+        done = action(Call(config, runtime(cfg), job.plan is not None, job.apart))
+    except NotApplicableError as error:
+        # A sweep over every method should not fail because some are made for other networks.
+        done = Done(BAD_INPUT if job.plan is None else OK, str(error), NOT_APPLICABLE)
+        job.complain(done)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        interrupts.check()
+        told = error if isinstance(error, OpenbenchError) else refused(error)
+        done = Done(BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS)
+        if told is None:
+            traceback.print_exc()
+        else:
+            job.complain(done)
+    job.end(done, time.monotonic() - start)
+    return done.code
+
+
+def _scratch(typed: Typed) -> Path:
+    """A folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean.
+
+    Raises:
+        ConfigError: a name that Hydra would not take as it is.
+    """
+    cache = paths.cache_dir()
+    for override in parse(typed.overrides):
+        if override.key_or_group == "runtime.cache" and isinstance(override.value(), str):
+            cache = Path(str(override.value())).expanduser()
+    if "${" in str(cache):
+        raise ConfigError(f"cache '{cache}' — Hydra reads '${{' in a sweep's folder as a reference — choose another")
+    return cache.absolute() / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{os.getpid()}"
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.parent.is_dir() and not any(folder.parent.iterdir()):
+        folder.parent.rmdir()
+
+
+def _flags(argv: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The arguments that are no overrides. Hydra's own parser wants these together; people type `-m` anywhere."""
+    rest = list(argv)
+    for override in overrides:
+        rest.remove(override)
+    return rest
+
+
+@contextmanager
+def _argv(program: str, argv: list[str]) -> Iterator[None]:
+    before = sys.argv
+    sys.argv = [program, *argv]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,123 @@
+"""One job of a command, as its own process sees it: alone, or as a part of a sweep that others carry out too."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from openbench.cli.hydra.outcome import DONE, NAMES, NOT_APPLICABLE, OUTCOME, RUNNING, Outcome, Plan, read_outcomes
+from openbench.cli.hydra.sweep import label
+from openbench.cli.process.exits import OK
+from openbench.results.escape import console_lines
+
+
+@dataclass(frozen=True)
+class Done:
+    """How the action of a job ended.
+
+    Args:
+        code: its exit code; a check that finds problems ends with one that is not 0.
+        message: one line on what was done, or the error.
+        status: what became of it, one of Outcome's.
+        names: names that the config does not tell: those of the record.
+        auroc: near and far AUROC, as far as there are such.
+    """
+
+    code: int
+    message: str
+    status: str = DONE
+    names: Mapping[str, str] = field(default_factory=dict)
+    auroc: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job.
+
+    Args:
+        outcome: what is known of it before it begins.
+        folder: its own.
+        sweep: the folder of its sweep; None if it is alone.
+        plan: the plan of its sweep; None if it is alone.
+    """
+
+    outcome: Outcome
+    folder: Path
+    sweep: Path | None
+    plan: Plan | None
+
+    @classmethod
+    def of(cls, cfg: DictConfig, hydra_cfg: Any) -> "Job":
+        """The job that Hydra composed.
+
+        Args:
+            cfg: its config.
+            hydra_cfg: Hydra's own.
+        """
+        sweep = Path(hydra_cfg.sweep.dir) if hydra_cfg.mode == RunMode.MULTIRUN else None
+        plan = None if sweep is None else Plan.read(sweep)
+        number = 0 if OmegaConf.is_missing(hydra_cfg.job, "num") else int(hydra_cfg.job.num)
+        # Unresolved: an override may itself hold an interpolation.
+        overrides: list[str] = OmegaConf.to_container(hydra_cfg.overrides.task, resolve=False)  # type: ignore[assignment]
+        keys = dict.fromkeys((*NAMES, *(plan.swept if plan else ())))
+        names = {key: _name(cfg, hydra_cfg.runtime.choices, key) for key in keys}
+        outcome = Outcome(number, tuple(overrides), OK, "", 0.0, RUNNING, names)
+        return cls(outcome, Path(hydra_cfg.runtime.output_dir), sweep, plan)
+
+    @property
+    def title(self) -> str:
+        """What it is called in every line of a sweep: `job 3 of 12 (method=knn seed=1)`."""
+        return "" if self.plan is None else self.plan.title(self.outcome)
+
+    @property
+    def apart(self) -> str:
+        """What tells it from the sweep's other jobs, but for benchmark and method, which every line names."""
+        others = [key for key in (self.plan.swept if self.plan else ()) if key not in ("benchmark", "method")]
+        return label(self.outcome.overrides, others)
+
+    def due(self) -> bool:
+        """Whether it is to be carried out: it has not ended before, and need not wait for the others."""
+        return self.plan is None or not (self.outcome.job in self.plan.later or self._ended())
+
+    def begin(self) -> None:
+        """Say that it begins, and leave word of it for those who look after it was killed."""
+        if self.plan is not None and self.sweep is not None:
+            self.outcome.write(self.folder)
+            print(f"{self.title}{self.plan.left(read_outcomes(self.sweep))}", file=sys.stderr, flush=True)
+
+    def end(self, done: Done, seconds: float) -> None:
+        """Leave the outcome, where others look for it: a job that is alone tells by its exit code."""
+        if self.plan is None:
+            return
+        names = {**self.outcome.names, **{k: v for k, v in done.names.items() if k in self.outcome.names}}
+        ended = replace(self.outcome, code=done.code, message=done.message, seconds=round(seconds, 3))
+        replace(ended, status=done.status, names=names, auroc=dict(done.auroc)).write(self.folder)
+
+    def complain(self, done: Done) -> None:
+        """Report an error: in full, or for a sweep its first line, since the sweep's last lines tell the rest once."""
+        if self.plan is None:
+            print(f"error: {console_lines(done.message)}", file=sys.stderr, flush=True)
+            return
+        what = f"skipped: {NOT_APPLICABLE} —" if done.status == NOT_APPLICABLE else "error:"
+        first = (done.message.splitlines() or [""])[0]
+        print(f"{self.title}: {what} {first}", file=sys.stderr, flush=True)
+
+    def _ended(self) -> bool:
+        found = Outcome.read(self.folder / OUTCOME)
+        return found is not None and found.job == self.outcome.job and found.status != RUNNING
+
+
+def _name(cfg: DictConfig, choices: Mapping[str, Any], key: str) -> str:
+    """What was chosen in a group, or the value of a key; a benchmark names itself."""
+    if key in choices and key != "benchmark":
+        return str(choices[key])
+    try:
+        value = OmegaConf.select(cfg, "benchmark.name" if key == "benchmark" else key)
+    except OmegaConfBaseException:
+        return ""
+    return "" if value is None else str(value)

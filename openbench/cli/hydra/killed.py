@@ -1,0 +1,53 @@
+"""What becomes of the jobs of a sweep whose process was killed, as a system does that runs out of memory."""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from openbench.cli.hydra.outcome import FAILED_STATUS, RUNNING, Plan, outcome_files
+from openbench.cli.process.exits import FAILED
+from openbench.errors import OpenbenchError
+
+# Overrides that make the joblib launcher hand out one job at a time, to a process of its own.
+ONE_AT_A_TIME = ("hydra.launcher.n_jobs=2", "hydra.launcher.pre_dispatch=1", "hydra.launcher.batch_size=1")
+
+
+def after_a_kill(folder: Path, plan: Plan, error: Exception) -> tuple[int, ...]:
+    """Return the numbers of the jobs that are to run again, one at a time, after a process of the launcher ended.
+
+    All its processes end with it, and the launcher does not say whose job was the cause. Of jobs that ran together,
+    each may find enough memory when it runs alone. One that ran alone has failed.
+
+    Args:
+        folder: of the sweep.
+        plan: of the sweep.
+        error: what the launcher raised; it names the exit codes.
+
+    Raises:
+        OpenbenchError: no job was running, so that another try would end the same way.
+    """
+    codes = re.search(r"\{([^{},]+)[^{}]*\}", str(error))
+    how = f"its process was ended by {codes.group(1)}" if codes else "its process ended without a word"
+    running = {file: outcome for file, outcome in outcome_files(folder).items() if outcome.status == RUNNING}
+    if not running:
+        raise OpenbenchError(
+            f"a process of the launcher ended before a job began ({how}) — usually too little memory — take fewer "
+            "processes, hydra.launcher.n_jobs=1, and give the same command again"
+        )
+    if len(running) == 1:
+        [(file, outcome)] = running.items()
+        message = f"{how} while no other job ran — usually too little memory; the same command tries it again"
+        replace(outcome, code=FAILED, message=message, status=FAILED_STATUS).write(file.parent)
+        print(f"{plan.title(outcome)}: error: {message}", file=sys.stderr, flush=True)
+        return ()
+    for file in running:
+        file.unlink()
+    titles = " or ".join(plan.title(outcome) for outcome in sorted(running.values(), key=lambda o: o.job))
+    print(
+        f"{titles}: {how}, and the launcher ended the other processes — usually too little memory — the rest goes on; "
+        "these jobs run again at the end, one at a time",
+        file=sys.stderr,
+        flush=True,
+    )
+    return tuple(sorted(outcome.job for outcome in running.values()))

@@ -1,0 +1,158 @@
+"""Ctrl-C and SIGTERM: the process ends within half a second, whatever it is doing, and says one word.
+
+Python raises KeyboardInterrupt between two of its own instructions. That may be seconds after the key was pressed,
+while a library computes; and where a library is being imported, it may be swallowed or dressed up as another error.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from openbench.cli.process import first
+from openbench.cli.process.exits import INTERRUPTED, TERMINATED, Terminated
+
+_PATIENCE = 0.3  # seconds that the program has to leave by itself
+_WORDS = {signal.SIGINT: (b"interrupted\n", INTERRUPTED), signal.SIGTERM: (b"terminated\n", TERMINATED)}
+_SHOW_CURSOR = b"\x1b[?25h\n"  # a progress bar hides it
+_answered = threading.Event()
+_prepared = threading.Event()
+_begun = threading.Event()
+_said: list[Callable[[], str]] = []
+_pressed: list[KeyboardInterrupt] = []
+_MOMENT = 0.1  # seconds that last words may take
+
+
+def prepare() -> None:
+    """Have signals end this process; called by the command line, never by the library. A second call does nothing."""
+    if _prepared.is_set() or threading.current_thread() is not threading.main_thread():
+        return
+    _prepared.set()
+    for number in _WORDS:
+        # `nohup` and `&` ignore SIGINT.
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, first.end):
+            signal.signal(number, _first)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget)
+    sys.unraisablehook = _unraisable
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(RuntimeError):  # no memory for a thread; what the main thread sees is answered all the same
+        threading.Thread(target=_watch, args=(reader,), name="interrupts", daemon=True).start()
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+
+def begin() -> None:
+    """Say that from now on there may be something to clean up; before, a signal ends the process where it stands."""
+    _begun.set()
+
+
+def under_way() -> None:
+    """Say that the interrupt has arrived and the program is leaving: it is not hurried any more."""
+    _answered.set()
+
+
+def check() -> None:
+    """Raise the interrupt that has arrived, if any: a library may have made another error of it.
+
+    Raises:
+        KeyboardInterrupt: as it was raised first.
+    """
+    if _pressed:
+        raise _pressed[0]
+
+
+@contextmanager
+def last_words(say: Callable[[], str]) -> Iterator[None]:
+    """Have a text on stderr where a signal ends the process within the block and the block cannot speak for itself.
+
+    Args:
+        say: returns the text; it must be quick, and must not import anything.
+    """
+    _said.append(say)
+    try:
+        yield
+    finally:
+        _said.remove(say)
+
+
+def leave(code: int) -> None:
+    """End the process at once after an interrupt, where taking torch apart would take seconds.
+
+    After anything else there is nothing left to do: from here on a signal ends the process as it ends any other.
+    """
+    if code in (INTERRUPTED, TERMINATED):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    _forget(signal.SIG_DFL)
+
+
+def _first(number: int, frame: FrameType | None) -> None:
+    if not _begun.is_set() or _importing(frame):
+        _end(number)
+    for each in _WORDS:
+        if signal.getsignal(each) is _first:
+            signal.signal(each, _second)
+    _pressed.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+    raise _pressed[0]
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported; the C++ in one aborts the process if it meets an exception there."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _unraisable(lost: "sys.UnraisableHookArgs") -> None:
+    """Python drops an exception where it takes objects apart, after a traceback; an interrupt is not dropped."""
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        _end(signal.SIGTERM if isinstance(lost.exc_value, Terminated) else signal.SIGINT)
+    sys.__unraisablehook__(lost)
+
+
+def _second(number: int, frame: FrameType | None) -> None:
+    """Somebody is in a hurry; what a kill leaves, the next run cleans up."""
+    _end(number)
+
+
+def _watch(reader: int) -> None:
+    """Wait for a signal, in a thread of its own, since the main thread may be deep inside a library."""
+    while True:
+        for number in os.read(reader, 1):
+            if number in _WORDS and signal.getsignal(number) in (_first, _second) and not _answered.wait(_PATIENCE):
+                _end(number)
+
+
+def _end(number: int) -> None:
+    word, code = _WORDS[signal.Signals(number)]
+    with suppress(OSError):
+        os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + word)
+    # In a thread, so that what this one holds, or a slow disk, cannot keep the process.
+    speaker = threading.Thread(target=_speak, daemon=True)
+    with suppress(RuntimeError):  # no thread can be started
+        speaker.start()
+        speaker.join(_MOMENT)
+    os._exit(code)
+
+
+def _speak() -> None:
+    for say in _said:
+        with suppress(Exception):
+            os.write(2, say().encode(errors="backslashreplace"))
+
+
+def _forget(interrupt: Callable[[int, FrameType | None], object] | int = signal.default_int_handler) -> None:
+    """Take signals as any process does: in a forked child, which must not wake its parent, and at the end."""
+    signal.set_wakeup_fd(-1)
+    sys.unraisablehook = sys.__unraisablehook__
+    for number in _WORDS:
+        if signal.getsignal(number) in (_first, _second):
+            signal.signal(number, interrupt if number == signal.SIGINT else signal.SIG_DFL)

@@ -1,0 +1,1 @@
+"""Config nodes as plain values: read, checked and built into objects. No Hydra here."""

@@ -1,0 +1,180 @@
+"""Objects from plain config nodes: import `_target_`, check keys and values against its signature, then call it."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args
+
+from openbench.config.annotations import check_kinds, hints_of
+from openbench.config.checked import name_of
+from openbench.errors import ConfigError, OpenbenchError, check_known, did_you_mean
+from openbench.public import TARGET, modules_defining
+from openbench.source import note_maker
+
+
+def target_of(
+    node: Mapping[str, Any], where: str = "config", kinds: tuple[type, ...] = (object,)
+) -> Callable[..., Any]:
+    """Import and return the callable named by a node's `_target_`: the path to it, or the name of one of ours.
+
+    Args:
+        node: with a `_target_`.
+        where: the node's name in messages.
+        kinds: what it should make, which tells apart those of ours that have one name.
+
+    Raises:
+        ConfigError: no `_target_`, a module that cannot be imported, or a name that it does not have.
+    """
+    path = node.get(TARGET)
+    if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")):
+        raise ConfigError(
+            f"{where}: `{TARGET}` is missing or no dotted path — found {path!r} — write e.g. package.Class"
+        )
+    if "." not in path:
+        return _shipped(path, where, kinds)
+    module_name, _, name = path.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        # The module itself is not there, rather than something that it imports.
+        absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        way = " — start in the folder of its file, name that folder in PYTHONPATH, or install the package" * absent
+        raise ConfigError(f"{where}: `{TARGET}: {path}` cannot be imported — {error}{way}") from error
+    if not hasattr(module, name):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise ConfigError(f"{where}: module '{module_name}' has no '{name}'{did_you_mean(name, public)}")
+    found: Callable[..., Any] = getattr(module, name)
+    return found
+
+
+def _shipped(name: str, where: str, kinds: tuple[type, ...]) -> Callable[..., Any]:
+    """The class or function of ours that has a public name."""
+    every = [getattr(importlib.import_module(module), name) for module in modules_defining(name)]
+    found = [made_by for made_by in every if object in kinds or _makes(made_by, kinds)]
+    if not found:
+        raise ConfigError(
+            f"{where}: `{TARGET}: {name}` is not the name of anything that fits here in openbench — write the path to "
+            "a class of your own, e.g. package.Class"
+        )
+    shipped: Callable[..., Any] = found[0]
+    return shipped
+
+
+def build(node: Mapping[str, Any], where: str = "config", kind: type = object, **extra: Any) -> Any:
+    """Return `_target_(**keys)`; nested nodes with a `_target_` are built first, keys that start with `_` are left out.
+
+    What a node names is looked up and its kind checked before it is called: a config can make what openbench expects
+    in its place, and nothing else.
+
+    Args:
+        node: a plain, resolved mapping.
+        where: the node's name in messages, e.g. `method`.
+        kind: what the target must make: itself a subclass, or a function that is annotated to return one; `object`
+            takes any target, so it is for nodes that no config brings.
+        **extra: values that the caller adds where the node, or one within it, leaves the key out or null; ignored if
+            the target does not take them.
+
+    Raises:
+        ConfigError: a target of another kind, a key that it does not take, one that it needs and does not get, or a
+            value of another kind than the parameter's annotation names.
+    """
+    return _build(node, where, (kind,), extra)
+
+
+def _build(node: Mapping[str, Any], where: str, kinds: tuple[type, ...], extra: Mapping[str, Any]) -> Any:
+    target = target_of(node, where, kinds)
+    _check_kind(target, kinds, f"{where}: `{TARGET}: {node[TARGET]}`")
+    keys = {k: v for k, v in node.items() if not k.startswith("_")}
+    parameters = inspect.signature(target).parameters
+    for name, value in extra.items():
+        if name in parameters and keys.get(name) is None:
+            keys[name] = value
+    check_keys(keys, parameters, where)
+    nested = {k: _Place(f"{where}.{k}", target, k) for k in keys}
+    values = {k: _value(v, nested[k], extra) for k, v in keys.items()}
+    check_kinds(values, hints_of(target), where)
+    try:
+        made = target(**values)
+    except OpenbenchError as error:
+        own = f"{name_of(target)}."
+        if not str(error).startswith(own):
+            raise
+        # A condition over two fields, in the words of a call from Python: say where in the config they stand.
+        raise type(error)(f"{where}.{str(error).removeprefix(own)}") from error
+    note_maker(made, target, values.values())
+    return made
+
+
+def _check_kind(target: Callable[..., Any], kinds: tuple[type, ...], where: str) -> None:
+    """Raise ConfigError unless calling `target` makes one of `kinds`, as far as can be told without calling it."""
+    if object in kinds:
+        return
+    if not _makes(target, kinds):
+        names = " or ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
+        raise ConfigError(
+            f"{where} is not a {names} — allowed: a subclass, or a function whose return annotation is one"
+        )
+    if inspect.isabstract(target):
+        raise ConfigError(f"{where} is a base class, of which nothing can be made — name a class that derives from it")
+
+
+def _makes(target: Callable[..., Any], kinds: tuple[type, ...]) -> bool:
+    """Whether a target is a subclass of one of `kinds`, or a function that is annotated to return one."""
+    made = target if inspect.isclass(target) else hints_of(target).get("return")
+    return inspect.isclass(made) and issubclass(made, kinds)
+
+
+class _Place:
+    """A parameter of a target: what a node given for it may make.
+
+    Args:
+        where: its name in messages.
+        target: what takes the parameter.
+        name: of the parameter.
+    """
+
+    def __init__(self, where: str, target: Callable[..., Any], name: str) -> None:
+        self.where, self._target, self._name = where, target, name
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """The classes in the parameter's annotation.
+
+        Raises:
+            ConfigError: it names none.
+        """
+        found = tuple(_classes(hints_of(self._target).get(self._name)))
+        if not found:
+            raise ConfigError(
+                f"{self.where}: found a node with `{TARGET}` — parameter '{self._name}' of {self._target.__qualname__} "
+                "is not annotated with a class of which one could be made — give a plain value, or annotate it"
+            )
+        return found
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    """The classes in an annotation that are not Python's own."""
+    if inspect.isclass(annotation) and annotation.__module__ not in ("builtins", "collections.abc", "types"):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _classes(part)
+
+
+def check_keys(keys: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter], where: str) -> None:
+    """Raise ConfigError unless `keys` fit a signature: none unknown, none missing."""
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return
+    check_known(keys, parameters, where)
+    missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in keys]
+    if missing:
+        raise ConfigError(f"{where}: missing {', '.join(missing)} — the target needs them; add them to the yaml")
+
+
+def _value(value: Any, place: _Place, extra: Mapping[str, Any]) -> Any:
+    if isinstance(value, Mapping) and TARGET in value:
+        return _build(value, place.where, place.kinds, extra)
+    if isinstance(value, Mapping):
+        return {k: _value(v, place, extra) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_value(v, place, extra) for v in value]
+    return value

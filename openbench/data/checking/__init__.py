@@ -1,0 +1,1 @@
+"""What can be wrong with data, and pictures of what is in it."""

@@ -1,0 +1,153 @@
+"""What a split looks like: a picture of some of its images with their labels, and the numbers that betray mistakes."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from openbench.core.benchmark import Image, Split
+from openbench.data.manifests.manifest import UNNAMED
+
+_COLUMNS, _ROWS = 12, 6
+_SAMPLE = 500
+_BARS = 40
+
+
+@dataclass(frozen=True)
+class SplitStats:
+    """Numbers of a split.
+
+    Args:
+        where: `role/name`.
+        count: images.
+        shown: class of each image as its labels or its key's folder say.
+        sizes: (height, width) and how many of the images looked at have it, most frequent first.
+        mean: per channel, in [0, 1], of the images looked at.
+        std: likewise.
+        grey: share of the images looked at that have no colour.
+    """
+
+    where: str
+    count: int
+    shown: Counter[str]
+    sizes: tuple[tuple[tuple[int, int], int], ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    grey: float
+
+    def __str__(self) -> str:
+        height, width = self.sizes[0][0]
+        size = f"{height}×{width}" if len(self.sizes) == 1 else f"{len(self.sizes)} sizes, mostly {height}×{width}"
+        rgb = f"mean {_numbers(self.mean)}, std {_numbers(self.std)}"
+        few, many = min(self.shown.values()), max(self.shown.values())
+        several = len(self.shown) > 1
+        classes = f"{len(self.shown)} classes of {few} to {many}" if several else f"1 class of {many}"
+        classes = "classes not named" if set(self.shown) == {UNNAMED} else classes
+        grey = f", {self.grey:.0%} grey" if self.grey else ""
+        return f"{self.where}: {self.count} images, {size}, {rgb}{grey}; {classes}"
+
+
+def classes_shown(split: Split, names: tuple[str, ...]) -> list[str]:
+    """Return a class per image: the ID class where there is one, else the set's only class, else the key's folder.
+
+    Args:
+        split: any.
+        names: the ID classes in label order.
+    """
+    if split.role.is_id:
+        return [names[label] for label in split.labels]
+    if len(split.classes) == 1:
+        return list(split.classes) * len(split)
+    folders = [key.rpartition("/")[0].rpartition("/")[2] for key in split.keys]
+    # A folder that all images share is a part of the data set, such as `test`, rather than a class.
+    return folders if len(set(folders)) > 1 else [UNNAMED] * len(folders)
+
+
+def stats_of(split: Split, names: tuple[str, ...]) -> SplitStats:
+    """Return the numbers of a split; sizes and colours come from up to 500 evenly spaced images.
+
+    Raises:
+        DataError: one of these images cannot be read.
+    """
+    sizes: Counter[tuple[int, int]] = Counter()
+    total, squares, pixels, grey = np.zeros(3), np.zeros(3), 0, 0
+    chosen = spaced(len(split), _SAMPLE)
+    for index in chosen:
+        image = split.items[int(index)]
+        sizes[image.shape[0], image.shape[1]] += 1
+        colour = _colour(image) / 255.0
+        grey += bool(np.ptp(colour, axis=2).max() == 0)
+        total += colour.sum(axis=(0, 1))
+        squares += (colour**2).sum(axis=(0, 1))
+        pixels += colour.shape[0] * colour.shape[1]
+    mean = total / pixels
+    std = np.sqrt(np.maximum(squares / pixels - mean**2, 0.0))
+    return SplitStats(
+        where=f"{split.role}/{split.name}",
+        count=len(split),
+        shown=Counter(classes_shown(split, names)),
+        sizes=tuple(sizes.most_common()),
+        mean=tuple(float(v) for v in mean),
+        std=tuple(float(v) for v in std),
+        grey=grey / len(chosen),
+    )
+
+
+def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) -> None:
+    """Write the contact sheet of a split as PNG: evenly spaced images with label and size, and a class histogram.
+
+    Args:
+        split: any.
+        names: the ID classes in label order.
+        stats: of the split.
+        path: where to; its folder exists.
+    """
+    figure = Figure(figsize=(15, 10.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    top, bottom = np.ravel(np.asarray(figure.subfigures(2, 1, height_ratios=(8, 2.2))))
+    figure.suptitle(str(stats), fontsize=11, wrap=True)
+    shown = classes_shown(split, names)
+    axes = top.subplots(_ROWS, _COLUMNS).ravel()
+    for axis in axes:
+        axis.axis("off")
+    for axis, index in zip(axes, spaced(len(split), _ROWS * _COLUMNS), strict=False):
+        image = split.items[int(index)]
+        axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        axis.set_title(f"{_short(shown[index])}\n{image.shape[0]}×{image.shape[1]}", fontsize=7)
+    _histogram(bottom.subplots(), stats)
+    figure.savefig(path, dpi=100)
+
+
+def _histogram(axis: Axes, stats: SplitStats) -> None:
+    ranked = stats.shown.most_common()
+    if len(ranked) > _BARS:
+        axis.bar(range(len(ranked)), [n for _, n in ranked], width=1.0)
+        axis.set_xlabel(f"{len(ranked)} classes, most frequent first", fontsize=8)
+    else:
+        axis.bar([_short(name) for name, _ in ranked], [n for _, n in ranked])
+        axis.tick_params(axis="x", rotation=45 if len(ranked) > 12 else 0)
+    axis.set_ylabel("images", fontsize=8)
+    axis.tick_params(labelsize=7)
+
+
+def spaced(count: int, wanted: int) -> NDArray[np.int64]:
+    """Return at most `wanted` of `count` positions, evenly spaced, first and last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, wanted)).round().astype(np.int64))
+
+
+def _colour(image: Image) -> NDArray[np.float64]:
+    planes = np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
+    return planes.astype(np.float64)
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return "[" + ", ".join(f"{value:.3f}" for value in values) + "]"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 16 else f"{name[:15]}…"

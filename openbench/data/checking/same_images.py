@@ -1,0 +1,97 @@
+"""Images that a benchmark reads twice, from the same place of the same file: known without decoding any."""
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, combinations, product
+
+import numpy as np
+
+from openbench.core.benchmark import Benchmark, Items, Split
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.checking.verify import must_differ
+from openbench.data.dataset import SetConfig
+from openbench.data.joined import JoinedItems
+from openbench.data.manifests.manifest import Manifest
+from openbench.data.own.arrays import EncodedItems
+from openbench.data.sources.items import ArrayItems, FileItems, FilesBelow
+from openbench.errors import LeakageError
+
+
+def refuse_same_images(benchmark: Benchmark) -> None:
+    """Check that no image stands on two sides: ID and OOD, or learnt or tuned from and tested.
+
+    Images are the same here if they are the same file, or the same row of one array or Arrow folder; and, among a
+    user's own files, whose digests are known, if their bytes are. Nothing is decoded, so that published images that are
+    the same in two files are for `check` to find. For sets that nothing reads see `refuse_listed_images`.
+
+    Raises:
+        LeakageError: an image does.
+    """
+    places = [(split, _places(split.items)) for split in benchmark.splits() if not split.unread]
+    for (a, first), (b, second) in combinations(places, 2):
+        if not must_differ(a.role, b.role):
+            continue
+        shared = [position for place, position in second.items() if place in first]
+        if shared:
+            raise _leak(benchmark.name, (a, b), sorted({b.keys[position] for position in shared}))
+
+
+def refuse_listed_images(benchmark: Benchmark, config: BenchmarkConfig) -> None:
+    """Check that no image of a list that nothing reads is tested or tuned on: a network may have learnt from it.
+
+    Only the lists are compared, of sets that have the same sources: the images need not be there. Sets that are given
+    by a rule have no list until their files are there.
+
+    Args:
+        benchmark: as opened.
+        config: what it was built from.
+
+    Raises:
+        LeakageError: an image is.
+    """
+    if not any(split.unread for split in benchmark.splits()):
+        return
+    sets = [(entry.role, SetConfig.from_node(entry.node, f"benchmark.{entry.path}")) for entry in config.sets]
+    for split in (split for split in benchmark.splits() if split.unread):
+        for (role, own), (other, of) in product(sets, sets):
+            if role == split.role and must_differ(role, other) and own.sources == of.sources:
+                found = {key for tested in benchmark.of_role(other) for key in tested.keys}
+                shared = sorted(found.intersection(_listed(own)).intersection(_listed(of)))
+                if shared:
+                    raise _leak(benchmark.name, (split, benchmark.of_role(other)[0]), shared)
+
+
+def _listed(config: SetConfig) -> Sequence[str]:
+    """The keys of a set's list; none where it is given by a rule."""
+    listing = config.listing()
+    return listing.keys if isinstance(listing, Manifest) else ()
+
+
+def _leak(name: str, sides: tuple[Split, Split], shared: Sequence[str]) -> LeakageError:
+    (a, b), images = sides, f"{len(shared):,} images" if len(shared) > 1 else "1 image"
+    return LeakageError(
+        f"benchmark '{name}': {a.role} {a.name} and {b.role} {b.name} have {images} in common, e.g. '{shared[0]}' — "
+        "what is learnt or tuned from must not be tested, and no image is both ID and OOD — take them out of one list"
+    )
+
+
+def _places(items: Items) -> Mapping[object, int]:
+    """Position of each image by what tells it from others without decoding it; empty where that is not known."""
+    if isinstance(items, JoinedItems):
+        starts = accumulate((len(part) for part in items.parts), initial=0)
+        parts = zip(starts, map(_places, items.parts), strict=False)
+        return {place: start + position for start, places in parts for place, position in places.items()}
+    if isinstance(items, ArrayItems):
+        start = items.pixels.__array_interface__["data"][0]
+        return {(start, int(row)): position for position, row in enumerate(np.asarray(items.rows))}
+    if isinstance(items, EncodedItems):
+        return {items.contents[row].tobytes(): position for position, row in enumerate(items.rows)}
+    if not isinstance(items, FileItems):
+        return {}
+    if isinstance(items.files, FilesBelow):
+        folder = os.path.realpath(items.files.folder)
+        found = {f"{folder}/{relative}": position for position, relative in enumerate(items.files.relative)}
+    else:
+        found = {os.path.realpath(path): position for position, path in enumerate(items.files)}
+    contents = {} if items.contents is None else {row.tobytes(): i for i, row in enumerate(items.contents)}
+    return {**found, **contents}

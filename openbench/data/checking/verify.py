@@ -1,0 +1,279 @@
+"""What `check` finds out: is everything there and readable, and is no image on two sides that must be apart?"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from openbench.core.benchmark import Benchmark, Image, Split
+from openbench.core.request import Role
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import open_benchmark, survey
+from openbench.data.fingerprint import readable_fingerprint
+from openbench.data.manifests.overlaps import known_pairs
+from openbench.data.missing import SetStatus, advice
+from openbench.data.outliers import with_outliers
+from openbench.digest import array_sha256
+from openbench.errors import DataError, LeakageError
+
+Say = Callable[[str], None]
+_SHOWN = 5
+_LISTED = 20  # unreadable images of one split
+
+# Role pairs on the same side of ID/OOD whose images must differ: what is learnt or tuned from against what is tested.
+_APART = {
+    frozenset(pair)
+    for pair in (
+        (Role.ID_TRAIN, Role.ID_VAL),
+        (Role.ID_TRAIN, Role.ID_TEST),
+        (Role.ID_VAL, Role.ID_TEST),
+        (Role.OOD_TRAIN, Role.OOD_VAL),
+        (Role.OOD_TRAIN, Role.NEAR),
+        (Role.OOD_TRAIN, Role.FAR),
+        (Role.OOD_VAL, Role.NEAR),
+        (Role.OOD_VAL, Role.FAR),
+    )
+}
+
+
+@dataclass(frozen=True)
+class SplitCheck:
+    """What was found of one split.
+
+    Args:
+        where: `role/name`.
+        found: images found.
+        expected: images listed.
+        unreadable: a message per image that cannot be decoded.
+        repeated: images that have an identical one before them in the same split.
+        deviations: how the images differ from the set as defined.
+    """
+
+    where: str
+    found: int
+    expected: int
+    unreadable: tuple[str, ...] = ()
+    repeated: int = 0
+    deviations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Images that are on two sides at once.
+
+    Args:
+        first: `role/name` of one split.
+        second: of the other.
+        pairs: keys of identical images, one pair per image of `second`.
+    """
+
+    first: str
+    second: str
+    pairs: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{a} = {b}" for a, b in self.pairs[:_SHOWN])
+        more = f", and {len(self.pairs) - _SHOWN} more" if len(self.pairs) > _SHOWN else ""
+        return f"{self.first} and {self.second} share {len(self.pairs)} identical images: {shown}{more}"
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The findings on a benchmark.
+
+    Args:
+        name: the benchmark.
+        splits: per split.
+        shared: identical images on sides that must be apart.
+        known: the same where `data_manifests/known_overlaps.txt` says that the published lists have them.
+        missing: a line for each set that is missing or incomplete; empty if `incomplete=allow` accepts that.
+        advice: where these were searched and what can be done.
+        dropped: sets that are declared and not there.
+    """
+
+    name: str
+    splits: tuple[SplitCheck, ...] = ()
+    shared: tuple[Shared, ...] = ()
+    known: tuple[Shared, ...] = ()
+    missing: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Everything that stands in the way of trustworthy numbers."""
+        unreadable = [f"{s.where}: {text}" for s in self.splits for text in s.unreadable]
+        return (*self.missing, *unreadable, *(str(shared) for shared in self.shared))
+
+    @property
+    def verdict(self) -> str:
+        """The closing line: whether all is well, and how much of what was found."""
+        found = [
+            _counted(len(self.missing), "data set missing or incomplete", "data sets missing or incomplete"),
+            _counted(sum(len(s.unreadable) for s in self.splits), "unreadable image", "unreadable images"),
+            _counted(len(self.shared), "pair of sets with identical images", "pairs of sets with identical images"),
+        ]
+        images = f"{len(self.splits)} sets, {sum(s.found for s in self.splits):,} images"
+        return (
+            f"problems: {', '.join(filter(None, found))} ({images})" if self.problems else f"ok: {images}, no problem"
+        )
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no problems. Deviations that the config accepts are no problem; they are listed."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        lines = [f"benchmark {self.name}", f"  {'split':<24}{'found':>8}{'listed':>8}{'repeated':>10}"]
+        for split in self.splits:
+            lines.append(f"  {split.where:<24}{split.found:>8}{split.expected:>8}{split.repeated:>10}")
+            lines += [f"      deviates: {text}" for text in split.deviations]
+        lines += [f"  {name}: dropped" for name in self.dropped]
+        lines += [f"  known: {shared}" for shared in self.known]
+        for split in self.splits:
+            lines += [f"  problem: {split.where}: {text}" for text in split.unreadable[:_LISTED]]
+            rest = len(split.unreadable) - _LISTED
+            lines += [f"  problem: {split.where}: {rest:,} more images cannot be read"] if rest > 0 else []
+        lines += [f"  problem: {text}" for text in (*self.missing, *map(str, self.shared))]
+        return "\n".join([*lines, *self.advice])
+
+
+def verify_node(
+    config: BenchmarkConfig, say: Say | None = None, outliers: Mapping[str, Any] | None = None
+) -> CheckReport:
+    """Return the findings on a parsed `benchmark` node; what is missing is reported for all sets at once.
+
+    Args:
+        config: the benchmark's node, parsed.
+        say: receives a line per split.
+        outliers: the node of the data set that a training is shown, if it is.
+
+    Raises:
+        ConfigError: an unknown or missing key.
+        DataError: outliers are missing.
+        LeakageError: classes meet that must not.
+    """
+    statuses = survey(config)
+    gaps = [status for status in statuses if status.message]
+    allowed = config.incomplete == "allow"
+    fatal = [status for status in gaps if not allowed or (status.path.startswith("id.") and not status.found)]
+    if fatal:
+        return CheckReport(
+            config.name,
+            tuple(SplitCheck(_path(status), status.found, status.expected) for status in statuses),
+            missing=tuple(str(status) if status.searched else status.message for status in fatal),
+            advice=tuple(advice(fatal, config.typed)),
+        )
+    benchmark = open_benchmark(config, sampled=readable_fingerprint)
+    return verify_benchmark(benchmark if outliers is None else with_outliers(benchmark, outliers), say)
+
+
+def verify_benchmark(benchmark: Benchmark, say: Say | None = None, strict: bool = False) -> CheckReport:
+    """Return the findings on a built benchmark; every image is decoded once and compared by content.
+
+    Args:
+        benchmark: class disjointness held when it was built.
+        say: receives a line per split.
+        strict: raise instead of reporting that an image is on two sides.
+
+    Raises:
+        LeakageError: `strict`, and an image is both ID and OOD, or both learnt or tuned from and tested.
+    """
+    checks: list[SplitCheck] = []
+    content: dict[str, list[str | None]] = {}
+    splits = {f"{split.role}/{split.name}": split for split in benchmark.splits()}
+    for where, split in splits.items():
+        if say is not None:
+            say(f"check {where}: {len(split)} images")
+        hashes, unreadable = _hashes(split)
+        content[where] = hashes
+        readable = [found for found in hashes if found is not None]
+        checks.append(
+            SplitCheck(
+                where,
+                len(split),
+                split.expected,
+                tuple(unreadable),
+                len(readable) - len(set(readable)),
+                split.deviations,
+            )
+        )
+    meeting = tuple(_shared(splits, content))
+    shared = tuple(_only(meeting, known=False))
+    if strict and shared:
+        raise LeakageError(
+            f"benchmark '{benchmark.name}': {shared[0]} — they must be apart; remove these images from one manifest"
+        )
+    return CheckReport(
+        benchmark.name, tuple(checks), shared, tuple(_only(meeting, known=True)), dropped=benchmark.dropped
+    )
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    """A number of things in words; empty if there are none."""
+    return f"{count:,} {one if count == 1 else several}" if count else ""
+
+
+def _path(status: SetStatus) -> str:
+    name = status.path.rpartition(".")[2] if status.role in (Role.NEAR, Role.FAR, Role.CSID) else status.name
+    return f"{status.role}/{name}"
+
+
+def _hashes(split: Split) -> tuple[list[str | None], list[str]]:
+    """A content hash per image, None for those that cannot be read, and what is wrong with these; None for vectors."""
+    hashes: list[str | None] = []
+    unreadable = []
+    for index in range(len(split)):
+        try:
+            item = split.items[index]
+            # Equal rows of a table are equal measurements, not the same thing twice.
+            hashes.append(array_sha256(_plane(item)) if item.ndim > 1 else None)
+        except DataError as error:
+            hashes.append(None)
+            unreadable.append(f"'{split.keys[index]}': {str(error).rpartition(' — ')[0] or error}")
+    return hashes, unreadable
+
+
+def _plane(image: Image) -> Image:
+    """Grey that is stored in three equal channels, as one: the same picture must have the same hash."""
+    if (
+        image.ndim == 3
+        and np.array_equal(image[..., 0], image[..., 1])
+        and np.array_equal(image[..., 0], image[..., 2])
+    ):
+        return image[..., 0]
+    return image
+
+
+def _shared(splits: Mapping[str, Split], content: Mapping[str, Sequence[str | None]]) -> Iterator[Shared]:
+    keys_of: dict[str, dict[str, str]] = defaultdict(dict)
+    for where, split in splits.items():
+        for found, key in zip(content[where], split.keys, strict=True):
+            if found is not None:
+                keys_of[where].setdefault(found, key)
+    for (a, first), (b, second) in combinations(splits.items(), 2):
+        if not must_differ(first.role, second.role):
+            continue
+        pairs = tuple(
+            (keys_of[a][found], key)
+            for found, key in zip(content[b], second.keys, strict=True)
+            if found is not None and found in keys_of[a]
+        )
+        if pairs:
+            yield Shared(a, b, pairs)
+
+
+def _only(meeting: Sequence[Shared], known: bool) -> Iterator[Shared]:
+    """The pairs that are known, or those that are not."""
+    for shared in meeting:
+        pairs = tuple(pair for pair in shared.pairs if (frozenset(pair) in known_pairs()) == known)
+        if pairs:
+            yield replace(shared, pairs=pairs)
+
+
+def must_differ(first: Role, second: Role) -> bool:
+    """Whether no image may be in splits of both roles."""
+    return first.is_id != second.is_id or frozenset((first, second)) in _APART

@@ -1,0 +1,1 @@
+"""Getting data sets: downloads that resume, checked by hash, and unpacking."""

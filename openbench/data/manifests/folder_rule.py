@@ -1,0 +1,200 @@
+"""Sets that are "every image of these folders": too large to list, so that a rule and the counts stand for the list."""
+
+import hashlib
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from openbench import paths
+from openbench.config.annotations import check_kinds
+from openbench.data.manifests.manifest import UNNAMED, Manifest, check_key, check_pattern, load_classes
+from openbench.errors import DataError, check_known, did_you_mean
+
+_NEEDED = ("key", "folders", "classes")
+_OPTIONAL = ("suffix", "count", "per_class", "derived", "parts")
+_WHOLE = (0, 100)
+_KINDS: Mapping[str, Any] = {
+    **dict.fromkeys(("key", "folders", "classes", "suffix", "derived"), str),
+    **dict.fromkeys(("count", "per_class"), int),
+    "parts": Mapping[str, tuple[int, int]],
+}
+
+
+@dataclass(frozen=True)
+class FolderRule:
+    """All images, or a fixed number, of each of several folders.
+
+    Args:
+        name: the rule's path below the manifest folder, e.g. `imagenet1k/train`.
+        key: pattern of the keys with `{folder}` and, as its last part, `{name}`.
+        folders: one folder per class.
+        classes: the class of each folder.
+        suffix: how the names of images end.
+        count: how many images the folders have altogether, or None if that is not known.
+        per_class: images taken of each folder: those whose keys have the smallest SHA-256, so that the choice does not
+            depend on what else is there; None for all.
+        derived: why the set is not the one that was published; empty = it is.
+        span: from and to which percentage of each folder's images the set reaches, in the order of the keys' SHA-256:
+            of n images those from ⌊n·from/100⌋ to ⌊n·to/100⌋. Spans that do not overlap share no image.
+    """
+
+    name: str
+    key: str
+    folders: tuple[str, ...]
+    classes: tuple[str, ...]
+    suffix: str = ""
+    count: int | None = None
+    per_class: int | None = None
+    derived: str = ""
+    span: tuple[int, int] = _WHOLE
+
+    def __post_init__(self) -> None:
+        """Check that the parts fit together."""
+        if not self.key.endswith("/{name}") or "{folder}" not in self.key:
+            raise DataError(f"rule '{self.name}': key {self.key!r} — `…/{{folder}}/{{name}}` expected")
+        check_pattern(self.key, ("folder", "name"), f"rule '{self.name}'")
+        for folder in self.folders:
+            check_key(folder, f"rule '{self.name}'")
+        check_key(self.key, f"rule '{self.name}'")
+        for name, found in (("count", self.count), ("per_class", self.per_class)):
+            if found is not None and found < 1:
+                raise DataError(f"rule '{self.name}': {name} — found {found} — allowed: a whole number ≥ 1")
+        if len(self.folders) != len(self.classes) or len(set(self.folders)) != len(self.folders):
+            raise DataError(
+                f"rule '{self.name}': {len(self.folders)} folders, {len(set(self.folders))} of them different, "
+                f"{len(self.classes)} classes — one class per folder expected"
+            )
+        if not 0 <= self.span[0] < self.span[1] <= 100:
+            raise DataError(
+                f"rule '{self.name}': part {list(self.span)} — two ascending percentages, 0 to 100, expected"
+            )
+
+        if self.span != _WHOLE and (self.count is None or self.count % len(self.folders)):
+            raise DataError(
+                f"rule '{self.name}': parts of {self.count} images in {len(self.folders)} folders — a count that is a "
+                "multiple of the folders is needed, since parts are percentages of equal folders"
+            )
+
+    @property
+    def size(self) -> int | None:
+        """How many images the set has; None if that is not known."""
+        if self.count is None or self.span == _WHOLE:
+            return self.count
+        first, last = self._bounds(self.count // len(self.folders))
+        return len(self.folders) * (last - first)
+
+    def only(self, classes: Iterable[str]) -> "FolderRule":
+        """The folders of some classes; the count of a part is not known."""
+        wanted = set(classes)
+        kept = [i for i, name in enumerate(self.classes) if name in wanted]
+        return replace(
+            self,
+            folders=tuple(self.folders[i] for i in kept),
+            classes=tuple(self.classes[i] for i in kept),
+            count=self._count_of(len(kept)),
+        )
+
+    def class_names(self) -> tuple[str, ...]:
+        """The classes, sorted; empty where the source names none."""
+        return tuple(sorted(set(self.classes) - {UNNAMED}))
+
+    def expand(self, names_in: Callable[[str], Iterable[str]]) -> tuple[Manifest, int]:
+        """Return the manifest that the rule has in one place, and how many images it should have.
+
+        Where the count is not known, every folder should have at least one image.
+
+        Args:
+            names_in: gives the file names in a folder, e.g. `imagenet_1k/train/n01440764`; empty if it is not there.
+
+        Raises:
+            DataError: there are more images than the rule counts.
+        """
+        keys: list[str] = []
+        classes: list[str] = []
+        empty = whole = 0
+        for folder, class_name in zip(self.folders, self.classes, strict=True):
+            there = self._of(folder, names_in)
+            whole += len(there)
+            found = self._part(there)
+            keys += found
+            classes += [class_name] * len(found)
+            empty += not found
+        if self.count is not None and whole > self.count:
+            raise DataError(
+                f"rule '{self.name}': {whole} images ending in '{self.suffix}' in its folders — {self.count} are "
+                "published — remove what does not belong there"
+            )
+        return Manifest(self.name, tuple(keys), tuple(classes)), self.size or len(keys) + empty
+
+    def _of(self, folder: str, names_in: Callable[[str], Iterable[str]]) -> list[str]:
+        inside = self.key.rpartition("/")[0].format(folder=folder)
+        keys = [f"{inside}/{name}" for name in names_in(inside) if name.endswith(self.suffix)]
+        return sorted(keys) if self.per_class is None else sorted(sorted(keys, key=_place)[: self.per_class])
+
+    def _part(self, keys: list[str]) -> list[str]:
+        if self.span == _WHOLE:
+            return keys
+        first, last = self._bounds(len(keys))
+        return sorted(sorted(keys, key=_place)[first:last])
+
+    def _bounds(self, images: int) -> tuple[int, int]:
+        return images * self.span[0] // 100, images * self.span[1] // 100
+
+    def _count_of(self, folders: int) -> int | None:
+        """The images of some of the folders, where it is known that all have as many."""
+        if self.per_class is not None:
+            return self.per_class * folders
+        return None if self.span == _WHOLE or self.count is None else self.count // len(self.folders) * folders
+
+
+def _place(key: str) -> bytes:
+    """What orders the images of a folder at random, and yet the same everywhere."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def rule_path(name: str) -> Path:
+    """Return where the rule `name` is, whether or not it is there.
+
+    A part, e.g. `rebench/kmnist/train`, stands in the file of the whole: `rebench/kmnist.toml`.
+    """
+    own, whole = (paths.manifest_dir() / f"{rule}.toml" for rule in (name, name.rpartition("/")[0] or name))
+    return whole if whole.is_file() and not own.is_file() else own
+
+
+@lru_cache(maxsize=16)
+def load_rule(name: str) -> FolderRule:
+    """Return the rule `name`, e.g. `imagenet1k/train`, or a part of one, e.g. `rebench/kmnist/train`.
+
+    Raises:
+        DataError: no such rule or part, not TOML, or a key that a rule does not have.
+    """
+    path = rule_path(name)
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"rule '{name}' cannot be read — {error} — looked for {path}") from error
+    allowed = (*_NEEDED, *_OPTIONAL)
+    check_known(values, allowed, f"rule '{name}'", DataError)
+    missing = [key for key in _NEEDED if key not in values]
+    if missing:
+        raise DataError(f"rule '{name}': missing {', '.join(missing)} — every rule has them")
+    check_kinds(values, _KINDS, f"rule '{name}'")
+    lists = {key: load_classes(values[key]) for key in ("folders", "classes")}
+    return FolderRule(name=name, span=_span(name, path, values.pop("parts", {})), **{**values, **lists})
+
+
+def _span(name: str, path: Path, parts: dict[str, Any]) -> tuple[int, int]:
+    """The percentages of a part; a rule that has parts is only read part by part."""
+    part = name.rpartition("/")[2]
+    if path.stem == part and not parts:
+        return _WHOLE
+    if path.stem == part or part not in parts:
+        raise DataError(
+            f"rule '{name}' is no set — '{path}' has the parts {', '.join(parts) or 'none'}{did_you_mean(part, parts)}"
+            " — name one of them after a slash"
+        )
+    first, last = parts[part]
+    return int(first), int(last)

@@ -1,0 +1,329 @@
+"""Manifests: which image belongs to a set and which class it shows, as short text that expands to one key per image.
+
+A manifest consists of sections. A section opens with the pattern of its keys; every further line names a class and the
+images of that class. An indented line continues the line above it::
+
+    # Comments and empty lines are skipped.
+    key: cifar10/test/{class}/{index:04d}.png
+    airplane: 1 3-7 12
+    automobile: 2 4
+    key: mnist/train/{class}_{index}.jpg
+    labels 0: 5041921314
+    key: ninco/{class}/{name}
+    cloud: cloud_001.jpg cloud_007.jpg
+
+Where the pattern holds `{index…}`, images are numbers and ascending ranges (`3-7` is 3, 4, 5, 6, 7); where it holds
+`{name}`, they are names. `labels START:` numbers images from START on and gives each a one-character class;
+`labels START LIST:` does so with digits that count lines of a class list, and `{label}` in the pattern is the digit.
+The class `-` means that the source names none. Images come in the order written, so a list's order survives where it
+matters.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from string import Formatter
+
+from openbench import paths
+from openbench.data.class_names import check_distinct
+from openbench.data.own.listing import own_path, read_rows
+from openbench.digest import digest
+from openbench.errors import DataError, did_you_mean
+from openbench.storage.regular import read_regular
+
+UNNAMED = "-"
+_WIDTH = 116
+_DIGITS = "0123456789"
+_SEQUENCE = re.compile(r"labels ([0-9]{1,12})(?: (\S+))?")
+_RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
+# ImageNet-21K has 14 million; larger sets are given by a rule.
+_MOST = 20_000_000
+_LONGEST = 4096  # characters of a key, which is the path of a file
+_MOST_CHARACTERS = 2**30  # of all keys
+_MOST_BYTES = 2**28  # of a manifest
+_INDEX_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
+# Outside the folder in which images are looked for, or no path at all.
+_OUTSIDE = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|^[A-Za-z]:|\\|[\x00-\x1f\x7f]|^$|//|/$")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One key and one class name per image, in order.
+
+    Args:
+        name: the manifest's path below the manifest folder, e.g. `cifar10/test`.
+        keys: slash-separated path of each image as the benchmark's lists write it.
+        classes: class name of each image; `-` where the source names none.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @cached_property
+    def digest(self) -> str:
+        """Covers keys, classes and order; not comments, ranges or line breaks."""
+        return digest({"keys": self.keys, "classes": self.classes})
+
+    def only(self, classes: Iterable[str]) -> "Manifest":
+        """The images of some classes, in the same order."""
+        wanted = set(classes)
+        kept = [(key, name) for key, name in zip(self.keys, self.classes, strict=True) if name in wanted]
+        return Manifest(self.name, tuple(key for key, _ in kept), tuple(name for _, name in kept))
+
+    def class_names(self) -> tuple[str, ...]:
+        """The classes that occur, sorted; empty where the source names none."""
+        return tuple(sorted(set(self.classes) - {UNNAMED}))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a manifest: a class and its images, or a sequence of one-character classes.
+
+    Args:
+        pattern: the pattern of the section.
+        head: the class, or `labels START` with an optional class list.
+        body: the images as written.
+        line: line number, for messages.
+    """
+
+    pattern: str
+    head: str
+    body: str
+    line: int
+
+
+def load_manifest(name: str) -> Manifest:
+    """Return the manifest `name`, e.g. `cifar10/test`, or that of the user's own images.
+
+    Args:
+        name: a file in `data_manifests` without `.txt`; else a path: of a `.txt` file in this format, of a `.csv` with
+            paths and labels, of an `.npz`, or of a folder of images.
+
+    Raises:
+        DataError: no such manifest, or one that cannot be read.
+    """
+    if not name.endswith(".txt") and not (paths.manifest_dir() / f"{name}.txt").is_file():
+        own = own_path(name)
+        if own is not None:
+            # Not kept: images may be added between two calls.
+            rows = read_rows(own)
+            return Manifest(name, tuple(key for key, _ in rows), tuple(label for _, label in rows))
+    return _written(name)
+
+
+@lru_cache(maxsize=64)
+def _written(name: str) -> Manifest:
+    folder = paths.manifest_dir()
+    path = Path(name).expanduser() if name.endswith(".txt") else folder / f"{name}.txt"
+    if not path.is_file():
+        known = sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.txt"))
+        raise DataError(
+            f"manifest '{name}' not found — looked for {path}{did_you_mean(name, known)} — "
+            "write the name of a file in data_manifests without `.txt`, or the path of your own: a .txt manifest, a "
+            ".csv, an .npz, or a folder of images"
+        )
+    return parse(_text(path, f"manifest '{name}'"), name)
+
+
+def load_classes(name: str) -> tuple[str, ...]:
+    """Return the class names of a class list such as `cifar10/classes`: one a line, in label order.
+
+    Raises:
+        DataError: no such list, or one that names a class twice.
+    """
+    path = paths.manifest_dir() / f"{name}.txt"
+    if not path.is_file():
+        raise DataError(f"class list '{name}' not found — looked for {path} — one class name a line, in label order")
+    lines = (line.strip() for line in _text(path, f"class list '{name}'").splitlines())
+    found = tuple(line for line in lines if line and not line.startswith("#"))
+    check_distinct(found, f"class list '{name}'")
+    return found
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        return read_regular(path, _MOST_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{what}: '{path}' cannot be read — {error} — text in UTF-8 expected") from error
+
+
+def check_pattern(pattern: str, allowed: Iterable[str], where: str) -> None:
+    """Check that a pattern of keys has only places that are filled in, and a number's format only digits.
+
+    Raises:
+        DataError: another place, or a format that is not a width such as `04d`.
+    """
+    try:
+        places = [(name, form or "", how) for _, name, form, how in Formatter().parse(pattern) if name is not None]
+    except ValueError as error:
+        raise DataError(f"{where}: the key pattern {pattern!r} — {error} — write e.g. a/{{class}}/{{name}}") from error
+    for name, form, how in places:
+        if name not in allowed or how or (form and (name != "index" or not _INDEX_FORMAT.fullmatch(form))):
+            raise DataError(
+                f"{where}: the key pattern {pattern!r} has the place {name + (form and ':' + form)!r} — allowed: "
+                f"{', '.join(allowed)}; a number with a width of at most two digits, such as {{index:04d}}"
+            )
+
+
+def check_key(key: str, where: str) -> None:
+    """Check that a key is a path below the folder in which images are looked for.
+
+    Raises:
+        DataError: it is absolute, has `..`, a backslash or a control character, or an empty part.
+    """
+    if _OUTSIDE.search(key):
+        raise DataError(
+            f"{where}: the key {key!r} leaves the data folder or is not a plain path — a relative path with slashes, "
+            "without `..` or control characters expected"
+        )
+
+
+def parse(text: str, name: str) -> Manifest:
+    """Expand a manifest's text.
+
+    Raises:
+        DataError: a line that is no entry, a pattern without a place for images, a descending range, or a key twice.
+    """
+    found: dict[str, str] = {}  # key → class
+    characters = 0
+    for entry in _entries(text, name):
+        where = f"manifest '{name}' line {entry.line}"
+        for class_name, key in _expand(entry, name):
+            check_key(key, where)
+            if key in found:
+                raise DataError(f"manifest '{name}': '{key}' is listed more than once — list each image once")
+            found[key] = class_name
+            characters += len(key)
+            if len(found) > _MOST or characters > _MOST_CHARACTERS:
+                raise DataError(
+                    f"{where}: more than {_MOST:,} images, or {_MOST_CHARACTERS:,} characters of their keys — write "
+                    "larger sets as a rule, NAME.toml"
+                )
+    return Manifest(name, tuple(found), tuple(found.values()))
+
+
+def compact(indices: Sequence[int]) -> str:
+    """Return numbers as a manifest writes them: ascending runs of three or more become ranges; the order is kept."""
+    parts: list[str] = []
+    start = 0
+    while start < len(indices):
+        stop = start + 1
+        while stop < len(indices) and indices[stop] == indices[stop - 1] + 1:
+            stop += 1
+        run = indices[start:stop]
+        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(i) for i in run]
+        start = stop
+    return " ".join(parts)
+
+
+def write_section(pattern: str, entries: Iterable[tuple[str, str]]) -> str:
+    """Return the text of one section.
+
+    Args:
+        pattern: the pattern of its keys.
+        entries: head (a class, or `labels START`) and body of each line, the body as `compact` returns it.
+    """
+    lines = [f"key: {pattern}"]
+    for head, body in entries:
+        lines += _wrap(f"{head}: {body}", unbroken=_SEQUENCE.fullmatch(head) is not None)
+    return "\n".join(lines) + "\n"
+
+
+def _wrap(text: str, unbroken: bool) -> list[str]:
+    if unbroken:
+        pieces = [text[i : i + _WIDTH] for i in range(0, len(text), _WIDTH)]
+    else:
+        pieces = [piece.strip() for piece in re.findall(rf".{{1,{_WIDTH}}}(?:\s+|$)|\S+\s*", text)]
+    return [pieces[0], *(f"  {piece}" for piece in pieces[1:])]
+
+
+def _entries(text: str, name: str) -> Iterator[Entry]:
+    pattern = ""
+    pending: Entry | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        if line[0].isspace():
+            if pending is None:
+                raise DataError(f"manifest '{name}' line {number}: continues nothing — start it with `class:`")
+            joint = "" if _SEQUENCE.fullmatch(pending.head) else " "
+            pending = Entry(pending.pattern, pending.head, pending.body + joint + line.strip(), pending.line)
+            continue
+        if pending is not None:
+            yield pending
+            pending = None
+        head, colon, body = line.partition(":")
+        if re.match(r"labels\s+[0-9]{13}", head):
+            raise DataError(f"manifest '{name}' line {number}: found {line[:40]!r} — labels start at 12 digits at most")
+        if not colon:
+            raise DataError(f"manifest '{name}' line {number}: found {line[:60]!r} — `class: images` expected")
+        if head == "key":
+            pattern = body.strip()
+            continue
+        if "{index" not in pattern and "{name}" not in pattern:
+            raise DataError(
+                f"manifest '{name}' line {number}: the key pattern {pattern!r} has no place for images — "
+                "it needs `{index}` (with a format such as `{index:04d}`) or `{name}`"
+            )
+        pending = Entry(pattern, head.strip(), body.strip(), number)
+    if pending is not None:
+        yield pending
+
+
+def _expand(entry: Entry, name: str) -> Iterator[tuple[str, str]]:
+    sequence = _SEQUENCE.fullmatch(entry.head)
+    if sequence is not None:
+        check_pattern(entry.pattern, ("class", "index", "label"), f"manifest '{name}' line {entry.line}")
+        names = load_classes(sequence[2]) if sequence[2] else ()
+        for index, label in enumerate(entry.body, int(sequence[1])):
+            if names and not (label in _DIGITS and int(label) < len(names)):
+                raise DataError(
+                    f"manifest '{name}' line {entry.line}: label {label!r} — digits below {len(names)} expected, which "
+                    f"count the lines of '{sequence[2]}'"
+                )
+            class_name = names[int(label)] if names else label
+            yield class_name, _filled(entry, name, {"index": index, "label": label, "class": class_name})
+    elif "{name}" in entry.pattern:
+        check_pattern(entry.pattern, ("class", "name"), f"manifest '{name}' line {entry.line}")
+        for item in entry.body.split():
+            yield entry.head, _filled(entry, name, {"name": item, "class": entry.head})
+    else:
+        check_pattern(entry.pattern, ("class", "index"), f"manifest '{name}' line {entry.line}")
+        for token in entry.body.split():
+            for index in _range(token, entry, name):
+                yield entry.head, _filled(entry, name, {"index": index, "class": entry.head})
+
+
+def _filled(entry: Entry, name: str, values: Mapping[str, str | int]) -> str:
+    """Return a key; how long it would be is known before it is made, since places may come many times."""
+    longest = max(len(value) for value in values.values() if isinstance(value, str))
+    most = len(entry.pattern) + entry.pattern.count("{") * longest
+    key = "" if most > 100 * _LONGEST else entry.pattern.format(**values)
+    if most > 100 * _LONGEST or len(key) > _LONGEST:
+        raise DataError(
+            f"manifest '{name}' line {entry.line}: found a key of more than {_LONGEST:,} characters — it is "
+            "the path of a file — shorten the key pattern, the class or the name"
+        )
+    return key
+
+
+def _range(token: str, entry: Entry, name: str) -> range:
+    match = _RANGE.fullmatch(token)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if last < first:
+        raise DataError(
+            f"manifest '{name}' line {entry.line} ({entry.head}): found {token!r} — a number, or an ascending range "
+            "such as 3-7, expected"
+        )
+    if last - first >= _MOST:
+        raise DataError(
+            f"manifest '{name}' line {entry.line} ({entry.head}): {token!r} are {last - first + 1:,} images — allowed: "
+            f"{_MOST:,} — write larger sets as a rule, NAME.toml"
+        )
+    return range(first, last + 1)

@@ -1,0 +1,1 @@
+"""A user's own images as data sets and as a benchmark."""

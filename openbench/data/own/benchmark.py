@@ -1,0 +1,325 @@
+"""A benchmark of a user's own images, written as a config folder: ten lines of yaml, and a list per split."""
+
+import csv
+import io
+import json
+import math
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench import paths
+from openbench.config.overrides import is_name
+from openbench.core.preprocess import Preprocess
+from openbench.data.class_names import check_distinct
+from openbench.data.own.listing import NO_CLASS, Row, own_path, read_rows
+from openbench.data.own.source import OwnImages
+from openbench.data.sources.transforms import cropped
+from openbench.errors import ConfigError, DataError, LeakageError
+from openbench.storage.regular import read_regular
+from openbench.storage.whole import write_whole
+
+PARTS = ("train", "val", "test")
+SHARES = (0.6, 0.1, 0.3)
+_SAMPLE = 2000
+_LISTED = 20  # images that cannot be read
+
+
+@dataclass(frozen=True)
+class OwnSet:
+    """Images for one role.
+
+    Args:
+        at: the folder or file that holds them, absolute.
+        rows: key and class of each.
+    """
+
+    at: Path
+    rows: tuple[Row, ...]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that occur, sorted."""
+        return tuple(sorted({label for _, label in self.rows} - {NO_CLASS}))
+
+
+@dataclass(frozen=True)
+class OwnBenchmark:
+    """What `write` puts into a config folder.
+
+    Args:
+        name: what users type after `+benchmark=`.
+        id_sets: `train`, `val`, `test`.
+        ood: sets by where they stand, e.g. `near.birds`, `ood_val`.
+        corruptions: whether a csID set of corrupted test images is added.
+        backbone: config of the network.
+        side: height and width of its input.
+        epochs: of training; None = the training config's.
+    """
+
+    name: str
+    id_sets: Mapping[str, OwnSet]
+    ood: Mapping[str, OwnSet] = field(default_factory=dict)
+    corruptions: bool = False
+    backbone: str = "resnet18_cifar"
+    side: int = 32
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a name that cannot be typed, and what no classifier can be trained and tested on."""
+        if not self.name.replace("_", "").isalnum() or not self.name.isascii():
+            raise ConfigError(f"benchmark name '{self.name}' — letters, digits and underscores are allowed")
+        for what, name in [("benchmark", self.name), *(("set", where.partition(".")[2]) for where in self.ood)]:
+            if not is_name(name):
+                raise ConfigError(f"{what} name '{name}' is a number or a word of yaml — choose another")
+        if not any(where.startswith(("near.", "far.")) for where in self.ood):
+            raise ConfigError("no OOD test set — give at least one: --near NAME=PATH or --far NAME=PATH")
+        classes = self.classes
+        if len(classes) < 2:
+            raise DataError(
+                f"'{self.id_sets['train'].at}': found the classes {list(classes)} — at least two are needed"
+            )
+        check_distinct(classes, f"'{self.id_sets['train'].at}'")
+        for part, found in self.id_sets.items():
+            odd = sorted({label for _, label in found.rows} - set(classes))
+            if odd:
+                raise DataError(f"'{found.at}' ({part}): classes {odd[:5]} are not among the training classes")
+        for where, found in self.ood.items():
+            shared = sorted(set(found.classes) & set(classes))
+            if shared:
+                raise LeakageError(
+                    f"{where} '{found.at}' and ID share the classes {shared[:5]} — OOD images show none of the ID "
+                    "classes; remove these images, or rename the folders if they are other classes"
+                )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The ID classes in label order."""
+        return self.id_sets["train"].classes
+
+
+def read_set(path: str) -> OwnSet:
+    """Return the images at a path.
+
+    Raises:
+        DataError: no such place, or no images in it.
+    """
+    found = own_path(path)
+    if found is None:
+        raise DataError(f"'{path}' not found — expected: a folder of images, a .csv, an .npz, or a save_to_disk folder")
+    found = found.resolve()
+    return OwnSet(found, tuple(read_rows(found)))
+
+
+def read_id(path: str, seed: int = 0) -> dict[str, OwnSet]:
+    """Return training, validation and test images below one path.
+
+    A folder with `train` and `test` (and `val`, else cut from `train`) is taken as it is; anything else is split
+    60 : 10 : 30 within each class.
+
+    Raises:
+        DataError: no such place, no images, or a class with fewer than three.
+    """
+    found = own_path(path)
+    if found is None or not all((found / part).is_dir() for part in ("train", "test")):
+        whole = read_set(path)
+        return dict(zip(PARTS, split(whole, SHARES, seed), strict=True))
+    train, test = read_set(str(found / "train")), read_set(str(found / "test"))
+    if (found / "val").is_dir():
+        return {"train": train, "val": read_set(str(found / "val")), "test": test}
+    train, val = split(train, (0.9, 0.1), seed)
+    return {"train": train, "val": val, "test": test}
+
+
+def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
+    """Return a set cut into parts at random, within each class, every part with at least one image of each.
+
+    Raises:
+        DataError: a class with fewer images than there are parts.
+    """
+    of_class: dict[str, list[int]] = defaultdict(list)
+    for position, (_, label) in enumerate(whole.rows):
+        of_class[label].append(position)
+    chosen: list[list[int]] = [[] for _ in shares]
+    for label in sorted(of_class):
+        positions = np.array(of_class[label])
+        if len(positions) < len(shares):
+            raise DataError(
+                f"'{whole.at}': class '{label}' has {len(positions)} images — {len(shares)} are the least, one for "
+                "each part"
+            )
+        # A generator of its own for each class: a further class does not move the others.
+        order = np.random.default_rng([seed, *label.encode()]).permutation(positions)
+        for part, piece in enumerate(np.split(order, _edges(len(order), shares))):
+            chosen[part] += piece.tolist()
+    return [OwnSet(whole.at, tuple(whole.rows[i] for i in sorted(part))) for part in chosen]
+
+
+def _edges(count: int, shares: Sequence[float]) -> list[int]:
+    """Where to cut: as the shares say, at least one image for each part."""
+    sizes = [max(1, math.floor(count * share)) for share in shares[1:]]
+    result: list[int] = np.cumsum([count - sum(sizes), *sizes])[:-1].tolist()
+    return result
+
+
+def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
+    """Write `folder/benchmark/NAME.yaml` and `folder/lists/NAME/*.csv`; return the files.
+
+    Files that are there and hold what would be written are left as they are.
+
+    Raises:
+        ConfigError: openbench ships a benchmark of that name, another file is there, or the folder cannot be written.
+    """
+    yaml_file = folder / "benchmark" / f"{benchmark.name}.yaml"
+    if (paths.config_dir() / "benchmark" / yaml_file.name).exists():
+        raise ConfigError(f"'{benchmark.name}' is a benchmark that openbench ships — choose another name")
+    lists = folder / "lists" / benchmark.name
+    sets = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **benchmark.ood}
+    contents = {lists / f"{where}.csv": _as_csv(found.rows) for where, found in sets.items()}
+    contents[yaml_file] = _as_yaml(benchmark, folder, lists, mean_and_std(benchmark))
+    missing = {file: text.encode() for file, text in contents.items() if not _holds(file, text.encode())}
+    other = [file for file in missing if file.exists()]
+    if other:
+        raise ConfigError(f"'{other[0]}' exists — nothing was written; delete it, or choose another name or folder")
+    made = [part for part in (folder, yaml_file.parent, lists.parent, lists) if not part.exists()]
+    try:
+        for file, content in missing.items():
+            write_whole(file, content)
+    except OSError as error:
+        for file in missing:  # else another command of that name would find them there
+            file.unlink(missing_ok=True)
+        for part in reversed(made):
+            with suppress(OSError):
+                part.rmdir()
+        raise ConfigError(
+            f"benchmark '{benchmark.name}' cannot be written to '{folder}' — {error.strerror or error} — make room "
+            "there, or choose another folder: --to DIR; nothing was written"
+        ) from error
+    return list(contents)
+
+
+def _holds(file: Path, content: bytes) -> bool:
+    """Whether a file is as it would be written now: the same command was killed before its end, or given twice."""
+    try:
+        return read_regular(file, len(content)) == content
+    except OSError:
+        return False
+
+
+def check_readable(benchmark: OwnBenchmark, say: Callable[[str], None]) -> None:
+    """Decode every image once.
+
+    Args:
+        benchmark: nothing of it is written yet.
+        say: receives a line per set.
+
+    Raises:
+        DataError: images that are not there or cannot be read; the message lists them.
+    """
+    broken: list[str] = []
+    sets = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **benchmark.ood}
+    for where, own in sets.items():
+        say(f"read {where}: {len(own.rows)} images")
+        found = OwnImages(str(own.at)).find(own.at, [key for key, _ in own.rows])
+        present = np.zeros(len(own.rows), dtype=bool) if found is None else found.present
+        broken += [f"{where} '{own.rows[i][0]}': not found below '{own.at}'" for i in np.flatnonzero(~present)]
+        for index, row in enumerate(np.flatnonzero(present)):
+            try:
+                found.items[index]  # type: ignore[union-attr]
+            except DataError as error:
+                broken.append(f"{where} '{own.rows[row][0]}': {str(error).rpartition(' — ')[0] or error}")
+    if broken:
+        total = sum(len(own.rows) for own in sets.values())
+        lines = "\n  ".join(broken[:_LISTED])
+        more = f"\n  and {len(broken) - _LISTED:,} more" if len(broken) > _LISTED else ""
+        raise DataError(
+            f"{len(broken):,} of {total:,} images cannot be read — nothing was written; get these files again, or "
+            f"remove them:\n  {lines}{more}"
+        )
+
+
+def mean_and_std(benchmark: OwnBenchmark) -> tuple[list[float], list[float]]:
+    """Return the channel means and deviations of training images as the network gets them, of up to 2 000 of them."""
+    train = benchmark.id_sets["train"]
+    chosen = np.unique(np.linspace(0, len(train.rows) - 1, min(_SAMPLE, len(train.rows))).round().astype(int))
+    found = OwnImages(str(train.at)).find(train.at, [train.rows[i][0] for i in chosen])
+    if found is None or found.count < len(chosen):
+        raise DataError(f"'{train.at}': {0 if found is None else found.count} of {len(chosen)} listed images found")
+    geometry = Preprocess(resize=benchmark.side, crop=benchmark.side, mean=(0.0,) * 3, std=(1.0,) * 3)
+    sums, squares, pixels = np.zeros(3), np.zeros(3), 0
+    for index in range(len(found.items)):
+        image = _three(cropped(found.items[index], geometry)) / 255.0
+        sums += image.sum(axis=(0, 1))
+        squares += (image**2).sum(axis=(0, 1))
+        pixels += image.shape[0] * image.shape[1]
+    mean = sums / pixels
+    # Black images would divide by zero; one grey level is the smallest step there is.
+    std = np.maximum(np.sqrt(np.maximum(squares / pixels - mean**2, 0.0)), 1 / 255)
+    return [round(float(v), 4) for v in mean], [round(float(v), 4) for v in std]
+
+
+def command(benchmark: OwnBenchmark, folder: Path, name: str = "run") -> str:
+    """Return the command line that uses a written benchmark."""
+    tuning = "" if "ood_val" in benchmark.ood or name == "check" else " tune=none"
+    return f"python -m openbench {name} --config-dir {shlex.quote(str(folder))} +benchmark={benchmark.name}{tuning}"
+
+
+def _three(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image
+
+
+def _as_csv(rows: Iterable[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["path", "label"])
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _as_yaml(benchmark: OwnBenchmark, folder: Path, lists: Path, statistics: tuple[list[float], list[float]]) -> str:
+    """JSON values are YAML values, and quote what YAML would read as a number or a boolean."""
+    where_id = [f"id.{part}" for part in PARTS]
+    others = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
+    lines = [
+        "# @package _global_",
+        "#",
+        f"# {command(benchmark, folder)}",
+        f"# {sum(len(s.rows) for s in benchmark.id_sets.values())} ID images of {len(benchmark.classes)} classes; the "
+        f"lists beside this folder, lists/{benchmark.name}/*.csv, say which image is in which split.",
+        "defaults:",
+        *(f"  - /dataset@benchmark.{where}: own" for where in (*where_id, *benchmark.ood)),
+        *(["  - /dataset@benchmark.csid.corrupted: id_corrupted"] if benchmark.corruptions else []),
+        "  - _self_",
+        f"  - override /backbone: {benchmark.backbone}",
+        "",
+        "benchmark:",
+        f"  name: {json.dumps(benchmark.name)}",
+        f"  classes: {json.dumps(list(benchmark.classes), ensure_ascii=False)}",
+        f"  declared: [{', '.join(others)}]",
+        "  incomplete: error",
+        "  id:",
+        *(_line(4, part, benchmark.id_sets[part], lists / f"id.{part}.csv", benchmark.name) for part in PARTS),
+    ]
+    for group in ("near", "far", "csid"):
+        inside = {where: found for where, found in benchmark.ood.items() if where.startswith(f"{group}.")}
+        lines += [f"  {group}:"] if inside else []
+        lines += [_line(4, w.partition(".")[2], f, lists / f"{w}.csv", w.partition(".")[2]) for w, f in inside.items()]
+    if "ood_val" in benchmark.ood:
+        lines.append(_line(2, "ood_val", benchmark.ood["ood_val"], lists / "ood_val.csv", "ood_val"))
+    mean, std = statistics
+    lines += ["  preprocess:", f"    resize: {benchmark.side}", f"    crop: {benchmark.side}"]
+    lines += ["    # Of the training images after resizing.", f"    mean: {mean}", f"    std: {std}"]
+    if benchmark.epochs is not None:
+        lines += ["", f"training: {{recipe: {{epochs: {benchmark.epochs}}}}}"]
+    return "\n".join(lines) + "\n"
+
+
+def _line(indent: int, key: str, found: OwnSet, listed: Path, name: str) -> str:
+    manifest, at = json.dumps(str(listed.resolve()), ensure_ascii=False), json.dumps(str(found.at), ensure_ascii=False)
+    return f"{' ' * indent}{key}: {{name: {json.dumps(name)}, manifest: {manifest}, sources: {{own: {{path: {at}}}}}}}"

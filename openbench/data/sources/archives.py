@@ -1,0 +1,291 @@
+"""Sources that hold a set in a few files: CIFAR pickles, MNIST-style idx files, `.npz` packs, SVHN's `.mat`."""
+
+import gzip
+import math
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.io.matlab import MatReadError
+
+from openbench.data.sources.base import Found, Source, rows_found
+from openbench.data.sources.npz_file import read_npz
+from openbench.data.sources.safe_pickle import load_pickle, pixel_rows
+from openbench.errors import DataError
+
+# Splits of one run share a container (ID validation and ID test, for one): it is read once.
+_KEPT = 8
+# The largest of the kind, EMNIST, has 0.6 GB.
+_LARGEST_IDX = 2**32
+# SciPy reads what a damaged file says, wherever that leads.
+_UNREADABLE_MAT = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    EOFError,
+    NotImplementedError,
+    MemoryError,
+    OverflowError,
+    zlib.error,
+    MatReadError,
+)
+
+
+@dataclass(frozen=True)
+class CifarPickles(Source):
+    """CIFAR-10 or CIFAR-100 as distributed: pickles of (n, 3072) pixels and labels, in torchvision's layout.
+
+    Keys are `<any>/<train or test>/<class>/<number>.png`; the number counts the pictures of that class in file order,
+    from 1.
+
+    Args:
+        folder: e.g. `cifar-10-batches-py`.
+        train: the training files, in order.
+        test: the test files, in order.
+        label_key: `labels` or `fine_labels`.
+        meta: file with the class names.
+        names_key: `label_names` or `fine_label_names`.
+        deviation: how these images differ from the set as published.
+    """
+
+    folder: str = "cifar-10-batches-py"
+    train: Sequence[str] = tuple(f"data_batch_{i}" for i in range(1, 6))
+    test: Sequence[str] = ("test_batch",)
+    label_key: str = "labels"
+    meta: str = "batches.meta"
+    names_key: str = "label_names"
+    deviation: str = ""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """The folder below each root."""
+        return [root / self.folder for root in roots]
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """The keys' rows; a part (train or test) is there only if all its files are."""
+        parts = {part for key in keys if (part := _part(key)) in ("train", "test")}
+        if len(parts) != 1 or not (place / self.meta).is_file():
+            return None
+        files = self.train if parts == {"train"} else self.test
+        if not all((place / name).is_file() for name in files):
+            return None
+        pixels, labels = _cifar(tuple(place / name for name in files), self.label_key)
+        names = load_pickle(place / self.meta).get(self.names_key)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise DataError(f"pickle '{place / self.meta}': no list of class names `{self.names_key}`")
+        if len(labels) and labels.max() >= len(names):
+            raise DataError(f"'{place}': labels to {labels.max()} — `{self.meta}` names {len(names)} classes")
+        row_of: dict[tuple[str, int], int] = {}
+        seen: dict[int, int] = defaultdict(int)
+        for row, label in enumerate(labels.tolist()):
+            seen[label] += 1
+            row_of[names[label], seen[label]] = row
+        return rows_found(pixels, np.array([row_of.get(_class_and_number(key), -1) for key in keys], dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class IdxFiles(Source):
+    """MNIST-style idx files, gzipped or not. Keys are `<any>/<train or test>/<label>_<row>.jpg`, rows from 0.
+
+    For rules, which name a folder per class, the keys `<any>/<train or test>/<label>/<label>_<row>.jpg` are the same
+    images: the labels are then those of the files, so that no list of them is needed.
+
+    Args:
+        at: folders below each root.
+        parts: part named in the key → prefix of its two files.
+        deviation: how these images differ from the set as published.
+    """
+
+    at: Sequence[str]
+    parts: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "t10k"})
+    deviation: str = ""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """Each folder below each root."""
+        return [root / folder for root in roots for folder in self.at]
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """The keys' rows, over the parts whose files are there."""
+        blocks: list[NDArray[np.uint8]] = []
+        known: dict[tuple[str, str], int] = {}
+        start = 0
+        for part in self.parts:
+            opened = self._open(place, part)
+            if opened is None:
+                continue
+            pixels, digits = opened
+            known |= {(part, f"{label}_{row}"): start + row for row, label in enumerate(digits.tolist())}
+            blocks.append(pixels)
+            start += len(pixels)
+        if not blocks:
+            return None
+        joined = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        return rows_found(joined, np.array([known.get(self._image(key), -1) for key in keys], dtype=np.int64))
+
+    def names_in(self, place: Path, folder: str) -> Iterable[str]:
+        """The names of a class's images, for `<any>/<train or test>/<label>`; none for other folders."""
+        part, _, label = folder.rpartition("/")
+        opened = self._open(place, part.rpartition("/")[2])
+        if opened is None or not label.isdigit():
+            return ()
+        return (f"{label}_{row}.jpg" for row in np.flatnonzero(opened[1] == int(label)).tolist())
+
+    def _open(self, place: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
+        """The images and labels of a part; None where a file is missing."""
+        prefix = self.parts.get(part)
+        images = prefix and _idx_file(place, f"{prefix}-images-idx3-ubyte")
+        labels = prefix and _idx_file(place, f"{prefix}-labels-idx1-ubyte")
+        if not images or not labels:
+            return None
+        pixels, digits = _idx(images, 3), _idx(labels, 1)
+        if len(pixels) != len(digits):
+            raise DataError(f"'{images}' has {len(pixels)} images, '{labels}' {len(digits)} labels — get both again")
+        return pixels, digits
+
+    def _image(self, key: str) -> tuple[str, str]:
+        """The part and the name of an image, with or without a folder for its class."""
+        *folders, name = key.rpartition(".")[0].split("/")
+        by_class = len(folders) > 1 and folders[-1] == name.partition("_")[0] and folders[-1] not in self.parts
+        return (folders[-2] if by_class else folders[-1]) if folders else "", name
+
+
+@dataclass(frozen=True)
+class NpzPack(Source):
+    """An `.npz` file with `images` (n, h, w[, 3]) uint8 and `paths` (n,), the keys.
+
+    Args:
+        file: path below each root.
+        deviation: how these images differ from the set as published.
+    """
+
+    file: str
+    deviation: str = ""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """The file below each root."""
+        return [root / self.file for root in roots]
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """The keys among `paths`."""
+        if not place.is_file():
+            return None
+        pixels, paths = _npz(place)
+        row_of = {path: row for row, path in enumerate(paths)}
+        return rows_found(pixels, np.array([row_of.get(key, -1) for key in keys], dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class SvhnMat(Source):
+    """SVHN's `test_32x32.mat`. Keys are `<any>/<part>/<number>_<digit>.jpg`, numbers from 1.
+
+    Args:
+        at: folders below each root.
+        deviation: how these images differ from the set as published.
+    """
+
+    at: Sequence[str] = ("svhn", "SVHN", ".")
+    deviation: str = ""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """The test file in each folder below each root."""
+        return [root / folder / "test_32x32.mat" for root in roots for folder in self.at]
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """The keys' rows."""
+        if not place.is_file():
+            return None
+        pixels, digits = _mat(place)
+        row_of = {(row + 1, digit): row for row, digit in enumerate(digits.tolist())}
+        wanted = (re.fullmatch(r"(\d+)_(\d)", key.rpartition("/")[2].rpartition(".")[0]) for key in keys)
+        rows = [row_of.get((int(m[1]), int(m[2])), -1) if m else -1 for m in wanted]
+        return rows_found(pixels, np.array(rows, dtype=np.int64))
+
+
+def _part(key: str) -> str:
+    return key.split("/")[-3] if key.count("/") >= 3 else ""
+
+
+def _class_and_number(key: str) -> tuple[str, int]:
+    folder, _, file = key.rpartition("/")
+    stem = file.rpartition(".")[0]
+    return folder.rpartition("/")[2], int(stem) if stem.isdigit() else -1
+
+
+@lru_cache(maxsize=_KEPT)
+def _cifar(files: tuple[Path, ...], label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    pixels, labels = [], []
+    for path in files:
+        content = load_pickle(path)
+        rows = pixel_rows(content, path, (3, 32, 32))
+        found = content.get(label_key)
+        if not isinstance(found, list) or len(found) != len(rows):
+            raise DataError(f"pickle '{path}': {len(rows)} images need as many `{label_key}` — get the file again")
+        pixels.append(rows)
+        if any(type(label) is not int or label < 0 for label in found):
+            raise DataError(f"pickle '{path}': `{label_key}` holds more than whole numbers ≥ 0 — get the file again")
+        labels.append(np.asarray(found, dtype=np.int64))
+    joined = pixels[0] if len(pixels) == 1 else np.concatenate(pixels)
+    # A view: the bytes stay planar, as they are in the file.
+    return joined.transpose(0, 2, 3, 1), np.concatenate(labels)
+
+
+def _idx_file(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
+@lru_cache(maxsize=_KEPT)
+def _idx(path: Path, axes_expected: int) -> NDArray[np.uint8]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+            raw = stream.read(_LARGEST_IDX + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"'{path}' cannot be unpacked — {error} — get the file again") from error
+    if len(raw) > _LARGEST_IDX:
+        raise DataError(f"'{path}' unpacks to more than {_LARGEST_IDX:,} bytes — get the file again")
+    # Two zero bytes, the type (8 = uint8), the number of axes, then the axes as big-endian int32.
+    axes = raw[3] if len(raw) >= 4 and raw[:3] == b"\x00\x00\x08" else 0
+    shape = tuple(np.frombuffer(raw, ">i4", axes, 4).tolist()) if 4 + 4 * axes <= len(raw) else ()
+    if axes != axes_expected or min(shape, default=-1) < 0 or len(raw) - 4 - 4 * axes != math.prod(shape):
+        raise DataError(
+            f"'{path}' is not a complete idx file of bytes with {axes_expected} axes — found {len(raw)} bytes, axes "
+            f"{shape} — get it again"
+        )
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+@lru_cache(maxsize=_KEPT)
+def _npz(path: Path) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    held = read_npz(path, ("images", "paths"), "`images` and `paths` expected")
+    if set(held) != {"images", "paths"} or held["paths"].ndim != 1:
+        found = ", ".join(f"{name} {array.shape}" for name, array in held.items()) or "neither"
+        raise DataError(f"'{path}': found {found} — `images` and `paths` (n,) expected")
+    pixels, paths = held["images"], tuple(str(p) for p in held["paths"])
+    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or len(pixels) != len(paths):
+        raise DataError(
+            f"'{path}': images {pixels.dtype} {pixels.shape}, {len(paths)} paths — uint8 (n, h, w[, 3]) and n paths"
+        )
+    return pixels, paths
+
+
+@lru_cache(maxsize=_KEPT)
+def _mat(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    from scipy.io import loadmat
+
+    try:
+        content: dict[str, Any] = loadmat(path, variable_names=["X", "y"])
+        pixels, digits = content["X"], content["y"].reshape(-1).astype(np.int64)
+    except _UNREADABLE_MAT as error:
+        raise DataError(f"'{path}' cannot be read — {error} — `X` (32, 32, 3, n) and `y` (n, 1) expected") from error
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape != (32, 32, 3, len(digits)):
+        raise DataError(f"'{path}': X is {pixels.dtype} {pixels.shape}, y {digits.shape} — uint8 (32, 32, 3, n), (n,)")
+    # The file writes the digit 0 as 10.
+    return pixels.transpose(3, 0, 1, 2), digits % 10

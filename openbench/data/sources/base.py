@@ -1,0 +1,160 @@
+"""Where the images of a set may be found: the base class, and folders of files."""
+
+import os
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.config.checked import Checked
+from openbench.core.benchmark import Items
+from openbench.data.sources.items import ArrayItems, FileItems, FilesBelow
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a source has of a manifest.
+
+    Args:
+        items: the images present, in manifest order.
+        present: (n,) bool, which of the manifest's keys these are.
+        files: the user's own files with these images, which may change in place; none where a set is published.
+        contents: (files, 32) uint8, the SHA-256 of the bytes that were read, where the source has read all of them.
+    """
+
+    items: Items
+    present: NDArray[np.bool_]
+    files: Sequence[Path] = ()
+    contents: NDArray[np.uint8] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many images are present."""
+        return int(self.present.sum())
+
+
+class Source(Checked, ABC):
+    """A container layout. Subclasses are frozen dataclasses; a data set's config lists those it may come in.
+
+    Attributes:
+        deviation: how the images in this container differ from the set as published; empty = they do not.
+        version: of a source that makes images, raised when others come out; it enters the digest of a set.
+    """
+
+    version: ClassVar[int] = 1
+
+    deviation: str
+
+    @abstractmethod
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """Every place where this container is looked for, in search order, present or not."""
+
+    @abstractmethod
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """What `place` has of `keys`; None if the container is not there.
+
+        Raises:
+            DataError: a container is there and is not what it should be.
+        """
+
+    def names_in(self, place: Path, folder: str) -> Iterable[str]:
+        """The file names in a folder of keys, for sets that are given by a rule; none where there are no folders."""
+        return ()
+
+
+def raised_versions(source: Source) -> dict[str, int]:
+    """Return class name → version of a source, and of those whose images it changes, for versions above 1."""
+    own = {type(source).__qualname__: source.version} if source.version != 1 else {}
+    for value in vars(source).values():
+        parts = value.values() if isinstance(value, Mapping) else (value,)
+        for part in parts:
+            own |= raised_versions(part) if isinstance(part, Source) else {}
+    return own
+
+
+@dataclass(frozen=True)
+class ImageFolder(Source):
+    """Image files below a folder, at the path that their key says.
+
+    Args:
+        at: folders to look in, relative to each data root; `.` is the root itself.
+        strip: leading part of each key that the folder tree does not have.
+        flat: whether all files lie directly in the folder, under their bare names.
+        deviation: how these files differ from the set as published.
+    """
+
+    at: Sequence[str] = ("images_classic", "images_largescale", ".")
+    strip: str = ""
+    flat: bool = False
+    deviation: str = ""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """Each folder below each root."""
+        return [root / folder for root in roots for folder in self.at]
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """The keys whose files exist; one directory listing per folder instead of one look-up per file."""
+        relative = [key.removeprefix(self.strip) for key in keys]
+        if self.flat:
+            relative = [key.rpartition("/")[2] for key in relative]
+        wanted: dict[str, list[int]] = defaultdict(list)
+        for position, path in enumerate(relative):
+            wanted[path.rpartition("/")[0]].append(position)
+        present = np.zeros(len(keys), dtype=bool)
+        for folder, positions in wanted.items():
+            names = _names(place / folder)
+            for position in positions:
+                present[position] = relative[position].rpartition("/")[2] in names
+        if not present.any():
+            return None
+        return Found(FileItems(FilesBelow(place, [relative[i] for i in np.flatnonzero(present)])), present)
+
+    def names_in(self, place: Path, folder: str) -> Iterable[str]:
+        """The file names in a folder of keys; hidden files are none of the set."""
+        below = place if self.flat else place / folder.removeprefix(self.strip)
+        return (name for name in _names(below) if not name.startswith("."))
+
+
+@dataclass(frozen=True)
+class ClassFolders(Source):
+    """Image files in one folder per class, where keys say only the file's name: ImageNet's validation images, sorted.
+
+    Args:
+        at: folders that hold the class folders, relative to each data root.
+        deviation: how these files differ from the set as published.
+    """
+
+    at: Sequence[str]
+    deviation: str = ""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """Each folder below each root."""
+        return [root / folder for root in roots for folder in self.at]
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """The keys whose bare names occur in one of the class folders."""
+        folder_of = {name: folder for folder in sorted(_names(place)) for name in _names(place / folder)}
+        bare = [key.rpartition("/")[2] for key in keys]
+        present = np.array([name in folder_of for name in bare], dtype=bool)
+        if not present.any():
+            return None
+        below = [f"{folder_of[bare[i]]}/{bare[i]}" for i in np.flatnonzero(present)]
+        return Found(FileItems(FilesBelow(place, below)), present)
+
+
+def rows_found(pixels: NDArray[np.uint8], rows: NDArray[np.int64]) -> Found:
+    """Return what an array has, given each key's row, −1 for the keys that it lacks."""
+    present = rows >= 0
+    return Found(ArrayItems(pixels, rows[present]), present)
+
+
+def _names(folder: Path) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()

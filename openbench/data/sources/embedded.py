@@ -1,0 +1,156 @@
+"""Sets that need no download: scikit-learn's digits and photographs, and images drawn from a seed."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from openbench.config.constraints import Seed
+from openbench.core.benchmark import Image
+from openbench.data.sources.base import Found, Source, rows_found
+from openbench.digest import digest
+
+_SIDE = 8
+_INSTALLED = Path("(part of the installation)")
+
+
+class Embedded(Source):
+    """A source that makes the image of any key; keys are `<set>/<class>/<number>`."""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """One place that is always there."""
+        return [_INSTALLED]
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """All keys."""
+        parsed = [(key.split("/")[-2], int(key.rpartition("/")[2])) for key in keys]
+        pixels = np.stack([self.image(class_name, number) for class_name, number in parsed])
+        return rows_found(pixels, np.arange(len(keys), dtype=np.int64))
+
+    @abstractmethod
+    def image(self, class_name: str, number: int) -> Image:
+        """The image (8, 8) uint8 of a class and number."""
+
+
+@dataclass(frozen=True)
+class SklearnDigits(Embedded):
+    """The 1 797 handwritten digits of scikit-learn, 8×8, 17 grey levels; the number is the row in `load_digits`."""
+
+    deviation: str = ""
+
+    def image(self, class_name: str, number: int) -> Image:
+        """Row `number`, its 0…16 spread over 0…255."""
+        image: Image = _digits()[number]
+        return image
+
+
+@dataclass(frozen=True)
+class PhotoPatches(Embedded):
+    """Patches of scikit-learn's two photographs (`china`, `flower`): 32×32 windows in grey, averaged to 8×8.
+
+    Args:
+        seed: where the windows lie.
+        deviation: how these images differ from the set as published.
+    """
+
+    seed: Seed = 0
+    deviation: str = ""
+
+    def image(self, class_name: str, number: int) -> Image:
+        """The window of that number."""
+        photo = _photo(class_name)
+        window = 4 * _SIDE
+        rng = _generator(self.seed, class_name, number)
+        top = int(rng.integers(photo.shape[0] - window + 1))
+        left = int(rng.integers(photo.shape[1] - window + 1))
+        cut = photo[top : top + window, left : left + window].astype(np.float64)
+        return _as_grey(cut.reshape(_SIDE, 4, _SIDE, 4).mean(axis=(1, 3)) / 255.0)
+
+
+@dataclass(frozen=True)
+class Noise(Embedded):
+    """Pure noise, 8×8: `uniform` over all grey levels, or `normal` with mean 1/2 and deviation 1/4, clipped.
+
+    Args:
+        seed: of the draw.
+        deviation: how these images differ from the set as published.
+    """
+
+    seed: Seed = 0
+    deviation: str = ""
+
+    def image(self, class_name: str, number: int) -> Image:
+        """The noise image of that number."""
+        rng = _generator(self.seed, class_name, number)
+        drawn = {"uniform": lambda: rng.random((_SIDE, _SIDE)), "normal": lambda: rng.normal(0.5, 0.25, (_SIDE, _SIDE))}
+        return _as_grey(drawn[class_name]())
+
+
+@dataclass(frozen=True)
+class Textures(Embedded):
+    """Drawn textures, 8×8: `grating` (a sinusoid of random angle and wavelength), `checks`, `blobs` (two soft spots).
+
+    Args:
+        seed: of the draw.
+        deviation: how these images differ from the set as published.
+    """
+
+    seed: Seed = 0
+    deviation: str = ""
+
+    def image(self, class_name: str, number: int) -> Image:
+        """The texture of that number."""
+        rng = _generator(self.seed, class_name, number)
+        y, x = np.mgrid[:_SIDE, :_SIDE].astype(np.float64)
+        return _as_grey({"grating": _grating, "checks": _checks, "blobs": _blobs}[class_name](x, y, rng))
+
+
+def _grating(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    angle, wavelength, phase = rng.uniform(0, np.pi), rng.uniform(2.5, 8.0), rng.uniform(0, 2 * np.pi)
+    wave = np.sin(2 * np.pi * (x * np.cos(angle) + y * np.sin(angle)) / wavelength + phase)
+    shades: NDArray[np.float64] = 0.5 + rng.uniform(0.25, 0.5) * wave
+    return shades
+
+
+def _checks(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    side, right, down = int(rng.integers(1, 4)), int(rng.integers(4)), int(rng.integers(4))
+    dark, light = rng.uniform(0.0, 0.4), rng.uniform(0.6, 1.0)
+    odd = ((x + right) // side + (y + down) // side) % 2
+    return np.where(odd == 1, light, dark)
+
+
+def _blobs(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    total = np.zeros_like(x)
+    for _ in range(2):
+        centre_x, centre_y, width = rng.uniform(0, _SIDE), rng.uniform(0, _SIDE), rng.uniform(1.0, 2.5)
+        total += rng.uniform(0.5, 1.0) * np.exp(-((x - centre_x) ** 2 + (y - centre_y) ** 2) / (2 * width**2))
+    return total
+
+
+def _as_grey(x: NDArray[np.float64]) -> Image:
+    grey: Image = np.rint(np.clip(x, 0.0, 1.0) * 255.0).astype(np.uint8)
+    return grey
+
+
+def _generator(seed: int, class_name: str, number: int) -> np.random.Generator:
+    """A generator of its own for each image: an image does not depend on which others are asked for."""
+    return np.random.default_rng(int(digest((seed, class_name, number)), 16))
+
+
+@lru_cache(maxsize=1)
+def _digits() -> NDArray[np.uint8]:
+    from sklearn.datasets import load_digits
+
+    return _as_grey(load_digits().images / 16.0)
+
+
+@lru_cache(maxsize=2)
+def _photo(name: str) -> NDArray[np.uint8]:
+    from sklearn.datasets import load_sample_image
+
+    return np.asarray(Pillow.fromarray(load_sample_image(f"{name}.jpg")).convert("L"))

@@ -1,0 +1,1 @@
+"""Tabular data sets: rows in place of images."""

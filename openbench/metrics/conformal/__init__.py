@@ -1,0 +1,1 @@
+"""Conformal p-values, their corrections, and prediction sets."""

@@ -1,0 +1,1 @@
+"""Selective classification: risk, coverage, double scores."""

@@ -1,0 +1,293 @@
+"""Methods compared as the reject-option paper does: selective risk at one bound per OOD set, from kept scores."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openbench.core.record import ResultRecord
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.errors import CacheError, RecordError, did_you_mean
+from openbench.metrics.curve import Floats
+from openbench.metrics.curve_ranking import aupr_in, auroc, fpr_at_tpr_id_positive
+from openbench.metrics.selective.double_score import DEFAULT_MUS, ScorePair, Standard, best_weighing, weighings
+from openbench.metrics.selective.envelope import Envelope, envelope
+from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
+from openbench.results.comparisons.kept import OnLost, Who, by_row, is_per_set, refuse, strategy_of
+from openbench.results.scores.stored import ScoreStore, per_set_name
+
+
+@dataclass(frozen=True, eq=False)
+class Against:
+    """One method's scores on one OOD set.
+
+    Args:
+        id_test: (n,) scores of ID test.
+        losses: (n,) 1 − correct.
+        id_val: (v,) scores of ID validation.
+        ood: (m,) scores of the set.
+    """
+
+    id_test: Floats
+    losses: Floats
+    id_val: Floats
+    ood: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """One run.
+
+    Args:
+        who: the row it makes.
+        in_sample: whether its hyper-parameters were chosen on test data.
+        weights: digest of the network.
+        sets: its scores by OOD set, near ones first.
+        deviations: by what the benchmark differs from the one that is defined.
+    """
+
+    who: Who
+    in_sample: bool
+    weights: str
+    sets: Mapping[str, Against]
+    deviations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """What one method comes to against one OOD set; ID positive, fractions.
+
+    Args:
+        who: its row.
+        in_sample: whether it was chosen on test data, and hence has no say in ρ_max.
+        fpr: share of OOD accepted at the TPR of the comparison.
+        risk: selective risk at that TPR and ρ_max, or `unable`.
+        auroc: AUROC.
+        oscr: selective OSCR.
+        ap_in: average precision, at the sets' own proportions.
+    """
+
+    who: Who
+    in_sample: bool
+    fpr: float
+    risk: float | Unable
+    auroc: float
+    oscr: float
+    ap_in: float
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """The curves of one row against one OOD set; ID positive.
+
+    Args:
+        ood: the set's name.
+        who: the row.
+        in_sample: as in `Rejection`.
+        points: by k of n ID inputs accepted FPR and precision (n,), by j of m OOD inputs accuracy of the accepted (m,).
+    """
+
+    ood: str
+    who: Who
+    in_sample: bool
+    points: Envelope
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods against one OOD set.
+
+    Args:
+        ood: the set's name.
+        tpr: φ_min.
+        max_fpr: ρ_max, the largest FPR at that TPR among the methods compared.
+        decided_by: the method that has it.
+        rows: one per run, then one per double score.
+    """
+
+    ood: str
+    tpr: float
+    max_fpr: float
+    decided_by: str
+    rows: tuple[Rejection, ...]
+
+
+def contenders(
+    records: Iterable[ResultRecord],
+    scores: ScoreStore,
+    benchmark: str,
+    methods: Sequence[str] = (),
+    on_lost: OnLost = refuse,
+) -> dict[str, list[Contender]]:
+    """Return the runs on a benchmark by the benchmark's digest, in the order of `methods` or of their names.
+
+    Args:
+        records: any.
+        scores: where their scores are.
+        benchmark: its name.
+        methods: which to compare; empty for all.
+        on_lost: receives an error for each run whose scores cannot be read; the others are compared.
+
+    Raises:
+        RecordError: no run on the benchmark or of a method, no classifier, or two runs that one row cannot hold.
+        CacheError: the scores of no run are there any more.
+    """
+    everything = list(records)
+    names = sorted({str(r.benchmark.get("name")) for r in everything})
+    found = [r for r in everything if r.benchmark.get("name") == benchmark]
+    if not found:
+        raise RecordError(
+            f"no record of benchmark '{benchmark}'{did_you_mean(benchmark, names)} — found {', '.join(names) or 'none'}"
+            f" — run it first: python -m openbench run +benchmark={benchmark} method=msp"
+        )
+    present = sorted({str(r.method.get("name")) for r in found})
+    for name in methods:
+        if name not in present:
+            raise RecordError(
+                f"no record of method '{name}' on benchmark '{benchmark}'{did_you_mean(name, present)} — found "
+                f"{', '.join(present)} — run it first: python -m openbench run +benchmark={benchmark} method={name}"
+            )
+    wanted = list(methods) or present
+    result: dict[str, list[Contender]] = {}
+    lost: list[CacheError] = []
+    for who, benchmarks in by_row(r for r in found if r.method.get("name") in wanted).items():
+        for digest, record in benchmarks[benchmark].items():
+            try:
+                result.setdefault(digest, []).append(_contender(who, record, scores))
+            except CacheError as error:
+                lost.append(error)
+    result = {digest: rows for digest, rows in result.items() if rows}
+    for reason in lost:
+        (on_lost if result else refuse)(reason)
+    return {digest: sorted(rows, key=lambda row: wanted.index(row.who.method)) for digest, rows in result.items()}
+
+
+def compare(rows: Sequence[Contender], tpr: float, doubles: Sequence[tuple[str, str]] = ()) -> list[Comparison]:
+    """Return the comparison for each OOD set.
+
+    ρ_max is the largest share of OOD that a method accepts where it accepts `tpr` of ID; what was chosen on test data
+    has no say in it, unless there is nothing else.
+
+    Args:
+        rows: at least one run.
+        tpr: φ_min; .8 in the paper.
+        doubles: (risk, ood) names of two methods whose double score is compared at the best weight of every operating
+            point: in-sample, a bound.
+
+    Raises:
+        RecordError: a double score of a method without a run.
+
+    Reference: Franc, Prusa, Paplham, "Reject option models comprising out-of-distribution detection", 2023,
+        arXiv 2307.05199, table 2.
+    """
+    pairs = [pair for double in doubles for pair in _pairs(rows, double)]
+    return [_compare(rows, pairs, name, tpr) for name in rows[0].sets]
+
+
+def _compare(
+    rows: Sequence[Contender], pairs: Sequence[tuple[Contender, Contender]], name: str, tpr: float
+) -> Comparison:
+    curves = [SelectiveCurve.of(s.id_test, s.losses, s.ood) for s in (row.sets[name] for row in rows)]
+    shares = [fpr_at_tpr_id_positive(curve.pair, tpr) for curve in curves]
+    deciding = [i for i, row in enumerate(rows) if not row.in_sample] or list(range(len(rows)))
+    first = max(deciding, key=lambda i: shares[i])
+    bound = TprFpr(tpr, shares[first])
+    found = []
+    for row, curve, share in zip(rows, curves, shares, strict=True):
+        point, precision = least_risk(curve, bound), aupr_in(curve.pair).average_precision
+        risk = point if isinstance(point, str) else point.value
+        areas = (auroc(curve.pair), oscr_selective(curve), precision)
+        found.append(Rejection(row.who, row.in_sample, share, risk, *areas))
+    doubles = [_double(*pair, name, bound) for pair in pairs]
+    return Comparison(name, tpr, shares[first], rows[first].who.method, (*found, *doubles))
+
+
+def _double(risk: Contender, ood: Contender, name: str, bound: TprFpr) -> Rejection:
+    """The double score of two runs at the best weight of every operating point."""
+    sets, standard = _weighable(risk, ood, name)
+    losses = risk.sets[name].losses
+    best = best_weighing(weighings(sets, losses, standard, bound, DEFAULT_MUS))
+    least = best if isinstance(best, str) else best.point
+    around = envelope(sets, losses, standard)
+    return Rejection(
+        who=_double_who(risk, ood),
+        in_sample=True,
+        fpr=around.fpr_at_tpr(bound.tpr),
+        risk=least if isinstance(least, str) else least.value,
+        auroc=around.auroc,
+        oscr=around.oscr_selective,
+        ap_in=around.ap_in,
+    )
+
+
+def curves(rows: Sequence[Contender], doubles: Sequence[tuple[str, str]] = ()) -> Iterator[Curves]:
+    """Yield the curves of every run and double score against every OOD set.
+
+    Args:
+        rows: as for `compare`.
+        doubles: likewise; at every point their best weight.
+    """
+    pairs = [pair for double in doubles for pair in _pairs(rows, double)]
+    for name in rows[0].sets:
+        for row in rows:
+            s = row.sets[name]  # at weight 0 the second score of a pair is absent
+            alone = (ScorePair(s.id_test, s.id_test), ScorePair(s.ood, s.ood))
+            yield Curves(name, row.who, row.in_sample, envelope(alone, s.losses, Standard(), [0.0]))
+        for risk, ood in pairs:
+            sets, standard = _weighable(risk, ood, name)
+            yield Curves(name, _double_who(risk, ood), True, envelope(sets, risk.sets[name].losses, standard))
+
+
+def _weighable(risk: Contender, ood: Contender, name: str) -> tuple[tuple[ScorePair, ScorePair], Standard]:
+    """Both scores of ID test and of an OOD set, and their units on ID validation."""
+    r, g = risk.sets[name], ood.sets[name]
+    standard = Standard.of(ScorePair(r.id_val, g.id_val))
+    return (ScorePair(r.id_test, g.id_test), ScorePair(r.ood, g.ood)), standard
+
+
+def _double_who(risk: Contender, ood: Contender) -> Who:
+    return risk.who._replace(method=f"{risk.who.method}+{ood.who.method}", params="best weight of every point")
+
+
+def _pairs(rows: Sequence[Contender], double: tuple[str, str]) -> list[tuple[Contender, Contender]]:
+    """The runs of two methods on the same network."""
+    sides = [[row for row in rows if row.who.method == name and not row.in_sample] for name in double]
+    found = [(a, b) for a in sides[0] for b in sides[1] if a.weights == b.weights]
+    if not found:
+        lacking = [name for name, side in zip(double, sides, strict=True) if not side]
+        what = f"no run of {' and '.join(lacking)}" if lacking else "no runs of the two on the same network"
+        present = ", ".join(dict.fromkeys(row.who.method for row in rows if not row.in_sample))
+        raise RecordError(f"double score {'+'.join(double)}: {what} — compared: {present} — run both methods first")
+    return found
+
+
+def _contender(who: Who, record: ResultRecord, scores: ScoreStore) -> Contender:
+    ood = [
+        key.partition("/")[2] for role in (Role.NEAR, Role.FAR) for key in record.counts if key.startswith(f"{role}/")
+    ]
+    if is_per_set(record):
+        sets = {name: _against(record, scores.read(per_set_name(record.run_id, name)), name) for name in ood}
+    else:
+        splits = scores.read(record.run_id)
+        sets = {name: _against(record, splits, name) for name in ood}
+    in_sample = strategy_of(record).startswith("oracle")
+    deviations = tuple(map(str, record.benchmark.get("deviations") or ()))
+    return Contender(who, in_sample, str(record.backbone.get("digest")), sets, deviations)
+
+
+def _against(record: ResultRecord, splits: Sequence[SetScores], name: str) -> Against:
+    if "accuracy" not in record.metrics.get("id", {}):
+        raise RecordError(
+            f"benchmark '{record.benchmark.get('name')}' has one class, so no prediction can be wrong — a selective "
+            "risk needs a classifier"
+        )
+    by_role = {split.role: split for split in splits if split.role in (Role.ID_TEST, Role.ID_VAL)}
+    (ood,) = (s for s in splits if s.role in (Role.NEAR, Role.FAR) and s.name == name)
+    test = by_role[Role.ID_TEST]
+    right = np.asarray(test.predictions == test.labels, dtype=np.float64)
+    return Against(_floats(test), 1.0 - right, _floats(by_role[Role.ID_VAL]), _floats(ood))
+
+
+def _floats(split: SetScores) -> Floats:
+    return np.asarray(split.scores, dtype=np.float64)

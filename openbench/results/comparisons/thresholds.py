@@ -1,0 +1,274 @@
+"""Thresholds of runs on several groups of ID and OOD data, such as the pairs of a collection, from stored scores."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.core.record import ResultRecord
+from openbench.core.request import Role
+from openbench.errors import CacheError, RecordError, did_you_mean
+from openbench.metrics.curve import Floats, PooledCurve
+from openbench.metrics.curve_ranking import aupr_out, auroc, best_f1, fpr_at_tpr
+from openbench.metrics.shared_threshold import SharedThresholds, shared_thresholds
+from openbench.results.comparisons.kept import OnLost, Who, by_row, is_per_set, refuse
+from openbench.results.records.settings import hyper_parameters
+from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.table import Cell, Column, Table
+
+Pairs = Mapping[str, tuple[Floats, Floats]]
+Scores = NDArray[np.float32]
+_GRADNORM = "gradnorm"
+_HEADER = (
+    "OOD sets of a group thrown together, OOD positive, group means unweighted · F1 at the group's best threshold; "
+    "others: best of the other groups' thresholds; single: one threshold for all · FPR@95: OOD positive; AUPR by "
+    "trapezoid · relative: in deviations of the ID score"
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One method on several groups.
+
+    Args:
+        method: its name.
+        about: hyper-parameters, training, backbone and seed, as far as they are known.
+        groups: ID and OOD scores by the group's name.
+        case: the collection that the groups belong to, e.g. `rebench_case1`; empty for benchmarks of their own.
+        of: how many groups the collection has, None if it is none.
+        training: how the backbone was trained.
+        listed_as: the method under whose name the re-benchmark's tables have it; empty if they do not.
+    """
+
+    method: str
+    about: str
+    groups: Pairs
+    case: str = ""
+    of: int | None = None
+    training: str = ""
+    listed_as: str = ""
+
+
+def scored_runs(
+    records: Iterable[ResultRecord], scores: ScoreStore, prefixes: Sequence[str], on_lost: OnLost = refuse
+) -> list[Scored]:
+    """Return the runs on benchmarks whose names begin with a prefix, one entry per collection and method, in order.
+
+    Of GradNorm both variants are returned, the norm and the norm divided by the number of classes, whichever was run.
+    Runs whose OOD sets have scores of the ID side of their own (`tune=oracle_per_set`) are left out: what a threshold
+    is shared by are common scores.
+
+    Args:
+        records: any.
+        scores: where their scores are.
+        prefixes: e.g. `rebench_case1`.
+        on_lost: receives an error for each run whose scores cannot be read; the tables are made of the others.
+
+    Raises:
+        RecordError: a prefix that no record's benchmark has, or two runs that one row cannot hold.
+        CacheError: the scores of no run are there any more.
+    """
+    records = [record for record in records if not is_per_set(record)]
+    names = sorted({str(record.benchmark.get("name")) for record in records})
+    for prefix in prefixes:
+        if not any(name.startswith(prefix) for name in names):
+            raise RecordError(
+                f"no record of a benchmark '{prefix}…'{did_you_mean(prefix, names)} — found {len(names)} benchmarks"
+                f"{': ' + ', '.join(names[:5]) if names else ''} — run it first, or give files of scores"
+            )
+    wanted = [r for r in records if any(str(r.benchmark.get("name")).startswith(prefix) for prefix in prefixes)]
+    by_case: dict[str, list[ResultRecord]] = {}
+    for record in wanted:
+        by_case.setdefault(_case(record), []).append(record)
+    found, lost = [], list[CacheError]()
+    for case, members in sorted(by_case.items()):
+        every = {row: _by_group(benchmarks) for row, benchmarks in by_row(members).items()}
+        rows = {row: kept for row, groups in every.items() if (kept := _with_scores(groups, scores, lost.append))}
+        pairs = {row: {name: _sides(r, scores) for name, r in groups.items()} for row, groups in rows.items()}
+        for row, groups in rows.items():
+            other = _other_gradnorm(row, groups)
+            if other is not None:
+                derived = {name: _sides(r, scores, _rescale) for name, r in groups.items()}
+                pairs[other] = dict(sorted({**derived, **pairs.get(other, {})}.items()))
+        of = _number_of_groups(members[0]) if case else None
+        found += [_scored(case, of, row, groups) for row, groups in pairs.items()]
+    for reason in lost:
+        (on_lost if found else refuse)(reason)
+    return sorted(found, key=lambda scored: (scored.case, scored.method, scored.about))
+
+
+def summary_tables(
+    methods: Sequence[Scored], figures: Mapping[tuple[str, str, str], Mapping[str, float]]
+) -> list[Table]:
+    """Return the summary of each collection, followed by the paper's figures beside ours where it has any.
+
+    Args:
+        methods: at least one group each.
+        figures: from `rebench_figures`.
+    """
+    tables = []
+    for case in dict.fromkeys(scored.case for scored in methods):
+        members = [scored for scored in methods if scored.case == case]
+        tables.append(summary_table(members))
+        if any((case, scored.training, scored.listed_as) in figures for scored in members):
+            tables.append(_beside(members, figures))
+    return tables
+
+
+def summary_table(methods: Sequence[Scored]) -> Table:
+    """Return one row per method: means over its groups, and how far its best threshold moves.
+
+    Args:
+        methods: of one collection, at least one group each.
+
+    Raises:
+        MetricError: scores of which no finite best threshold exists.
+    """
+    columns = (
+        *(Column(title) for title in ("method", "run")),
+        Column("groups", "count"),
+        *(Column(t, "percent") for t in ("F1 ↑", "others F1 ↑", "single F1 ↑", "AUROC ↑", "FPR@95 ↓", "AUPR-out ↑")),
+        *(Column(f"threshold {t}", "number") for t in ("variance", "std", "range", "relative std ↓")),
+    )
+    rows = []
+    for scored in methods:
+        found = shared_thresholds(scored.groups)
+        f1, measured = list(found.groups.values()), _means(scored)
+        others = [group.others for group in f1 if group.others is not None]
+        means = [
+            measured["f1"],
+            float(np.mean(others)) if others else None,
+            float(np.mean([group.single for group in f1])),
+            *(measured[key] for key in ("auroc", "fpr95", "aupr")),
+        ]
+        spread = (found.variance, found.std, found.range, found.relative_std)
+        rows.append((scored.method, scored.about, len(f1), *means, *spread))
+    case = methods[0].case
+    title = f"thresholds over groups{f' · {case}' if case else ''}"
+    return Table(title, columns, tuple(rows), _HEADER, _lacking(methods))
+
+
+def group_table(scored: Scored) -> Table:
+    """Return one row per group of a method: its own threshold, and those of others that suit it best.
+
+    Args:
+        scored: at least one group.
+    """
+    found: SharedThresholds = shared_thresholds(scored.groups)
+    columns = (
+        Column("group"),
+        Column("threshold", "number"),
+        Column("F1 ↑", "percent"),
+        Column("others' threshold", "number"),
+        Column("others F1 ↑", "percent"),
+        Column("single F1 ↑", "percent"),
+    )
+    rows = tuple((name, g.threshold, g.own, g.others_threshold, g.others, g.single) for name, g in found.groups.items())
+    title = f"{f'{scored.case} · ' if scored.case else ''}{scored.method}{f' ({scored.about})' if scored.about else ''}"
+    return Table(f"{title} · single threshold {found.single_threshold:.4g}", columns, rows, _HEADER)
+
+
+def _case(record: ResultRecord) -> str:
+    """The collection whose group a benchmark is; empty if it is none."""
+    node, name = record.config.get("benchmark"), str(record.benchmark.get("name"))
+    group = node.get("group") if isinstance(node, Mapping) else None
+    return name.removesuffix(f"_{group}") if group and name.endswith(f"_{group}") else ""
+
+
+def _number_of_groups(record: ResultRecord) -> int | None:
+    """How many groups a record's collection has."""
+    node = record.config.get("benchmark")
+    collection = node.get("collection") if isinstance(node, Mapping) else None
+    if not isinstance(collection, Mapping):
+        return None
+    n, inside = len(collection["declared"]), int(collection["id"])
+    return comb(n, inside) * comb(n - inside, int(collection["ood"]))
+
+
+def _scored(case: str, of: int | None, row: Who, pairs: Pairs) -> Scored:
+    sums = row.method == _GRADNORM and "mean=True" not in row.params  # the paper divides by the number of classes
+    return Scored(row.method, row.about, pairs, case, of, row.training, "" if sums else row.method)
+
+
+def _other_gradnorm(row: Who, groups: Mapping[str, ResultRecord]) -> Who | None:
+    """The row of the variant of GradNorm that was not run; None of other methods, or if classes are not known."""
+    params = next(iter(groups.values())).method.get("params", {})
+    known = all(record.backbone.get("num_classes") for record in groups.values())
+    if row.method != _GRADNORM or "mean" not in params or not known:
+        return None
+    return row._replace(params=hyper_parameters({**params, "mean": not params["mean"]}))
+
+
+def _rescale(scores: Scores, record: ResultRecord) -> Scores:
+    """Scores of one variant of GradNorm as those of the other, which is it divided by the number of classes."""
+    classes = np.float32(record.backbone["num_classes"])
+    return scores * classes if record.method["params"]["mean"] else scores / classes
+
+
+def _beside(methods: Sequence[Scored], figures: Mapping[tuple[str, str, str], Mapping[str, float]]) -> Table:
+    """Means over groups beside those of the paper."""
+    columns = [Column("method"), Column("run"), Column("groups", "count")]
+    for name in ("F1 ↑", "AUROC ↑", "FPR@95 ↓", "AUPR-out ↑"):
+        columns += [Column(name, "percent"), Column("paper", "percent")]
+    rows = []
+    for scored in methods:
+        printed = figures.get((scored.case, scored.training, scored.listed_as), {})
+        cells: list[Cell] = [scored.method, scored.about, len(scored.groups)]
+        for key, value in _means(scored).items():
+            cells += [value, printed.get(key)]
+        rows.append(tuple(cells))
+    notes = ("paper: Re-benchmarking OOD detection (OpenReview VkPuKTKH2Gx), tables 1 to 3, printed to two digits.",)
+    return Table(f"{methods[0].case} beside the paper", tuple(columns), tuple(rows), notes=(*notes, *_lacking(methods)))
+
+
+def _means(scored: Scored) -> dict[str, float]:
+    """Means over groups by the names of the paper's figures."""
+    curves = [PooledCurve.of(*pair) for pair in scored.groups.values()]
+    measures: dict[str, Callable[[PooledCurve], float]] = {
+        "f1": lambda curve: best_f1(curve).f1,
+        "auroc": auroc,
+        "fpr95": fpr_at_tpr,
+        "aupr": lambda curve: aupr_out(curve).trapezoid,
+    }
+    return {key: float(np.mean([measure(curve) for curve in curves])) for key, measure in measures.items()}
+
+
+def _lacking(methods: Sequence[Scored]) -> tuple[str, ...]:
+    """A note where a row has fewer groups than its collection."""
+    of = methods[0].of
+    lacking = of is not None and any(len(scored.groups) < of for scored in methods)
+    return (f"{methods[0].case} has {of} groups; rows with fewer are means over those that were run.",) * lacking
+
+
+def _with_scores(groups: Mapping[str, ResultRecord], scores: ScoreStore, on_lost: OnLost) -> dict[str, ResultRecord]:
+    """The groups of a row whose scores can be read."""
+    found = {}
+    for name, record in groups.items():
+        try:
+            scores.read(record.run_id)
+            found[name] = record
+        except CacheError as error:
+            on_lost(error)
+    return found
+
+
+def _by_group(groups: Mapping[str, Mapping[str, ResultRecord]]) -> dict[str, ResultRecord]:
+    """Each benchmark's record; versions of one benchmark (other images, dropped sets) are told apart by digest."""
+    found = {}
+    for name in sorted(groups):
+        for digest, record in sorted(groups[name].items()):
+            found[name if len(groups[name]) == 1 else f"{name} ({digest[:8]})"] = record
+    return found
+
+
+def _sides(
+    record: ResultRecord, scores: ScoreStore, change: Callable[[Scores, ResultRecord], Scores] | None = None
+) -> tuple[Floats, Floats]:
+    splits = scores.read(record.run_id)
+    sides = []
+    for roles in ((Role.ID_TEST,), (Role.NEAR, Role.FAR)):
+        joined = np.concatenate([split.scores for split in splits if split.role in roles])
+        sides.append((joined if change is None else change(joined, record)).astype(np.float64))
+    return sides[0], sides[1]

@@ -1,0 +1,1 @@
+"""The leaderboard: records to rows, rows to pages and pictures."""

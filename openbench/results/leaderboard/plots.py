@@ -1,0 +1,280 @@
+"""Pictures of results: near against far AUROC of a leaderboard, and the score histograms of one run."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.errors import RecordError
+from openbench.results.escape import plot
+from openbench.results.leaderboard.ranking import Board, Row
+from openbench.results.records.trained import NONE
+from openbench.results.tables.table import Estimate
+from openbench.results.tables.views import GROUPS
+from openbench.storage.whole import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, told apart with every common colour blindness; black and yellow are left out for contrast.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+# Role → colour, line style, legend: no two differ by colour alone.
+_SIDES: tuple[tuple[Role, str, str, str], ...] = (
+    (Role.ID_TEST, "#0072B2", "-", "ID test"),
+    (Role.CSID, "#56B4E9", ":", "csID"),
+    (Role.NEAR, "#D55E00", "--", "near OOD"),
+    (Role.FAR, "#009E73", "-.", "far OOD"),
+)
+_DPI = 150
+_BINS = 60
+_LABEL = 48  # characters
+_MOST = 100  # rows in a picture
+_CROWD = 12  # more methods than this get a second panel that enlarges where most of them lie
+
+
+def draw_all(found: Iterable[Board], folder: Path) -> tuple[list[Path], list[str]]:
+    """Draw a picture of every board that can have one: near against far AUROC, or the one that it has, sorted.
+
+    Args:
+        found: the boards.
+        folder: of the PNGs, which are named by benchmark and ID side.
+
+    Returns:
+        The files, and the names of boards without any AUROC.
+
+    Raises:
+        RecordError: a file cannot be written.
+    """
+    drawn: list[Path] = []
+    without: list[str] = []
+    for board in found:
+        path = folder / f"{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}.png"
+        if path in drawn:  # another version of the benchmark: its digest tells the pictures apart
+            path = path.with_name(f"{path.stem}_{board.digest}.png")
+        groups = [group for group in GROUPS if _drawable(board, (group,))[0]]
+        if _drawable(board, GROUPS)[0]:
+            drawn.append(near_far(board, path))
+        elif groups:
+            drawn.append(sorted_dots(board, groups[0], path))
+        else:
+            without.append(path.stem)
+    return drawn, without
+
+
+def near_far(board: Board, path: Path) -> Path:
+    """Draw near against far AUROC of every ranked method, with intervals or deviations, and return the file.
+
+    Where nothing is ranked (a benchmark that is incomplete here), the rows out of competition are drawn and the title
+    says so.
+
+    Args:
+        board: one benchmark on one ID side.
+        path: the PNG to write.
+
+    Raises:
+        RecordError: no row has both near and far AUROC, or the file cannot be written.
+    """
+    rows, note = _drawable(board, GROUPS)
+    if not rows:
+        raise RecordError(
+            f"plot of '{board.benchmark}': no method has both near and far AUROC — found {len(board.ranked)} ranked "
+            f"and {len(board.unranked)} other rows — run a method on a benchmark with near and far sets"
+        )
+    crowded = len(rows) > _CROWD
+    # Beside the axes, in the order of the ranking: labels at the points would lie on one another.
+    columns = 1 + len(rows) // 28
+    legend = columns * (0.35 + 0.06 * max(len(_label(row, rows)) for row in rows))
+    with _figure(path, (11.0 + legend, 6.5) if crowded else (6.5 + legend, 5.5), 1 + crowded) as axes:
+        panels = axes.figure.axes
+        for panel in panels:
+            _points(panel, rows)
+            panel.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)")
+            panel.grid(visible=True, color="0.9", linewidth=0.8)
+            panel.set_axisbelow(True)
+        axes.set_title(_title(board, note))
+        if crowded:
+            _enlarge(panels[-1], rows)
+        panels[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8, ncols=columns)
+    return path
+
+
+def sorted_dots(board: Board, group: str, path: Path) -> Path:
+    """Draw the AUROC of one group, a line per method, best on top, with intervals or deviations; return the file.
+
+    Args:
+        board: one benchmark on one ID side.
+        group: `near` or `far`.
+        path: the PNG to write.
+
+    Raises:
+        RecordError: no row has this AUROC, or the file cannot be written.
+    """
+    rows, note = _drawable(board, (group,))
+    if not rows:
+        raise RecordError(f"plot of '{board.benchmark}': no method has {group} AUROC — run one on it first")
+    estimates = [value for row in rows if isinstance(value := row.values[f"{group} auroc"], Estimate)]
+    with _figure(path, (8.0, 1.2 + 0.22 * len(rows))) as axes:
+        for place, estimate in enumerate(estimates):
+            axes.errorbar(
+                100 * estimate.value,
+                place,
+                xerr=_bars(estimate),
+                fmt="o",
+                color=COLOURS[0],
+                markersize=5,
+                elinewidth=1.0,
+                capsize=2,
+            )
+        axes.set(xlabel=f"{group} AUROC (%)", title=_title(board, note), ylim=(len(rows) - 0.5, -0.5))
+        axes.set_yticks(range(len(rows)), [_label(row, rows) for row in rows], fontsize=8)
+        axes.grid(visible=True, color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+    return path
+
+
+def _drawable(board: Board, groups: Sequence[str]) -> tuple[list[Row], str]:
+    """The rows that have the AUROC of all these groups, best first, and what the title must say of them.
+
+    Ranked ones if there are any, else those out of competition; of very many the best, which can be told apart.
+    """
+    ranked = [row for row in board.ranked if _has(row, groups)]
+    rows = ranked or [row for row in board.unranked if _has(row, groups)]
+    notes = [] if ranked else ["not ranked"]
+    notes += [f"the best {_MOST} of {len(rows)}"] * (len(rows) > _MOST)
+    return rows[:_MOST], "; ".join(notes)
+
+
+def _title(board: Board, note: str) -> str:
+    side = "full spectrum" if board.full_spectrum else "standard"
+    return plot(f"{board.benchmark} ({', '.join(part for part in (side, note) if part)})")
+
+
+def _points(axes: "Axes", rows: Sequence[Row]) -> None:
+    """Draw each row's point with its bars."""
+    styles = cycle((c, m) for m in MARKERS for c in COLOURS)
+    for row, (colour, marker) in zip(rows, styles, strict=False):
+        far, near = row.values["far auroc"], row.values["near auroc"]
+        if isinstance(far, Estimate) and isinstance(near, Estimate):
+            axes.errorbar(
+                100 * far.value,
+                100 * near.value,
+                xerr=_bars(far),
+                yerr=_bars(near),
+                fmt=marker,
+                color=colour,
+                markeredgecolor="black",
+                markeredgewidth=0.6,
+                markersize=7,
+                elinewidth=1.0,
+                capsize=2,
+                label=_label(row, rows),
+            )
+
+
+def _enlarge(axes: "Axes", rows: Sequence[Row]) -> None:
+    """Show the best two thirds of the rows on both axes, and number them as the legend lists them."""
+    values = [(row.values["far auroc"], row.values["near auroc"]) for row in rows]
+    points = [(100 * x.value, 100 * y.value) for x, y in values if isinstance(x, Estimate) and isinstance(y, Estimate)]
+    low, high = np.quantile(points, 1 / 3, axis=0), np.max(points, axis=0)
+    margin = 0.06 * np.maximum(high - low, 0.1)
+    axes.set_xlim(low[0] - margin[0], high[0] + margin[0])
+    axes.set_ylim(low[1] - margin[1], high[1] + margin[1])
+    axes.set_title("best two thirds on each axis, enlarged", fontsize=10)
+    for number, (point, container) in enumerate(zip(points, axes.containers, strict=True), start=1):
+        container.set_label(f"{number} {container.get_label()}")
+        axes.annotate(str(number), point, xytext=(5, 4), textcoords="offset points", fontsize=7, clip_on=True)
+
+
+def histograms(scores: Sequence[SetScores], path: Path, title: str = "") -> Path:
+    """Draw the score densities of ID test, csID, near and far OOD of one run, and return the file.
+
+    The axis spans the middle 99.6 % of each group; what lies beyond is counted in the outermost bins.
+
+    Args:
+        scores: of one run; validation splits are left out.
+        path: the PNG to write.
+        title: e.g. method and benchmark.
+
+    Raises:
+        RecordError: there are no scores to draw, or the file cannot be written.
+    """
+    groups = [(_pooled(scores, role), colour, line, label) for role, colour, line, label in _SIDES]
+    groups = [group for group in groups if group[0].size]
+    finite = [values[np.isfinite(values)] for values, *_ in groups]
+    if not any(values.size for values in finite):
+        raise RecordError("histograms: no finite test scores — found none of ID test, csID, near and far — run first")
+    edges = _edges([values for values in finite if values.size])
+    with _figure(path, (8.0, 4.5)) as axes:
+        for values, colour, line, label in groups:
+            density = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / (values.size * np.diff(edges))
+            axes.stairs(density, edges, fill=True, color=colour, alpha=0.15)
+            axes.stairs(
+                density, edges, color=colour, linestyle=line, linewidth=1.8, label=f"{label} (n = {values.size})"
+            )
+        axes.set(xlabel="score (larger = more OOD)", ylabel="density", title=plot(title), xlim=(edges[0], edges[-1]))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    return path
+
+
+@contextmanager
+def _figure(path: Path, size: tuple[float, float], panels: int = 1) -> "Iterator[Axes]":
+    """The first axes of a figure of `panels`, saved as PNG without time and versions: equal results, equal bytes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    for panel in range(panels):
+        figure.add_subplot(1, panels, panel + 1)
+    yield figure.axes[0]
+    try:
+        with replacing(path) as stream:
+            figure.savefig(stream, format="png", dpi=_DPI, metadata={"Software": None})
+    except OSError as error:
+        raise RecordError(
+            f"picture '{path}' cannot be written — {error.strerror or error} — choose another path"
+        ) from error
+
+
+def _has(row: Row, groups: Sequence[str]) -> bool:
+    return all(isinstance(row.values.get(f"{group} auroc"), Estimate) for group in groups)
+
+
+def _bars(estimate: Estimate) -> Any:
+    """Lengths of the error bars in percent, (2, 1): deviation over runs, else the interval, else none."""
+    if estimate.std is not None:
+        return [[100 * estimate.std], [100 * estimate.std]]
+    if estimate.low is not None and estimate.high is not None:
+        return [[max(0.0, 100 * (estimate.value - estimate.low))], [max(0.0, 100 * (estimate.high - estimate.value))]]
+    return None
+
+
+def _label(row: Row, rows: Sequence[Row]) -> str:
+    """The method, with as much of its setting as tells it from the other rows."""
+    label = row.method
+    for part in ("training", "augment", "outliers", "backbone", "settings", "tuned"):
+        others = [r for r in rows if r is not row and r.method == row.method]
+        if any(getattr(other, part) != getattr(row, part) for other in others) and getattr(row, part) != NONE:
+            label += f" · {getattr(row, part)}"
+    return plot(label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…")
+
+
+def _pooled(scores: Sequence[SetScores], role: Role) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    parts = [np.asarray(s.scores, np.float64) for s in scores if s.role == role]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _edges(groups: "Sequence[np.ndarray[Any, np.dtype[np.float64]]]") -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Bin edges that hold the bulk of every group, so that a few extreme scores do not squeeze the rest."""
+    low = min(float(np.quantile(values, 0.002)) for values in groups)
+    high = max(float(np.quantile(values, 0.998)) for values in groups)
+    if not high > low:
+        low, high = low - 0.5, high + 0.5
+    return np.linspace(low, high, _BINS + 1)

@@ -1,0 +1,276 @@
+"""Records to rows: which are admitted, which seeds belong together, and in what order they stand."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from statistics import fmean, pstdev
+from typing import Any
+
+from openbench.config.overrides import word
+from openbench.core.record import ResultRecord
+from openbench.results.leaderboard.runs import Keep, Run, runs_of
+from openbench.results.records.settings import hyper_parameters, not_default, over_runs
+from openbench.results.records.superseded import superseded
+from openbench.results.tables.table import Column, Estimate, cell_text
+from openbench.results.tables.views import FULL_SPECTRUM, GROUPS
+
+_LEVEL = 0.95
+_PRINTED = Column("", "percent")
+_BOARD_KEYS = re.compile(r"(auroc|fpr95)(_low|_high)?|accuracy")
+_BOARD_NAMES = tuple(side + name for side in ("", FULL_SPECTRUM) for name in (*GROUPS, "id"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one backbone: the mean over its seeds.
+
+    Args:
+        method: what users type after `method=`.
+        version: of the method.
+        training: how the backbone was trained.
+        augment: with which augmentation, `none` for crops and flips only.
+        outliers: on which outliers, or `none`.
+        backbone: its name.
+        params: all hyper-parameters; several settings, joined by ` | `, if tuning chose differently per seed.
+        settings: those that were tuned or set otherwise than the default, over all seeds, `default` if there are no
+            such; whatever else of the config tells this row from another that would look the same.
+        tuned: `validation`, `no`, or the strategy's name.
+        runs: run ids, sorted.
+        networks: how many different networks the runs used.
+        values: `near auroc`, `far auroc`, `near fpr95`, `far fpr95`, `accuracy`.
+        reasons: why it is not ranked; empty if it is.
+        members: its runs.
+        side: `full_spectrum/` or nothing; what names of sets begin with.
+    """
+
+    method: str
+    version: int
+    training: str
+    augment: str
+    outliers: str
+    backbone: str
+    params: str
+    settings: str
+    tuned: str
+    runs: tuple[str, ...]
+    networks: int
+    values: Mapping[str, Estimate | str | None]
+    reasons: tuple[str, ...] = ()
+    members: tuple[Run, ...] = ()
+    side: str = ""
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Best near AUROC first, then far AUROC; equals by what they are, so that the order never depends on files."""
+        scores = [-_number(self.values.get(f"{group} auroc")) for group in GROUPS]
+        return (*scores, self.method, self.training, self.backbone, self.params, self.tuned, self.runs)
+
+    @property
+    def look(self) -> tuple[str, ...]:
+        """What a reader tells it from other rows by."""
+        return (self.method, self.training, self.augment, self.outliers, self.backbone, self.settings, self.tuned)
+
+    def value(self, name: str, key: str) -> Estimate | str | None:
+        """Mean and population deviation over runs; of a single run its value and interval; `unable` if any run was.
+
+        Args:
+            name: a set or group of this row's ID side.
+            key: of a metric that was kept.
+        """
+        return _summary(self.members, self.side + name, key)
+
+
+@dataclass(frozen=True)
+class Board:
+    """The rows of one benchmark, as defined by one digest, on one ID side.
+
+    Args:
+        benchmark: its name.
+        digest: of the benchmark; rows under different digests are not comparable.
+        full_spectrum: whether covariate-shifted ID images count as ID.
+        ranked: best first.
+        unranked: what is shown but not ranked, with reasons.
+        headers: the convention lines of its records.
+    """
+
+    benchmark: str
+    digest: str
+    full_spectrum: bool
+    ranked: tuple[Row, ...]
+    unranked: tuple[Row, ...]
+    headers: tuple[str, ...]
+
+
+def board_keys(name: str, key: str) -> bool:
+    """Whether a number is one of those that boards are made of."""
+    return name in _BOARD_NAMES and _BOARD_KEYS.fullmatch(key) is not None
+
+
+def boards(records: Iterable[ResultRecord], keep: Keep = board_keys) -> list[Board]:
+    """Return the boards of all records: by benchmark, by digest, standard before full spectrum.
+
+    Args:
+        records: read one after the other; only what is kept of each stays in memory.
+        keep: given a set or group and a key, whether `Row.value` will be asked for the number.
+    """
+    by_benchmark: dict[tuple[str, str], list[Run]] = {}
+    for run in runs_of(records, (keep, board_keys)):
+        by_benchmark.setdefault((run.benchmark, run.digest), []).append(run)
+    found = []
+    for (name, made_of), members in sorted(by_benchmark.items()):
+        headers = tuple(sorted({run.header for run in members}))
+        for side in ("", FULL_SPECTRUM):
+            present = [run for run in members if not side or any(n.startswith(side) for n in run.metrics)]
+            if present:
+                rows = sorted(_rows(present, side), key=lambda row: row.order)
+                ranked = tuple(row for row in rows if not row.reasons)
+                unranked = tuple(row for row in rows if row.reasons)
+                found.append(Board(name, made_of, bool(side), ranked, unranked, headers))
+    return found
+
+
+def places(rows: Sequence[Row]) -> list[tuple[int, bool]]:
+    """Return the rank of each row, and whether it shares it: with those whose near AUROC is printed the same.
+
+    Args:
+        rows: ranked, best first. Where near AUROC is missing, far AUROC decides.
+    """
+    found: list[tuple[int, bool]] = []
+    for _, alike in groupby(rows, key=_printed):
+        tied = len(list(alike))
+        found += [(len(found) + 1, tied > 1)] * tied
+    return found
+
+
+def _printed(row: Row) -> tuple[str, str]:
+    near, far = (row.values.get(f"{group} auroc") for group in GROUPS)
+    if isinstance(near, Estimate):
+        return cell_text(near.value, _PRINTED), ""
+    return "", cell_text(far.value, _PRINTED) if isinstance(far, Estimate) else ""
+
+
+def _rows(runs: Sequence[Run], side: str) -> list[Row]:
+    groups: dict[str, list[Run]] = {}
+    newest: dict[str, int] = {}
+    replaced = superseded(run.made for run in runs if not run.problems)
+    for run in runs:
+        # A record that contradicts itself stands alone, so that the others of its row keep their rank.
+        groups.setdefault(f"{run.row} {run.run_id}" if run.problems else run.row, []).append(run)
+        if not run.problems:
+            newest[run.method] = max(newest.get(run.method, 0), run.version)
+    rows = [_row(_one_per_network(members), side, newest, replaced) for members in groups.values()]
+    looks: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        looks.setdefault(row.look, []).append(row)
+    return [row for alike in looks.values() for row in _told_apart(alike)]
+
+
+def _one_per_network(runs: Sequence[Run]) -> list[Run]:
+    """One record per seed and network: repeating a run with other metrics does not make another sample."""
+    chosen: dict[tuple[Any, Any], Run] = {}
+    for run in sorted(runs, key=lambda r: (r.level != _LEVEL, r.run_id)):
+        chosen.setdefault((run.seed, run.network), run)
+    return sorted(chosen.values(), key=lambda r: r.run_id)
+
+
+def _row(runs: Sequence[Run], side: str, newest: Mapping[str, int], replaced: Mapping[str, str]) -> Row:
+    first = runs[0]
+    settings = sorted({hyper_parameters(run.params) for run in runs}, key=_natural)
+    chosen = [not_default(run.nodes.get("method") or {}, run.params, run.tuned) for run in runs]
+    values = {f"{g} {key}": _summary(runs, f"{side}{g}", key) for key in ("auroc", "fpr95") for g in GROUPS}
+    values["accuracy"] = _summary(runs, f"{side}id", "accuracy")
+    return Row(
+        method=first.method,
+        version=first.version,
+        training=first.training,
+        augment=first.augment,
+        outliers=first.outliers,
+        backbone=first.backbone,
+        params=" | ".join(settings),
+        settings=over_runs(chosen) or ("default" if first.params else "none"),
+        tuned=_tuned(first),
+        runs=tuple(run.run_id for run in runs),
+        networks=len({run.network for run in runs}),
+        values=values,
+        reasons=_reasons(runs, values, newest, replaced),
+        members=tuple(runs),
+        side=side,
+    )
+
+
+def _told_apart(rows: Sequence[Row]) -> list[Row]:
+    """Rows that look the same, each with the values of the config in which they differ."""
+    if len(rows) < 2:
+        return list(rows)
+    leaves = [{"version": word(row.version), **_leaves("", row.members[0].nodes)} for row in rows]
+    differ = sorted(key for key in {k for one in leaves for k in one} if len({one.get(key) for one in leaves}) > 1)
+    found = []
+    for row, one in zip(rows, leaves, strict=True):
+        more = ", ".join(f"{key}={one[key]}" for key in differ if key in one)
+        found.append(replace(row, settings=" · ".join(part for part in (row.settings, more) if part)))
+    return found
+
+
+def _leaves(path: str, node: Any) -> dict[str, str]:
+    """{dotted key: value as typed} of a config."""
+    if not isinstance(node, Mapping):
+        return {path: word(node)}
+    found: dict[str, str] = {}
+    for key, child in node.items():
+        found |= _leaves(f"{path}.{key}" if path else str(key), child)
+    return found
+
+
+def _reasons(
+    runs: Sequence[Run],
+    values: Mapping[str, Estimate | str | None],
+    newest: Mapping[str, int],
+    replaced: Mapping[str, str],
+) -> tuple[str, ...]:
+    """Why a row is not ranked, most serious first; empty if nothing speaks against it."""
+    found = [f"record {run.run_id}: {problem}" for run in runs for problem in run.problems]
+    if any(run.strategy.startswith("oracle") for run in runs):
+        found.append(f"hyper-parameters chosen on test data ({runs[0].strategy.replace('_', ' ')})")
+    if not all(run.pristine for run in runs):
+        deviations = sorted({deviation for run in runs for deviation in run.deviations})
+        found.append(f"benchmark not as defined: {'; '.join(deviations) or 'deviations not stated'}")
+    name, version = runs[0].method, runs[0].version
+    if runs[0].run_id in replaced:
+        found.append(replaced[runs[0].run_id])
+    elif version < newest.get(name, version):
+        found.append(f"made by version {version} of the method, which is now at {newest[name]}")
+    if not any(isinstance(values[f"{group} auroc"], Estimate) for group in GROUPS):
+        found.append("no AUROC was measured")
+    return tuple(found)
+
+
+def _summary(runs: Sequence[Run], name: str, key: str) -> Estimate | str | None:
+    found = [run.metrics.get(name, {}).get(key) for run in runs]
+    if any(value is None for value in found):
+        return None
+    numbers = [value for value in found if isinstance(value, float | int)]
+    if len(numbers) < len(found):
+        return "unable"
+    if len(numbers) > 1 and (len(set(numbers)) > 1 or not key.startswith("n_")):  # counts of sets do not vary
+        return Estimate(fmean(numbers), std=pstdev(numbers))
+    values = runs[0].metrics[name]
+    low, high = (values.get(f"{key}_{end}") for end in ("low", "high"))
+    if isinstance(low, float | int) and isinstance(high, float | int) and runs[0].level == _LEVEL:
+        return Estimate(numbers[0], float(low), float(high))
+    return Estimate(numbers[0])
+
+
+def _tuned(run: Run) -> str:
+    """Whether hyper-parameters were chosen on validation; a method with nothing to tune was not tuned."""
+    return "no" if run.strategy == "none" or (run.strategy == "validation" and not run.tuned) else run.strategy
+
+
+def _number(value: Estimate | str | None) -> float:
+    return value.value if isinstance(value, Estimate) else float("-inf")
+
+
+def _natural(text: str) -> list[tuple[float, str]]:
+    """Sort key by which k=50 comes before k=100."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return [(float(part), "") if index % 2 else (-1.0, part) for index, part in enumerate(parts)]

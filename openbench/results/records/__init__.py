@@ -1,0 +1,1 @@
+"""Records of runs: written once, read checked, compared."""

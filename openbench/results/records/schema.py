@@ -1,0 +1,274 @@
+"""What a record must be, key by key. Imported where a record is read or written: pydantic takes its time to load."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from openbench.errors import RecordError
+from openbench.metrics.keys import bounds
+from openbench.results.escape import one_line
+from openbench.results.names import PART, WORDS, is_page, is_part, is_words
+from openbench.results.records.intervals import check_intervals
+
+DEEPEST = 32  # levels of a value; those of records have eight
+_MOST = 2**63 - 1
+_LARGEST = 1e100  # their squares are floats, too
+_SHOWN = 60  # characters of a value in a message
+_UNABLE = "unable"
+
+_ALLOWED = {
+    "missing": "a value",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "list_type": "a list",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "greater_than_equal": "a whole number ≥ {ge}",
+    "less_than_equal": "a whole number of at most 63 bits",
+    "string_type": "text",
+}
+
+
+def check(content: dict[str, Any], where: str) -> None:
+    """Check the content of a record.
+
+    Args:
+        content: as JSON has it: plain mappings, lists, texts and numbers.
+        where: the file's name, for messages.
+
+    Raises:
+        RecordError: a value is not what this schema allows, or an interval cannot be that of its number; the first such
+            is named.
+    """
+    try:
+        found = Content.model_validate(content)
+    except ValidationError as error:
+        raise RecordError(_said(error, where)) from None
+    check_intervals(found.metrics, found.config.metrics.confidence if found.config.metrics else None, where)
+
+
+def _said(error: ValidationError, where: str) -> str:
+    first = error.errors(include_url=False)[0]
+    told = first.get("ctx", {}) if first["type"] == "openbench" else {}
+    # A key that is refused stands in the location as `[key]`, and so do the members of a union.
+    key = ".".join(part for part in (*map(str, first["loc"]), told.get("at", "")) if part and part != "[key]")
+    found = told["found"] if told else _short(None if first["type"] == "missing" else first["input"])
+    allowed = told["allowed"] if told else _allowed(first["type"], first["msg"], first.get("ctx", {}))
+    return f"{where}: key '{one_line(key)[:_SHOWN]}' of the record — found {found} — allowed: {allowed}"
+
+
+def _allowed(kind: str, message: str, limits: dict[str, Any]) -> str:
+    return _ALLOWED[kind].format(**limits) if kind in _ALLOWED else message
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return f"a {type(value).__name__}"
+    try:
+        text = one_line(repr(value))
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a huge number"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _refusal(allowed: str, found: Any, at: str = "") -> PydanticCustomError:
+    return PydanticCustomError("openbench", "refused", {"allowed": allowed, "found": _short(found), "at": at})
+
+
+def _only(fits: Callable[[object], bool], allowed: str) -> BeforeValidator:
+    def check_value(value: Any) -> Any:
+        if not fits(value):
+            raise _refusal(allowed, value)
+        return value
+
+    return BeforeValidator(check_value)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (float, int) and -_LARGEST <= value <= _LARGEST  # type: ignore[operator]
+
+
+def _is_level(value: object) -> bool:
+    return _is_number(value) and 0 < float(str(value)) < 1
+
+
+def _is_rate(value: object) -> bool:
+    return _is_number(value) and bounds("auroc").hold(float(str(value)))
+
+
+def _checked_results(value: Any) -> Any:
+    for key, number in value.items() if isinstance(value, dict) else ():
+        if not is_words(key):
+            raise _refusal(WORDS, key)
+        if _is_number(number):
+            if not bounds(key).hold(number):
+                raise _refusal(f"{bounds(key)}, or '{_UNABLE}'", number, key)
+        elif number != _UNABLE:
+            raise _refusal(f"a finite number up to {_LARGEST:g}, or '{_UNABLE}'", number, key)
+    return value
+
+
+def _checked_tree(value: Any) -> Any:
+    _check_tree(value, DEEPEST, "")
+    return value
+
+
+def _check_tree(value: Any, left: int, at: str) -> None:
+    if type(value) is int:
+        if not -_MOST <= value <= _MOST:
+            raise _refusal("whole numbers of at most 63 bits", value, at)
+    elif isinstance(value, dict | list) and not left:
+        raise _refusal(f"values of at most {DEEPEST} levels", value, at)
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            if not is_words(key):
+                raise _refusal(f"as a key {WORDS}", key, at)
+            _check_tree(child, left - 1, f"{at}.{key}" if at else key)
+    elif isinstance(value, list):
+        for child in value:
+            _check_tree(child, left - 1, at)
+
+
+Part = Annotated[str, _only(is_part, f"a name: {PART}")]
+Page = Annotated[str, _only(is_page, f"a name other than README: {PART}")]
+Words = Annotated[str, _only(is_words, WORDS)]
+Number = Annotated[Any, _only(_is_number, f"a finite number up to {_LARGEST:g}")]
+Rate = Annotated[Any, _only(_is_rate, "a number from 0 to 1")]
+Level = Annotated[Any, _only(_is_level, "a number between 0 and 1")]
+Count = Annotated[int, Field(ge=0, le=_MOST)]
+Several = Annotated[int, Field(ge=1, le=_MOST)]
+Tree = Annotated[dict[str, Any], BeforeValidator(_checked_tree)]
+Results = Annotated[dict[str, Any], BeforeValidator(_checked_results)]
+
+
+class _Node(BaseModel):
+    """Keys that openbench reads, and any others."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class Benchmark(_Node):
+    """Of a record, not of a config."""
+
+    name: Page
+    digest: Words | None = None
+    pristine: bool = False
+    deviations: list[str] | None = None
+    images: dict[Words, Words] | None = None
+
+
+class Backbone(_Node):
+    """Of a record, not of a config."""
+
+    name: Part
+    digest: Words | None = None
+    training: Words | None = None
+    augment: Words | None = None
+    outliers: Words | None = None
+
+
+class Method(_Node):
+    """Of a record, not of a config."""
+
+    name: Part
+    version: Count = 0
+    reference: str = ""
+    params: Tree = Field(default_factory=dict)
+
+
+class Group(_Node):
+    """The node of a config group: which file was chosen names files, too."""
+
+    name: Part | None = Field(None, alias="_name_")
+    target: Words | None = Field(None, alias="_target_")
+
+
+class Training(Group):
+    """How a network is trained."""
+
+    augment: Part | None = Field(None, alias="_augment_")
+
+
+class Metrics(Group):
+    """How numbers were computed."""
+
+    confidence: Level = 0.95
+
+
+class Tune(Group):
+    """How hyper-parameters were chosen."""
+
+    strategy: Words = "none"
+
+
+class Config(_Node):
+    """What was run; nodes that a record lacks have no part in its tables."""
+
+    benchmark: dict[str, Any] | None = None
+    backbone: Group | None = None
+    training: Training | None = None
+    outliers: Group | None = None
+    method: Group | None = None
+    tune: Tune | None = None
+    metrics: Metrics | None = None
+    seed: Count | None = None
+
+
+class Trial(_Node):
+    """A setting that was tried on validation."""
+
+    params: Tree = Field(default_factory=dict)
+    set: Words = ""
+    auroc: Rate = 0.0
+    risk: Rate = 0.0
+    threshold: Number = 0.0
+    infeasible: str = ""
+
+
+class Images(BaseModel):
+    """How many images a set has."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    n: Several
+    expected: Count
+
+
+class Provenance(_Node):
+    """What made the record."""
+
+    openbench: Words | None = None
+    git_sha: Words | None = None
+    git_dirty: bool | None = None
+    utc: Words | None = None
+    device: Words | None = None
+    processor: Words | None = None
+    instructions: Words | None = None
+    threads: Count | None = None
+    libraries: dict[Words, Words] | None = None
+    sources: dict[Words, Words] | None = None
+    uncommitted: dict[Words, Words] | None = None
+    reused: dict[Words, Words] | None = None
+    warnings: list[str] | None = None
+
+
+class Content(BaseModel):
+    """A record."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    run_id: Part
+    config: Annotated[Config, BeforeValidator(_checked_tree)]
+    benchmark: Annotated[Benchmark, BeforeValidator(_checked_tree)]
+    backbone: Annotated[Backbone, BeforeValidator(_checked_tree)]
+    method: Annotated[Method, BeforeValidator(_checked_tree)]
+    tuned: Tree
+    trials: list[Annotated[Trial, BeforeValidator(_checked_tree)]]
+    metrics: dict[Words, Results]
+    header: str
+    counts: dict[Words, Images]
+    provenance: Annotated[Provenance, BeforeValidator(_checked_tree)]
+    schema_: int = Field(alias="schema")

@@ -1,0 +1,335 @@
+"""Write-once records on disk: one JSON file per run, named by the run's digest."""
+
+import errno
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from openbench.core.record import ResultRecord
+from openbench.digest import bytes_sha256
+from openbench.errors import RecordError, did_you_mean
+from openbench.results.names import PART, is_page, is_part
+from openbench.results.plain import LARGEST, dumps, loads, plain
+from openbench.results.records.compare import Comparison, Difference, compare
+from openbench.results.scores.stored import ScoreStore
+from openbench.storage.regular import read_regular
+from openbench.storage.whole import creating, delete_leftovers, delete_temporary
+
+__all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
+
+_UTC = re.compile(rb'"utc": *"([^"]*)"')
+LATEST = "latest"
+_SHOWN = 8
+_LEVELS = 3  # of folders
+_PLACE = "records/BENCHMARK/BACKBONE/METHOD/RUN_ID.json"
+_PROBE = ".probe."
+_DIGEST = "content_sha256"
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+
+OnError = Callable[[RecordError], None]
+
+
+def unheard(error: RecordError) -> None:
+    """Leave an error unsaid, where somebody else says it or nobody asked."""
+
+
+class RecordStore:
+    """Records under `<root>/records/<benchmark>/<backbone>/<method>/<run_id>.json`.
+
+    A record appears whole or not at all, and is never replaced: the text goes to a temporary file, is flushed to disk,
+    and gets its name by a hard link, which fails if the name is taken.
+
+    Args:
+        root: the results folder.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    @property
+    def folder(self) -> Path:
+        """Where the records are."""
+        return self.root / "records"
+
+    def path(self, record: ResultRecord) -> Path:
+        """Return the file of a record, whether it exists or not.
+
+        Raises:
+            RecordError: a name that would be part of the path holds characters that a path must not.
+        """
+        parts = {
+            "benchmark.name": record.benchmark.get("name"),
+            "backbone.name": record.backbone.get("name"),
+            "method.name": record.method.get("name"),
+            "run_id": record.run_id,
+        }
+        for key, part in parts.items():
+            if not (is_page(part) if key == "benchmark.name" else is_part(part)):
+                raise RecordError(f"{key} of a record becomes part of its path — found {part!r} — allowed: {PART}")
+        benchmark, backbone, method, run_id = parts.values()
+        return self.folder / str(benchmark) / str(backbone) / str(method) / f"{run_id}.json"
+
+    def check_writable(self) -> None:
+        """Find out before a run, not after it, whether its record can be written.
+
+        Raises:
+            RecordError: the folder cannot be made or written, or its file system has no hard links.
+        """
+        probe = self.folder / f"{_PROBE}{secrets.token_hex(6)}"
+        try:
+            delete_leftovers(self.folder, _PROBE)
+            with creating(probe):
+                pass
+        except OSError as error:
+            raise self._unwritable(error) from error
+        finally:
+            with suppress(OSError):
+                probe.unlink()
+
+    def write(self, record: ResultRecord) -> Path:
+        """Write a record with the digest of its content, and return its file.
+
+        Raises:
+            RecordError: the record exists, does not fit the schema, or the folder cannot be written.
+        """
+        from openbench.results.records.schema import check
+
+        path, content = self.path(record), plain(record.to_dict())
+        check(content, f"record {record.run_id}")
+        try:
+            with creating(path) as stream:
+                stream.write(text_of(content).encode())
+        except FileExistsError as error:
+            raise RecordError(
+                f"record {record.run_id} exists in {path} — records are written once; "
+                "use runtime.on_existing=skip or runtime.on_existing=verify"
+            ) from error
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return path
+
+    def find(self, run_id: str) -> tuple[ResultRecord, Path] | None:
+        """Return a record and its file by run id, or None.
+
+        Raises:
+            RecordError: the file is there but is no record.
+        """
+        files = [path for path in self.paths() if path.stem == run_id]
+        for path in files:
+            delete_temporary(path)  # of a process that was killed when the record had got its name
+        return self._first(files, unheard) if files else None
+
+    def look_up(self, name: str, on_error: OnError = unheard) -> tuple[ResultRecord, Path]:
+        """Return a record and its file by run id, by the beginning of one, or the newest one for `latest`.
+
+        Args:
+            name: what the user typed.
+            on_error: receives an error for each file that fits but is no record, if another one is.
+
+        Raises:
+            RecordError: no record fits, or several do, or the file is there but is no record.
+        """
+        files = self.paths()
+        if name == LATEST and files:  # whatever a record calls itself
+            return self._first(sorted(files, key=_made, reverse=True), on_error)
+        fitting = [path for path in files if path.stem == name] or [p for p in files if p.stem.startswith(name)]
+        if len(fitting) > 1:
+            errors: list[RecordError] = []
+            records = [path for _, path in self._read(fitting, errors.append)]
+            if len(records) > 1:
+                shown = ", ".join(f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in records[:_SHOWN])
+                more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
+                raise RecordError(
+                    f"record '{name}' — {len(records)} records in '{self.root}' begin so: {shown}{more} — type more of "
+                    "it"
+                )
+            fitting = [*records, *fitting]
+            for error in errors if records else ():
+                on_error(error)
+        if not fitting:
+            hint = did_you_mean(name, [path.stem for path in files])
+            raise RecordError(
+                f"record '{name}' not found in '{self.root}'{hint} — {len(files)} records there; another folder: "
+                f"--results DIR; the newest: {LATEST}"
+            )
+        return self._load(fitting[0]), fitting[0]
+
+    def paths(self, on_error: OnError = unheard) -> list[Path]:
+        """Return the files of all records, sorted; what killed writers left behind is not among them.
+
+        Args:
+            on_error: receives an error for each folder that cannot be read, and for each file in a wrong place.
+        """
+        return list(_files(self.folder, _LEVELS, on_error))
+
+    def __iter__(self) -> Iterator[ResultRecord]:
+        for path in self.paths():
+            yield self._load(path)
+
+    def readable(self, on_error: OnError) -> Iterator[ResultRecord]:
+        """Yield every record, and call `on_error` for each file that is none."""
+        return (record for record, _ in self._read(self.paths(on_error), on_error))
+
+    def beside(self, benchmark: str, backbone: str, method: str, on_error: OnError) -> list[tuple[ResultRecord, Path]]:
+        """Return the records of a benchmark, backbone and method, and their files.
+
+        Args:
+            benchmark: its name.
+            backbone: its name.
+            method: its name.
+            on_error: receives an error for each file that is none.
+        """
+        return list(self._read(_files(self.folder / benchmark / backbone / method, 0, on_error), on_error))
+
+    def _read(self, files: Iterable[Path], on_error: OnError) -> Iterator[tuple[ResultRecord, Path]]:
+        for path in files:
+            try:
+                yield self._load(path), path
+            except RecordError as error:
+                on_error(error)
+
+    def _first(self, files: Sequence[Path], on_error: OnError) -> tuple[ResultRecord, Path]:
+        """The first of some files that is a record."""
+        errors: list[RecordError] = []
+        found = next(self._read(files, errors.append), None)
+        if found is None:
+            raise errors[0]
+        for error in errors:
+            on_error(error)
+        return found
+
+    def _load(self, path: Path) -> ResultRecord:
+        """The record in a file, which lies where its names say: a copy elsewhere would count twice."""
+        record = load(path)
+        if (place := self.path(record)) != path:
+            raise RecordError(
+                f"{path}: the record inside belongs in '{place.parent.relative_to(self.folder)}' — move it there, or "
+                "delete the copy"
+            )
+        return record
+
+    def __len__(self) -> int:
+        return len(self.paths())
+
+    def _unwritable(self, error: OSError) -> RecordError:
+        reason = error.strerror or str(error)
+        if error.errno in _NO_LINKS and error.filename2 is not None:
+            reason = f"its file system has no hard links, which keep a record from being overwritten ({reason})"
+        return RecordError(
+            f"results folder '{self.root}' cannot be written — {reason} — choose another: runtime.results=DIR "
+            "or OPENBENCH_RESULTS"
+        )
+
+
+def load(path: Path) -> ResultRecord:
+    """Read one record, of which nothing is trusted.
+
+    Raises:
+        RecordError: unreadable, not strict JSON, not a record of this schema, or under another record's name.
+    """
+    from openbench.results.records.schema import check
+
+    text = _text(path)
+    data = loads(text, str(path))
+    if not isinstance(data, dict):
+        raise RecordError(f"{path}: not a result record — found a JSON {type(data).__name__} — an object expected")
+    stated = data.pop(_DIGEST, None)
+    record = ResultRecord.from_dict(data, str(path))
+    if stated is not None and not _states(text, data, stated):
+        raise RecordError(
+            f"{path}: the record has changed since it was written — its content does not have the SHA-256 that it "
+            "states — restore the file, or delete it and repeat the run"
+        )
+    check(data, str(path))
+    if stated is None:
+        raise RecordError(
+            f"{path}: key '{_DIGEST}' is missing — every record states the SHA-256 of its content — restore the file, "
+            "or delete it and repeat the run"
+        )
+    if record.run_id != path.stem:
+        raise RecordError(
+            f"{path}: the record inside has run_id {record.run_id!r} — a record's file has its run_id as name; "
+            "restore the file from where it was copied"
+        )
+    return record
+
+
+def text_of(content: dict[str, Any]) -> str:
+    """Return the text of a record's file: its content, and the digest of that."""
+    return dumps({**content, _DIGEST: _content_digest(content)})
+
+
+def _files(folder: Path, levels: int, on_error: OnError) -> Iterator[Path]:
+    """The files of records below a folder with so many levels of folders, sorted; what is hidden is left out."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        on_error(RecordError(f"{folder}: the folder cannot be read — {error.strerror} — repair it, or delete it"))
+        return
+    for name in names:
+        path = folder / name
+        if levels and not (name.endswith(".json") and path.is_file()):
+            yield from _files(path, levels - 1, on_error)
+        elif not levels and name.endswith(".json") and is_part(name):
+            yield path
+        elif name.endswith(".json"):
+            on_error(RecordError(f"{path}: not in the place of a record — allowed: {_PLACE} — move it there"))
+
+
+def _bytes(path: Path) -> bytes:
+    """The content of a record's file."""
+    try:
+        return read_regular(path, LARGEST)
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror)) from error
+
+
+def _text(path: Path) -> str:
+    """The text of a record's file."""
+    try:
+        return _bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, "not UTF-8 text") from error
+
+
+def _unreadable(path: Path, reason: str) -> RecordError:
+    return RecordError(f"{path}: the record cannot be read — {reason} — restore it or repeat the run")
+
+
+def _states(text: str, content: dict[str, Any], stated: object) -> bool:
+    """Whether a record's text states the digest of its content.
+
+    Args:
+        text: the whole file.
+        content: what it says, without the digest.
+        stated: the digest.
+    """
+    line = f'\n "{_DIGEST}": "{stated}",\n'
+    if bytes_sha256(text.replace(line, "\n", 1).encode()) == stated:
+        return True
+    try:  # its content may be as it was, written otherwise
+        return _content_digest(content) == stated
+    except RecursionError:
+        return False
+
+
+def _made(path: Path) -> tuple[bytes, int]:
+    """When a record was made, by its own word and, of one second, by its file's time; whole files are not parsed."""
+    try:
+        content = _bytes(path)
+        found = _UTC.match(content, content.rfind(b'"utc"')) if b'"utc"' in content else None
+        return (found[1] if found else b""), path.stat().st_mtime_ns
+    except (OSError, RecordError):
+        return b"", 0  # any that can be read is newer
+
+
+def _content_digest(content: dict[str, Any]) -> str:
+    """The SHA-256 of a record's one spelling on disk, without the line that states it."""
+    return bytes_sha256(dumps(content).encode())

@@ -1,0 +1,126 @@
+"""How the network of a record was trained: by which training, with which augmentation, on which outliers."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import openbench
+from openbench import paths
+from openbench.config.by_data import data_named, resolved
+from openbench.core.record import ResultRecord
+from openbench.public import TARGET, modules_defining, public
+
+NONE = "none"
+RELEASED = "released weights"
+# Crops and flips belong to every recipe, in sizes that depend on the benchmark; they are not named.
+_PLAIN = ("RandomCrop", "HorizontalFlip", "RandomResizedCrop")
+
+
+def training_of(record: ResultRecord) -> str:
+    """Return how a run's backbone was trained, as users type it after `training=`."""
+    return str(record.backbone.get("training") or RELEASED)
+
+
+def augmentation_of(record: ResultRecord) -> str:
+    """Return the augmentation beyond crops and flips, as users type it after `+augment=`; `none` if there is none.
+
+    What differs from that config file stands in brackets, e.g. `pixmix (rounds=2)`, so that two augmentations never
+    have one name. Records that do not name theirs are compared with the config files.
+    """
+    stated = record.backbone.get("augment")
+    found = _augmentations(record)
+    if stated is None and (not found or not record.backbone.get("training")):
+        return NONE
+    files = _files()
+    name = str(stated) if stated is not None else _nearest(found, files)
+    if not found or name not in files or found in files[name]:
+        return name
+    changed = sorted(set(_leaves(found)) - set(_leaves(files[name][0])))
+    return f"{name} ({', '.join(changed)})" if changed else f"{name} (shortened)"
+
+
+def outliers_of(record: ResultRecord) -> str:
+    """Return the data set of outliers that the training saw, `none` if it saw none."""
+    stated = record.backbone.get("outliers")
+    if stated is not None:
+        return str(stated)
+    node = record.config.get("training")
+    target = str(node.get(TARGET)) if isinstance(node, Mapping) else ""
+    if not record.backbone.get("training") or not _uses_outliers(target):
+        return NONE
+    names = sorted(key.partition("/")[2] for key in record.counts if key.startswith("ood_train/"))
+    return ", ".join(names) or "unknown"
+
+
+def _augmentations(record: ResultRecord) -> list[Mapping[str, Any]]:
+    """The augmentations of a record's recipe that are not crops and flips."""
+    node: Any = record.config
+    for key in ("training", "recipe", "augment"):
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return _special(node)
+
+
+def _special(augment: Any) -> list[Mapping[str, Any]]:
+    found = [a for a in augment if isinstance(a, Mapping)] if isinstance(augment, list | tuple) else []
+    return [a for a in found if _class(a) not in _PLAIN]
+
+
+def _class(node: Mapping[str, Any]) -> str:
+    return str(node.get(TARGET)).rpartition(".")[2]
+
+
+@cache
+def _files() -> dict[str, list[list[Mapping[str, Any]]]]:
+    """The special augmentations of each config file by name: in general, and as they are on some data."""
+    from openbench.storage.yaml_file import read_yaml
+
+    found = {}
+    for path in sorted((paths.config_dir() / "augment").glob("*.yaml")):
+        node = read_yaml(path)
+        augment = public(node.get("then") or node.get("augment"))
+        found[path.stem] = [_special(resolved(augment, data)) for data in ("", *sorted(set(data_named(augment))))]
+    return found
+
+
+def _nearest(found: list[Mapping[str, Any]], files: Mapping[str, list[list[Mapping[str, Any]]]]) -> str:
+    """The file with these augmentations, else the first with these classes, else the names of the classes."""
+    same = [name for name, versions in files.items() if found in versions]
+    alike = [name for name, versions in files.items() if list(map(_class, versions[0])) == list(map(_class, found))]
+    return next(iter((*same, *alike)), " + ".join(_class(node).lower() for node in found))
+
+
+def _leaves(node: Any, path: str = "") -> Iterator[str]:
+    """Every `key=value` of a nested node; keys are joined by dots, places in the list of augmentations left out."""
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from _leaves(child, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list | tuple) and any(isinstance(child, Mapping) for child in node):
+        for child in node:
+            yield from _leaves(child, path)
+    else:
+        yield f"{path}={node:g}" if isinstance(node, float) else f"{path}={node}"
+
+
+@cache
+def _uses_outliers(target: str) -> bool:
+    """Whether the source of one of our trainings says `uses_outliers = True`.
+
+    It is read, not imported, which would need torch. Of a class that is not ours nothing is read: even looking for its
+    module would import the packages around it, and the record that names it may come from anybody.
+    """
+    if not target.isidentifier():
+        return False
+    root = Path(openbench.__file__).parent.parent
+    files = [module for module in modules_defining(target) if module.startswith("openbench.training.")]
+    trees = [ast.parse((root / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")) for name in files]
+    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef) and node.name == target]
+    return any(
+        isinstance(line, ast.AnnAssign)
+        and ast.unparse(line.target) == "uses_outliers"
+        and ast.unparse(line.value) == "True"
+        for node in classes
+        for line in node.body
+        if isinstance(line, ast.AnnAssign) and line.value is not None
+    )

@@ -1,0 +1,1 @@
+"""Per-sample scores: kept ones, and files that others made."""

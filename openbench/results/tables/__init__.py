@@ -1,0 +1,1 @@
+"""Tables as values, and their spelling in each output format."""

@@ -1,0 +1,87 @@
+"""Tables of two papers as data, in our names: shown beside the same figures of ours."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from openbench.errors import RecordError
+from openbench.results.tables.published import reference_rows
+
+REJECTION_SOURCE = "Franc, Prusa, Paplham, arXiv 2307.05199, table 2"
+_NAMES = "paper_names.csv"
+
+
+@dataclass(frozen=True)
+class RejectionFigure:
+    """What the reject-option paper prints for a method against an OOD set; fractions, None where nothing is printed.
+
+    Args:
+        min_tpr: φ_min of the risk.
+        max_fpr: ρ_max of the risk.
+        risk: selective risk there.
+        auroc: AUROC.
+        oscr: what it calls OSCR, the accuracy among the accepted over FPR.
+    """
+
+    min_tpr: float | None = None
+    max_fpr: float | None = None
+    risk: float | None = None
+    auroc: float | None = None
+    oscr: float | None = None
+
+
+def rejection_figures(folder: Path) -> dict[tuple[str, str, str], RejectionFigure]:
+    """Return figures by our names of (benchmark, OOD set, method); none without the files.
+
+    Args:
+        folder: that of the reference files.
+
+    Raises:
+        RecordError: a cell that is not a number, or a name that is not in `paper_names.csv`.
+    """
+    table = "reject_option_table2"
+    names, found = _names(folder, table), dict[tuple[str, str, str], dict[str, float]]()
+    for where, row in reference_rows(folder, f"{table}.csv") if names else ():
+        printed = (("benchmark", row["id"]), ("set", row["ood"]), ("method", row["method"]))
+        benchmark, ood, method = (_ours(names, kind, name, where) for kind, name in printed)
+        values = {"risk" if row["metric"] == "selective_risk" else row["metric"]: _number(row["value"], where)}
+        values |= {key: _number(row[key], where) for key in ("min_tpr", "max_fpr") if row[key]}
+        found.setdefault((benchmark, ood, method), {}).update(values)
+    return {key: RejectionFigure(**values) for key, values in found.items()}
+
+
+def rebench_figures(folder: Path) -> dict[tuple[str, str, str], Mapping[str, float]]:
+    """Return {`f1`, `auroc`, `fpr95`, `aupr`} by our names of (collection, training, method); none without the files.
+
+    Args:
+        folder: that of the reference files.
+
+    Raises:
+        RecordError: a cell that is not a number, or a name that is not in `paper_names.csv`.
+    """
+    table = "rebenchmarking_tables"
+    names, found = _names(folder, table), dict[tuple[str, str, str], Mapping[str, float]]()
+    for where, row in reference_rows(folder, f"{table}.csv") if names else ():
+        printed = (("benchmark", row["case"]), ("training", row["method"]), ("method", row["method"]))
+        case, training, method = (_ours(names, kind, name, where) for kind, name in printed)
+        found[case, training, method] = {key: _number(row[key], where) for key in ("f1", "auroc", "fpr95", "aupr")}
+    return found
+
+
+def _names(folder: Path, table: str) -> dict[tuple[str, str], str]:
+    """Our names by (kind, published name) of a table."""
+    rows = (row for _, row in reference_rows(folder, _NAMES))
+    return {(row["kind"], row["published"]): row["ours"] for row in rows if row["table"] == table}
+
+
+def _ours(names: Mapping[tuple[str, str], str], kind: str, published: str, where: str) -> str:
+    if (kind, published) not in names:
+        raise RecordError(f"{where}: {kind} '{published}' is not in {_NAMES} — add what it is called here")
+    return names[kind, published]
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise RecordError(f"{where}: found {text!r} — allowed: a number") from error

@@ -1,0 +1,227 @@
+"""Figures that others have published, read from the reference folder: shown beside ours, never ranked among them."""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from openbench.errors import RecordError
+from openbench.results.records.trained import NONE
+from openbench.results.tables.table import Estimate
+
+# Citation of each file that is read, in order of preference: a paper's table before a page that anyone can extend.
+SOURCES = {
+    "openood_v1.5_table1.csv": "Zhang et al., OpenOOD v1.5, arXiv 2306.09301, table 1",
+    "openood_v1.5_augmentations.csv": "Zhang et al., OpenOOD v1.5, arXiv 2306.09301, tables 3 and 4",
+    "openood_leaderboard.csv": "OpenOOD's leaderboard page, state of 19 July 2025",
+}
+_NAMES = "names.csv"
+FULL_SPECTRUM_SUFFIX = "_fs"
+# The paper's tables state no architecture per row; these are the paper's.
+_PAPER_BACKBONES = {"cifar10": "ResNet18", "cifar100": "ResNet18", "imagenet200": "ResNet18", "imagenet1k": "ResNet50"}
+_TABLE1_POST_HOC = "Post-hoc Inference Methods"
+_PLAIN_TRAINING = "CE"
+_PLAIN_AUGMENTATION = "CrossEntropy"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a figure is about, in our names.
+
+    Args:
+        benchmark: e.g. `cifar10`; in the full-spectrum setting with the suffix `_fs`.
+        training: e.g. `cross_entropy`.
+        backbone: e.g. `resnet18_cifar`.
+        method: e.g. `knn`.
+        augment: e.g. `pixmix`; `none` for crops and flips only.
+    """
+
+    benchmark: str
+    training: str
+    backbone: str
+    method: str
+    augment: str = NONE
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published result; fractions in [0, 1], None where nothing was printed.
+
+    Args:
+        near: near AUROC.
+        far: far AUROC.
+        accuracy: ID accuracy.
+        source: a key of SOURCES.
+    """
+
+    near: Estimate | None
+    far: Estimate | None
+    accuracy: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Name:
+    """One line of names.csv: what is called what here.
+
+    Args:
+        kind: `method`, `training`, `augment`, `backbone`, `detector`.
+        published: as printed; empty for the method of a table that prints the training only.
+        ours: as typed on the command line.
+        benchmark: where this holds; empty for everywhere.
+        training: with which published training this holds; empty for any that has no line of its own.
+    """
+
+    kind: str
+    published: str
+    ours: str
+    benchmark: str = ""
+    training: str = ""
+
+
+class Names:
+    """Published names to ours: one to many, since a score may be known here under two names.
+
+    Args:
+        rows: of names.csv.
+    """
+
+    def __init__(self, rows: Iterable[Name]) -> None:
+        self._ours: dict[tuple[str, str, str, str], list[str]] = {}
+        for row in rows:
+            self._ours.setdefault((row.kind, row.published, row.benchmark, row.training), []).append(row.ours)
+
+    def ours(self, kind: str, published: str, benchmark: str, training: str = "") -> list[str]:
+        """Return our names; none if the thing does not exist here."""
+        plain = benchmark.removesuffix(FULL_SPECTRUM_SUFFIX)
+        own = [name for b in ("", plain) for name in self._ours.get((kind, published, b, training), [])]
+        return own if own or not training else self.ours(kind, published, benchmark)
+
+    def trainings(self, published: str, benchmark: str) -> list[tuple[str, str]]:
+        """Return our trainings, each with its augmentation: a published one may be either, or `TRAINING + AUGMENT`."""
+        first, _, second = published.partition(" + ")
+        base = self.ours("training", _PLAIN_TRAINING, benchmark)
+        augmented = [(b, a) for b in base for a in self.ours("augment", first, benchmark)]
+        plain = [(t, NONE) for t in self.ours("training", first, benchmark)]
+        if not second:
+            return [*plain, *augmented]
+        return [(t, a) for t, _ in plain for a in self.ours("augment", second, benchmark)]
+
+
+def load_published(folder: Path) -> dict[Setup, Figure]:
+    """Return every published figure that has a counterpart here; an absent folder or file holds none.
+
+    Raises:
+        RecordError: a file lacks a column or holds what is no number.
+    """
+    names = load_names(folder)
+    found: dict[Setup, Figure] = {}
+    for setup, figure in (*_table1(folder, names), *_augmentations(folder, names), *_leaderboard(folder, names)):
+        found.setdefault(setup, figure)
+    return found
+
+
+def load_names(folder: Path) -> Names:
+    """Return which published names are which of ours; an absent file knows none."""
+    rows = (row for _, row in _rows(folder, _NAMES))
+    return Names(Name(r["kind"], r["published"], r["ours"], r["benchmark"], r.get("training", "")) for r in rows)
+
+
+def _table1(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
+    """Post-hoc scores on cross-entropy, and trainings with the score that names.csv says they were judged by."""
+    source, figures = "openood_v1.5_table1.csv", dict[tuple[str, str, str], dict[str, Estimate | None]]()
+    for where, row in _rows(folder, source):
+        post_hoc = row["group"] == _TABLE1_POST_HOC
+        training, method = (_PLAIN_TRAINING, row["method"]) if post_hoc else (row["method"], "")
+        value = _estimate(row["mean_percent"], row["std_percent"], where)
+        figures.setdefault((row["benchmark"], training, method), {})[row["metric"]] = value
+    yield from _of_paper(figures, source, names)
+
+
+def _augmentations(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
+    """Scores on networks that were trained with augmentations; ID accuracy is printed once for all scores."""
+    source, figures = "openood_v1.5_augmentations.csv", dict[tuple[str, str, str], dict[str, Estimate | None]]()
+    accuracy: dict[tuple[str, str], Estimate | None] = {}
+    for where, row in _rows(folder, source):
+        benchmark = row["benchmark"] + FULL_SPECTRUM_SUFFIX * (row["setting"] == "full_spectrum")
+        training = _PLAIN_TRAINING if row["augmentation"] == _PLAIN_AUGMENTATION else row["augmentation"]
+        value = _estimate(row["percent"], "", where)
+        if row["metric"] == "id_acc":
+            accuracy[benchmark, training] = value
+        else:
+            figures.setdefault((benchmark, training, row["method"]), {})[row["metric"]] = value
+    for (benchmark, training, _), values in figures.items():
+        values["id_acc"] = accuracy.get((benchmark, training))
+    yield from _of_paper(figures, source, names)
+
+
+def _of_paper(
+    figures: Mapping[tuple[str, str, str], Mapping[str, Estimate | None]], source: str, names: Names
+) -> Iterator[tuple[Setup, Figure]]:
+    """The figures of a table of the paper, by (benchmark, training, method) as printed there."""
+    for (benchmark, training, method), values in figures.items():
+        figure = Figure(values.get("near_auroc"), values.get("far_auroc"), _value(values.get("id_acc")), source)
+        backbone = _PAPER_BACKBONES.get(benchmark.removesuffix(FULL_SPECTRUM_SUFFIX), "")
+        yield from ((setup, figure) for setup in _setups(benchmark, (training, backbone, method), names))
+
+
+def _leaderboard(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
+    source = "openood_leaderboard.csv"
+    for where, row in _rows(folder, source):
+        accuracy = _estimate(row["id_acc"], "", where)
+        figure = Figure(
+            _estimate(row["near_auroc"], row["near_std"], where),
+            _estimate(row["far_auroc"], row["far_std"], where),
+            _value(accuracy),
+            source,
+        )
+        published = (row["training"], row["architecture"], row["postprocessor"])
+        yield from ((setup, figure) for setup in _setups(row["benchmark"], published, names))
+
+
+def _setups(benchmark: str, published: tuple[str, str, str], names: Names) -> Iterator[Setup]:
+    training, backbone, method = published
+    for t, augment in names.trainings(training, benchmark):
+        for b in names.ours("backbone", backbone, benchmark):
+            for m in names.ours("method", method, benchmark, training):
+                yield Setup(benchmark, t, b, m, augment)
+
+
+def _estimate(percent: str, std: str, where: str) -> Estimate | None:
+    """Fractions of printed percentages; a deviation of exactly 0.00 marks a single run, not agreement of several."""
+    if percent in ("", "/"):
+        return None
+    try:
+        value, spread = float(percent) / 100, float(std or 0) / 100
+    except ValueError as error:
+        raise RecordError(f"{where}: found {percent!r} and {std!r} — allowed: numbers, '/' or nothing") from error
+    return Estimate(value, std=spread or None)
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
+
+
+def _rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Each row of a CSV with its place; nothing if there is no such file."""
+    path = folder / name
+    if not path.is_file():
+        return
+    with open(path, encoding="utf-8", newline="") as stream:
+        for number, row in enumerate(csv.DictReader(stream), 2):
+            if None in row or None in row.values():
+                raise RecordError(f"{path}, line {number}: more or fewer cells than the first line has columns")
+            yield f"{path}, line {number}", row
+
+
+def reference_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each row of a reference file with its place; nothing if there is no such file.
+
+    Args:
+        folder: that of the reference files.
+        name: e.g. `reject_option_table2.csv`.
+
+    Raises:
+        RecordError: a row with more or fewer cells than there are columns.
+    """
+    return _rows(folder, name)

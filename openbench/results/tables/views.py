@@ -1,0 +1,358 @@
+"""The tables of one record: an overview, and one view per family, so that every number can be looked at."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from openbench.core.record import ResultRecord
+from openbench.errors import ConfigError, did_you_mean
+from openbench.metrics.keys import higher_is_better
+from openbench.results.records.settings import hyper_parameters
+from openbench.results.records.trained import training_of
+from openbench.results.tables.conventions import conventions, said_once
+from openbench.results.tables.table import Cell, Column, Estimate, Kind, Table
+
+FULL_SPECTRUM = "full_spectrum/"
+GROUPS = ("near", "far")
+SIDES = {"": "", FULL_SPECTRUM: "full spectrum"}
+
+# View → the keys it shows, in this order; the first view that knows a key is its own. A key that no pattern knows is
+# shown in `other`.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "ranking": (
+        "n_ood|n_sets", "auroc", "aupr_in", "aupr_out", "ap_in", "ap_out", "fpr95", "fpr95_id_positive",
+        "detection_error", "f1", "f1_threshold", "accuracy|precision|recall",
+    ),
+    # As in Humblot-Renaux et al. 2023; AUROC is shown here once more.
+    "threshold": (
+        "auroc", "autc", "aufpr", "aufnr", "fpr@test", "fnr@test", "fpr@95tnr", "fnr@95tnr", "fpr@val", "fnr@val",
+    ),
+    "selective": ("risk@.+", "cost", "oscr", "oscr_selective", "ccr@.+"),
+    "conformal": ("conformal_.+", "bh_.+"),
+}  # fmt: skip
+# What the names of columns do not tell.
+_EXPLAINED = {
+    "oscr": "area over FPR under the share of all ID that is accepted and correct (Dhamija et al. 2018)",
+    "oscr_selective": "area over FPR under the accuracy among the accepted ID (Franc et al. 2023, there called OSCR)",
+}
+VIEWS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other", "trials", "counts")
+_PREDICTION_SET = re.compile(
+    r"(\w+?)_((?:coverage|size)(?:_mean|_std)?|singletons|worst_class)@(\d+(?:\.\d+)?(?:e-?\d+)?)", re.ASCII
+)
+_ORACLES = {"oracle": "test data (oracle)", "oracle_per_set": "each OOD test set (oracle per set)"}
+_END = re.compile(r"(.+)_(low|high)")
+
+
+def run_table(record: ResultRecord, decimals: int = 2) -> Table:
+    """Return the overview of a run: AUROC and FPR@95 with intervals, AUPR per set and group, on both ID sides."""
+    sides = [side for side in SIDES if any((side + name) in record.metrics for name in _names(record))]
+    columns = [Column("set"), Column("role"), Column("n", "count")]
+    for side in sides:
+        short = "FS " if side else ""
+        columns += [Column(f"{short}AUROC ↑ [interval]", "percent", decimals)]
+        columns += [Column(f"{short}FPR@95 ↓ [interval]", "percent", decimals)]
+        if not side:
+            columns += [Column("AUPR-in ↑", "percent", decimals), Column("AUPR-out ↑", "percent", decimals)]
+    rows = []
+    for name in _names(record):
+        cells: list[Cell] = [name if name in GROUPS else f"  {name}", _role(record, name)]
+        cells.append(record.metrics.get(name, {}).get("n_ood"))
+        for side in sides:
+            values = record.metrics.get(side + name, {})
+            cells += [estimate(values, "auroc"), estimate(values, "fpr95")]
+            cells += [] if side else [values.get("aupr_in"), values.get("aupr_out")]
+        rows.append(tuple(cells))
+    return Table(_title(record, decimals), tuple(columns), tuple(rows), record.header, _notes(record))
+
+
+def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) -> list[Table]:
+    """Return the tables of one view of a run, one for each ID side; a terminal shows a wide one in parts.
+
+    Args:
+        record: the run.
+        view: one of VIEWS.
+        decimals: digits of percentages.
+
+    Raises:
+        ConfigError: no such view.
+    """
+    if view not in VIEWS:
+        raise ConfigError(f"view '{view}' not found{did_you_mean(view, VIEWS)} — available: {', '.join(VIEWS)}")
+    if view == "overview":
+        return [_with_conventions(run_table(record, decimals), view)]
+    special = {"trials": _trials, "counts": _counts, "id": _id, "prediction_sets": _prediction_sets}
+    if view in special:
+        tables = special[view](record, decimals)
+    else:
+        tables = [table for side in SIDES for table in _family(record, side, view, decimals)]
+    return said_once(_with_conventions(table, view) for table in tables)
+
+
+# What the columns of a view stand for whose titles are not keys.
+_TITLED = {"overview": ("auroc", "fpr95", "aupr_in"), "prediction_sets": ("lac_size@0.1",)}
+
+
+def _with_conventions(table: Table, view: str) -> Table:
+    """The table with those of its record's conventions that its numbers depend on."""
+    keys = _TITLED.get(view) or [column.title.partition(" ")[0] for column in table.columns]
+    intervals = {"overview": ("auroc", "fpr95"), "intervals": keys}.get(view, ())
+    return replace(table, header=conventions(table.header, keys, intervals))
+
+
+def estimate(values: Mapping[str, Any], key: str) -> Cell:
+    """Return a metric with its interval, the bare value or `unable` where there is none, None where it is absent."""
+    value, low, high = (values.get(name) for name in (key, f"{key}_low", f"{key}_high"))
+    if value is None or isinstance(value, str):
+        return value
+    known = isinstance(low, float | int) and isinstance(high, float | int)
+    return Estimate(value, low, high) if known else value
+
+
+def tuned_on(record: ResultRecord) -> str:
+    """Return the data on which a tuned run's hyper-parameters were chosen."""
+    tune = record.config.get("tune")
+    strategy = tune.get("strategy") if isinstance(tune, Mapping) else None
+    return _ORACLES.get(str(strategy), "validation")
+
+
+def family_of(key: str) -> str:
+    """Return the view in which a metric key of a set or group is shown."""
+    return next((f for f, patterns in FAMILIES.items() if any(re.fullmatch(p, key) for p in patterns)), "other")
+
+
+def shown_in(key: str, view: str) -> bool:
+    """Return whether a metric key of a set or group is a column of a view."""
+    # The layout of the AUTC paper begins with AUROC.
+    return family_of(key) == view or (view == "threshold" and key == "auroc")
+
+
+def kind_of(key: str) -> Kind:
+    """Return how the values of a key are written."""
+    if key.startswith("n_"):
+        return "count"
+    return "number" if re.fullmatch(r"f1_threshold.*|\w+_size@.+|cost", key) else "percent"
+
+
+def _names(record: ResultRecord) -> list[str]:
+    """Groups and sets in the order of tables: near, its sets, far, its sets, whatever else was measured."""
+    present = {name.removeprefix(FULL_SPECTRUM) for name in record.metrics} - {"id"}
+    order = [name for group in GROUPS for name in (group, *_members(record, group)) if name in present]
+    return [*order, *sorted(present - set(order))]
+
+
+def _members(record: ResultRecord, group: str) -> list[str]:
+    return sorted(key.partition("/")[2] for key in record.counts if key.startswith(f"{group}/"))
+
+
+def _role(record: ResultRecord, name: str) -> str:
+    if name in GROUPS:
+        return "mean"
+    return next((group for group in GROUPS if f"{group}/{name}" in record.counts), "–")
+
+
+def _title(record: ResultRecord, decimals: int) -> str:
+    params = hyper_parameters(record.method.get("params", {}))
+    chosen = f"; tuned on {tuned_on(record)}: {hyper_parameters(record.tuned)}" if record.tuned else ""
+    backbone = f"{record.backbone.get('name')} ({training_of(record)})"
+    accuracy = []
+    for side, label in SIDES.items():
+        value = record.metrics.get(f"{side}id", {}).get("accuracy")
+        if isinstance(value, float | int):
+            accuracy.append(f"{100 * value:.{decimals}f} %{f' ({label})' if label else ''}")
+    accuracy += _with_validation(record, decimals)
+    method = f"{record.method.get('name')}{f'({params})' if params else ''}{chosen}"
+    known = ", ".join(accuracy) or "absent: no classifier for these classes"
+    return f"{record.benchmark.get('name')} · {backbone} · {method} · ID accuracy {known}"
+
+
+def _with_validation(record: ResultRecord, decimals: int) -> list[str]:
+    """Accuracy over ID validation and test together: the official test set, where validation was cut out of it."""
+    values = record.metrics.get("id", {})
+    parts = []
+    for role, key in (("id_val", "id_val_accuracy"), ("id_test", "accuracy")):
+        n = sum(count["n"] for name, count in record.counts.items() if name.partition("/")[0] == role)
+        value = values.get(key)
+        if not n or not isinstance(value, float | int):
+            return []
+        parts.append((n, value))
+    total = sum(n for n, _ in parts)
+    return [f"{100 * sum(n * value for n, value in parts) / total:.{decimals}f} % (with validation, n = {total})"]
+
+
+def _notes(record: ResultRecord) -> tuple[str, ...]:
+    if record.benchmark.get("pristine") is True:
+        return ()
+    deviations = record.benchmark.get("deviations") or ["not stated"]
+    return (f"Not the benchmark as defined, so not ranked: {'; '.join(map(str, deviations))}.",)
+
+
+def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[Table]:
+    """One table of a view: rows are sets, groups and pooled groups; empty if the view has nothing on this side."""
+    rows: list[tuple[str, str, Mapping[str, Any]]] = []
+    for name in _names(record):
+        values = record.metrics.get(side + name, {})
+        pooled = {k.removeprefix("pooled_"): v for k, v in values.items() if k.startswith("pooled_")}
+        rows.append((name, _role(record, name), {k: v for k, v in values.items() if not k.startswith("pooled_")}))
+        rows += [(name, "pooled", pooled)] if pooled else []
+    found = {key for _, _, values in rows for key in values}
+    if view == "intervals":
+        keys = _interval_keys(found)
+    else:
+        keys = [k for k in found if shown_in(k, view) and not _is_end(k, found)]
+    if not keys or (view == "threshold" and keys == ["auroc"]):
+        return []
+    ordered = sorted(keys, key=lambda k: key_order(view, k))
+    columns = (Column("set"), Column("role"), *(Column(arrow(k), kind_of(k), decimals) for k in ordered))
+    cells = [
+        (name, role, *((estimate(v, k) if view == "intervals" else v.get(k)) for k in ordered))
+        for name, role, v in rows
+        if any(k in v for k in ordered)
+    ]
+    title = f"{view}{f' · {SIDES[side]}' if side else ''} · {_title(record, decimals)}"
+    explained = tuple(f"{key}: {_EXPLAINED[key]}." for key in ordered if key in _EXPLAINED)
+    return [Table(title, columns, tuple(cells), record.header, (*_notes(record), *explained))]
+
+
+def _is_end(key: str, present: Iterable[str]) -> bool:
+    """Whether a key is an end of an interval that is shown with its value."""
+    return bool((match := _END.fullmatch(key)) and match.group(1) in present)
+
+
+def _interval_keys(present: set[str]) -> list[str]:
+    return [key for key in present if f"{key}_low" in present and f"{key}_high" in present]
+
+
+def _rank(view: str, key: str) -> int:
+    patterns = FAMILIES.get(view, FAMILIES["ranking"])
+    return next((i for i, pattern in enumerate(patterns) if re.fullmatch(pattern, key)), len(patterns))
+
+
+def _natural(key: str) -> list[tuple[float, str]]:
+    """Sort key that puts @0.05 before @0.1 and 1e-4 before 1e-3."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", key)
+    return [(float(part), "") if index % 2 else (-1.0, part) for index, part in enumerate(parts)]
+
+
+def key_order(view: str, key: str) -> tuple[int, list[tuple[float, str]]]:
+    """Return the sort key that puts the columns of a view in order."""
+    return _rank(view, key), _natural(key)
+
+
+def arrow(key: str) -> str:
+    """Return a key with the direction that is better, as columns are titled."""
+    better = higher_is_better(key)
+    return key if better is None else f"{key} {'↑' if better else '↓'}"
+
+
+def _id(record: ResultRecord, decimals: int) -> list[Table]:
+    sides = [side for side in SIDES if f"{side}id" in record.metrics]
+    keys = sorted({k for side in sides for k in record.metrics[f"{side}id"] if not _PREDICTION_SET.fullmatch(k)})
+    columns = (Column("side"), *(Column(arrow(key), kind_of(key), decimals) for key in keys))
+    rows = tuple((SIDES[side] or "standard", *(record.metrics[f"{side}id"].get(key) for key in keys)) for side in sides)
+    return [Table(f"id · {_title(record, decimals)}", columns, rows, record.header, _notes(record))] if keys else []
+
+
+def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
+    cells: dict[tuple[str, float, str], dict[str, Cell]] = {}
+    for side in SIDES:
+        for key, value in record.metrics.get(f"{side}id", {}).items():
+            if match := _PREDICTION_SET.fullmatch(key):
+                kind, quantity, alpha = match.groups()
+                cells.setdefault((kind, float(alpha), side), {})[quantity] = value
+    if not cells:
+        return []
+    columns = [
+        Column("sets"),
+        Column("side"),
+        Column("α", "number"),
+        Column("coverage", "percent", decimals),
+        Column("size ↓", "number"),
+        Column("singletons ↑", "percent", decimals),
+        Column("worst class ↑", "percent", decimals),
+    ]
+    split = any("size_mean" in found for found in cells.values())
+    if split:
+        columns += [Column("coverage over splits", "percent", decimals), Column("size over splits ↓", "number")]
+    quantities = ("coverage", "size", "singletons", "worst_class")
+    rows = tuple(
+        (
+            kind,
+            SIDES[side] or "standard",
+            alpha,
+            *(found.get(q) for q in quantities),
+            *(_over_splits(found, q) for q in quantities[:2] if split),
+        )
+        for (kind, alpha, side), found in sorted(cells.items())
+    )
+    title = f"prediction sets · {_title(record, decimals)}"
+    notes = (*_notes(record), *_set_notes(record, {kind for kind, _, _ in cells}, split))
+    return [Table(title, tuple(columns), rows, record.header, notes)]
+
+
+def _over_splits(found: Mapping[str, Any], quantity: str) -> Cell:
+    mean = found.get(f"{quantity}_mean")
+    std = found.get(f"{quantity}_std")
+    return Estimate(mean, std=std) if isinstance(mean, float | int) and isinstance(std, float | int) else mean
+
+
+def _set_notes(record: ResultRecord, kinds: set[str], split: bool) -> list[str]:
+    """What the names of sets and columns do not tell."""
+    notes = []
+    if "score" in kinds:
+        notes.append("score: the method's own score s of a class, thresholded as it is.")
+    if any(kind.startswith("score_") for kind in kinds):
+        notes.append("score_…: made of softmax(−s), or of the method's own probabilities where s is made of such.")
+    if split:
+        count = record.metrics.get("id", {}).get("n_set_splits")
+        notes.append(
+            f"over splits: mean ± deviation over {count} random splits of ID validation and test, the calibration part "
+            "as large as validation."
+        )
+    return notes
+
+
+def _trials(record: ResultRecord, decimals: int) -> list[Table]:
+    """What each setting came to and which was chosen: by the AUROC, or where there are risks, by these."""
+    if not record.trials:
+        return []
+    data = "validation" if tuned_on(record) == "validation" else "test"
+    by_risk, infeasible = (any(key in trial for trial in record.trials) for key in ("risk", "infeasible"))
+    fields = [("set", Column("set"))] * any("set" in trial for trial in record.trials)
+    if by_risk:
+        fields += [("risk", Column(f"{data} risk ↓", "percent", decimals + 1)), ("threshold", Column("λ", "number"))]
+    fields += [("auroc", Column(f"{data} AUROC ↑", "percent", decimals))]
+    rows = []
+    for trial in record.trials:
+        missing = "unable" if "infeasible" in trial else None
+        cells = [trial.get(key, missing) for key, _ in fields]
+        chosen = "yes" if _is_chosen(trial, record) else ""
+        reason = [str(trial.get("infeasible", ""))] * infeasible
+        rows.append((hyper_parameters(trial.get("params", {})), *cells, chosen, *reason))
+    columns = (
+        Column("hyper-parameters"),
+        *(c for _, c in fields),
+        Column("chosen"),
+        *[Column("infeasible")] * infeasible,
+    )
+    rule = "least selective risk, of equal ones the largest AUROC" if by_risk else "largest AUROC"
+    notes = (f"Chosen on {tuned_on(record)}: {rule}.", *_notes(record))
+    return [Table(f"trials · {_title(record, decimals)}", columns, tuple(rows), notes=notes)]
+
+
+def _is_chosen(trial: Mapping[str, Any], record: ResultRecord) -> bool:
+    """Whether a trial's setting is the one that the run went on with, on its set where each set has its own."""
+    chosen = record.tuned
+    if "set" in trial:
+        of_sets = {name: values if isinstance(values, Mapping) else {} for name, values in record.tuned.items()}
+        chosen = {name: values.get(trial["set"]) for name, values in of_sets.items()}
+    return bool(chosen) and trial.get("params") == chosen
+
+
+def _counts(record: ResultRecord, decimals: int) -> list[Table]:
+    rows = tuple(
+        (key.partition("/")[2], key.partition("/")[0], count.get("n"), count.get("expected"))
+        for key, count in sorted(record.counts.items())
+    )
+    columns = (Column("set"), Column("role"), Column("n", "count"), Column("as defined", "count"))
+    return [Table(f"images · {_title(record, decimals)}", columns, rows, notes=_notes(record))] if rows else []

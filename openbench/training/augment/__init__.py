@@ -1,0 +1,1 @@
+"""Augmentations: what happens to images before the network learns from them."""

@@ -1,0 +1,119 @@
+"""What a checkpoint folder says about itself: the job at its start, the outcome at its end."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from openbench import __version__
+from openbench.checkout import made_now
+from openbench.errors import CheckpointError
+from openbench.public import TARGET, name_of
+from openbench.storage.sealed import DamagedError
+from openbench.storage.stated import read_stated, stated
+from openbench.training.job import TrainingJob
+from openbench.training.loop.curve import EpochRow
+from openbench.training.loop.files import write_atomically
+
+JOB, FINISHED = "job.json", "finished.json"
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a training went.
+
+    Args:
+        curve: one row per epoch.
+        best_epoch: the epoch kept, counted from 1.
+        files: file name in the folder → SHA-256: weights of the kept and the last epoch.
+        resumed_after: epochs that an earlier, interrupted process had finished.
+        seconds: wall time of all epochs.
+    """
+
+    curve: tuple[EpochRow, ...]
+    best_epoch: int
+    files: dict[str, str]
+    resumed_after: int
+    seconds: float
+
+
+def write_job(folder: Path, job: TrainingJob) -> None:
+    """Write `job.json`: what is trained, readable, with the digest that names the folder.
+
+    Raises:
+        CheckpointError: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint folder '{folder}' cannot be made — {error.strerror or error} — give one that can: set "
+            "OPENBENCH_CACHE or runtime.cache"
+        ) from error
+    content = {
+        "digest": job.digest,
+        "backbone": job.backbone.name,
+        "benchmark": job.benchmark,
+        "images": {"id_train": len(job.id_train), "id_val": len(job.id_val)},
+        **job.identity(),
+    }
+    write_atomically(folder / JOB, _json(content))
+
+
+def write_finished(folder: Path, job: TrainingJob, result: TrainingResult, device: torch.device) -> None:
+    """Write `finished.json`, the marker that every file is there; it must come last."""
+    best = result.curve[result.best_epoch - 1]
+    content = {
+        "digest": job.digest,
+        "files": result.files,
+        "selection": job.method.selection,
+        "best_epoch": result.best_epoch,
+        "best_val_accuracy": best.val_accuracy,
+        "last_val_accuracy": result.curve[-1].val_accuracy,
+        "epochs": len(result.curve),
+        "seconds": result.seconds,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "openbench": __version__,
+        "torch": torch.__version__,
+        "made": made_now(),
+    }
+    write_atomically(folder / FINISHED, _json(content))
+
+
+def read_finished(folder: Path) -> dict[str, Any] | None:
+    """Return the content of `finished.json`, or None if the training has not ended.
+
+    Raises:
+        CheckpointError: the file, or `job.json` beside it, is there and is not what was written.
+    """
+    path = folder / FINISHED
+    try:
+        content = read_stated(path)
+        with suppress(FileNotFoundError):  # nothing is made from it; people read it
+            read_stated(folder / JOB)
+    except FileNotFoundError:
+        return None
+    except DamagedError as error:
+        raise CheckpointError(
+            f"{error} — the file that training wrote is expected — delete the folder '{folder}', or train again with "
+            "runtime.train=force"
+        ) from error
+    if not isinstance(content.get("files"), dict):
+        raise CheckpointError(f"'{path}' names no files — it was altered — delete the folder and train again")
+    return content
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return stated(json.loads(json.dumps(content, default=_plain)))
+
+
+def _plain(value: Any) -> Any:
+    """A value inside a method's hyper-parameters, with the name of its class."""
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {f.name: getattr(value, f.name) for f in fields(value)}
+        return {TARGET: name_of(type(value)), **own}
+    return str(value)

@@ -1,0 +1,324 @@
+"""The only training loop: every method, every network, from the seed to the epoch that is kept."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from openbench.backbones.device import Precision, arithmetic
+from openbench.errors import ConfigError, TrainingError
+from openbench.training.base import Batch, Moment, TrainingData
+from openbench.training.images import ImageSet
+from openbench.training.job import TrainingJob
+from openbench.training.loop.batch_norm import whole_batch_statistics
+from openbench.training.loop.checkpoint_metadata import TrainingResult, write_finished, write_job
+from openbench.training.loop.compiled import compiled
+from openbench.training.loop.curve import EpochRow, as_csv, as_png
+from openbench.training.loop.distributed import ALONE, Team
+from openbench.training.loop.files import write_atomically
+from openbench.training.loop.objective import Objective, Part, parts_of
+from openbench.training.loop.progress import Reporter, reporter
+from openbench.training.loop.session import Session, drop_unfinished, stream_of_rank
+from openbench.training.loop.streamed import open_images
+from openbench.training.loop.tensorboard import board
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Reading a loss waits for the device; doing so now and then is soon enough to stop a training that has diverged.
+_CHECK_EVERY = 32
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a training is carried out; nothing here is meant to change a number.
+
+    Args:
+        device: where it runs; another device rounds differently.
+        workers: threads that decode images before the first step.
+        progress: whether it is reported on stderr.
+        compile: whether `torch.compile` works on the network's stages; rounds differently.
+        tensorboard: whether events are written beside the curve.
+        team: the processes that train together; gradients are then summed in another order.
+    """
+
+    device: torch.device
+    workers: int = 0
+    progress: bool = True
+    compile: bool = False
+    tensorboard: bool = False
+    team: Team = ALONE
+
+
+def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Path | None = None) -> TrainingResult:
+    """Train a job to its end in `folder`, going on from where an interrupted process was.
+
+    On one machine's CPU with one number of threads the weights are the same bit for bit, interrupted or not. The
+    global random state is left as it was. The backbone's own weights are those of the last step afterwards.
+
+    Several processes divide every batch: order, augmentation and mixing are drawn alike in each, batch norm sees the
+    whole batch, gradients are averaged. What comes out differs from one process's by the rounding of sums, unless the
+    network or the method draws in its forward pass (dropout), which each process does for its own images.
+
+    Args:
+        job: what is trained.
+        folder: receives state after every epoch, then weights, `curve.csv`, `curve.png`; no other process may use it.
+        settings: device and reporting.
+        start: the weights of the method's `initial` training, where it has one.
+
+    Raises:
+        MethodError: `start` is missing, or the method breaks its contract.
+        TrainingError: a loss that is not finite; the message names the step.
+        ConfigError: a precision that the device cannot train at, more images than can be held, or a method whose
+            loss cannot be shared out among several processes.
+        CheckpointError: the folder cannot be written.
+    """
+    recipe, team = job.method.schedule, settings.team
+    device = team.device(settings.device)
+    check_shared_out(job, team)
+    if team.leads:
+        write_job(folder, job)
+    devices = [device] if device.type == "cuda" else []
+    precision: Precision = "tf32" if recipe.precision == "tf32" else "fp32"
+    with torch.random.fork_rng(devices=devices), arithmetic(precision, device), ExitStack() as stack:
+        session = Session.begin(job, folder, device, start, team)
+        session.resume()
+        resumed_after = len(session.curve)
+        loop = _Loop(session, settings)
+        stack.enter_context(whole_batch_statistics(session.prepared, team))
+        if settings.compile:
+            stack.enter_context(compiled(session.network))
+        done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
+        report = stack.enter_context(reporter(f"train {job}", done, total, settings.progress and team.leads))
+        if settings.tensorboard and team.leads:
+            report = stack.enter_context(board(folder, session.curve, report))
+        for epoch in range(resumed_after, recipe.epochs):
+            loop.epoch(epoch, report)
+    return team.told(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]
+
+
+class _Loop:
+    """The epochs of a session."""
+
+    def __init__(self, session: Session, settings: TrainingSettings) -> None:
+        job = session.job
+        self.session, self.method, self.recipe = session, job.method, job.method.schedule
+        preprocess, workers = job.backbone.preprocess, settings.workers
+        device, reading = session.device, self.recipe.reading
+        outliers = None if job.ood_train is None else open_images(job.ood_train, preprocess, device, workers, reading)
+        self.data = TrainingData(open_images(job.id_train, preprocess, device, workers, reading), outliers)
+        self.validation = open_images(job.id_val, preprocess, device, workers)
+        self.per_epoch = self.recipe.steps_per_epoch(len(self.data.train))
+        self.parameters = [p for group in session.optimiser.param_groups for p in group["params"]]
+        if session.team.size > 1:
+            # Gradients are awaited of all parameters that want one; a classifier that is not trained has none.
+            kept = set(self.parameters)
+            for parameter in session.prepared.parameters():
+                parameter.requires_grad_(parameter in kept)
+        self.objective = session.team.wrap(Objective(self.method, session.prepared))
+
+    def step_at(self, epoch: int) -> int:
+        """The number of steps before an epoch."""
+        return epoch * self.per_epoch
+
+    def epoch(self, epoch: int, report: Reporter) -> None:
+        """Take the steps of an epoch, validate, keep the weights if they are best, save the state."""
+        session, start = self.session, time.perf_counter()
+        if session.team.size > 1:
+            # One process's state is saved: the others' dropout follows from step and rank.
+            torch.manual_seed(stream_of_rank(session.job.seed, self.step_at(epoch), session.team.rank))
+        self.method.on_epoch_start(session.prepared, self._moment(epoch, 0), self.data)
+        loss, images = self._steps(epoch, report)
+        spent = time.perf_counter() - start
+        with session.weights():
+            accuracy = accuracy_of(session.prepared, self.validation, self._autocast, session.team)
+        row = EpochRow(
+            epoch=epoch + 1,
+            step=self.step_at(epoch + 1),
+            lr=self.recipe.learning_rate(self.step_at(epoch + 1) - 1, self.per_epoch),
+            loss=loss,
+            val_accuracy=accuracy,
+            images_per_second=images / spent,
+            seconds=time.perf_counter() - start,
+        )
+        session.curve.append(row)
+        session.keep_if_best(accuracy if self.method.selection == "val_accuracy" else -loss)
+        session.save()
+        if session.team.leads:
+            write_atomically(session.folder / "curve.csv", as_csv(session.curve))
+        report.epoch(row)
+
+    def _steps(self, epoch: int, report: Reporter) -> tuple[float, int]:
+        """Take the steps of an epoch; return the mean loss over its images, and their number."""
+        session, start = self.session, time.perf_counter()
+        session.prepared.train()
+        size = self.recipe.batch_size
+        order = torch.randperm(len(self.data.train), generator=session.generator)
+        outlier_order = self._outlier_order()
+        self._announce(order, outlier_order)
+        losses = torch.zeros(self.per_epoch, device=session.device)
+        counts = torch.tensor([len(order[i * size : (i + 1) * size]) for i in range(self.per_epoch)])
+        checked = 0
+        for i in range(self.per_epoch):
+            moment = self._moment(epoch, i)
+            parts = self._parts(order[i * size : (i + 1) * size], outlier_order, moment, i)
+            losses[i] = self._step(parts, moment)
+            if session.average is not None:
+                session.average.update()
+            if (i + 1) % _CHECK_EVERY == 0 or i + 1 == self.per_epoch:
+                losses[checked : i + 1] = session.team.total(losses[checked : i + 1]) / session.team.size
+                self._check_finite(losses[: i + 1], checked, moment)
+                checked, done = i + 1, int(counts[: i + 1].sum())
+                mean = float((losses[:checked].cpu() * counts[:checked]).sum()) / done
+                report.steps(moment.step + 1, mean, done / (time.perf_counter() - start))
+        return mean, done
+
+    def _announce(self, order: Tensor, outlier_order: Tensor | None) -> None:
+        """Tell image sets that are read as needed what an epoch needs; those held draw nothing and need no word."""
+        team, generator = self.session.team, self.session.generator
+        # What is mixed with an image may be another process's.
+        share = None if team.size == 1 or self.recipe.mixing is not None else team.share
+        for images, rows, size, views in (
+            (self.data.train, order, self.recipe.batch_size, self.method.views),
+            (self.data.outliers, outlier_order, self.method.outlier_batch_size, 1),
+        ):
+            if images is not None and images.streams and rows is not None:
+                seed = int(torch.randint(0, 2**62, (), generator=generator))
+                batches = [part.repeat(views) for part in torch.split(rows, size)][: self.per_epoch]
+                images.plan(batches, seed, share)
+
+    def _parts(self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int) -> list[Part]:
+        """What this process takes the loss of: the whole batch, or its share with a generator of its own."""
+        batch, versions = self._batch(rows, outlier_order, moment, index)
+        parts, team = parts_of(batch, self.recipe.mixing, versions), self.session.team
+        if team.size == 1:
+            return parts
+        # What a loss draws may depend on how many images it sees; the common generator must stay in step.
+        seed = stream_of_rank(self.session.job.seed, moment.step, team.rank)
+        moment = replace(moment, generator=torch.Generator().manual_seed(seed))
+        own = team.share(len(batch.rows))
+        return [replace(p, batch=replace(p.batch, moment=moment)) for p in (q.share(own, team.size) for q in parts)]
+
+    def _batch(
+        self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int
+    ) -> tuple[Batch, tuple[Tensor, ...]]:
+        """The batch of a step, and further versions of its images if the recipe has a consistency."""
+        augment, generator, data = self.recipe.augmentations, self.session.generator, self.data
+        rows = rows.repeat(self.method.views)
+        pixels = data.train.augmented(rows, augment, generator)
+        wanted = self.recipe.consistency
+        others = [] if wanted is None else wanted.versions(pixels, generator)
+        images, *versions = (self._laid_out(data.train.normalised(p)) for p in (pixels, *others))
+        labels = data.train.labels[rows.to(self.session.device)]
+        if data.outliers is None or outlier_order is None:
+            return Batch(images, labels, rows, moment), tuple(versions)
+        size = self.method.outlier_batch_size
+        outlier_rows = outlier_order[index * size : (index + 1) * size]
+        outliers = self._laid_out(data.outliers.images(outlier_rows, augment, generator))
+        return Batch(images, labels, rows, moment, outliers, outlier_rows), tuple(versions)
+
+    def _step(self, parts: list[Part], moment: Moment) -> Tensor:
+        """Take one step; return the loss, still on the device."""
+        optimiser, scaler = self.session.optimiser, self.session.scaler
+        rate = self.recipe.learning_rate(moment.step, self.per_epoch)
+        for group in optimiser.param_groups:
+            group["lr"] = group["lr_scale"] * (self.recipe.lr if group["lr_constant"] else rate)
+        with self._autocast():
+            loss: Tensor = self.objective(parts)
+        optimiser.zero_grad(set_to_none=True)
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        if self.recipe.clip is not None:
+            scaler.unscale_(optimiser)
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
+        scaler.step(optimiser)
+        scaler.update()
+        self.method.on_step_end(self.session.prepared, moment)
+        return loss.detach()
+
+    def _check_finite(self, losses: Tensor, checked: int, last: Moment) -> None:
+        bad = ~torch.isfinite(losses)
+        bad[:checked] = False
+        if bool(bad.any()):
+            i = int(bad.int().argmax())
+            step = last.epoch * self.per_epoch + i
+            rate = self.recipe.learning_rate(step, self.per_epoch)
+            raise TrainingError(
+                f"training {self.session.job}: the loss is {float(losses[i])} at step {step + 1} of {last.steps} "
+                f"(epoch {last.epoch + 1}, batch {i + 1}, learning rate {rate:.4g}) — a finite number is expected — "
+                "lower training.recipe.lr, set training.recipe.clip=1.0 or training.recipe.warmup_epochs=1"
+            )
+
+    def _outlier_order(self) -> Tensor | None:
+        """Rows of outliers for an epoch: a permutation, and further ones where there are fewer than needed."""
+        if self.data.outliers is None:
+            return None
+        n, needed = len(self.data.outliers), self.per_epoch * self.method.outlier_batch_size
+        parts = [torch.randperm(n, generator=self.session.generator) for _ in range(-(-needed // n))]
+        return torch.cat(parts)[:needed]
+
+    def _moment(self, epoch: int, index: int) -> Moment:
+        step, epochs = self.step_at(epoch) + index, self.recipe.epochs
+        return Moment(epoch, epochs, step, self.step_at(epochs), self.session.generator)
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        return images if self.recipe.channels_last else images.contiguous()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        dtype = _DTYPES.get(self.recipe.precision)
+        return torch.autocast(self.session.device.type, dtype, enabled=dtype is not None)
+
+
+def accuracy_of(
+    model: nn.Module,
+    images: ImageSet,
+    autocast: Callable[[], AbstractContextManager[object]],
+    team: Team = ALONE,
+) -> float:
+    """Return the share of images whose largest logit is that of their label, in eval mode, without augmentation."""
+    model.eval()
+    right = torch.zeros((), dtype=torch.int64, device=images.labels.device)
+    with torch.no_grad(), autocast():
+        for number, (batch, labels, _) in enumerate(images.clean()):
+            if number % team.size == team.rank:
+                right += (model(batch).argmax(dim=1) == labels).sum()
+    return int(team.total(right)) / len(images)
+
+
+def check_shared_out(job: TrainingJob, team: Team) -> None:
+    """Raise ConfigError unless a team's processes can each take a share of every batch."""
+    method, size = job.method, job.method.schedule.batch_size
+    if team.size > 1 and not method.separable:
+        raise ConfigError(
+            f"training '{type(method).__name__}' takes its loss over the whole batch, or counts as it goes — found "
+            f"{team.size} processes — allowed: one — start without torchrun"
+        )
+    last = len(job.id_train) % size
+    least = size if last < 2 else min(size, last)
+    if team.size > least:
+        raise ConfigError(
+            f"training {job}: {team.size} processes share batches of {size} images, the last of an epoch of {least} — "
+            "each process needs one — choose another training.recipe.batch_size or fewer processes"
+        )
+
+
+def _finish(session: Session, resumed_after: int) -> TrainingResult:
+    """Give the kept weights their name, draw the curve, write the finished marker, and drop what is of no more use."""
+    folder, best = session.folder, session.best
+    if best is None:
+        raise RuntimeError("a training ended without an epoch")
+    files = session.write_weights("last")
+    for name, sha256 in best.files.items():
+        final = name.replace(f"best-{best.epoch}", "best", 1)
+        write_atomically(folder / final, (folder / name).read_bytes())
+        files[final] = sha256
+    # Here too: a process killed after its last state, and before the curve of that epoch, has no further epoch.
+    write_atomically(folder / "curve.csv", as_csv(session.curve))
+    write_atomically(folder / "curve.png", as_png(session.curve, str(session.job), best.epoch))
+    seconds = sum(row.seconds for row in session.curve)
+    result = TrainingResult(tuple(session.curve), best.epoch, files, resumed_after, seconds)
+    write_finished(folder, session.job, result, session.device)
+    # Only now: a process killed before the marker is there still finds all it needs to get this far again.
+    drop_unfinished(folder)
+    return result

@@ -1,0 +1,120 @@
+"""How far a training is: a bar on a terminal, elsewhere a line per epoch and now and then within it; on stderr."""
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from openbench.training.loop.curve import EpochRow
+
+_SECONDS_BETWEEN_LINES = 20.0
+_WIDE = 80  # columns from which on the bar's line has room for the rate
+_SHORTEST = 5  # characters of the bar
+
+
+class Reporter(ABC):
+    """Told about steps and epochs as they end."""
+
+    @abstractmethod
+    def steps(self, done: int, loss: float, images_per_second: float) -> None:
+        """`done` steps of the whole training have ended; `loss` is the epoch's mean so far."""
+
+    @abstractmethod
+    def epoch(self, row: EpochRow) -> None:
+        """An epoch has ended."""
+
+
+class Silence(Reporter):
+    """Says nothing."""
+
+    def steps(self, done: int, loss: float, images_per_second: float) -> None:
+        """Nothing."""
+
+    def epoch(self, row: EpochRow) -> None:
+        """Nothing."""
+
+
+class Bar(Reporter):
+    """A rich progress bar over the steps of the whole training, its title on a line above; it fits 60 columns."""
+
+    def __init__(self, progress: Progress, title: str, done: int, total: int) -> None:
+        self._progress = progress
+        self._wide = progress.console.width >= _WIDE
+        progress.console.print(title, highlight=False, markup=False)
+        self._task = progress.add_task("", total=total, completed=done, state="")
+        self._accuracy = ""
+
+    def steps(self, done: int, loss: float, images_per_second: float) -> None:
+        """Move the bar."""
+        rate = f", {images_per_second:,.0f} images/s" if self._wide else ""
+        self._progress.update(self._task, completed=done, state=f"loss {loss:.4f}{self._accuracy}{rate}")
+
+    def epoch(self, row: EpochRow) -> None:
+        """Move the bar, and show the accuracy from now on."""
+        self._accuracy = f", val {100 * row.val_accuracy:.2f} %"
+        self.steps(row.step, row.loss, row.images_per_second)
+
+
+def bars(console: Console) -> Progress:
+    """Return the bar's columns on a console: count, time left and state, and a bar in the room that they leave."""
+    as_it_is = Column(no_wrap=True)
+    return Progress(
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=_SHORTEST)),
+        MofNCompleteColumn(table_column=as_it_is),
+        TimeRemainingColumn(compact=True, table_column=as_it_is),
+        TextColumn("{task.fields[state]}", table_column=as_it_is),
+        console=console,
+        expand=True,
+    )
+
+
+class Lines(Reporter):
+    """Plain lines, for logs: every epoch, and every 20 seconds within one; short epochs share a line."""
+
+    def __init__(self, title: str, done: int, total: int) -> None:
+        self._title, self._first, self._total = title, done, total
+        self._start = self._last = time.monotonic()
+
+    def steps(self, done: int, loss: float, images_per_second: float) -> None:
+        """Print a line if the last one is old."""
+        if time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
+            self._print(done, f"loss {loss:.4f}, {images_per_second:,.0f} images/s")
+
+    def epoch(self, row: EpochRow) -> None:
+        """Print a line if the last one is a second old, or the training is over."""
+        if time.monotonic() - self._last >= 1 or row.step == self._total:
+            accuracy = f"val accuracy {100 * row.val_accuracy:.2f} %"
+            self._print(
+                row.step, f"epoch {row.epoch}, loss {row.loss:.4f}, {accuracy}, {row.images_per_second:,.0f} images/s"
+            )
+
+    def _print(self, done: int, state: str) -> None:
+        self._last = time.monotonic()
+        spent = self._last - self._start
+        left = spent * (self._total - done) / max(done - self._first, 1)
+        time_text = f"{left:.0f} s left" if done < self._total else f"{spent:.1f} s"
+        print(f"{self._title}: step {done:,} of {self._total:,}, {state}, {time_text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def reporter(title: str, done: int, total: int, show: bool) -> Iterator[Reporter]:
+    """Yield what reports a training.
+
+    Args:
+        title: what is trained.
+        done: steps that an earlier, interrupted process had taken.
+        total: steps in all.
+        show: whether anything is shown.
+    """
+    if not show:
+        yield Silence()
+    elif sys.stderr.isatty():
+        with bars(Console(stderr=True)) as progress:
+            yield Bar(progress, title, done, total)
+    else:
+        yield Lines(title, done, total)

@@ -1,0 +1,254 @@
+"""All that changes while a network is trained, and its way to disk and back between epochs."""
+
+import io
+import pickle
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from openbench.digest import file_sha256
+from openbench.errors import ConfigError, MethodError
+from openbench.storage.sealed import DamagedError, read_sealed
+from openbench.training.job import TrainingJob
+from openbench.training.loop.curve import EpochRow
+from openbench.training.loop.distributed import ALONE, Team
+from openbench.training.loop.ema import Average
+from openbench.training.loop.files import write_state, write_weights
+
+STATE = "state.pt"
+SUFFIX, EXTRAS = ".safetensors", ".extras.safetensors"
+_ORDER, _GLOBAL = 1, 2
+
+
+@dataclass(frozen=True)
+class Best:
+    """The epoch kept so far.
+
+    Args:
+        epoch: counted from 1.
+        value: what it was chosen by; larger is better.
+        files: file name in the folder → SHA-256.
+    """
+
+    epoch: int
+    value: float
+    files: Mapping[str, str]
+
+
+@dataclass
+class Session:
+    """A training in progress.
+
+    Args:
+        job: what is trained.
+        folder: where state and weights go.
+        device: where the network is.
+        network: the backbone's own module.
+        prepared: what the method made of it.
+        optimiser: over the method's parameter groups.
+        scaler: gradient scaling, active for fp16 alone.
+        generator: order, augmentation, the method's draws; on the CPU.
+        average: of the weights, if the recipe wants one; what is validated and kept.
+        team: the processes that train together; the first one writes.
+        curve: the epochs that are over.
+        best: the epoch kept so far.
+    """
+
+    job: TrainingJob
+    folder: Path
+    device: torch.device
+    network: nn.Module
+    prepared: nn.Module
+    optimiser: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    generator: torch.Generator
+    average: Average | None = None
+    team: Team = ALONE
+    curve: list[EpochRow] = field(default_factory=list)
+    best: Best | None = None
+
+    @classmethod
+    def begin(
+        cls, job: TrainingJob, folder: Path, device: torch.device, start: Path | None = None, team: Team = ALONE
+    ) -> "Session":
+        """Return a session at epoch 0, global generators seeded for dropout and heads.
+
+        The network's weights are fresh from the seed, or those in the file `start` for a method with `initial`.
+        """
+        recipe, method = job.method.schedule, job.method
+        check_precision(recipe.precision, device)
+        torch.manual_seed(_stream(job.seed, _GLOBAL))
+        backbone = job.backbone.initialise(job.seed)
+        if (job.initial is None) != (start is None):
+            raise MethodError(
+                f"{type(method).__name__} starts from {'its own weights' if start else 'those of another training'} — "
+                f"found {'a file of weights' if start else 'none'} — pass `start` where `initial` is given, only there"
+            )
+        network = (backbone if start is None else backbone.load(start)).to(device).module()
+        prepared = method.prepare(network, job.backbone.feature_dim, job.backbone.num_classes).to(device)
+        layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        prepared = prepared.to(memory_format=layout)  # type: ignore[call-overload]
+        if not any(part is network for part in prepared.modules()):
+            raise MethodError(
+                f"{type(method).__name__}.prepare returned a module that does not hold the network — its weights "
+                "could not be kept — return the network, or a module with it as a child"
+            )
+        groups = [{"lr_scale": 1.0, "lr_constant": False, **group} for group in method.parameter_groups(prepared)]
+        optimiser = torch.optim.SGD(
+            groups,
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            nesterov=recipe.nesterov,
+        )
+        scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
+        generator = torch.Generator().manual_seed(_stream(job.seed, _ORDER))
+        average = None if recipe.ema is None else Average(prepared, recipe.ema)
+        return cls(job, folder, device, network, prepared, optimiser, scaler, generator, average, team)
+
+    def weights(self) -> AbstractContextManager[None]:
+        """Return a context in which the network has the weights to be kept: the average, if there is one."""
+        return nullcontext() if self.average is None else self.average.in_place()
+
+    def keep_if_best(self, value: float) -> None:
+        """Save the weights if the epoch that has just ended is no worse than any before; `value`: larger is better."""
+        if not self.team.leads or (self.best is not None and value < self.best.value):
+            return
+        epoch = len(self.curve)
+        # A name of its own: until `save` has named it, an interrupted training goes on from the epoch kept before.
+        self.best = Best(epoch, value, self.write_weights(f"best-{epoch}"))
+
+    def write_weights(self, stem: str) -> dict[str, str]:
+        """Write the network's weights, and what the method added to it if anything; return file name → SHA-256."""
+        prefix = next(name for name, part in self.prepared.named_modules() if part is self.network)
+        within = f"{prefix}." if prefix else ""
+        extras = {k: v for k, v in self.prepared.state_dict().items() if not k.startswith(within)}
+        parts = {f"{stem}{SUFFIX}": self.network.state_dict()} | ({f"{stem}{EXTRAS}": extras} if extras else {})
+        with self.weights():  # state_dict holds the tensors themselves, not copies
+            return {name: write_weights(self.folder / name, state) for name, state in parts.items()}
+
+    def save(self) -> None:
+        """Put everything that a resumed training needs into one file, then drop weights that are no longer best."""
+        if not self.team.leads:
+            return
+        state = {
+            "digest": self.job.digest,
+            "prepared": self.prepared.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "average": None if self.average is None else self.average.state(),
+            "generator": self.generator.get_state(),
+            "global": _global_states(self.device),
+            "curve": [asdict(row) for row in self.curve],
+            "best": None if self.best is None else asdict(self.best),
+        }
+        stream = io.BytesIO()
+        torch.save(state, stream)
+        write_state(self.folder / STATE, stream.getvalue())
+        kept = set() if self.best is None else set(self.best.files)
+        for file in self.folder.glob(f"best-*{SUFFIX}"):
+            if file.name not in kept:
+                file.unlink()
+
+    def resume(self) -> bool:
+        """Go to where an interrupted training was, and return whether there was one.
+
+        A state that cannot be used is reported and ignored: the training then begins anew, which costs time but
+        no correctness.
+        """
+        state = self.team.told(self._usable_state() if self.team.leads else None)
+        if state is None:
+            return False
+        self.prepared.load_state_dict(state["prepared"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.scaler.load_state_dict(state["scaler"])
+        if self.average is not None:
+            self.average.restore(state["average"])
+        self.generator.set_state(state["generator"])
+        _set_global_states(state["global"], self.device)
+        self.curve = [EpochRow(**row) for row in state["curve"]]
+        self.best = Best(**state["best"])
+        return True
+
+    def _usable_state(self) -> dict[str, Any] | None:
+        path = self.folder / STATE
+        if not path.exists():
+            return None
+        state = _read(path)
+        fault = _fault(state, self.job.digest, self.folder)
+        if fault:
+            print(f"training {self.job}: '{path}' {fault} — training anew", file=sys.stderr, flush=True)
+            return None
+        return state
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """Return the files of a training's folder that are needed until it is finished: state and weights of epochs."""
+    return [file for name in (STATE, "best-*", f".{STATE}.*", ".best-*") for file in folder.glob(name)]
+
+
+def drop_unfinished(folder: Path) -> None:
+    """Delete what is of no more use in the folder of a finished training, as far as that may be written."""
+    for file in unfinished(folder):
+        with suppress(OSError):
+            file.unlink()
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raise ConfigError if a device cannot train at a precision; it is never replaced by another in silence."""
+    able = {"fp32": True, "tf32": True, "bf16": device.type in ("cuda", "cpu"), "fp16": device.type == "cuda"}
+    if not able[precision]:
+        allowed = ", ".join(name for name, can in able.items() if can)
+        raise ConfigError(
+            f"training.recipe.precision={precision} — the device is '{device}' — allowed there: {allowed} — "
+            "choose one of them, or another runtime.device"
+        )
+
+
+def stream_of_rank(seed: int, step: int, rank: int) -> int:
+    """Return a seed for what one of several processes draws by itself from a step on."""
+    return _stream(seed, _GLOBAL, step, rank)
+
+
+def _stream(seed: int, *purpose: int) -> int:
+    # Neighbouring seeds and the streams of one seed are unrelated; torch's own seeding is linear in the seed.
+    return int(np.random.SeedSequence([seed, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _global_states(device: torch.device) -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _set_global_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        state = torch.load(io.BytesIO(read_sealed(path)), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, DamagedError, KeyError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def _fault(state: Mapping[str, Any] | None, digest: str, folder: Path) -> str:
+    if state is None or "digest" not in state:
+        return "cannot be read"
+    if state["digest"] != digest:
+        return "belongs to another training"
+    for name, sha256 in state["best"]["files"].items():
+        if not (folder / name).is_file() or file_sha256(folder / name) != sha256:
+            return f"names weights '{name}' that are missing or altered"
+    return ""

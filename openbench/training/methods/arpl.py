@@ -1,0 +1,88 @@
+"""Reciprocal points: each class keeps away from a point that stands for all that it is not."""
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.config.constraints import NonNegative
+from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
+from openbench.training.recipe import Recipe
+
+
+class Reciprocal(nn.Module):
+    """The network, one reciprocal point per class, and the learnt radius."""
+
+    def __init__(self, network: nn.Module, feature_dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.network = network
+        self.points = nn.Parameter(0.1 * torch.randn(num_classes, feature_dim))
+        self.radius = nn.Parameter(torch.zeros(()))
+
+    def distances(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits l_k = ‖f − P_k‖²/d − f·P_k and their first part, both (n, c)."""
+        features, _ = features_and_logits(self.network, images)
+        square = torch.cdist(features.float(), self.points.float(), compute_mode="donot_use_mm_for_euclid_dist")
+        square = square.square() / features.shape[1]
+        return square - features.float() @ self.points.float().T, square
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to logits (n, c)."""
+        return self.distances(images)[0]
+
+
+@dataclass(frozen=True)
+class ARPL(TrainingMethod):
+    """CE(l, y) + λ · mean max(0, ‖f − P_y‖²/d − R + 1), l_k = ‖f − P_k‖²/d − f·P_k.
+
+    Evaluated is the linear head W_k = −(1 + 2/d)P_k, b_k = ‖P_k‖²/d, which is l without ‖f‖²/d. That term is the same
+    for every class: probabilities, hence MSP, the paper's score, are exact; energies and maximum logits are not those
+    of l.
+
+    Args:
+        weight: λ ≥ 0; 0.1.
+
+    Reference:
+        Chen et al.: Adversarial reciprocal points learning for open set recognition, TPAMI 2021, arXiv:2103.00953;
+        without confusing samples.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    weight: NonNegative = 0.1
+
+    reference: ClassVar[str] = "Chen et al., TPAMI 2021, arXiv:2103.00953"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "msp"
+    separable: ClassVar[bool] = True
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Reciprocal:
+        """Return the network with reciprocal points in place of its own classifier."""
+        return Reciprocal(model, feature_dim, num_classes)
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return all parameters but those of the unused classifier."""
+        unused = set(head_of(model.get_submodule("network")).parameters())
+        return [{"params": [p for p in model.parameters() if p not in unused]}]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the cross-entropy of the logits and the penalty of points too far out."""
+        if not isinstance(model, Reciprocal):
+            raise TypeError(f"ARPL.loss: found {type(model).__name__} — pass what prepare returned")
+        logits, square = model.distances(batch.images)
+        own = square.gather(1, batch.labels[:, None])[:, 0]
+        return (
+            functional.cross_entropy(logits, batch.labels)
+            + self.weight * functional.relu(own - model.radius + 1).mean()
+        )
+
+    def surface(self, model: nn.Module) -> Surface:
+        """Return the network with the linear head that has the same probabilities."""
+        network, points = copy.deepcopy(model.get_submodule("network")), model.get_parameter("points")
+        head = head_of(network)
+        d = points.shape[1]
+        head.weight.copy_(-(1 + 2 / d) * points)
+        head.bias = nn.Parameter(points.square().sum(dim=1) / d)
+        return Surface(network, head, network)

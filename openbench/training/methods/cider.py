@@ -1,0 +1,107 @@
+"""Compact classes and far-apart prototypes on the sphere: CIDER."""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.config.constraints import Count, Decay, NonNegative, Positive
+from openbench.training.base import Batch, TrainingData, features_and_logits
+from openbench.training.parts.contrastive import Contrastive
+from openbench.training.parts.projected import Projected, moved
+from openbench.training.recipe import Recipe
+
+# The official code scales the compactness loss by τ over this.
+_BASE_TEMPERATURE = 0.07
+
+
+class OnSphere(Projected):
+    """The network, a projection to the sphere, class prototypes there, and class mean directions of the features."""
+
+    def __init__(self, network: nn.Module, feature_dim: int, num_classes: int, width: int) -> None:
+        super().__init__(network, feature_dim, num_classes, width)
+        self.prototypes: Tensor
+        self.register_buffer("prototypes", torch.zeros(num_classes, width))
+
+    def point_at_means(self, data: TrainingData) -> None:
+        """Put directions and prototypes at the class means of all training images."""
+        self.eval()
+        with torch.no_grad():
+            for images, labels, _ in data.train.clean():
+                features, embedded = self.embed(images)
+                self.directions.index_add_(0, labels, features)
+                self.prototypes.index_add_(0, labels, embedded)
+            self.directions.copy_(functional.normalize(self.directions, dim=1))
+            self.prototypes.copy_(functional.normalize(self.prototypes, dim=1))
+
+    def step(self, images: Tensor, labels: Tensor, keep: float, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Move prototypes and directions by a batch.
+
+        Args:
+            images: (n, channels, h, w).
+            labels: (n,).
+            keep: α in [0, 1), what stays of them at each sample.
+            temperature: τ > 0.
+
+        Returns:
+            The features (n, d) of the images; compactness, τ/0.07 · CE(P h/τ, y); dispersion, see `dispersion`.
+        """
+        features, _ = features_and_logits(self.network, images)
+        embedded = functional.normalize(self.project(features).float(), dim=1)
+        prototypes = moved(self.prototypes, embedded, labels, keep)
+        self.prototypes = prototypes.detach()
+        self.follow(functional.normalize(features, dim=1), labels, keep)
+        entropy = functional.cross_entropy(embedded @ self.prototypes.T / temperature, labels)
+        return features, temperature / _BASE_TEMPERATURE * entropy, dispersion(prototypes, temperature)
+
+
+def dispersion(prototypes: Tensor, temperature: float) -> Tensor:
+    """Return the mean over i of log mean over j ≠ i of exp(P_i·P_j/τ)."""
+    c = len(prototypes)
+    products = (prototypes @ prototypes.T / temperature).masked_fill(
+        torch.eye(c, dtype=torch.bool, device=prototypes.device), float("-inf")
+    )
+    return (products.logsumexp(dim=1) - math.log(c - 1)).mean()
+
+
+@dataclass(frozen=True)
+class CIDER(Contrastive):
+    """w·(τ/0.07)·CE(P h/τ, y) + mean_i log mean_{j≠i} exp(P_i·P_j/τ), h the unit projection, P moving class prototypes.
+
+    Two views of every image. No classifier is trained: the epoch of lowest loss is kept. So that accuracy and logits
+    mean something, the evaluated head holds the class mean directions of unit features, an average kept in training;
+    that head is no part of the paper, whose score, KNN on the features, does not see it.
+
+    Args:
+        weight: w ≥ 0; 2.
+        temperature: τ > 0; 0.1.
+        keep: α in [0, 1) of the moving prototypes; 0.95, for CIFAR-100 0.5.
+        width: dimensions of the projection; 128.
+
+    Reference:
+        Ming et al.: How to exploit hyperspherical embeddings for out-of-distribution detection?, ICLR 2023,
+        arXiv:2203.04450.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    weight: NonNegative = 2.0
+    temperature: Positive = 0.1
+    keep: Decay = 0.95
+    width: Count = 128
+
+    reference: ClassVar[str] = "Ming et al., ICLR 2023, arXiv:2203.04450"
+    version: ClassVar[int] = 1
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> OnSphere:
+        """Return the network with projection and prototypes."""
+        return OnSphere(model, feature_dim, num_classes, self.width)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of a batch, and move prototypes and directions by it."""
+        if not isinstance(model, OnSphere):
+            raise TypeError(f"CIDER.loss: found {type(model).__name__} — pass what prepare returned")
+        _, compactness, apart = model.step(batch.images, batch.labels, self.keep, self.temperature)
+        return self.weight * compactness + apart

@@ -1,0 +1,107 @@
+"""Contrasted shifted instances: a contrastive network over four rotations, then linear heads on it as it is."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.config.constraints import Count, Positive
+from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
+from openbench.training.methods.fine_tuning import FineTuning
+from openbench.training.methods.rotpred import ROTATIONS, rotated
+from openbench.training.methods.supcon import SupCon
+from openbench.training.recipe import Recipe
+
+
+class Turned(nn.Module):
+    """The network, and a head with one output per class and rotation."""
+
+    def __init__(self, network: nn.Module, feature_dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.network, self.num_classes = network, num_classes
+        self.joint = nn.Linear(feature_dim, ROTATIONS * num_classes)
+        self.turned = nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, s, s) to class logits (n, c)."""
+        if not self.training:
+            self.turned(self.averaged(images))
+        # Last and apart: whoever taps the network then reads the images as they are.
+        logits: Tensor = self.network(images)
+        return logits
+
+    def averaged(self, images: Tensor) -> Tensor:
+        """Return the mean over the turns r of the logits (n, c) for "turned by r" that the image turned by r gets."""
+        own = []
+        for turns, turned in enumerate(rotated(images).chunk(ROTATIONS)):
+            features, _ = features_and_logits(self.network, turned)
+            own.append(self.joint(features)[:, self.num_classes * turns : self.num_classes * (turns + 1)])
+        return torch.stack(own).mean(dim=0)
+
+
+@dataclass(frozen=True)
+class CSI(TrainingMethod):
+    """CE(z(x), y) + mean_r CE(j(x turned by r), (y, r)), z and j linear on a network trained by SupCon over rotations.
+
+    Two trainings, one after the other: that of `training=supcon rotations=4` with `recipe`, then the two heads with
+    `tuning`, for which the network stands still, its batch norm too. `method=csi` averages over the four turns (CSI-ens
+    in the paper), `method=msp` sees the image as it is (CSI).
+
+    Args:
+        recipe: of the contrastive training.
+        tuning: epochs and rate of the heads.
+        temperature: τ > 0 of the contrastive training; 0.07.
+        width: dimensions of the projection there; 128.
+
+    Reference:
+        Tack et al.: CSI: novelty detection via contrastive learning on distributionally shifted instances, NeurIPS
+        2020, arXiv:2007.08176, section 2.3 for labelled classes. The heads' rate falls by a cosine instead of steps,
+        with the recipe's momentum; the third head of the released code, for the rotation alone, enters neither score
+        and is left out.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=100, lr=0.1))
+    temperature: Positive = 0.07
+    width: Count = 128
+
+    reference: ClassVar[str] = "Tack et al., NeurIPS 2020, arXiv:2007.08176"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "csi"
+
+    @property
+    def initial(self) -> SupCon:
+        """The contrastive training over four rotations."""
+        return SupCon(self.recipe, self.temperature, ROTATIONS, self.width)
+
+    @property
+    def schedule(self) -> Recipe:
+        """The recipe of the heads."""
+        return self.tuning.of(self.recipe)
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Turned:
+        """Return the network with a head for turned classes."""
+        return Turned(model, feature_dim, num_classes)
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return the two heads."""
+        head = head_of(model.get_submodule("network"))
+        return [{"params": [*head.parameters(), *model.get_submodule("joint").parameters()]}]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of both heads."""
+        if not isinstance(model, Turned):
+            raise TypeError(f"CSI.loss: found {type(model).__name__} — pass what prepare returned")
+        network, n = model.network.eval(), len(batch.images)
+        with torch.no_grad():
+            features, _ = features_and_logits(network, rotated(batch.images))
+        turned = torch.cat([batch.labels + model.num_classes * turns for turns in range(ROTATIONS)])
+        own = functional.cross_entropy(head_of(network)(features[:n]), batch.labels)
+        return own + functional.cross_entropy(model.joint(features), turned)
+
+    def surface(self, model: nn.Module) -> Surface:
+        """Return the network with the output `turned` (n, c), logits averaged over four turns; five passes."""
+        network = model.get_submodule("network")
+        return Surface(model, head_of(network), network, {"turned": model.get_submodule("turned")})

@@ -1,0 +1,48 @@
+"""Fine-tuning: a short training that goes on from the weights of plain cross-entropy."""
+
+from dataclasses import dataclass, replace
+
+from openbench.config.checked import Checked
+from openbench.config.constraints import Count, Positive
+from openbench.training.base import TrainingMethod
+from openbench.training.methods.cross_entropy import CrossEntropy
+from openbench.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class FineTuning(Checked):
+    """What differs from the first training.
+
+    Args:
+        epochs: 10.
+        lr: highest learning rate, 0.001; the rest is as in the first training.
+    """
+
+    epochs: Count = 10
+    lr: Positive = 1e-3
+
+    def of(self, recipe: Recipe) -> Recipe:
+        """Return a recipe with these epochs and this rate, without warm-up."""
+        final = min(recipe.final_lr, self.lr)
+        return replace(recipe, epochs=self.epochs, lr=self.lr, final_lr=final, warmup_epochs=0)
+
+
+class FineTuned(TrainingMethod):
+    """A method that goes on from cross-entropy. Final subclasses have fields `recipe` and `tuning`.
+
+    Attributes:
+        recipe: of the cross-entropy training that is gone on from.
+        tuning: epochs and rate of the fine-tuning.
+    """
+
+    tuning: FineTuning
+
+    @property
+    def initial(self) -> TrainingMethod:
+        """Cross-entropy with the same recipe."""
+        return CrossEntropy(self.recipe)
+
+    @property
+    def schedule(self) -> Recipe:
+        """The recipe of the fine-tuning."""
+        return self.tuning.of(self.recipe)

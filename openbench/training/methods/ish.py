@@ -1,0 +1,108 @@
+"""Fine-tuning whose classifier learns from scaled features: intermediate tensor shaping."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.nn import functional
+
+from openbench.config.constraints import NonNegative, Percentile
+from openbench.errors import ConfigError
+from openbench.methods._stats import gain, largest_kept
+from openbench.training.base import Batch, features_and_logits, head_of
+from openbench.training.methods.fine_tuning import FineTuned, FineTuning
+from openbench.training.recipe import Recipe
+
+Compat = Literal["paper", "openood"]
+
+
+class _ShapedLinear(torch.autograd.Function):
+    """Wf + b, whose gradient with respect to W is taken at other features."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, shaped: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Features f (n, d), the features s (n, d) that W's gradient is taken at, W (c, d) and b (c,) to (n, c)."""
+        ctx.save_for_backward(shaped, weight)
+        ctx.dtype, ctx.biased = features.dtype, bias is not None
+        return functional.linear(features, weight, bias)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None, Tensor, Tensor | None]:
+        """Return gW for the features, gᵀs for W and Σg for b."""
+        shaped, weight = ctx.saved_tensors  # type: ignore[attr-defined]
+        # Under autocast the output, and so its gradient, has fewer digits than the weights.
+        gradient = gradients[0].to(weight.dtype)
+        to_bias = gradient.sum(dim=0) if ctx.biased else None  # type: ignore[attr-defined]
+        return (gradient @ weight).to(ctx.dtype), None, gradient.T @ shaped, to_bias  # type: ignore[attr-defined]
+
+
+def shaped_linear(features: Tensor, shaped: Tensor, head: nn.Linear) -> Tensor:
+    """Return the logits (n, c) of features (n, d), such that the head's weight learns from `shaped` (n, d) instead."""
+    taken = shaped.detach().to(head.weight.dtype)
+    logits: Tensor = _ShapedLinear.apply(features, taken, head.weight, head.bias)  # type: ignore[no-untyped-call]
+    return logits
+
+
+@dataclass(frozen=True)
+class ISH(FineTuned):
+    """CE(Wf + b, y), the gradient of W taken at f·exp(r), r = Σf / Σ of the k largest f; all else learns as always.
+
+    Forward passes and the gradient of the network are those of cross-entropy: images whose mass lies in many
+    activations weigh more in the classifier, and SCALE finds them so at test time. k as in SCALE.
+
+    Args:
+        recipe: of the cross-entropy training that is gone on from.
+        tuning: epochs and rate of the fine-tuning.
+        percentile: share of activations outside the k largest, in [0, 100); 85.
+        head_weight_decay: of the classifier alone; 5e-5.
+        compat: `openood` also sets the activations outside the k largest to zero in that gradient, as the released
+            configuration does; `paper` scales only.
+
+    Reference:
+        Xu et al.: Scaling for training time and post-hoc out-of-distribution detection enhancement, ICLR 2024,
+        arXiv:2310.00227.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=10, lr=3e-3))
+    percentile: Percentile = 85.0
+    head_weight_decay: NonNegative = 5e-5
+    compat: Compat = "paper"
+
+    reference: ClassVar[str] = "Xu et al., ICLR 2024, arXiv:2310.00227"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "scale"
+    mixes: ClassVar[bool] = True
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return the network, and its classifier with a weight decay of its own."""
+        head = list(head_of(model).parameters())
+        known = {id(p) for p in head}
+        rest = [p for p in model.parameters() if id(p) not in known]
+        return [{"params": rest}, {"params": head, "weight_decay": self.head_weight_decay}]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy of the batch."""
+        features, _ = features_and_logits(model, batch.images)
+        return batch.cross_entropy(shaped_linear(features, self.shaped(features), head_of(model)))
+
+    def shaped(self, features: Tensor) -> Tensor:
+        """Return what the classifier learns from, (n, d) float32, for features (n, d).
+
+        Raises:
+            ConfigError: the percentile leaves no activation.
+        """
+        f = features.detach().float()
+        k = largest_kept(f.shape[1], self.percentile)
+        if k < 1:
+            raise ConfigError(
+                f"training.percentile — found {self.percentile} — none of {f.shape[1]} activations stays — lower it"
+            )
+        kept, places = f.topk(k, dim=1, sorted=False)
+        total = kept.sum(dim=1, keepdim=True)
+        factor = gain(f.sum(dim=1, keepdim=True), total)
+        if self.compat == "openood":
+            f = torch.zeros_like(f).scatter(1, places, kept)
+        return f * factor

@@ -1,0 +1,75 @@
+"""Two classifiers on one network, pulled apart on outliers."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.config.constraints import NonNegative, Probability
+from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits
+from openbench.training.parts.branches import Branched
+from openbench.training.parts.outliers import outliers_of
+from openbench.training.recipe import Recipe
+
+Compat = Literal["paper", "openood"]
+
+
+def entropy(logits: Tensor, dim: int = 1) -> Tensor:
+    """Return the mean over the other axis of −Σ p log p along `dim`, p = softmax(z) over classes."""
+    log_p = functional.log_softmax(logits, dim=1)
+    return -(log_p.exp() * log_p).sum(dim=dim).mean()
+
+
+@dataclass(frozen=True)
+class MCD(TrainingMethod):
+    """CE(z₁, y) + CE(z₂, y), and late in training + λ·max(0, m − (H(p₁) − H(p₂))), H the mean entropy on outliers.
+
+    The network's own head is the first classifier: it answers, and every score but `mcd` sees it alone.
+
+    Args:
+        margin: m; 1.2.
+        weight: λ ≥ 0; 1.
+        start: share of the epochs that go by without outliers; 0.9 (OpenOOD: epoch 90 of 100).
+        compat: `openood` sums −p log p over the batch instead of the classes, as the code behind the published
+            numbers does.
+
+    Reference:
+        Yu, Aizawa: Unsupervised out-of-distribution detection by maximum classifier discrepancy, ICCV 2019,
+        arXiv:1908.04951. There outliers come with the unlabelled test images; here, as in OpenOOD, from a split of
+        their own.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    margin: float = 1.2
+    weight: NonNegative = 1.0
+    start: Probability = 0.9
+    compat: Compat = "paper"
+
+    reference: ClassVar[str] = "Yu, Aizawa, ICCV 2019, arXiv:1908.04951"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "mcd"
+    uses_outliers: ClassVar[bool] = True
+    mixes: ClassVar[bool] = True
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Branched:
+        """Return the network with a second classifier."""
+        return Branched(model, {"second_head": nn.Linear(feature_dim, num_classes)})
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of a batch; outliers pass the network only once they count."""
+        n, late = len(batch.images), batch.moment.epoch >= self.start * batch.moment.epochs
+        images = torch.cat([batch.images, outliers_of(batch)]) if late else batch.images
+        features, first = features_and_logits(model.get_submodule("network"), images)
+        second = model.get_submodule("branches.second_head")(features)
+        loss = batch.cross_entropy(first[:n]) + batch.cross_entropy(second[:n])
+        if not late:
+            return loss
+        axis = 0 if self.compat == "openood" else 1
+        discrepancy = entropy(first[n:], axis) - entropy(second[n:], axis)
+        return loss + self.weight * functional.relu(self.margin - discrepancy)
+
+    def surface(self, model: nn.Module) -> Surface | None:
+        """Return the network with the output `second_head` (n, c), the other classifier's logits."""
+        return model.surface() if isinstance(model, Branched) else None

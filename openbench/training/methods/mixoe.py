@@ -1,0 +1,67 @@
+"""Fine-tuning on mixtures of ID images and outliers, whose labels fade from the class to uniform."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.config.constraints import NonNegative, Positive
+from openbench.training.augment.mixing import box, draw_share
+from openbench.training.base import Batch
+from openbench.training.methods.fine_tuning import FineTuned, FineTuning
+from openbench.training.parts.outliers import outliers_of
+from openbench.training.recipe import Recipe
+
+Mix = Literal["cutmix", "linear"]
+
+
+@dataclass(frozen=True)
+class MixOE(FineTuned):
+    """CE(z(x), y) + β · CE(z(x̃), λ·onehot(y) + (1 − λ)/C), x̃ a mix of ID image (share λ) and outlier.
+
+    Args:
+        recipe: of the cross-entropy training that is gone on from.
+        tuning: epochs and rate of the fine-tuning.
+        mix: `cutmix` pastes a rectangle of the outlier, `linear` is λx + (1 − λ)x_out.
+        alpha: λ ~ Beta(α, α), drawn per batch; 0.1 for linear mixing in OpenOOD, 1 for CutMix in the authors' code.
+        weight: β ≥ 0; 1.
+
+    Reference:
+        Zhang et al.: Mixture outlier exposure: towards out-of-distribution detection in fine-grained environments,
+        WACV 2023, arXiv:2106.03917.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    tuning: FineTuning = field(default_factory=FineTuning)
+    mix: Mix = "cutmix"
+    alpha: Positive = 0.1
+    weight: NonNegative = 1.0
+
+    reference: ClassVar[str] = "Zhang et al., WACV 2023, arXiv:2106.03917"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "msp"
+    uses_outliers: ClassVar[bool] = True
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of clean and mixed images in one pass."""
+        mixed, share = self.mixed(batch.images, outliers_of(batch), batch.moment.generator)
+        logits = model(torch.cat([batch.images, mixed]))
+        clean, faded = logits[: len(batch.images)], logits[len(batch.images) :]
+        own = functional.cross_entropy(faded, batch.labels[: len(mixed)])
+        uniform = (faded.logsumexp(dim=1) - faded.mean(dim=1)).mean()
+        loss: Tensor = batch.cross_entropy(clean) + self.weight * (share * own + (1 - share) * uniform)
+        return loss
+
+    def mixed(self, images: Tensor, outliers: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
+        """Return mixtures (min(n, m), channels, h, w) of images and outliers, and the images' share λ."""
+        count = min(len(images), len(outliers))
+        images, outliers = images[:count], outliers[:count]
+        share = draw_share(self.alpha, generator)
+        if self.mix == "linear":
+            return share * images + (1 - share) * outliers, share
+        top, bottom, left, right = box(images.shape[2:], share, generator)
+        mixed = images.clone()
+        mixed[:, :, top:bottom, left:right] = outliers[:, :, top:bottom, left:right]
+        return mixed, 1 - (bottom - top) * (right - left) / (images.shape[2] * images.shape[3])

@@ -1,0 +1,174 @@
+"""A softmax per group of classes, each with an answer "others": minimum others score."""
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from openbench.config.constraints import NonNegative
+from openbench.training.augment.mixing import blend, draw_share
+from openbench.training.base import Batch, Moment, Surface, TrainingData, features_and_logits, head_of
+from openbench.training.methods.fine_tuning import FineTuned, FineTuning
+from openbench.training.parts.class_groups import Groups, assignment, checked, clustered
+from openbench.training.recipe import Recipe
+
+Compat = Literal["paper", "openood"]
+
+
+def log_others(odds: Tensor, group_of: Tensor, groups: int) -> Tensor:
+    """Return log p_g(others) = −log(1 + Σ_{k∈g} exp a_k), (n, G) float32.
+
+    Args:
+        odds: a (n, c), the logit of each class less that of the others of its group.
+        group_of: (c,) int64.
+        groups: G.
+    """
+    member = group_of[None, :] == torch.arange(groups, device=odds.device)[:, None]
+    within = torch.where(member, odds.float()[:, None, :], float("-inf"))
+    return -torch.logsumexp(torch.cat([torch.zeros_like(within[:, :, :1]), within], dim=2), dim=2)
+
+
+class Others(nn.Module):
+    """From odds (n, c) to log p_g(others) (n, G)."""
+
+    def __init__(self, group_of: Tensor, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+        self.group_of: Tensor
+        self.register_buffer("group_of", group_of)
+
+    def forward(self, odds: Tensor) -> Tensor:
+        """See `log_others`."""
+        return log_others(odds, self.group_of, self.groups)
+
+
+class Grouped(nn.Module):
+    """The network, and for each group of classes an output for all others."""
+
+    def __init__(self, network: nn.Module, feature_dim: int, group_of: Tensor, groups: int) -> None:
+        super().__init__()
+        self.network = network
+        self.others = nn.Linear(feature_dim, groups)
+        self.groups = Others(group_of, groups)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to the odds of each class against the others of its group (n, c)."""
+        features, logits = features_and_logits(self.network, images)
+        odds: Tensor = logits - self.others(features)[:, self.groups.group_of]
+        return odds
+
+
+class Scored(nn.Module):
+    """A network whose logits are odds, and the probability of others in each group."""
+
+    def __init__(self, network: nn.Module, others: Others) -> None:
+        super().__init__()
+        self.network, self.others = network, others
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to odds (n, c)."""
+        odds: Tensor = self.network(images)
+        # Its output is read by a hook, as that of a stage is.
+        self.others(odds)
+        return odds
+
+
+@dataclass(frozen=True)
+class MOS(FineTuned):
+    """Σ_g CE of the softmax over g's classes and "others", the answer of every group that is not the label's.
+
+    Fine-tunes the weights of plain cross-entropy, with mixup and without weight decay. With a_k = z_k − o_g(k), the
+    logit of a class less that of its group's others, p_g(others) = 1/(1 + Σ_{k∈g} exp a_k) and the loss is
+    Σ_g log(1 + Σ_{k∈g} exp a_k) − a_y. The a are linear in the features: they are the evaluated head, and the class
+    with the largest, the best odds against its group's others, is the answer. (The paper answers with the largest
+    probability within a group, the same but where classes of one group compete.)
+
+    Args:
+        recipe: of the cross-entropy training that is gone on from.
+        tuning: epochs and rate of the fine-tuning.
+        groups: how many, found before the first step by k-means on the class means of the features; or the classes
+            (numbers) of each, e.g. of a taxonomy.
+        mixup: α ≥ 0 of Beta(α, α), λ drawn per batch; 0.1; 0 mixes nothing.
+        compat: `openood` mixes the labels but not the images, as the code behind the published numbers does.
+
+    Reference:
+        Huang, Li: MOS: towards scaling out-of-distribution detection for large semantic space, CVPR 2021,
+        arXiv:2105.01879; there from a network trained on other images, with a new head, and at rates in steps.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    tuning: FineTuning = field(default_factory=lambda: FineTuning(epochs=30, lr=3e-3))
+    groups: Groups = 2
+    mixup: NonNegative = 0.1
+    compat: Compat = "paper"
+
+    reference: ClassVar[str] = "Huang, Li, CVPR 2021, arXiv:2105.01879"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "mos"
+
+    def __post_init__(self) -> None:
+        """Check the groups; lists become tuples."""
+        object.__setattr__(self, "groups", checked(self.groups))
+
+    @property
+    def count(self) -> int:
+        """The number of groups."""
+        return self.groups if isinstance(self.groups, int) else len(self.groups)
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Grouped:
+        """Return the network with an output for the others of each group."""
+        return Grouped(model, feature_dim, assignment(self.groups, num_classes), self.count)
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return all parameters, without weight decay."""
+        return [{"params": list(model.parameters()), "weight_decay": 0.0}]
+
+    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
+        """Before the first step, find the groups if they are not given."""
+        if moment.epoch > 0 or not isinstance(self.groups, int) or not isinstance(model, Grouped):
+            return
+        seed = int(torch.randint(0, 2**62, (), generator=moment.generator))
+        found = clustered(class_means(model, data).cpu().numpy(), self.groups, seed)
+        model.groups.group_of.copy_(found)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of a batch, mixed first."""
+        if not isinstance(model, Grouped):
+            raise TypeError(f"MOS.loss: found {type(model).__name__} — pass what prepare returned")
+        images, partners, share = batch.images, batch.labels, 1.0
+        if self.mixup > 0:
+            generator = batch.moment.generator
+            mixed = blend(images, draw_share(self.mixup, generator), generator)
+            partners, share = batch.labels[mixed.partners.to(batch.labels.device)], mixed.share
+            images = images if self.compat == "openood" else mixed.images
+        odds: Tensor = model(images).float()
+        normalisers = -model.groups(odds).sum(dim=1)
+        own, other = (odds.gather(1, labels[:, None])[:, 0] for labels in (batch.labels, partners))
+        loss: Tensor = (normalisers - share * own - (1 - share) * other).mean()
+        return loss
+
+    def surface(self, model: nn.Module) -> Surface:
+        """Return the network with odds as logits and the output `others` (n, G), log p_g(others)."""
+        network, groups = copy.deepcopy(model.get_submodule("network")), model.get_submodule("groups")
+        others, head = model.get_submodule("others"), head_of(network)
+        if not isinstance(groups, Others) or not isinstance(others, nn.Linear):
+            raise TypeError(f"MOS.surface: found {type(model).__name__} — pass what prepare returned")
+        offset = 0 if head.bias is None else head.bias
+        head.weight.sub_(others.weight[groups.group_of])
+        head.bias = nn.Parameter(offset - others.bias[groups.group_of])
+        made = Scored(network, copy.deepcopy(groups)).eval()
+        return Surface(made, head, network, {"others": made.others})
+
+
+def class_means(model: Grouped, data: TrainingData) -> Tensor:
+    """Return the mean feature (c, d) float64 of each class over all training images; zero for classes without."""
+    model.eval()
+    classes = len(model.groups.group_of)
+    counts = torch.bincount(data.train.labels, minlength=classes)
+    sums = torch.zeros(classes, model.others.in_features, dtype=torch.float64, device=counts.device)
+    with torch.no_grad():
+        for images, labels, _ in data.train.clean():
+            sums.index_add_(0, labels, features_and_logits(model.network, images)[0].double())
+    return sums / counts.clamp(min=1)[:, None]

@@ -1,0 +1,52 @@
+"""Cross-entropy on ID images, uniform predictions on outliers."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from openbench.config.constraints import Count, NonNegative
+from openbench.training.base import Batch, TrainingMethod
+from openbench.training.parts.outliers import outliers_of
+from openbench.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class OutlierExposure(TrainingMethod):
+    """CE(z, y) + λ · mean over outliers of [log Σ exp z − mean_c z_c], the cross-entropy to the uniform distribution.
+
+    ID images and outliers pass the network together and share batch-norm statistics, as in the authors' code. Unlike
+    OpenOOD's, outliers are augmented as ID images are.
+
+    Args:
+        weight: λ ≥ 0; 0.5.
+        outliers_per_step: 256, twice the ID images.
+
+    Reference:
+        Hendrycks, Mazeika, Dietterich: Deep anomaly detection with outlier exposure, ICLR 2019, arXiv:1812.04606.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    weight: NonNegative = 0.5
+    outliers_per_step: Count = 256
+
+    reference: ClassVar[str] = "Hendrycks, Mazeika, Dietterich, ICLR 2019, arXiv:1812.04606"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "msp"
+    uses_outliers: ClassVar[bool] = True
+    mixes: ClassVar[bool] = True
+
+    @property
+    def outlier_batch_size(self) -> int:
+        """Outliers per step."""
+        return self.outliers_per_step
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of ID images and outliers in one pass."""
+        outliers = outliers_of(batch)
+        logits = model(torch.cat([batch.images, outliers]))
+        outlying = logits[len(batch.images) :]
+        uniform = (outlying.logsumexp(dim=1) - outlying.mean(dim=1)).mean()
+        loss: Tensor = batch.cross_entropy(logits[: len(batch.images)]) + self.weight * uniform
+        return loss

@@ -1,0 +1,160 @@
+"""Outliers that may hold ID images: groups in feature space lend them labels, and are told apart themselves."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.config.constraints import Count, Interval, NonNegative
+from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod, features_and_logits
+from openbench.training.images import ImageSet
+from openbench.training.parts.grouping import balancing, k_means, pure_labels, whitened
+from openbench.training.parts.outliers import outliers_of
+from openbench.training.recipe import Recipe
+
+_PER_GROUP = 10
+_INITIAL_STD = 0.01
+
+
+class Lent(nn.Module):
+    """The classes lent to unlabelled images, which outlive epochs, and the groups of all images in the present one.
+
+    Attributes:
+        labels: (m,) int64 on the CPU, −1 for none; m is known when training begins and comes with the state.
+        groups: of training images (n,) and of unlabelled ones (m,).
+        weights: of their losses, likewise.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.labels = torch.zeros(0, dtype=torch.int64)
+        self.groups: tuple[Tensor, Tensor] = (self.labels, self.labels)
+        self.weights: tuple[Tensor, Tensor] = (torch.zeros(0), torch.zeros(0))
+
+    def get_extra_state(self) -> Tensor:
+        """What is saved; groups and weights are made anew in every epoch."""
+        return self.labels
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take what was saved."""
+        self.labels = state
+
+
+class Grouped(nn.Module):
+    """The network, a head that tells groups apart, and what groups have said."""
+
+    def __init__(self, network: nn.Module, feature_dim: int, groups: int) -> None:
+        super().__init__()
+        self.network = network
+        self.tell = nn.Linear(feature_dim, groups)
+        self.lent = Lent()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to logits (n, c)."""
+        logits: Tensor = self.network(images)
+        return logits
+
+
+@dataclass(frozen=True)
+class UDG(TrainingMethod):
+    """CE(z, y) over images with a label, true or lent, + λ·OE over the other outliers + μ·mean w_g CE(A f, g) over all.
+
+    At the start of every epoch the features of training images and outliers are whitened in their principal directions
+    and grouped by k-means. Outliers in a group of which more than `purity` has one and the same class are lent that
+    class for the epoch; last epoch's loans count in it. OE is log Σ exp z − mean_c z_c. The head A, anew in every
+    epoch, tells the groups g apart, with weights w_g ∝ 1/√size of mean 1 over groups. Training images and outliers pass
+    the network one after the other, as in the authors' code.
+
+    Args:
+        outlier_weight: λ ≥ 0; 0.5.
+        group_weight: μ ≥ 0; 0.1.
+        groups: of k-means; 1000, and no more than one for ten images.
+        dims: principal directions kept; 256.
+        purity: in [0.5, 1]; 0.8. 1 lends nothing.
+        outliers_per_step: 256, twice the ID images.
+
+    Reference:
+        Yang et al.: Semantically coherent out-of-distribution detection, ICCV 2021, arXiv:2108.11941. The authors' code
+        and OpenOOD's also have a doubled OE weight in groups made of outliers; the branch that gives it is never
+        reached, as both set its threshold to that of `purity`, so it is left out here. Unlike OpenOOD's, outliers are
+        augmented as ID images are, and groups without members have no part in the mean of w_g.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    outlier_weight: NonNegative = 0.5
+    group_weight: NonNegative = 0.1
+    groups: Count = 1000
+    dims: Count = 256
+    purity: Annotated[float, Interval(0.5, 1)] = 0.8
+    outliers_per_step: Count = 256
+
+    reference: ClassVar[str] = "Yang et al., ICCV 2021, arXiv:2108.11941"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "msp"
+    uses_outliers: ClassVar[bool] = True
+
+    @property
+    def outlier_batch_size(self) -> int:
+        """Outliers per step."""
+        return self.outliers_per_step
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Grouped:
+        """Return the network with a head for the groups."""
+        return Grouped(model, feature_dim, self.groups)
+
+    def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
+        """Group all images, lend labels to outliers, and begin the groups' head anew."""
+        lent, outliers = _grouped(model).lent, data.outliers
+        if outliers is None:
+            raise TypeError("UDG.on_epoch_start: needs outliers — found None — pass TrainingData with both sets")
+        n, m = len(data.train), len(outliers)
+        if moment.epoch == 0 or len(lent.labels) != m:
+            lent.labels = torch.full((m,), -1)
+        seed = int(torch.randint(0, 2**31 - 1, (), generator=moment.generator))
+        features = torch.cat([_features(model, images) for images in (data.train, outliers)])
+        groups = k_means(whitened(features, self.dims), max(1, min(self.groups, (n + m) // _PER_GROUP)), seed)
+        weights = balancing(groups)
+        lent.labels = pure_labels(groups, torch.cat([data.train.labels.cpu(), lent.labels]), self.purity)[n:]
+        lent.groups, lent.weights = (groups[:n], groups[n:]), (weights[:n], weights[n:])
+        head = _grouped(model).tell
+        drawn = _INITIAL_STD * torch.randn(head.weight.shape, generator=moment.generator)
+        with torch.no_grad():
+            head.weight.copy_(drawn)
+            head.bias.zero_()
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of a batch with its outliers."""
+        made, rows = _grouped(model), batch.outlier_rows
+        if rows is None:
+            raise TypeError("UDG.loss: needs Batch.outlier_rows — found None — the loop gives them with the outliers")
+        features, logits = features_and_logits(made.network, batch.images)
+        other_features, other = features_and_logits(made.network, outliers_of(batch))
+        lent = made.lent.labels[rows].to(other.device)
+        known = lent >= 0
+        labels = torch.cat([batch.labels, lent[known]])
+        loss = functional.cross_entropy(torch.cat([logits, other[known]]), labels)
+        unknown = other[~known].float()
+        # Where every outlier has been lent a label, there is none to average over.
+        uniform = (unknown.logsumexp(dim=1) - unknown.mean(dim=1)).sum() / max(1, len(unknown))
+        groups, weights = (
+            torch.cat([of_train[batch.rows], of_outliers[rows]]).to(other.device)
+            for of_train, of_outliers in (made.lent.groups, made.lent.weights)
+        )
+        told = functional.cross_entropy(made.tell(torch.cat([features, other_features])), groups, reduction="none")
+        return loss + self.outlier_weight * uniform + self.group_weight * (weights * told).mean()
+
+
+def _features(model: nn.Module, images: ImageSet) -> Tensor:
+    """Features (n, d) of all images, without augmentation, in eval mode."""
+    model.eval()
+    with torch.no_grad():
+        parts = [features_and_logits(_grouped(model).network, batch)[0].float() for batch, _, _ in images.clean()]
+    return torch.cat(parts)
+
+
+def _grouped(model: nn.Module) -> Grouped:
+    if not isinstance(model, Grouped):
+        raise TypeError(f"UDG: found {type(model).__name__} — pass what prepare returned")
+    return model

@@ -1,0 +1,138 @@
+"""Virtual outliers: unlikely draws from Gaussians around the classes, told from ID features by their energy."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openbench.config.constraints import Count, Interval, NonNegative, Probability
+from openbench.training.base import Batch, Moment, TrainingMethod, features_and_logits, head_of
+from openbench.training.parts import queues
+from openbench.training.recipe import Recipe
+
+Compat = Literal["paper", "openood"]
+_RIDGE = 1e-4
+
+
+class WithQueues(nn.Module):
+    """The network, the last features of every class, and what turns energies into a decision.
+
+    Args:
+        network: the backbone's network.
+        feature_dim: d.
+        num_classes: c.
+        length: features kept per class.
+    """
+
+    def __init__(self, network: nn.Module, feature_dim: int, num_classes: int, length: int) -> None:
+        super().__init__()
+        self.network = network
+        self.energy_weight = nn.Parameter(torch.rand(num_classes))
+        self.decide = nn.Linear(1, 2)
+        self.queue: Tensor
+        self.seen: Tensor
+        self.register_buffer("queue", torch.zeros(num_classes, length, feature_dim))
+        self.register_buffer("seen", torch.zeros(num_classes, dtype=torch.int64))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to logits (n, c)."""
+        logits: Tensor = self.network(images)
+        return logits
+
+    def full(self) -> bool:
+        """Whether every class has all its features."""
+        return queues.full(self.queue, self.seen)
+
+    def remember(self, features: Tensor, labels: Tensor) -> None:
+        """Put features (n, d) into their classes' queues, in place of the oldest."""
+        queues.remember(self.queue, self.seen, features, labels)
+
+    def energy(self, logits: Tensor) -> Tensor:
+        """Return log Σ_k max(w_k, 0) exp(z_k), (n,): minus the weighted free energy."""
+        # A weight of zero stands for log 0; the floor keeps its gradient finite.
+        weight = functional.relu(self.energy_weight).clamp(min=torch.finfo(torch.float32).tiny)
+        return (logits.float() + weight.log()).logsumexp(dim=1)
+
+
+@dataclass(frozen=True)
+class VOS(TrainingMethod):
+    """CE(z, y) + λ·CE(A·E + b, is-ID), E = log Σ_k w_k exp z_k of ID features and of virtual outliers.
+
+    Virtual outliers of class k are the `select` least likely of `sample_from` draws from N(μ_k, Σ), Σ shared; they
+    begin when the queues of all classes are full and the share `start` of the epochs is over. Likelihood depends on the
+    Mahalanobis radius alone, which is χ² with d degrees of freedom: only radii are drawn in full, and a direction for
+    each of the largest, the same distribution at a fraction of the cost.
+
+    Args:
+        weight: λ ≥ 0; 0.1.
+        start: share of the epochs without virtual outliers; 0.4 (epoch 40 of 100).
+        queue: features kept per class; 1000.
+        sample_from: draws per class and step; 10000.
+        select: virtual outliers per class and step; 1.
+        compat: `openood` cuts the gradient off before the energy, so that λ's term trains w, A and b and never the
+            network; published numbers were made so and are those of plain cross-entropy.
+
+    Reference:
+        Du et al.: VOS: learning what you don't know by virtual outlier synthesis, ICLR 2022, arXiv:2202.01197.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    weight: NonNegative = 0.1
+    start: Probability = 0.4
+    queue: Annotated[int, Interval(2)] = 1000
+    sample_from: Count = 10000
+    select: Count = 1
+    compat: Compat = "paper"
+
+    reference: ClassVar[str] = "Du et al., ICLR 2022, arXiv:2202.01197"
+    version: ClassVar[int] = 1
+    scorer: ClassVar[str] = "energy"
+
+    def __post_init__(self) -> None:
+        """Check that there are samples enough to select from."""
+        self.require(self.select <= self.sample_from, "select", f"1 to sample_from ({self.sample_from})")
+
+    def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> WithQueues:
+        """Return the network with queues and the energy classifier."""
+        return WithQueues(model, feature_dim, num_classes, self.queue)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of a batch, and put its features into the queues."""
+        if not isinstance(model, WithQueues):
+            raise TypeError(f"VOS.loss: found {type(model).__name__} — pass what prepare returned")
+        features, logits = features_and_logits(model.network, batch.images)
+        loss = functional.cross_entropy(logits, batch.labels)
+        if model.full() and batch.moment.epoch >= self.start * batch.moment.epochs:
+            outlying = head_of(model.network)(self.virtual(model.queue, batch.moment))
+            if self.compat == "openood":
+                logits, outlying = logits.detach(), outlying.detach()
+            loss = loss + self.weight * self.uncertainty(model, logits, outlying)
+        model.remember(features.detach(), batch.labels)
+        return loss
+
+    def uncertainty(self, model: WithQueues, logits: Tensor, outlying: Tensor) -> Tensor:
+        """Return the cross-entropy of telling ID logits (n, c) from virtual ones (m, c) by their energies."""
+        energies = model.energy(torch.cat([logits, outlying]))
+        is_id = torch.zeros(len(energies), dtype=torch.int64, device=energies.device)
+        is_id[: len(logits)] = 1
+        return functional.cross_entropy(model.decide(energies[:, None]), is_id)
+
+    def virtual(self, queue: Tensor, moment: Moment) -> Tensor:
+        """Return virtual outliers (c·select, d) around the means of queues (c, length, d), without gradient."""
+        c, length, d = queue.shape
+        means = queue.double().mean(dim=1)
+        centred = (queue.double() - means[:, None]).flatten(0, 1)
+        covariance = centred.T @ centred / (c * length)
+        covariance.diagonal().add_(_RIDGE)
+        factor = torch.linalg.cholesky(covariance)
+        seed = int(torch.randint(0, 2**62, (), generator=moment.generator))
+        rng = np.random.default_rng(seed)
+        squares = np.sort(rng.chisquare(d, (c, self.sample_from)), axis=1)[:, -self.select :]
+        directions = rng.normal(size=(c, self.select, d))
+        directions *= (np.sqrt(squares) / np.linalg.norm(directions, axis=2))[:, :, None]
+        steps = torch.from_numpy(directions).to(factor) @ factor.T
+        drawn: Tensor = (means[:, None] + steps).flatten(0, 1).float()
+        return drawn

@@ -1,0 +1,1 @@
+"""What several training methods are made of."""

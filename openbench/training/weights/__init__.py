@@ -1,0 +1,1 @@
+"""From a training job to trained weights: found, or trained first."""

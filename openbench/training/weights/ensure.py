@@ -1,0 +1,183 @@
+"""Weights for a backbone that has none: found, or trained first, or an error with the command that trains them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from openbench.backbones.base import Backbone
+from openbench.backbones.device import resolve_device
+from openbench.config.build import build
+from openbench.core.benchmark import Benchmark
+from openbench.data.decoded_cache import packed
+from openbench.errors import CheckpointError
+from openbench.training.base import TrainingMethod
+from openbench.training.job import TrainingJob
+from openbench.training.loop.distributed import team, under_torchrun
+from openbench.training.loop.loop import TrainingSettings, check_shared_out, train
+from openbench.training.weights.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
+from openbench.training.weights.command import train_command
+from openbench.training.weights.evaluated import evaluated
+
+
+class TrainingRuntime(Protocol):
+    """The part of a runtime that training reads; nothing here changes a number."""
+
+    @property
+    def device(self) -> str:
+        """`auto`, or a torch device string."""
+
+    @property
+    def workers(self) -> int:
+        """Threads that decode images before the first step."""
+
+    @property
+    def progress(self) -> bool:
+        """Whether the training is reported on stderr."""
+
+    @property
+    def train(self) -> str:
+        """`auto` trains what is missing, `never` makes it an error, `force` trains anew."""
+
+    @property
+    def compile(self) -> bool:
+        """Whether `torch.compile` works on the network's stages."""
+
+    @property
+    def tensorboard(self) -> bool:
+        """Whether TensorBoard events are written."""
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of all checkpoints."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A backbone that is ready.
+
+    Args:
+        backbone: with weights.
+        checkpoint: where they came from; None if the backbone brought its own, or has members.
+        members: the networks of an ensemble, each with where its weights came from.
+        found: whether the checkpoint was there before.
+    """
+
+    backbone: Backbone
+    checkpoint: Checkpoint | None
+    members: tuple["Trained", ...] = ()
+    found: bool = False
+
+    @property
+    def reused(self) -> str:
+        """By which version, commit and when weights were trained that are not new; empty if they are, or are released.
+
+        Of an ensemble one network stands for all.
+        """
+        if self.checkpoint is None or not self.found:
+            return next((member.reused for member in self.members if member.reused), "")
+        return str(self.checkpoint.info.get("made", "an earlier version"))
+
+    @property
+    def source(self) -> str:
+        """The files of the weights, one a line, or that the backbone brought them."""
+        if self.members:
+            return "".join(f"\n  {member.source}" for member in self.members)
+        return "comes with weights" if self.checkpoint is None else str(self.checkpoint.weights)
+
+    def __str__(self) -> str:
+        if self.members:
+            return "\n".join([f"{self.backbone.name}:", *(f"  {member}" for member in self.members)])
+        if self.checkpoint is None:
+            return f"{self.backbone.name}: comes with weights"
+        info = self.checkpoint.info
+        return (
+            f"{self.backbone.name}: epoch {info['best_epoch']} of {info['epochs']}, ID validation accuracy "
+            f"{100 * info['best_val_accuracy']:.2f} %, trained in {info['seconds']:.1f} s on {info['device']} — "
+            f"{self.checkpoint.weights}"
+        )
+
+
+def ensure_trained(
+    backbone: Backbone,
+    benchmark: Benchmark,
+    config: Mapping[str, Any],
+    runtime: TrainingRuntime,
+    say: Callable[[str], None] = lambda text: None,
+) -> Trained:
+    """Return the backbone with the weights that a training gives it on a benchmark; one with weights as it is.
+
+    The weights are those of the epoch with the highest accuracy on the ID validation split (or what the method's
+    `selection` says), as in OpenOOD; the last epoch's lie beside them.
+
+    Args:
+        backbone: changed in place.
+        benchmark: only its ID training, ID validation and, if the method wants them, outlier splits are read.
+        config: the scientific nodes, of which `training` and `seed` are read.
+        runtime: device, folder, and whether a missing checkpoint may be trained.
+        say: receives a line if a training begins.
+
+    Raises:
+        CheckpointError: it is missing and the policy is `never`, it was altered, or its folder cannot be written.
+        ConfigError: the training node is wrong, or the backbone's classes are not the benchmark's.
+        TrainingError: the training diverged.
+    """
+    if backbone.trained:
+        return Trained(backbone, None)
+    job = TrainingJob.of(backbone, benchmark, build_training(config["training"]), config["seed"])
+    # Under torchrun the first process looks, in `obtain`, for all.
+    look = runtime.train != "force" and not under_torchrun()
+    found = find_checkpoint(job, runtime.checkpoints) if look else None
+    if found is None and runtime.train == "never":
+        raise CheckpointError(
+            f"no checkpoint of {job} — searched: '{folder_of(job, runtime.checkpoints)}' — runtime.train=never forbids "
+            f"training it now — train it with: {train_command(job, config)}"
+        )
+    checkpoint = found or _train(job, runtime, say, anew=runtime.train == "force")
+    # Under torchrun the files lie where the first process runs, and only that one goes on.
+    ready = evaluated(job, checkpoint) if team(runtime.device).leads else backbone
+    return Trained(ready, checkpoint, found=found is not None)
+
+
+def build_training(node: Mapping[str, Any]) -> TrainingMethod:
+    """Return the training method of a config node.
+
+    Raises:
+        ConfigError: unknown or missing keys, values out of range, or a target that is no training method.
+    """
+    method: TrainingMethod = build(node, "training", TrainingMethod)
+    return method
+
+
+def _train(job: TrainingJob, runtime: TrainingRuntime, say: Callable[[str], None], *, anew: bool) -> Checkpoint:
+    together = team(runtime.device)
+    check_shared_out(job, together)
+    settings = TrainingSettings(
+        resolve_device(runtime.device),
+        runtime.workers,
+        runtime.progress,
+        runtime.compile,
+        runtime.tensorboard,
+        together,
+    )
+
+    def start(folder: Path) -> None:
+        first = None if job.initial is None else _train(job.initial, runtime, say, anew=False).weights
+        why = "training anew" if anew else "no finished checkpoint, training it first"
+        what = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
+        if together.leads:
+            say(f"{job}: {why} — {what} — {folder}")
+        train(_packed(job, runtime), folder, settings, first)
+
+    return obtain(job, runtime.checkpoints, start, anew=anew, team=together)
+
+
+def _packed(job: TrainingJob, runtime: TrainingRuntime) -> TrainingJob:
+    """The same job on arrays of pixels: small image files are decoded once, for all trainings and extractions."""
+    folder = runtime.checkpoints.parent / "images"
+    return replace(
+        job,
+        id_train=packed(job.id_train, folder, runtime.workers),
+        id_val=packed(job.id_val, folder, runtime.workers),
+        ood_train=None if job.ood_train is None else packed(job.ood_train, folder, runtime.workers),
+    )
