@@ -215,6 +215,33 @@ def test_a_trial_may_move_by_a_pair_of_the_validation_scores(record):
     assert not compare(old, replace(old, trials=outside)).reproduces
 
 
+def test_of_an_infeasible_trial_the_wording_is_not_compared_but_that_it_is_infeasible_is(record):
+    def with_trial(**trial):
+        return replace(record, trials=[{"params": {"k": 1000}, **trial}])
+
+    old = with_trial(infeasible="k out of range — found 1000")
+    assert compare(old, with_trial(infeasible="k must lie in 1 to 541 — found 1000")).reproduces
+    feasible = compare(old, with_trial(auroc=0.9))
+    assert {d.key for d in feasible.differ} == {"trials[0].infeasible", "trials[0].auroc"}
+    assert not compare(with_trial(auroc=0.9), old).reproduces
+    assert not compare(old, replace(old, trials=[{"params": {"k": 999}, "infeasible": "k"}])).reproduces
+
+
+def test_the_threshold_of_a_trial_may_move_by_a_part_of_its_scores_deviation(record):
+    """The sum of two scores of deviation 1, the second weighted by μ = 2: at most 3. 400 OOD validation scores."""
+    bound = 3 * (3 / 400) ** 0.5
+    trial = {"params": {"mu": 2.0}, "auroc": 0.9, "risk": 0.1, "threshold": -0.264655}
+    old = replace(record, trials=[trial])
+    for by, reproduces in ((1e-6, True), (0.99 * bound, True), (1.01 * bound, False)):
+        new = replace(record, trials=[{**trial, "threshold": trial["threshold"] - by}])
+        assert compare(old, new).reproduces == reproduces
+    # Of scores whose unit is not known, a threshold has to be equal to rounding.
+    trial["params"] = {"k": 5}
+    assert not compare(
+        replace(record, trials=[trial]), replace(record, trials=[{**trial, "threshold": -0.26466}])
+    ).reproduces
+
+
 def test_unable_is_not_a_number():
     old = make_record(metrics={"near": {"risk@x": "unable"}})
     assert len(compare(old, replace(old, metrics={"near": {"risk@x": 0.0}})).differ) == 1

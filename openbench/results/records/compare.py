@@ -11,6 +11,7 @@ from openbench.results.records.rounding import ROUNDING, SAMPLES, allowance, of_
 
 # How a number was made may differ; the number may not.
 _NOT_COMPARED = ("provenance",)
+_REASON = "infeasible"  # of a trial: that there is one must be equal, its words may be put otherwise by a later version
 _ABSENT = "absent"
 _SHOWN = 5
 Path = tuple[str, ...]
@@ -81,7 +82,8 @@ def compare(old: ResultRecord, new: ResultRecord) -> Comparison:
     """Return what a repetition reproduces of a record, provenance aside.
 
     Numbers agree if |a − b| ≤ 1e-6 · max(1, |a|). A metric that does not may have moved by its `allowance`, which
-    follows from the number of samples it is computed from. Everything else must be equal.
+    follows from the number of samples it is computed from; so may a number of a tuning trial. Of a setting that is
+    infeasible only that it is so is compared, not the wording of the reason. Everything else must be equal.
 
     Args:
         old: the record on disk.
@@ -94,6 +96,7 @@ def compare(old: ResultRecord, new: ResultRecord) -> Comparison:
         a, b = first.get(path, _ABSENT), second.get(path, _ABSENT)
         if not (_is_number(a) and _is_number(b)):
             same, within, allowed = type(a) is type(b) and a == b, False, 0.0
+            same = same or (_is_reason(path) and path in first and path in second)
         else:
             allowed = max(_allowed(old, path), ROUNDING * max(1.0, abs(a)))
             same = abs(a - b) <= ROUNDING * max(1.0, abs(a))
@@ -108,7 +111,13 @@ def compare(old: ResultRecord, new: ResultRecord) -> Comparison:
 def _allowed(record: ResultRecord, path: Path) -> float:
     if path[0] == "metrics" and len(path) == 3:
         return allowance(record, path[1], path[2])
-    return of_trial(record, path[-1]) if path[0] == "trials" and len(path) == 3 else 0.0
+    if path[0] == "trials" and len(path) == 3:
+        return of_trial(record, int(path[1].strip("[]")), path[2])
+    return 0.0
+
+
+def _is_reason(path: Path) -> bool:
+    return path[0] == "trials" and len(path) == 3 and path[2] == _REASON
 
 
 def _is_number(value: Any) -> bool:

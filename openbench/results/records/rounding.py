@@ -20,6 +20,9 @@ samples that may cross one threshold, or change places with a neighbour at one p
   in height, which decides which threshold is best, is one of √(k/n) in rate.
 - *Prediction sets over c classes*: k/n inputs, of each up to c classes; a class has n/c of the inputs. So do their
   means and deviations over splits.
+- *The threshold of a tuning trial* of a double score: the setting of least risk over validation scores, a minimum as
+  flat as that of F1, so √(k/n) in rate. Its scores are a sum of one in standard deviations and μ times another, so
+  their own deviation is at most 1 + μ, and a rate of √(k/n) is a like part of it: (1 + μ)·√(k/n).
 - *Drawn intervals*: what the number itself may move by, and four standard errors of a percentile: an eighth of the
   interval's width over 1,000 draws, √(1000/r) times that over r. One count more or less leads to other draws.
 
@@ -98,11 +101,23 @@ def allowance(record: ResultRecord, where: str, key: str) -> float:
     return width / 8 * math.sqrt(1000 / at.draws) + _allowed(at, where, drawn.group(1))
 
 
-def of_trial(record: ResultRecord, key: str) -> float:
-    """Return by how much the `auroc` or `risk` of a tuning trial may differ, which are of validation splits."""
+def of_trial(record: ResultRecord, index: int, key: str) -> float:
+    """Return by how much a number of a tuning trial, which is of validation splits, may differ.
+
+    Args:
+        record: the recorded run.
+        index: of the trial.
+        key: `auroc`, `risk` or `threshold`; anything else has to be equal to rounding.
+    """
+    id_val, ood_val = _least(record, "id_val/"), _least(record, "ood_val/")
     if key == "auroc":
-        return max(ROUNDING, SAMPLES / (_least(record, "id_val/") * _least(record, "ood_val/")))
-    return max(ROUNDING, 2 * SAMPLES / _least(record, "id_val/")) if key == "risk" else ROUNDING
+        return max(ROUNDING, SAMPLES / (id_val * ood_val))
+    if key == "risk":
+        return max(ROUNDING, 2 * SAMPLES / id_val)
+    weight = record.trials[index].get("params", {}).get("mu")
+    if key == "threshold" and isinstance(weight, float | int):
+        return max(ROUNDING, (1 + weight) * math.sqrt(SAMPLES / min(id_val, ood_val)))
+    return ROUNDING
 
 
 def _allowed(at: Place, where: str, key: str) -> float:
