@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
@@ -14,8 +14,12 @@ from openbench.storage.yaml_file import read_yaml
 _HEADER = 512  # characters in which Hydra looks for `# @package`
 
 
-class CheckedFiles(FileConfigSource):
-    """Config files in folders, each read whole and checked before Hydra makes a config of it."""
+class FileConfigSource(file_config_source.FileConfigSource):
+    """Config files in folders, each read whole and checked before Hydra makes a config of it.
+
+    It has the name of Hydra's own: a process of a launcher takes over this one and then registers Hydra's, which is
+    refused beside a source of another name.
+    """
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Return the config of a file.
@@ -38,6 +42,6 @@ class CheckedFiles(FileConfigSource):
 
 
 def install() -> None:
-    """Have Hydra read the files of this process's configs through `CheckedFiles`."""
+    """Have Hydra read the files of this process's configs through `FileConfigSource`."""
     Plugins.instance()  # which registers Hydra's own sources, once
-    SourcesRegistry.instance().types[CheckedFiles.scheme()] = CheckedFiles
+    SourcesRegistry.instance().types[FileConfigSource.scheme()] = FileConfigSource
