@@ -15,8 +15,8 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import openbench
@@ -47,12 +47,12 @@ class Command:
 
 
 COMMANDS = {
-    "run": Command("openbench.cli.commands.run:main", "score a benchmark with a method and write the record"),
+    "run": Command("openbench.cli.commands.jobs:run", "score a benchmark with a method and write the record"),
     "train": Command(
-        "openbench.cli.commands.train:main", "train a backbone; `run` does so by itself when weights are missing"
+        "openbench.cli.commands.jobs:train", "train a backbone; `run` does so by itself when weights are missing"
     ),
-    "extract": Command("openbench.cli.commands.extract:main", "fill the feature cache ahead of a sweep"),
-    "check": Command("openbench.cli.commands.check:main", "verify data, splits and weights before a run"),
+    "extract": Command("openbench.cli.commands.jobs:extract", "fill the feature cache ahead of a sweep"),
+    "check": Command("openbench.cli.commands.jobs:check", "verify data, splits and weights before a run"),
     "data": Command("openbench.cli.commands.data:main", "get data sets, verify them, look at them, bring your own"),
     "verify": Command(
         "openbench.cli.commands.verify:main", "compute a record again and say whether its numbers come out"
@@ -92,7 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # long. This bounds the spinning, at no cost on an idle machine. It must be set before torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        code = _carried_out(arguments)
+        with _interrupts_first():
+            check_no_other_openbench()
+            code = _dispatch(arguments)
+            _flush(code)
     except OpenbenchError as error:
         code = _told(error)
     except KeyboardInterrupt as stop:
@@ -127,15 +130,14 @@ def script() -> int:
     return code
 
 
-def _carried_out(arguments: list[str]) -> int:
+@contextmanager
+def _interrupts_first() -> Iterator[None]:
+    """Have an interrupt reported as one, where what it interrupted raised something else."""
     try:
-        check_no_other_openbench()
-        code = _dispatch(arguments)
-        _flush(code)
+        yield
     except Exception:
         interrupts.check()
         raise
-    return code
 
 
 def _flush(code: int) -> None:

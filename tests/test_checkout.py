@@ -53,7 +53,7 @@ def names(digits) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("file", "touched"),
     [
-        ("cli/commands/run.py", set()),
+        ("cli/commands/jobs.py", set()),
         ("methods/knn.py", {"KNN"}),
         ("methods/_bank.py", {"KNN"}),
         ("training/loop/loop.py", {"weights"}),
@@ -107,7 +107,7 @@ def test_what_git_calls_changed_or_unknown_is_found_if_it_is_imported(tmp_path):
 
     package = tmp_path / "openbench"
     assert seen() == [f"{package}/__init__.py False"]
-    for file in ("storage/whole.py", "results/records/compare.py", "cli/commands/run.py"):
+    for file in ("storage/whole.py", "results/records/compare.py", "cli/commands/jobs.py"):
         (package / file).write_text((package / file).read_text() + "# edited\n")
     git(tmp_path, "add", "openbench/results")  # what is staged is not committed either
     (package / "results/new_here.py").write_text("")

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from openbench.cli.hydra.app import carry_out, launch
+from openbench.cli.hydra.app import HydraCommand
 from openbench.cli.hydra.job import Done
 
 
@@ -32,12 +32,7 @@ def wait(until):
         time.sleep(0.05)
 
 
-def job(cfg):
-    """Carry out one composed config."""
-    return carry_out(cfg, "run", act)
-
-
 if __name__ == "__main__":
     import killed_jobs  # by its own name, which the launcher's processes can import
 
-    sys.exit(launch("run", sys.argv[1:], killed_jobs.job))
+    sys.exit(HydraCommand("run", killed_jobs.act)(sys.argv[1:]))

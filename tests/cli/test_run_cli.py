@@ -5,7 +5,8 @@ import pytest
 
 from openbench import __version__
 from openbench.__main__ import COMMANDS, main
-from openbench.errors import MethodError, NotApplicableError
+from openbench.engine import api
+from openbench.errors import ConfigError, MethodError, NotApplicableError
 
 
 def files_below(folder):
@@ -216,3 +217,21 @@ def test_top_level_help_costs_little_more_than_the_interpreter(processor_seconds
 def test_version(capsys, option):
     assert main([option]) == 0
     assert capsys.readouterr().out == f"openbench {__version__}\n"
+
+
+def test_seven_calls_of_our_own_lead_from_main_to_the_engine(monkeypatch):
+    """Whoever follows a command through the code reads no layer that only passes it on."""
+    chain: list[str] = []
+
+    def here(*_: object) -> None:
+        frame = sys._getframe(1)
+        while frame.f_code is not main.__code__:
+            if frame.f_globals["__name__"].startswith("openbench."):
+                chain.append(frame.f_code.co_qualname)
+            frame = frame.f_back
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr(api, "run", here)
+    assert main(["run", "+benchmark=digits", "method=msp"]) == 2
+    calls = [*reversed(chain), "run"]
+    assert len(calls) <= 7, calls

@@ -12,12 +12,6 @@ from pathlib import Path
 
 from .conftest import RUN, Ending, Place
 
-JOBS = {
-    "run": "openbench.cli.commands.run",
-    "train": "openbench.cli.commands.train",
-    "extract": "openbench.cli.commands.extract",
-}
-
 
 def nothing() -> None:
     """What is done before a run that is left alone."""
@@ -40,7 +34,7 @@ class Waiting:
         self._pid = os.fork()
         if self._pid == 0:
             self._socket.close()
-            place.be(partial(_stand, theirs, JOBS[command[0]]), command)
+            place.be(partial(_stand, theirs), command)
         theirs.close()
 
     def run(self, before: Callable[[], object] = nothing) -> Ending:
@@ -62,10 +56,11 @@ class Waiting:
         os.waitpid(self._pid, 0)
 
 
-def _stand(requests: socket.socket, module: str) -> None:
+def _stand(requests: socket.socket) -> None:
     """Have the job of a command begin once per request, each time in a copy of this process."""
-    command = importlib.import_module(module)
-    real = command.carry_out
+    from openbench.cli.hydra.app import HydraCommand
+
+    real = HydraCommand.carry_out
 
     def wait_and_carry_out(*arguments: object) -> int:
         while True:
@@ -83,7 +78,7 @@ def _stand(requests: socket.socket, module: str) -> None:
             _, status = os.waitpid(child, 0)
             requests.send(str(status).encode())
 
-    command.carry_out = wait_and_carry_out
+    HydraCommand.carry_out = wait_and_carry_out
 
 
 def import_what_is_imported_by(place: Place, command: Sequence[str]) -> None:

@@ -80,8 +80,7 @@ def _names(command: str, before: list[str]) -> list[str]:
 
 def _overrides(command: str, words: list[str]) -> list[str]:
     """What Hydra offers: groups, their files, and keys of the config that the words before make."""
-    from openbench.cli.commands.run import job
-    from openbench.cli.hydra.app import complete
+    from openbench.cli.commands import jobs
     from openbench.errors import OpenbenchError
 
     flags = ["-sc", "query=bash"]
@@ -94,7 +93,7 @@ def _overrides(command: str, words: list[str]) -> list[str]:
     os.environ["COMP_LINE"] = " ".join([command, *words])
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.suppress(OpenbenchError):
-        complete(command, flags, job)
+        getattr(jobs, command).complete(flags)
     os.environ.pop("COMP_LINE")
     # Keys that begin with an underscore are not for typing.
     return [word for word in said.getvalue().split() if "._" not in word]

@@ -1,5 +1,6 @@
 """Running a command under Hydra: one job or a sweep of them, with exit codes and without Hydra's litter."""
 
+import argparse
 import os
 import shutil
 import sys
@@ -74,50 +75,101 @@ class Call:
             print(text, file=sys.stderr, flush=True)
 
 
-def launch(command: str, argv: list[str], job: Callable[[DictConfig], int], unused: tuple[str, ...] = ()) -> int:
-    """Hand a command line to Hydra and return the worst exit code of its jobs.
+@dataclass(frozen=True)
+class HydraCommand:
+    """A sub-command that Hydra composes: called with its arguments, it returns the worst exit code of its jobs.
 
     Args:
-        command: the primary config, which is also the sub-command's name.
-        argv: the arguments after the sub-command.
-        job: a function at the top level of a module, so that launchers can send it to other processes.
+        name: of the sub-command and its primary config.
+        act: what a job does; a function at the top level of a module, so that launchers can send it to other processes.
         unused: config nodes that this command does not read; setting one is refused rather than ignored.
-
-    Raises:
-        ConfigError: anything about the arguments or configs that Hydra refuses.
     """
-    with _argv(f"python -m openbench {command}", argv):
-        asked = get_args_parser().parse_intermixed_args()
-    typed = Typed(command, list(asked.overrides), Path(asked.config_dir) if asked.config_dir else None)
-    flags = _flags(argv, typed.overrides)
-    check_flags(asked)
-    check_overrides(parse(typed.overrides))
-    if typed.config_dir is not None:
-        check_no_clash(typed.config_dir)
-    _refuse_unused(typed, unused)
-    refuse_moved(parse(typed.overrides))
-    shows = asked.help or asked.hydra_help or asked.cfg or asked.info
-    if shows:
-        _hydra(typed, [*typed.overrides, *flags], job)
-        return OK
-    if not any(o.startswith(("+", "benchmark=")) for o in typed.overrides):
-        # Nothing that could bring a benchmark along: say so once, not once per job of a sweep.
-        raise no_benchmark(command, typed.config_dir)
-    return (_run_sweep if asked.multirun else _run_one)(typed, flags, job)
 
+    name: str
+    act: Callable[[Call], Done]
+    unused: tuple[str, ...] = ()
 
-def complete(command: str, argv: list[str], job: Callable[[DictConfig], int]) -> None:
-    """Have Hydra print how the last word of the variable COMP_LINE may go on; `job` is not called.
+    def __call__(self, argv: list[str]) -> int:
+        """Hand a command line to Hydra.
 
-    Args:
-        command: the primary config.
-        argv: Hydra's flags, of which one asks for completion.
-        job: as for `launch`.
-    """
-    with _argv(f"python -m openbench {command}", argv):
-        asked = get_args_parser().parse_intermixed_args()
-    typed = Typed(command, list(asked.overrides), Path(asked.config_dir) if asked.config_dir else None)
-    _hydra(typed, argv, job)
+        Args:
+            argv: the arguments after the sub-command.
+
+        Raises:
+            ConfigError: anything about the arguments or configs that Hydra refuses.
+        """
+        typed, asked = self._typed(argv)
+        flags = _flags(argv, typed.overrides)
+        check_flags(asked)
+        check_overrides(parse(typed.overrides))
+        if typed.config_dir is not None:
+            check_no_clash(typed.config_dir)
+        _refuse_unused(typed, self.unused)
+        refuse_moved(parse(typed.overrides))
+        if asked.help or asked.hydra_help or asked.cfg or asked.info:
+            _hydra(typed, [*typed.overrides, *flags], self.carry_out)
+            return OK
+        if not any(o.startswith(("+", "benchmark=")) for o in typed.overrides):
+            # Nothing that could bring a benchmark along: say so once, not once per job of a sweep.
+            raise no_benchmark(self.name, typed.config_dir)
+        if asked.multirun:
+            return _run_sweep(typed, flags, self.carry_out)
+        codes: list[int] = []
+
+        @wraps(self.carry_out)
+        def kept(cfg: DictConfig) -> int:
+            codes.append(self.carry_out(cfg))
+            return codes[-1]
+
+        # Hydra makes its folder, and writes nothing to it; the working directory is there.
+        _hydra(typed, ["hydra.run.dir=.", *typed.overrides, *flags], kept)
+        return codes[0]
+
+    def complete(self, argv: list[str]) -> None:
+        """Have Hydra print how the last word of the variable COMP_LINE may go on; nothing is carried out.
+
+        Args:
+            argv: Hydra's flags, of which one asks for completion.
+        """
+        _hydra(self._typed(argv)[0], argv, self.carry_out)
+
+    def carry_out(self, cfg: DictConfig) -> int:
+        """Do one job, here or wherever a launcher put it: report its errors, leave its outcome, return its exit code.
+
+        A failed job must not end the sweep that it is part of, so nothing is raised but an interrupt.
+        """
+        hydra_cfg = HydraConfig.get()
+        job = Job.of(cfg, hydra_cfg)
+        if not job.due():
+            return OK
+        job.begin()
+        start = time.monotonic()
+        try:
+            config = scientific(cfg, hydra_cfg.runtime.choices, self.name)
+            refuse_unread(self.name, job.outcome.overrides, config)
+            done = self.act(Call(config, runtime(cfg), job.plan is not None, job.apart))
+        except NotApplicableError as error:
+            # A sweep over every method should not fail because some are made for other networks.
+            done = Done(BAD_INPUT if job.plan is None else OK, str(error), NOT_APPLICABLE)
+            job.complain(done)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            interrupts.check()
+            told = error if isinstance(error, OpenbenchError) else refused(error)
+            done = Done(BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS)
+            if told is None:
+                traceback.print_exc()
+            else:
+                job.complain(done)
+        job.end(done, time.monotonic() - start)
+        return done.code
+
+    def _typed(self, argv: list[str]) -> tuple[Typed, argparse.Namespace]:
+        """What the user typed, and as Hydra's parser reads it."""
+        with _argv(f"python -m openbench {self.name}", argv):
+            asked = get_args_parser().parse_intermixed_args()
+        return Typed(self.name, list(asked.overrides), Path(asked.config_dir) if asked.config_dir else None), asked
 
 
 def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
@@ -128,20 +180,6 @@ def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
                 f"`{typed.command}` does not depend on {node} — found {override.input_line} — leave it out, or give it "
                 "to `run`"
             )
-
-
-def _run_one(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
-    """Carry out a single job, which needs no folder: it runs in this process and leaves no outcome behind."""
-    codes: list[int] = []
-
-    @wraps(job)
-    def kept(cfg: DictConfig) -> int:
-        codes.append(job(cfg))
-        return codes[-1]
-
-    # Hydra makes its folder, and writes nothing to it; the working directory is there.
-    _hydra(typed, ["hydra.run.dir=.", *typed.overrides, *flags], kept)
-    return codes[0]
 
 
 def _run_sweep(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
@@ -174,7 +212,7 @@ def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], fold
     Args:
         typed: what the user typed.
         rest: further arguments for Hydra.
-        job: as in `launch`.
+        job: carries out one composed config.
         folder: of the sweep.
     """
     typed = replace(typed, overrides=paired(typed.overrides, typed.config_dir, folder / "pairs"))
@@ -222,39 +260,6 @@ def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> N
             if explained is None:
                 raise
             raise explained from error
-
-
-def carry_out(cfg: DictConfig, command: str, action: Callable[[Call], Done]) -> int:
-    """Run the action of one job, report its errors, leave its outcome for the summary, and return its exit code.
-
-    A failed job must not end the sweep that it is part of, so nothing is raised but an interrupt.
-    """
-    hydra_cfg = HydraConfig.get()
-    job = Job.of(cfg, hydra_cfg)
-    if not job.due():
-        return OK
-    job.begin()
-    start = time.monotonic()
-    try:
-        config = scientific(cfg, hydra_cfg.runtime.choices, command)
-        refuse_unread(command, job.outcome.overrides, config)
-        done = action(Call(config, runtime(cfg), job.plan is not None, job.apart))
-    except NotApplicableError as error:
-        # A sweep over every method should not fail because some are made for other networks.
-        done = Done(BAD_INPUT if job.plan is None else OK, str(error), NOT_APPLICABLE)
-        job.complain(done)
-    except BrokenPipeError:
-        raise
-    except Exception as error:
-        interrupts.check()
-        told = error if isinstance(error, OpenbenchError) else refused(error)
-        done = Done(BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS)
-        if told is None:
-            traceback.print_exc()
-        else:
-            job.complain(done)
-    job.end(done, time.monotonic() - start)
-    return done.code
 
 
 def _scratch(typed: Typed) -> Path:

@@ -1,0 +1,71 @@
+"""The jobs that Hydra composes: `run`, `train`, `extract` and `check`."""
+
+from openbench.cli.hydra.app import Call, HydraCommand
+from openbench.cli.hydra.job import Done
+from openbench.cli.hydra.outcome import FAILED_STATUS
+from openbench.cli.process.exits import FAILED, OK
+
+
+def _run(call: Call) -> Done:
+    """Run, then print the overview table and where the record is; in a sweep one line instead.
+
+    What a reader has to know before the numbers, e.g. that they were not made now, stands above the table.
+    """
+    from openbench.cli.tables import group_auroc, headline, print_tables
+    from openbench.engine import api
+    from openbench.engine.outcomes.remarks import WARNINGS
+    from openbench.results.escape import console_lines
+    from openbench.results.tables.views import run_tables
+
+    outcome = api.run(call.config, call.runtime, call.say)
+    line = f"{outcome.status} {outcome.path}"
+    warnings = (*(outcome.record.provenance.get(WARNINGS) or ()), *outcome.warnings)
+    before = warnings if call.sweep else (*warnings, *outcome.notes)
+    if before:
+        print(console_lines("\n".join(before)), flush=True)
+    if call.sweep:
+        print(f"{headline(outcome.record, call.apart)} — {line}", flush=True)
+    else:
+        print_tables(run_tables(outcome.record))
+        print(line)
+    names = {"benchmark": outcome.record.benchmark["name"], "method": outcome.record.method["name"]}
+    return Done(OK, line, outcome.status, names, group_auroc(outcome.record))
+
+
+def _train(call: Call) -> Done:
+    """Train and say where the checkpoint is."""
+    from openbench.engine import api
+    from openbench.training.loop.distributed import team
+
+    trained = api.train(call.config, call.runtime, call.say)
+    line = f"{trained.backbone.name}: {trained.source}"
+    if team(call.runtime.get("device", "auto")).leads:
+        print(line)
+    return Done(OK, line)
+
+
+def _extract(call: Call) -> Done:
+    """Extract and say how many images went through the network for each split; 0 = all was cached."""
+    from openbench.engine import api
+
+    passes = api.extract(call.config, call.runtime, call.say)
+    for split, images in passes.items():
+        print(f"{images:>10,}  {split}")
+    line = f"{sum(passes.values()):,} images passed for {len(passes)} splits"
+    print(line)
+    return Done(OK, line)
+
+
+def _check(call: Call) -> Done:
+    """Check, print the report and its verdict, and fail if there are problems."""
+    from openbench.engine import api
+
+    report = api.check(call.config, call.runtime, call.say)
+    print(f"{report}\n{report.verdict}")
+    return Done(OK, report.verdict) if report.ok else Done(FAILED, report.verdict, FAILED_STATUS)
+
+
+run = HydraCommand("run", _run)
+train = HydraCommand("train", _train, unused=("method", "tune", "metrics"))
+extract = HydraCommand("extract", _extract, unused=("tune", "metrics"))
+check = HydraCommand("check", _check)  # its exit code is 1 if anything does not hold
