@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from openbench.core.benchmark import Image, Items, Split
 from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.digest import BlockHasher, digest
+from openbench.say import Say, silent
 from openbench.storage.content import content_digest, remember
 from openbench.storage.npy import DAMAGED
 from openbench.storage.whole import replacing, write_whole
@@ -26,7 +27,7 @@ _PART = 512
 _log = logging.getLogger(__name__)
 
 
-def packed(split: Split, folder: Path, workers: int = 0, say: Callable[[str], None] = lambda text: None) -> Split:
+def packed(split: Split, folder: Path, workers: int = 0, say: Say = silent) -> Split:
     """Return the split with its images in a memory-mapped array, decoding them if no one has before.
 
     Left as they are: splits that are arrays already, and those whose images differ in shape, exceed 96 pixels a side

@@ -1,6 +1,6 @@
 """The four jobs as functions of plain configs: what the command line calls, and what a notebook can call."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,19 +40,15 @@ from openbench.errors import ConfigError, DataError, MethodError, NotApplicableE
 from openbench.metrics.suite import MetricOptions
 from openbench.public import TARGET, public_name
 from openbench.results.records.store import RecordStore
+from openbench.say import Say, silent
 from openbench.training.loop.distributed import require_one_process
 from openbench.training.weights.ensure import Trained, build_training, ensure_trained
 from openbench.training.weights.members import ensure_members
 
 Config = Mapping[str, Any]
-Say = Callable[[str], None]
 
 
-def _silent(text: str) -> None:
-    """Say nothing."""
-
-
-def run(config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
+def run(config: Config, runtime: Config, say: Say = silent) -> RunOutcome:
     """Run one method on one benchmark with one backbone; train the backbone first if it has no weights.
 
     Args:
@@ -69,7 +65,7 @@ def run(config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
     return run_spec(_spec(config, setting, say), setting, say)
 
 
-def verify(existing: tuple[ResultRecord, Path], config: Config, runtime: Config, say: Say = _silent) -> RunOutcome:
+def verify(existing: tuple[ResultRecord, Path], config: Config, runtime: Config, say: Say = silent) -> RunOutcome:
     """Carry out the run of a record again, training the backbone first if its weights are not here, and compare.
 
     No record is written. Weights that a training here ends in may be others; the numbers are then compared as those of
@@ -114,7 +110,7 @@ def _spec(config: Config, setting: Runtime, say: Say, record: ResultRecord | Non
     )
 
 
-def train(config: Config, runtime: Config, say: Say = _silent) -> Trained:
+def train(config: Config, runtime: Config, say: Say = silent) -> Trained:
     """Train the backbone of a config, or find that it is trained already.
 
     Raises:
@@ -132,7 +128,7 @@ def train(config: Config, runtime: Config, say: Say = _silent) -> Trained:
     return _trained(config, _as_shown(config, benchmark, backbone), backbone, replace(setting, train=policy), say)
 
 
-def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, int]:
+def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int]:
     """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split."""
     setting = Runtime.from_config(runtime)
     method, space = build_method(config["method"])
@@ -153,7 +149,7 @@ def extract(config: Config, runtime: Config, say: Say = _silent) -> dict[str, in
     return passes
 
 
-def check(config: Config, runtime: Config, say: Say = _silent) -> CheckReport:
+def check(config: Config, runtime: Config, say: Say = silent) -> CheckReport:
     """Verify what a benchmark promises: counts, readable files, disjoint classes, no image on two sides.
 
     The outliers of a training that learns from such are verified with it.
@@ -202,7 +198,7 @@ def train_reader(method: Method, space: Config, name: str) -> str:
 
 
 def ready_backbone(
-    config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = _silent
+    config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = silent
 ) -> tuple[Backbone, Learnt | None]:
     """Return the backbone of a config with weights, on its device, and what gave them, None if they are released.
 

@@ -1,6 +1,6 @@
 """Cached features of one backbone, and how much of a run's extraction is still to come."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -14,6 +14,7 @@ from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request
 from openbench.engine.outcomes.clock import Clock
 from openbench.features.store import FeatureStore
+from openbench.say import Say, silent
 
 _BASE = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
 
@@ -33,7 +34,7 @@ class CachedFeatures:
     store: FeatureStore
     backbone: Backbone
     clock: Clock
-    say: Callable[[str], None] = lambda text: None
+    say: Say = silent
     reused: str = ""
     _waiting: dict[str, int] = field(default_factory=dict)
     _expected: int = 0

@@ -1,6 +1,6 @@
 """One run: features from the cache, tuning on validation, scores, metrics, one write-once record."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -46,11 +46,10 @@ from openbench.features.store import FeatureStore
 from openbench.metrics.suite import describe, evaluate
 from openbench.results.records.store import RecordStore, ScoreStore
 from openbench.results.scores.stored import per_set_name
+from openbench.say import Say, silent
 
-Say = Callable[[str], None]
 
-
-def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOutcome:
+def run(spec: RunSpec, runtime: Runtime, say: Say = silent) -> RunOutcome:
     """Carry out a run, or return its record if it is there.
 
     If another job writes the same record meanwhile, it is verified: whoever came first, both know that it reproduces.
@@ -84,9 +83,7 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = lambda text: None) -> RunOut
     return verdict(*written_meanwhile, record, records)
 
 
-def verify(
-    spec: RunSpec, runtime: Runtime, existing: tuple[ResultRecord, Path], say: Say = lambda text: None
-) -> RunOutcome:
+def verify(spec: RunSpec, runtime: Runtime, existing: tuple[ResultRecord, Path], say: Say = silent) -> RunOutcome:
     """Compute a run and compare it with a record; nothing is written but cached features.
 
     Args:

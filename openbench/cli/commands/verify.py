@@ -13,6 +13,7 @@ from openbench.errors import ConfigError, NotReproducedError, RecordError
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part
 from openbench.results.plain import LARGEST, loads
+from openbench.say import silent
 from openbench.storage.regular import read_regular
 
 _MOST_THREADS = 1024
@@ -58,7 +59,7 @@ def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object])
         raise RecordError(f"record {found[0].run_id} cannot be verified: {GONE}")
     for target in made.foreign:
         print(f"runs code that is not openbench's: {target}, {_place(target)}", file=sys.stderr, flush=True)
-    say = _say if node.get("progress", True) else lambda text: None
+    say = _say if node.get("progress", True) else silent
     print(headline(found[0]), flush=True)
     try:
         outcome = api.verify(found, made.config, node, say)

@@ -1,6 +1,6 @@
 """Images that look alike though their bytes differ: saved anew, scaled, made lighter; found by perceptual hash."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -12,6 +12,7 @@ from scipy.fft import dctn
 from openbench.core.benchmark import Benchmark, Image, Split
 from openbench.data.checking.verify import must_differ
 from openbench.errors import DataError
+from openbench.say import Say
 
 _SIDE = 32
 _LOW = 8
@@ -54,7 +55,7 @@ class Looks:
     kept: NDArray[np.bool_]
 
 
-def lookalikes(benchmark: Benchmark, say: Callable[[str], None]) -> list[Lookalike]:
+def lookalikes(benchmark: Benchmark, say: Say) -> list[Lookalike]:
     """Return the pairs of images that look alike across splits that must be apart, most alike first.
 
     A hash of 64 signs of low frequencies proposes a pair, the difference of thumbnails decides.

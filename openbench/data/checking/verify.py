@@ -1,7 +1,7 @@
 """What `check` finds out: is everything there and readable, and is no image on two sides that must be apart?"""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -18,8 +18,8 @@ from openbench.data.missing import SetStatus, advice
 from openbench.data.outliers import with_outliers
 from openbench.digest import array_sha256
 from openbench.errors import DataError, LeakageError
+from openbench.say import Say
 
-Say = Callable[[str], None]
 _SHOWN = 5
 _LISTED = 20  # unreadable images of one split
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from openbench import __version__
 from openbench.errors import DataError
+from openbench.say import Say
 
-Say = Callable[[str], None]
 _CHUNK = 1 << 18
 _TELL_EVERY = 10.0
 

@@ -15,8 +15,9 @@ from typing import Any
 from filelock import FileLock
 
 from openbench import paths
-from openbench.data.download.fetch import Expected, Patience, Say, fetch, hash_of
+from openbench.data.download.fetch import Expected, Patience, fetch, hash_of
 from openbench.errors import DataError
+from openbench.say import Say
 from openbench.storage.yaml_file import read_yaml
 
 DOWNLOADS = ".downloads"

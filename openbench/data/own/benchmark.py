@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from openbench.data.own.listing import NO_CLASS, Row, own_path, read_rows
 from openbench.data.own.source import OwnImages
 from openbench.data.sources.transforms import cropped
 from openbench.errors import ConfigError, DataError, LeakageError
+from openbench.say import Say
 from openbench.storage.regular import read_regular
 from openbench.storage.whole import write_whole
 
@@ -212,7 +213,7 @@ def _holds(file: Path, content: bytes) -> bool:
         return False
 
 
-def check_readable(benchmark: OwnBenchmark, say: Callable[[str], None]) -> None:
+def check_readable(benchmark: OwnBenchmark, say: Say) -> None:
     """Decode every image once.
 
     Args:

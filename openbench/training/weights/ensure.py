@@ -1,6 +1,6 @@
 """Weights for a backbone that has none: found, or trained first, or an error with the command that trains them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from openbench.config.build import build
 from openbench.core.benchmark import Benchmark
 from openbench.data.decoded_cache import packed
 from openbench.errors import CheckpointError
+from openbench.say import Say, silent
 from openbench.training.base import TrainingMethod
 from openbench.training.job import TrainingJob
 from openbench.training.loop.distributed import team, under_torchrun
@@ -103,7 +104,7 @@ def ensure_trained(
     benchmark: Benchmark,
     config: Mapping[str, Any],
     runtime: TrainingRuntime,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = silent,
 ) -> Trained:
     """Return the backbone with the weights that a training gives it on a benchmark; one with weights as it is.
 
@@ -149,7 +150,7 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
     return method
 
 
-def _train(job: TrainingJob, runtime: TrainingRuntime, say: Callable[[str], None], *, anew: bool) -> Checkpoint:
+def _train(job: TrainingJob, runtime: TrainingRuntime, say: Say, *, anew: bool) -> Checkpoint:
     together = team(runtime.device)
     check_shared_out(job, together)
     settings = TrainingSettings(

@@ -1,12 +1,13 @@
 """Networks of an ensemble: each found or trained as a network of its own, with a seed of its own."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.benchmark import Benchmark
+from openbench.say import Say, silent
 from openbench.training.weights.ensure import Trained, TrainingRuntime, ensure_trained
 
 
@@ -15,7 +16,7 @@ def ensure_members(
     benchmark: Benchmark,
     config: Mapping[str, Any],
     runtime: TrainingRuntime,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = silent,
 ) -> Trained:
     """Return the ensemble of members with the weights that a training gives them; one with weights as it is.
 
