@@ -57,7 +57,7 @@ def run(config: Config, runtime: Config, say: Say = silent) -> RunOutcome:
         say: receives a line for everything that takes long.
 
     Raises:
-        OpenbenchError: whatever is wrong, before anything is computed where it can be known before.
+        OpenbenchError: any bad input, before anything is computed wherever it can be known by then.
     """
     setting = Runtime.from_config(runtime)
     if setting.on_existing != "verify":
@@ -66,27 +66,26 @@ def run(config: Config, runtime: Config, say: Say = silent) -> RunOutcome:
 
 
 def verify(existing: tuple[ResultRecord, Path], config: Config, runtime: Config, say: Say = silent) -> RunOutcome:
-    """Carry out the run of a record again, training the backbone first if its weights are not here, and compare.
+    """Repeat the run of a record and compare the numbers; train the backbone first if its weights are not here.
 
-    No record is written. Weights that a training here ends in may be others; the numbers are then compared as those of
-    one more seed.
+    No record is written. If a training here ends in other weights, the numbers are compared as those of one more seed.
 
     Args:
         existing: the record and its file.
-        config: the record's, with its keys in the order of the config files: in that order sets are read.
+        config: the record's config, its keys in the order of the config files: sets are read in that order.
         runtime: the runtime node.
         say: receives a line for everything that takes long.
 
     Raises:
-        NotReproducedError: the numbers do not come out.
-        OpenbenchError: whatever keeps the run from being carried out as it was.
+        NotReproducedError: the numbers differ.
+        OpenbenchError: the run cannot be repeated as it was.
     """
     setting = Runtime.from_config(runtime)
     return verify_spec(_spec(config, setting, say, existing[0]), setting, existing, say)
 
 
 def _spec(config: Config, setting: Runtime, say: Say, record: ResultRecord | None = None) -> RunSpec:
-    """The run of a config, or of a record; what is wrong comes out before a training begins."""
+    """The run of a config, or of a record; errors are raised before a training begins."""
     method, space = build_method(config["method"])
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
     benchmark = _benchmark(config, method, space)
@@ -111,7 +110,7 @@ def _spec(config: Config, setting: Runtime, say: Say, record: ResultRecord | Non
 
 
 def train(config: Config, runtime: Config, say: Say = silent) -> Trained:
-    """Train the backbone of a config, or find that it is trained already.
+    """Train the backbone of a config, or return the weights that this training made earlier.
 
     Raises:
         ConfigError: the backbone comes with weights.
@@ -152,7 +151,7 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
 def check(config: Config, runtime: Config, say: Say = silent) -> CheckReport:
     """Verify what a benchmark promises: counts, readable files, disjoint classes, no image on two sides.
 
-    The outliers of a training that learns from such are verified with it.
+    If the training learns from outliers, they are verified too.
     """
     Runtime.from_config(runtime)
     learns = "training" in config and build_training(config["training"]).uses_outliers
@@ -179,7 +178,7 @@ def build_method(node: Config) -> tuple[Method, dict[str, list[Any]]]:
 
 
 def _refused(method: Method, params: Config) -> str:
-    """Why a method takes no such hyper-parameters; empty if it takes them."""
+    """Why a method refuses these hyper-parameters; empty if it takes them."""
     try:
         with_params(method, params)
     except MethodError as error:
@@ -188,7 +187,7 @@ def _refused(method: Method, params: Config) -> str:
 
 
 def train_reader(method: Method, space: Config, name: str) -> str:
-    """Return what to call a method as a reader of the ID training images; empty if it reads none at any setting."""
+    """Return how messages name a method that reads the ID training images; empty if no setting reads them."""
     settings = [method]
     for params in grid(space, list(method.params())):
         with suppress(MethodError):  # tuning finds that this setting is infeasible
@@ -200,7 +199,7 @@ def train_reader(method: Method, space: Config, name: str) -> str:
 def ready_backbone(
     config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = silent
 ) -> tuple[Backbone, Learnt | None]:
-    """Return the backbone of a config with weights, on its device, and what gave them, None if they are released.
+    """Return the backbone of a config with weights, on its device, and how they were learnt (None: released).
 
     A backbone without weights is trained now if the policy allows.
 
@@ -225,7 +224,7 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
     """Check that a network has a classifier for the benchmark's classes, if the method reads one.
 
     Raises:
-        NotApplicableError: it reads one and there is none.
+        NotApplicableError: the method reads a classifier and there is none.
     """
     if tells_apart(backbone, benchmark):
         return
@@ -254,7 +253,7 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
 
 
 def name_of(node: Config) -> str:
-    """The name that users type for a group node: the config file's, else our class's, or the module of others'."""
+    """The name that users type for a node: its config file's, else its class's, or the module's of a foreign class."""
     if node.get(NAME):
         return str(node[NAME])
     target = public_name(str(node.get(TARGET, "?")))
@@ -265,7 +264,7 @@ def _benchmark(config: Config, method: Method, space: Config) -> Benchmark:
     """The benchmark with the training images if the method reads them; whether the network does is not known yet.
 
     Raises:
-        DataError: sets are missing; the training images are among them if the network's yaml has no weights.
+        DataError: sets are missing; training images are listed too if the network's yaml has no weights.
         LeakageError: an image is on two sides.
     """
     parsed, network = BenchmarkConfig.parse(config["benchmark"]), config["backbone"]
@@ -282,13 +281,13 @@ def _benchmark(config: Config, method: Method, space: Config) -> Benchmark:
 
 
 def _apart(benchmark: Benchmark) -> Benchmark:
-    """The benchmark, if it has no image on two sides."""
+    """The benchmark, after checking that no image is on two sides."""
     refuse_same_images(benchmark)
     return benchmark
 
 
 def _trained_on(backbone: str) -> str:
-    """What to call a network that waits for training as a reader of the ID training images."""
+    """How messages name a network without weights, which is trained on the ID training images."""
     return f"backbone '{backbone}', which has no weights and is trained on it"
 
 
@@ -308,14 +307,14 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
     if backbone.classifies and (benchmark.columns is not None or (single and not backbone.trained)):
         has = "rows of a table" if benchmark.columns is not None else "a single class"
         raise ConfigError(
-            f"backbone '{backbone.name}' classifies images — benchmark '{benchmark.name}' has {has} — a "
-            "table goes with backbone=identity, images of a single class with a network that has weights"
+            f"backbone '{backbone.name}' classifies images — benchmark '{benchmark.name}' has {has} — "
+            "choose backbone=identity for a table, or a network with weights for images of a single class"
         )
     return backbone
 
 
 def _as_shown(config: Config, benchmark: Benchmark, backbone: Backbone) -> Benchmark:
-    """The benchmark as a training is shown it: with images to learn from, and with outliers if it learns from such."""
+    """The benchmark as a training sees it: with images to learn from, and with outliers if it uses them."""
     if benchmark.id_train.unread:
         benchmark = _apart(build_benchmark(config["benchmark"], _trained_on(backbone.name)))
     if not build_training(config["training"]).uses_outliers:

@@ -28,7 +28,7 @@ class CachedFeatures:
         backbone: with weights.
         clock: of the run.
         say: receives a line after each set that had to be extracted while others are to come.
-        reused: by which version, commit and when features were made that were there already; the latest of them.
+        reused: version, commit and time of the features that were in the cache; the latest if they differ.
     """
 
     store: FeatureStore
@@ -42,7 +42,7 @@ class CachedFeatures:
     _seconds: float = 0.0
 
     def expect(self, splits: Iterable[Split]) -> None:
-        """Look which of the splits that a run reads have no features yet, and say how many images these are.
+        """Find which splits of a run have no features yet, and say how many images they have.
 
         Args:
             splits: all that will be asked for.
@@ -52,7 +52,7 @@ class CachedFeatures:
         kept = [self.store.made(self.backbone, split) for split in every if split not in missing]
         if kept:
             some = f" ({len(kept)} of {len(every)} sets)" if missing else ""
-            # A line ends in its time; of several the latest.
+            # Each line ends in its time: take the latest.
             self.reused = max(kept, key=lambda made: made.rpartition(", ")[2]) + some
         self._waiting = {_name(split): len(split) for split in missing}
         self._expected = len(missing)

@@ -76,14 +76,14 @@ class Fitting:
         if role not in allowed:
             raise ConfigError(f"a method asks to be fitted on '{role}' — allowed: {', '.join(allowed)}")
         if allowed[role].unread:
-            raise DataError(f"split '{allowed[role].name}' ({role}) was not opened, as nothing said that it is read")
+            raise DataError(f"split '{allowed[role].name}' ({role}) was not opened — nothing declared that it is read")
         return allowed[role]
 
 
 def for_layers(method: Method, layers: Sequence[str]) -> Method:
-    """Return a method that reads every stage, `layers=None`, as one that names those that a backbone has.
+    """Return a method with `layers=None`, which means every stage, with the names of the backbone's stages instead.
 
-    The parts of a composite likewise. A method that names its layers, or reads none, stays as it is.
+    Parts of a composite are changed likewise. A method that names its layers, or reads none, is returned as it is.
     """
     present = [layer for layer in method.needs.layers if layer in layers]
     changes: dict[str, Any] = {
@@ -95,7 +95,7 @@ def for_layers(method: Method, layers: Sequence[str]) -> Method:
 
 
 def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch.device) -> Method:
-    """Fit a method on the split it declares; a method without `fit_on` gets the head alone and costs no train pass.
+    """Fit a method on the split it declares; one without `fit_on` gets only the head and needs no training image.
 
     Each part of a composite is fitted on the split that it declares itself.
     """
@@ -184,7 +184,7 @@ def _checked(method: Method, scores: NDArray[np.float32], where: str) -> NDArray
         raise MethodError(
             f"{type(method).__name__}.{where}: {int(missing.sum())} of {scores.size} scores are NaN "
             f"(first at row {int(missing.reshape(len(scores), -1).any(axis=1).argmax())}) — parameters "
-            f"{method.params()}; no table is made from NaN"
+            f"{method.params()}; NaN scores cannot be evaluated"
         )
     if scores.ndim == 1 and not np.isfinite(scores).any():
         raise MethodError(
@@ -228,7 +228,7 @@ def predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:
 
 
 def no_predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:
-    """Return −1 (n,): the network does not tell the benchmark's classes apart."""
+    """Return −1 (n,): the network has no classifier for the benchmark's classes."""
     return np.full(len(split), -1, dtype=np.int64)
 
 

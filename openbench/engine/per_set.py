@@ -17,12 +17,12 @@ HEADER = (
     "set is evaluated by itself, groups are means over sets, and nothing is pooled"
 )
 _SIDES = ("", "full_spectrum/")
-# Of one set alone these say nothing: they compare sets, or belong to scores that the sets do not share.
+# These say nothing about a single set: they compare sets, or belong to scores that the sets do not share.
 _NOT_JOINED = ("n_sets", "n_ood", "pooled_", "f1_threshold")
 
 
 def each_alone(benchmark: Benchmark) -> Iterator[tuple[str, Benchmark]]:
-    """Yield each near and far set's name with the benchmark that has it as its only one."""
+    """Yield each near and far set's name with the benchmark reduced to that set."""
     for name, split in benchmark.near.items():
         yield name, replace(benchmark, near={name: split}, far={})
     for name, split in benchmark.far.items():
@@ -33,7 +33,7 @@ def joined_record(run_id: str, benchmark: Benchmark, found: Mapping[str, ResultR
     """Return one record of the runs on each set: chosen values as {set: value}, trials with their `set`.
 
     Args:
-        run_id: of the whole.
+        run_id: of the joined record.
         benchmark: with all sets.
         found: each set's record, by name.
     """
@@ -89,7 +89,7 @@ def _without(values: Mapping[str, Value], beginnings: Iterable[str]) -> dict[str
 
 
 def _provenance(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """That of the last part, with the time, the passes and the warnings of all, and the highest memory."""
+    """The last part's provenance, with the time, passes and warnings of all parts, and the highest memory."""
     seconds: dict[str, float] = {}
     memory: dict[str, int] = {}
     for part in parts:

@@ -28,7 +28,7 @@ def check_training_counts(backbone: Backbone, benchmark: Benchmark, config: Mapp
         training: as users type it.
 
     Raises:
-        NotApplicableError: one was; in a sweep such a combination is passed over.
+        NotApplicableError: one was chosen; a sweep skips the combination as not applicable.
     """
     node, augment = config.get("training") or {}, (config.get("training") or {}).get(AUGMENT)
     typed = [f"training={training}"] * (training != PLAIN) + [f"+augment={augment}"] * bool(augment)

@@ -52,12 +52,12 @@ from openbench.say import Say, silent
 def run(spec: RunSpec, runtime: Runtime, say: Say = silent) -> RunOutcome:
     """Carry out a run, or return its record if it is there.
 
-    If another job writes the same record meanwhile, it is verified: whoever came first, both know that it reproduces.
+    If another job writes the same record meanwhile, this run is compared with it, so that the record is verified.
 
     Raises:
-        RecordError: the record exists and `on_existing=error`, or it does not reproduce under `on_existing=verify` or
-            in another job, or there is none to verify.
-        OpenbenchError: whatever is wrong with data, cache, method or scores.
+        RecordError: the record exists and `on_existing=error`; it does not reproduce, with `on_existing=verify` or
+            because another job wrote other numbers; or there is no record to verify.
+        OpenbenchError: anything wrong with data, cache, method or scores.
     """
     records = RecordStore(runtime.records)
     if runtime.on_existing == "verify":
@@ -103,8 +103,8 @@ def verify(spec: RunSpec, runtime: Runtime, existing: tuple[ResultRecord, Path],
 def compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, dict[str, list[SetScores]]]:
     """Tune, fit, score and measure; nothing is written but cached features.
 
-    Returns the record, and the scores by the name under which they are kept: the run's id; where hyper-parameters are
-    chosen per OOD set, a name for each set, with scores of the ID side of its own.
+    Returns the record, and the scores by the name under which they are kept. The name is the run's id. If
+    hyper-parameters are chosen per OOD set, each set has its own name, with its own scores of the ID side.
     """
     if spec.tuning.strategy != "oracle_per_set" or not spec.space:
         record, scores = _compute(spec, runtime, say)
@@ -130,7 +130,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         method = tuned.fitted or fit(with_params(spec.method, tuned.params), fitting, features, device)
     splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None)
     with clock.stage("score"):
-        # First: what it refuses is known before all the test sets are extracted.
+        # First, so that it refuses before all the test sets are extracted.
         by_class = _class_scores(method, spec, scoring)
         scores = score_splits(
             method,
@@ -181,7 +181,7 @@ def _read(spec: RunSpec) -> list[Split]:
 
 
 def _made_from(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:
-    """What made a record besides what openbench ships now, if anything did."""
+    """What went into a record besides openbench's committed code: foreign sources, changed files, reused parts."""
     weights = "" if spec.learnt is None else spec.learnt.reused
     kept = {name: made for name, made in (("weights", weights), ("features", features.reused)) if made}
     found = {SOURCES: spec.sources, UNCOMMITTED: spec.uncommitted, REUSED: kept}
@@ -225,7 +225,7 @@ def _class_scores(method: Method, spec: RunSpec, scoring: Scoring) -> dict[Role,
                 f"{type(method).__name__}.class_scores: {scores.shape[1]} classes — benchmark '{benchmark.name}' has "
                 f"{c} — return one column for each, or leave `score` out of metrics.set_kinds"
             )
-    # A method that learns classes from labels does not know of those that come after the last it has seen.
+    # A method that learns classes from labels has no columns after the last class that it has seen.
     return {
         role: np.pad(scores, ((0, 0), (0, c - scores.shape[1])), constant_values=np.inf)
         for role, scores in found.items()
@@ -236,20 +236,20 @@ def _class_scores(method: Method, spec: RunSpec, scoring: Scoring) -> dict[Role,
 def _class_probabilities(
     method: Method, by_class: Mapping[Role, NDArray[np.float32]]
 ) -> dict[Role, NDArray[np.float64]]:
-    """What class-conditional scores are as probabilities, where the method made them of such."""
+    """Class-conditional scores as probabilities, where the method made them from probabilities."""
     found: dict[Role, NDArray[np.float64]] = {}
     for role, scores in by_class.items():
         probabilities = method.class_probabilities(torch.from_numpy(scores))
         if probabilities is not None:
-            # A class at +inf, which the method has not met, fits no image.
+            # A class at +inf is one that the method has not seen: its probability is 0.
             found[role] = np.where(scores == np.inf, 0.0, probabilities.double().numpy())
     return found
 
 
 def plain_params(method: Method) -> dict[str, object]:
-    """The hyper-parameters as a record holds them: a method among them as its name with what it was given.
+    """The hyper-parameters as a record holds them; a method among them is its name with its arguments.
 
-    One that came after records had been written is left out while it has its default, so that these reproduce.
+    One that was added after records had been written is left out while it has its default, so that they reproduce.
     """
     late = {f.name for f in fields(method) if still_as_before(method, f)}  # type: ignore[arg-type]
     kept = {name: value for name, value in method.params().items() if name not in late}
@@ -257,7 +257,7 @@ def plain_params(method: Method) -> dict[str, object]:
 
 
 def _written(method: Method) -> str:
-    """A method's name with what it was given, as Python writes it."""
+    """A method's name with its arguments, as Python writes it."""
     return f"{type(method).__qualname__}({', '.join(f'{k}={v!r}' for k, v in plain_params(method).items())})"
 
 
@@ -274,8 +274,8 @@ def metric_sets(
         scores: of all splits.
         benchmark: where they come from.
         features: the source of the logits.
-        by_class: the method's class-conditional scores (n, c) of ID val and ID test, if it has such.
-        as_probabilities: what these are as probabilities (n, c), where they are made of such.
+        by_class: the method's class-conditional scores (n, c) of ID val and ID test, if it has any.
+        as_probabilities: the same as probabilities (n, c), where they were made from probabilities.
     """
     # Where nothing is classified, nothing can be right or wrong.
     classified = any(s.correct is not None for s in scores)

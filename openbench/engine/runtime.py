@@ -22,12 +22,12 @@ class Runtime(Checked):
         device: `auto` (CUDA, else MPS, else CPU), or a torch device string.
         batch_size: images per forward pass.
         score_batch: rows per call of a method's `score`.
-        workers: processes or threads that decode images beside the network; 0 decodes in the main one.
+        workers: processes or threads that decode images while the network runs; 0 decodes in the main process.
         cache: features, scores and checkpoints; null = `OPENBENCH_CACHE` or the user's cache folder.
         results: records and tables; null = `OPENBENCH_RESULTS` or `./results`.
-        on_existing: what to do when the record is already there: skip, error, or verify: recompute and compare, without
-            writing a record in any case.
-        train: whether a missing backbone is trained first (auto), is an error (never), or is trained anew (force).
+        on_existing: what to do when the record exists: skip, error, or verify (recompute and compare); none of these
+            writes a record.
+        train: whether a missing backbone is trained first (auto), is an error (never), or is trained again (force).
         progress: whether long stages report how far they are.
         compile: whether training compiles the network's stages first.
         tensorboard: whether training writes events for TensorBoard beside its curve.

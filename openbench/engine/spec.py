@@ -1,4 +1,4 @@
-"""What is run: objects that are ready, and what tells the run apart from others."""
+"""What is run: objects that are ready, and what identifies the run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ class RunSpec:
 
     @property
     def classified(self) -> bool:
-        """Whether the network tells the classes of the benchmark apart, so that there is an accuracy."""
+        """Whether the network has a classifier for the benchmark's classes, so that there is an accuracy."""
         return tells_apart(self.backbone, self.benchmark)
 
     @cached_property
@@ -68,12 +68,12 @@ class RunSpec:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """{module: SHA-256} of all code that openbench does not ship and that takes part."""
+        """{module: SHA-256} of the code of this run that openbench does not ship."""
         return foreign_sources(*self._parts)
 
     @cached_property
     def uncommitted(self) -> dict[str, str]:
-        """{file: SHA-256} of openbench's files that differ from the commit and take part."""
+        """{file: SHA-256} of openbench's files in this run that differ from the commit."""
         return uncommitted(_MADE_BY, parts=self._parts)
 
     @property
@@ -88,7 +88,7 @@ class RunSpec:
 
     @cached_property
     def identity(self) -> RunIdentity:
-        """What tells the run apart from others."""
+        """What identifies the run."""
         return RunIdentity(
             self.scientific,
             self.method_name,
@@ -104,7 +104,7 @@ class RunSpec:
 
 
 def images_read(benchmark: Benchmark) -> dict[str, str]:
-    """Return role → digest of the images, of sets that the benchmark's digest knows by their list and that are read."""
+    """Return role → digest of the images, for the sets that are read and enter the benchmark's digest as lists only."""
     return {s.role.value: s.digest for s in benchmark.splits() if s.identity and not s.unread}
 
 

@@ -36,12 +36,12 @@ class Tuning(Checked):
 
 @dataclass(frozen=True, eq=False)
 class TestSplits:
-    """What the oracles, and nothing else, choose on: ID test against all OOD test sets together.
+    """What only the oracles choose on: ID test against all OOD test sets together.
 
     `oracle_per_set` makes a choice for each OOD set, with that set alone.
     """
 
-    __test__ = False  # no test class, whatever pytest makes of the name
+    __test__ = False  # pytest would take it for a test class
 
     id_test: Split
     ood_test: tuple[Split, ...]
@@ -116,7 +116,7 @@ def tune(method: Method, space: Mapping[str, Sequence[Any]], context: TuneContex
 
 
 def _by_fit(settings: Sequence[Mapping[str, Any]], read_by_score: frozenset[str]) -> list[int]:
-    """Indices of the settings, those that one fit serves side by side and otherwise in their order."""
+    """Indices of the settings: those that share a fit next to one another, otherwise in their order."""
     groups: dict[str, list[int]] = {}
     for index, params in enumerate(settings):
         read_by_fit = {name: value for name, value in params.items() if name not in read_by_score}
@@ -125,7 +125,7 @@ def _by_fit(settings: Sequence[Mapping[str, Any]], read_by_score: frozenset[str]
 
 
 class _Candidates:
-    """A method fitted at one setting after the other; anew only where `fit` reads what has changed."""
+    """A method fitted at one setting after the other; fitted again only where `fit` reads what has changed."""
 
     def __init__(self, method: Method, context: TuneContext) -> None:
         self._method, self._context = method, context

@@ -1,4 +1,4 @@
-"""Computing a record again and saying whether it holds; nothing is written."""
+"""Computing a record again and saying whether it reproduces; no record is written."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,23 +54,25 @@ def check_weights(old: ResultRecord, spec: "RunSpec") -> None:
         spec: the run, built from the record's config.
 
     Raises:
-        RecordError: other weights, or a run that has another name by now.
+        RecordError: other weights, or a run that would now have another id.
     """
     if spec.training is None and spec.backbone.digest != old.backbone["digest"]:
         raise RecordError(
-            f"record {old.run_id} cannot be verified: backbone '{spec.backbone.name}' has weights "
-            f"{_short(spec.backbone.weights_sha256)} or a preprocessing that the record does not have (weights "
-            f"{_short(old.backbone.get('weights_sha256'))}) — provide the recorded weights, or {_check_out(old)}"
+            f"record {old.run_id} cannot be verified: weights or preprocessing of backbone '{spec.backbone.name}' "
+            f"differ — found weights {_short(spec.backbone.weights_sha256)} — the record has "
+            f"{_short(old.backbone.get('weights_sha256'))} — provide the recorded weights, or {_check_out(old)}"
         )
     then, now = RunIdentity.of(old), spec.identity
     changed = sorted(name for name in {*then.sources, *now.sources} if then.sources.get(name) != now.sources.get(name))
     if changed:
         raise RecordError(
-            f"record {old.run_id} cannot be verified: other sources made it — changed since: {', '.join(changed)} — "
-            "bring back these files as they were, or run again, which makes another record"
+            f"record {old.run_id} cannot be verified: it was made from other sources — changed since: "
+            f"{', '.join(changed)} — restore these files, or run again to make a new record"
         )
     if spec.training is None and now.committed.run_id != then.committed.run_id:
-        raise RecordError(f"record {old.run_id} would be named {spec.run_id} by now — {_check_out(old)}")
+        raise RecordError(
+            f"record {old.run_id} cannot be verified: its config now makes run {spec.run_id} — {_check_out(old)}"
+        )
 
 
 def _check_out(old: ResultRecord) -> str:
@@ -83,7 +85,7 @@ def recorded(records: RecordStore, spec: "RunSpec") -> tuple[ResultRecord, Path]
     Raises:
         RecordError: there is none.
     """
-    # Whoever works on openbench wants to know whether records still hold: changes of the checkout are no other run.
+    # Developers want to know whether records still reproduce, so uncommitted changes do not make another run here.
     found = records.find(spec.run_id) or records.find(spec.identity.committed.run_id)
     if found is not None:
         return found
@@ -115,7 +117,7 @@ def verdict(old: ResultRecord, path: Path, new: ResultRecord, records: RecordSto
         records: where the other seeds are.
 
     Raises:
-        NotReproducedError: the numbers are others than a repetition, or on other weights a further seed, would give.
+        NotReproducedError: the numbers differ more than those of a repetition (or, on other weights, of one more seed).
     """
     where = f"recorded on {processor(old)}, repeated on {processor(new)}"
     if RunIdentity.of(new).committed.run_id != RunIdentity.of(old).committed.run_id:
@@ -132,15 +134,15 @@ def verdict(old: ResultRecord, path: Path, new: ResultRecord, records: RecordSto
 
 
 def _began_with(new: ResultRecord) -> str:
-    """What a repetition was computed from: a cache that is right says nothing of images that have changed."""
+    """What a repetition was computed from: a valid cache does not show whether the images have changed."""
     passes = int(new.provenance.get("passes", 0))
     if passes:
-        return f"{passes:,} images went through the network, other features are as they were cached"
-    return "features are as they were cached; to begin with the images, add runtime.cache=AN_EMPTY_FOLDER"
+        return f"{passes:,} images went through the network; the other features came from the cache"
+    return "all features came from the cache; to begin with the images, add runtime.cache=AN_EMPTY_FOLDER"
 
 
 def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: RecordStore, where: str) -> RunOutcome:
-    why = "a training on another processor, or in other threads or libraries, ends in other weights"
+    why = "training on another processor, with more or fewer threads, or with other libraries ends in other weights"
     if same_machinery(old, new):
         why = "although processor, threads and libraries are the same, so the training itself has changed since"
     weights = _short(new.backbone.get("weights_sha256")), _short(old.backbone.get("weights_sha256"))
@@ -158,15 +160,15 @@ def _other_weights(old: ResultRecord, path: Path, new: ResultRecord, records: Re
     last = (
         f"its numbers are those of one more seed: within what {len(seeds)} recorded seeds leave room for (99 % each)"
         if any(headline.low is not None for headline in headlines)
-        else "no other seed is recorded, so the numbers can only be set side by side"
+        else "no other seed is recorded, so the numbers are only shown side by side"
     )
     return RunOutcome(old, path, "compared", (told, where, *(f"  {headline}" for headline in headlines), last))
 
 
 def _left_out(errors: Sequence[RecordError]) -> str:
-    """What is said of files beside a record that are none."""
+    """What is said about files in the folder that are not records."""
     more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-    return f"; left out, as no records: {errors[0]}{more}" if errors else ""
+    return f"; left out, not records: {errors[0]}{more}" if errors else ""
 
 
 def _short(sha256: object) -> str:

@@ -48,7 +48,7 @@ def score_rows(
             first = split.keys[done + int(missing.int().argmax())]
             raise MethodError(
                 f"{where}: {int(missing.sum())} of {len(images)} scores of a batch are NaN, first '{first}' — "
-                f"parameters {method.params()}; no table is made from NaN"
+                f"parameters {method.params()}; NaN scores cannot be evaluated"
             )
         yield {name: scores.detach().to("cpu", torch.float32).contiguous().numpy()}
         done += len(images)

@@ -91,7 +91,7 @@ def test_the_same_weights_reproduce_and_both_processors_are_named(monkeypatch, r
 @pytest.mark.parametrize(
     ("passes", "said"),
     [
-        (0, "features are as they were cached; to begin with the images, add runtime.cache="),
+        (0, "all features came from the cache; to begin with the images, add runtime.cache="),
         (1200, "1,200 images went"),
     ],
 )
@@ -172,7 +172,7 @@ def test_other_released_weights_are_refused_before_anything_is_computed(monkeypa
     monkeypatch.setattr(engine, "compute", None)
     old = record(0)
     other = SimpleNamespace(name="tiny", digest="x", weights_sha256="abc")
-    with pytest.raises(RecordError, match="has weights abc"):
+    with pytest.raises(RecordError, match="differ — found weights abc"):
         engine.verify(spec_of(old, run_id="e" * 16, training=None, backbone=other), runtime, (old, Path("x")))
 
 
@@ -187,7 +187,7 @@ def test_a_record_of_other_sources_is_not_verified_by_these(runtime):
     """Numbers of an edited method would else be those of another run that happens to agree, or not."""
     old = record(0, provenance={"sources": {"mine": "1" * 64, "same": "3" * 64}})
     now = record(0, provenance={"sources": {"mine": "2" * 64, "same": "3" * 64}})
-    with pytest.raises(RecordError, match="other sources made it — changed since: mine — bring back"):
+    with pytest.raises(RecordError, match="made from other sources — changed since: mine — restore"):
         engine.verify(spec_of(old, identity=RunIdentity.of(now)), runtime, (old, Path("x")))
 
 

@@ -194,7 +194,7 @@ def test_a_run_is_verified_beside_a_bad_record_and_without_one_it_is_said(place)
     assert recorded(RecordStore(place), Spec)[0] == make_record()
     Spec.config = {}
     with pytest.raises(
-        RecordError, match=r"found 1 of toy, tiny, knn with other settings; left out, as no records: .*bad"
+        RecordError, match=r"found 1 of toy, tiny, knn with other settings; left out, not records: .*bad"
     ):
         recorded(RecordStore(place), Spec)
 

@@ -17,9 +17,9 @@ class Learnt:
 
     Args:
         training: as users type it.
-        outliers: what it learnt from beside the ID images, if it does.
+        outliers: what it learnt from besides the ID images; None for nothing.
         method: the training itself.
-        reused: by which version, commit and when the weights were trained; empty if they are new.
+        reused: version, commit and time of the training; empty if the weights are new.
     """
 
     training: str
@@ -29,11 +29,11 @@ class Learnt:
 
 
 def describe_backbone(backbone: Backbone, learnt: Learnt | None, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the backbone's part of a record; augmentation and outliers stand there where there are such.
+    """Return the backbone's part of a record; augmentation and outliers only if there are any.
 
     Args:
         backbone: with weights.
-        learnt: where they came from; None: they were released.
+        learnt: how they were trained; None for released weights.
         config: the scientific nodes, of which `training` is read.
     """
     described = {
@@ -49,7 +49,7 @@ def describe_backbone(backbone: Backbone, learnt: Learnt | None, config: Mapping
 
 
 def named(learnt: Learnt, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what there is to say beside a training's name: the augmentation that was typed, and the outliers."""
+    """Return what a record names besides the training: the augmentation as typed and the outliers, if any."""
     augment, outliers = config.get("training", {}).get(AUGMENT), learnt.outliers
     found = {} if outliers is None else {"outliers": outliers_name(outliers), "outliers_digest": outliers.digest}
     return {"augment": augment, **found} if augment else found

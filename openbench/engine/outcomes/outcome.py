@@ -11,13 +11,13 @@ Status = Literal["written", "skipped", "verified", "compared"]
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The record in which a run ended, and what is to be said before its numbers.
+    """The record in which a run ended, and what is printed above its numbers.
 
     Args:
         record: just made, or found.
         path: its file.
-        status: written; skipped, as it was there; verified, as it was there and came out again; or compared, as the
-            weights are others than the record's.
+        status: written; skipped (the record existed); verified (it existed and was reproduced); or compared (the
+            weights differ from the record's).
         notes: where the numbers come from, if this run did not make them.
         warnings: why they may not be what the user expects.
     """

@@ -55,7 +55,7 @@ def _device(device: torch.device) -> str:
 
 
 def _processor() -> str:
-    """The model of the processor: two of them sum in other orders, and round otherwise."""
+    """The model of the processor: different models sum in different orders, and so round differently."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a reader has to know of scores before the numbers made of them: that they rank nothing, or little."""
+"""Warnings about scores that rank nothing, or little: all equal, or infinite."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ WARNINGS = "warnings"  # key of a record's provenance: what was said of the scor
 
 
 def remarks(method: str, scores: Sequence[SetScores]) -> dict[str, Any]:
-    """Return what a record's provenance says of scores that are all equal or infinite; nothing where there are none.
+    """Return the part of a record's provenance that warns of all-equal or infinite scores; empty if there are none.
 
     Args:
         method: as users type it.

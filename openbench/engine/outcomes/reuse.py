@@ -1,4 +1,4 @@
-"""What is said above a table of what made it: what was reused, and code that openbench does not ship or has changed."""
+"""The lines above a table that say what made it: what was reused, foreign code, uncommitted changes."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def reused(record: ResultRecord, path: Path, records: RecordStore) -> RunOutcome
 
 
 def made_from(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
-    """Return what there is to know of the code that made a record, a line each; nothing of a plain one.
+    """Return a line for each special thing about the code that made a record; none for openbench's committed code.
 
     Args:
         record: just made, or found.
