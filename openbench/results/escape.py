@@ -1,6 +1,6 @@
-"""Text from records, score files and names as each output format must write it: nothing in it may act.
+"""Escaping of text from records, score files and names, so that no output format interprets anything in it.
 
-Whoever writes a format takes its function from here; there are no others. JSON needs none: `json` escapes by itself.
+Every writer takes the function of its format from here. JSON needs none: `json` escapes by itself.
 """
 
 import re
@@ -104,7 +104,7 @@ def csv_row(cells: Iterable[object]) -> list[object]:
 
 
 def latex(text: str) -> str:
-    """Return text for LaTeX; a first bracket or star, which a line break would take for its own, is put in braces."""
+    """Return text for LaTeX; a first bracket or star is put in braces, or a line break would take it as its own."""
     shown = "".join(_LATEX.get(sign, sign) for sign in console(text).strip())
     return f"{{{shown[0]}}}{shown[1:]}" if shown.startswith(("[", "*")) else shown
 

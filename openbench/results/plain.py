@@ -22,7 +22,7 @@ def plain(value: Any, key: str = "") -> Any:
         key: the dotted name of the value, for messages.
 
     Raises:
-        RecordError: a number is not finite, a mapping has a key that is no string, or a type has no JSON form.
+        RecordError: a number is not finite, a mapping has a key that is not a string, or a type has no JSON form.
     """
     where = key or "the record"
     if isinstance(value, Enum):

@@ -112,7 +112,7 @@ def test_published_conformal_figures_take_the_points_of_the_roc_curve_for_calibr
     ("text", "message"),
     [
         ("wine,PCA,auroc,x", "line 2: found 'x' — a number expected"),
-        ("wine,PCA,auroc,0.8\nwine,PCA,auroc,0.7", "line 3: .* stands there twice"),
+        ("wine,PCA,auroc,0.8\nwine,PCA,auroc,0.7", "line 3: .* appears twice"),
     ],
 )
 def test_a_damaged_file_is_refused_with_the_line(tmp_path, text, message):

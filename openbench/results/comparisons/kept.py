@@ -73,12 +73,12 @@ def by_row(records: Iterable[ResultRecord]) -> dict[Who, dict[str, dict[str, Res
 
 
 def _check_same_scores(kept: ResultRecord, other: ResultRecord) -> None:
-    """Refuse a run beside that which a row keeps, unless it has the same scores or the method has changed since."""
+    """Refuse a second run of a row, unless it has the same scores or the method has changed since."""
     # Runs that differ in their choice of metrics only have the same scores: one of them is enough.
     made = [(r.method.get("params"), r.backbone.get("digest")) for r in (kept, other)]
     if made[0] != made[1] and kept.method.get("version") == other.method.get("version"):
         raise RecordError(
             f"benchmark '{kept.benchmark.get('name')}': the runs {kept.run_id} and {other.run_id} of method "
-            f"'{kept.method.get('name')}' differ in the parameters chosen or in the network, which tells no rows apart "
+            f"'{kept.method.get('name')}' differ in the chosen parameters or in the network, but would share a row "
             "— keep the records of each sweep in a folder of their own, and give it as --results"
         )

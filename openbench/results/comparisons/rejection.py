@@ -44,7 +44,7 @@ class Contender:
         in_sample: whether its hyper-parameters were chosen on test data.
         weights: digest of the network.
         sets: its scores by OOD set, near ones first.
-        deviations: by what the benchmark differs from the one that is defined.
+        deviations: how the benchmark differs from its definition.
     """
 
     who: Who
@@ -56,11 +56,11 @@ class Contender:
 
 @dataclass(frozen=True)
 class Rejection:
-    """What one method comes to against one OOD set; ID positive, fractions.
+    """The results of one method against one OOD set; ID positive, fractions.
 
     Args:
         who: its row.
-        in_sample: whether it was chosen on test data, and hence has no say in ρ_max.
+        in_sample: whether it was chosen on test data; then it does not count for ρ_max.
         fpr: share of OOD accepted at the TPR of the comparison.
         risk: selective risk at that TPR and ρ_max, or `unable`.
         auroc: AUROC.
@@ -131,7 +131,7 @@ def contenders(
 
     Raises:
         RecordError: no run on the benchmark or of a method, no classifier, or two runs that one row cannot hold.
-        CacheError: the scores of no run are there any more.
+        CacheError: none of the runs has its scores any more.
     """
     everything = list(records)
     names = sorted({str(r.benchmark.get("name")) for r in everything})
@@ -166,8 +166,8 @@ def contenders(
 def compare(rows: Sequence[Contender], tpr: float, doubles: Sequence[tuple[str, str]] = ()) -> list[Comparison]:
     """Return the comparison for each OOD set.
 
-    ρ_max is the largest share of OOD that a method accepts where it accepts `tpr` of ID; what was chosen on test data
-    has no say in it, unless there is nothing else.
+    ρ_max is the largest share of OOD that a method accepts where it accepts `tpr` of ID; methods that were
+    chosen on test data do not count, unless there are no others.
 
     Args:
         rows: at least one run.

@@ -1,4 +1,4 @@
-"""The comparison of rejection as tables, one per OOD set, with the paper's figures beside."""
+"""The comparison of rejection as tables, one per OOD set, with the paper's figures beside them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,8 +13,8 @@ _HEADER = (
     "accepted ID at these bounds · OSCR: area over FPR under the accuracy among the accepted ID"
 )
 _IN_SAMPLE = (
-    f"{_MARK} chosen on test data: a bound, not a result, without a say in ρ_max. Of `a+b` every number has the weight "
-    "of b that is best for it."
+    f"{_MARK} chosen on test data: a bound, not a result, and not counted for ρ_max. Each number of `a+b` has the "
+    "weight of b that is best for it."
 )
 
 
@@ -30,7 +30,7 @@ def rejection_tables(
         title: the benchmark's.
         compared: from `compare`.
         published: the paper's figures by (OOD set, method); none for other benchmarks.
-        deviations: by what the benchmark differs from the one that is defined.
+        deviations: how the benchmark differs from its definition.
     """
     tables = [_table(title, comparison, published) for comparison in compared]
     note = f"Not the benchmark as defined: {'; '.join(deviations)}."

@@ -22,7 +22,7 @@ Pairs = Mapping[str, tuple[Floats, Floats]]
 Scores = NDArray[np.float32]
 _GRADNORM = "gradnorm"
 _HEADER = (
-    "OOD sets of a group thrown together, OOD positive, group means unweighted · F1 at the group's best threshold; "
+    "OOD sets of a group pooled, OOD positive, group means unweighted · F1 at the group's best threshold; "
     "others: best of the other groups' thresholds; single: one threshold for all · FPR@95: OOD positive; AUPR by "
     "trapezoid · relative: in deviations of the ID score"
 )
@@ -37,9 +37,9 @@ class Scored:
         about: hyper-parameters, training, backbone and seed, as far as they are known.
         groups: ID and OOD scores by the group's name.
         case: the collection that the groups belong to, e.g. `rebench_case1`; empty for benchmarks of their own.
-        of: how many groups the collection has, None if it is none.
+        of: how many groups the collection has, None if there is no collection.
         training: how the backbone was trained.
-        listed_as: the method under whose name the re-benchmark's tables have it; empty if they do not.
+        listed_as: its name in the re-benchmark's tables; empty if it is not there.
     """
 
     method: str
@@ -56,9 +56,9 @@ def scored_runs(
 ) -> list[Scored]:
     """Return the runs on benchmarks whose names begin with a prefix, one entry per collection and method, in order.
 
-    Of GradNorm both variants are returned, the norm and the norm divided by the number of classes, whichever was run.
-    Runs whose OOD sets have scores of the ID side of their own (`tune=oracle_per_set`) are left out: what a threshold
-    is shared by are common scores.
+    For GradNorm both variants are returned, the norm and the norm divided by the number of classes, whichever was run.
+    Runs in which each OOD set has its own scores of the ID side (`tune=oracle_per_set`) are left out: a shared
+    threshold needs shared scores.
 
     Args:
         records: any.
@@ -68,7 +68,7 @@ def scored_runs(
 
     Raises:
         RecordError: a prefix that no record's benchmark has, or two runs that one row cannot hold.
-        CacheError: the scores of no run are there any more.
+        CacheError: none of the runs has its scores any more.
     """
     records = [record for record in records if not is_per_set(record)]
     names = sorted({str(record.benchmark.get("name")) for record in records})
@@ -171,7 +171,7 @@ def group_table(scored: Scored) -> Table:
 
 
 def _case(record: ResultRecord) -> str:
-    """The collection whose group a benchmark is; empty if it is none."""
+    """The collection that a benchmark is a group of; empty if there is none."""
     node, name = record.config.get("benchmark"), str(record.benchmark.get("name"))
     group = node.get("group") if isinstance(node, Mapping) else None
     return name.removesuffix(f"_{group}") if group and name.endswith(f"_{group}") else ""
@@ -193,7 +193,7 @@ def _scored(case: str, of: int | None, row: Who, pairs: Pairs) -> Scored:
 
 
 def _other_gradnorm(row: Who, groups: Mapping[str, ResultRecord]) -> Who | None:
-    """The row of the variant of GradNorm that was not run; None of other methods, or if classes are not known."""
+    """The row of the variant of GradNorm that was not run; None for other methods, or if classes are not known."""
     params = next(iter(groups.values())).method.get("params", {})
     known = all(record.backbone.get("num_classes") for record in groups.values())
     if row.method != _GRADNORM or "mean" not in params or not known:
@@ -202,7 +202,7 @@ def _other_gradnorm(row: Who, groups: Mapping[str, ResultRecord]) -> Who | None:
 
 
 def _rescale(scores: Scores, record: ResultRecord) -> Scores:
-    """Scores of one variant of GradNorm as those of the other, which is it divided by the number of classes."""
+    """Turn scores of one variant of GradNorm into those of the other: they differ by the number of classes."""
     classes = np.float32(record.backbone["num_classes"])
     return scores * classes if record.method["params"]["mean"] else scores / classes
 

@@ -190,7 +190,7 @@ def _belongs(key: str, view: str, found: set[str]) -> bool:
 
 
 def _table(sheet: Sheet, view: str) -> Table:
-    """A sheet for readers: rows carry no more than tells them apart, and intervals stand where a view is about them."""
+    """A sheet for readers: rows show only what distinguishes them, and intervals only if a view is about them."""
     rows = [row for *_, row in sheet.rows]
     who, known = told_by(rows), who_columns(rows)
     grid = [[row.value(shown.name, shown.key) for shown in sheet.columns] for row in rows]

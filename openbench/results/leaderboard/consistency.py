@@ -19,9 +19,9 @@ _TESTED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")
 def inconsistencies(record: ResultRecord) -> tuple[str, ...]:
     """Return what in a record does not follow from the rest of it, in words; empty if everything does.
 
-    Recomputed are the run id and, for near and far on both ID sides, every key that is the mean over the sets: `unable`
-    if any set is; how many images numbers are of; and whether sets are whole, as a benchmark's are that is as defined.
-    Other numbers of single sets and of pooled sets stand for themselves.
+    These are recomputed: the run id; for near and far on both ID sides, every key that is the mean over the sets
+    (`unable` if any set is); from how many images numbers are; and, if the record calls the benchmark as defined,
+    whether its sets are complete. Other numbers of single sets and of pooled sets cannot be recomputed.
 
     Args:
         record: as read from its file.
@@ -51,7 +51,7 @@ def _wrong_means(record: ResultRecord, side: str, group: str) -> Iterator[str]:
     for key, value in record.metrics[name].items():
         expected = _expected(key, members)
         if expected is None and key in _NEEDED:
-            yield f"{name}.{key} does not follow from its sets, of which some have none"
+            yield f"{name}.{key} does not follow from its sets: some of them lack it"
         if expected is not None and not _agree(value, expected):
             yield f"{name}.{key} does not follow from its sets ({_short(value)} recorded, {_short(expected)} computed)"
 
@@ -83,7 +83,7 @@ def _not_whole(record: ResultRecord) -> Iterator[str]:
 
 
 def _expected(key: str, members: list[dict[str, Any]]) -> float | str | None:
-    """What a group's key must be; None for what is no mean over the sets, or is not known for each of them."""
+    """What a group's key must be; None for what is not a mean over the sets, or is not known for each of them."""
     if key == "n_sets":
         return len(members)
     if key.startswith("pooled_") or key.endswith(("_low", "_high")):

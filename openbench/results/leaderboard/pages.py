@@ -39,7 +39,7 @@ def leaderboard(
     Args:
         found: the boards of every record, ranked or not.
         published: figures of others, shown in columns of their own.
-        unreadable: about each file among the records that is none.
+        unreadable: a line about each file that is not a record.
     """
     by_benchmark: dict[str, list[Board]] = {}
     for board in found:
@@ -58,7 +58,7 @@ class Generated:
     Args:
         files: {file: text}.
         boards: what they show.
-        unreadable: an error for each file among the records that is none.
+        unreadable: an error for each file that is not a record.
     """
 
     files: Mapping[Path, str]
@@ -92,13 +92,13 @@ def write(results: Path, files: Mapping[Path, str]) -> list[Path]:
     """Bring the folder up to date and return what changed; a file that is up to date is not touched.
 
     Raises:
-        RecordError: the folder is a link: results of others would be written over files of the reader's.
+        RecordError: the folder is a link, so that other files could be overwritten.
         OSError: it cannot be written.
     """
     if (results / FOLDER).is_symlink():
         raise RecordError(
-            f"'{results / FOLDER}' is a link to '{(results / FOLDER).resolve()}', where nothing is written — delete "
-            "the link"
+            f"'{results / FOLDER}' is a link to '{(results / FOLDER).resolve()}', and openbench does not "
+            "write through links — delete the link"
         )
     changed = outdated(results, files)
     for path in changed:
@@ -177,7 +177,7 @@ def side_of(board: Board) -> str:
     return "full_spectrum" if board.full_spectrum else "standard"
 
 
-# Column title → what stands in it. The second group is left out of pages on which nobody has anything to say in it.
+# Column title → what it shows. A column of the second group is left out of a page where all its cells would be empty.
 _WHO = {"method": "method", "training": "training"}
 _OPTIONAL = {"augmentation": "augment", "outliers": "outliers"}
 _HOW = {"backbone": "backbone", "hyper-parameters": "settings", "tuned": "tuned"}
@@ -189,13 +189,13 @@ _MEASURED = (
 
 
 def who_columns(rows: Sequence[Row]) -> dict[str, str]:
-    """Return {column title: attribute of a row} of what tells the rows apart."""
+    """Return {column title: attribute of a row} of what distinguishes the rows."""
     said = {title: name for title, name in _OPTIONAL.items() if any(getattr(row, name) != NONE for row in rows)}
     return {**_WHO, **said, **_HOW}
 
 
 def told_by(rows: Sequence[Row]) -> dict[str, str]:
-    """Return {column title: attribute of a row} of no more than tells the rows apart."""
+    """Return {column title: attribute of a row} of the columns in which the rows differ."""
     who = who_columns(rows)
     needed = {title: name for title, name in who.items() if len({getattr(row, name) for row in rows}) > 1}
     kept = {"method": "method"}
@@ -254,7 +254,7 @@ def _quoted(figure: Figure | None, cited: Mapping[str, int]) -> tuple[str | None
 
 
 def unranked_table(board: Board) -> tuple[Table, dict[str, str]]:
-    """Return the rows out of competition, and {reason: mark} of what speaks against them: mostly the same for all."""
+    """Return the rows that are not ranked, and {reason: mark}: most rows share their reasons."""
     marks: dict[str, str] = {}
     for reason in (reason for row in board.unranked for reason in row.reasons):
         marks.setdefault(reason, letters(len(marks)))

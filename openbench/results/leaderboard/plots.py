@@ -39,7 +39,7 @@ _CROWD = 12  # more methods than this get a second panel that enlarges where mos
 
 
 def draw_all(found: Iterable[Board], folder: Path) -> tuple[list[Path], list[str]]:
-    """Draw a picture of every board that can have one: near against far AUROC, or the one that it has, sorted.
+    """Draw a picture of every board that can have one: near against far AUROC, or a sorted list of the one that it has.
 
     Args:
         found: the boards.
@@ -70,7 +70,7 @@ def draw_all(found: Iterable[Board], folder: Path) -> tuple[list[Path], list[str
 def near_far(board: Board, path: Path) -> Path:
     """Draw near against far AUROC of every ranked method, with intervals or deviations, and return the file.
 
-    Where nothing is ranked (a benchmark that is incomplete here), the rows out of competition are drawn and the title
+    Where nothing is ranked (a benchmark that is incomplete here), the unranked rows are drawn and the title
     says so.
 
     Args:
@@ -141,7 +141,7 @@ def sorted_dots(board: Board, group: str, path: Path) -> Path:
 def _drawable(board: Board, groups: Sequence[str]) -> tuple[list[Row], str]:
     """The rows that have the AUROC of all these groups, best first, and what the title must say of them.
 
-    Ranked ones if there are any, else those out of competition; of very many the best, which can be told apart.
+    Ranked ones if there are any, else the unranked ones; of very many only the best, so that they stay readable.
     """
     ranked = [row for row in board.ranked if _has(row, groups)]
     rows = ranked or [row for row in board.unranked if _has(row, groups)]

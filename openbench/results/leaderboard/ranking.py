@@ -33,8 +33,8 @@ class Row:
         outliers: on which outliers, or `none`.
         backbone: its name.
         params: all hyper-parameters; several settings, joined by ` | `, if tuning chose differently per seed.
-        settings: those that were tuned or set otherwise than the default, over all seeds, `default` if there are no
-            such; whatever else of the config tells this row from another that would look the same.
+        settings: those that were tuned or differ from the default, over all seeds, `default` if there are none; and
+            whatever else in the config distinguishes this row from one that would look the same.
         tuned: `validation`, `no`, or the strategy's name.
         runs: run ids, sorted.
         networks: how many different networks the runs used.
@@ -62,13 +62,13 @@ class Row:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Best near AUROC first, then far AUROC; equals by what they are, so that the order never depends on files."""
+        """Best near AUROC first, then far AUROC; ties by their names, so that the order never depends on files."""
         scores = [-_number(self.values.get(f"{group} auroc")) for group in GROUPS]
         return (*scores, self.method, self.training, self.backbone, self.params, self.tuned, self.runs)
 
     @property
     def look(self) -> tuple[str, ...]:
-        """What a reader tells it from other rows by."""
+        """What distinguishes it from other rows for a reader."""
         return (self.method, self.training, self.augment, self.outliers, self.backbone, self.settings, self.tuned)
 
     def value(self, name: str, key: str) -> Estimate | str | None:

@@ -15,8 +15,8 @@ from openbench.results.records.trained import augmentation_of, outliers_of, trai
 Metrics = Mapping[str, Mapping[str, Value]]
 Keep = Callable[[str, str], bool]
 
-# What the runs of a row have in common: all of the config but the seed, how numbers are reported, and the benchmark,
-# for which its digest stands.
+# What the runs of a row have in common: the config except for the seed, how numbers are reported, and the benchmark,
+# which is compared by its digest.
 NODES = ("training", "backbone", "method", "tune")
 
 
@@ -48,7 +48,7 @@ class Run:
         metrics: {set or group: {key: value}}, those that were asked for.
         header: the line of conventions.
         problems: what in the record does not follow from the rest of it.
-        made: by which code, among runs that differ in nothing else but their seeds.
+        made: by which code; to compare runs that otherwise differ in their seeds only.
     """
 
     run_id: str
@@ -96,7 +96,7 @@ def runs_of(records: Iterable[ResultRecord], keep: Sequence[Keep] = (everything,
 
 @dataclass
 class _Shared:
-    """Equal nodes become one object, whose digest is computed once; of each key it is found out once who needs it."""
+    """Equal nodes become one object, whose digest is computed once; whether a key is needed is found out once."""
 
     keep: Sequence[Keep]
     needed: dict[str, dict[str, bool]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class _Shared:
 
 def _run_of(record: ResultRecord, shared: _Shared) -> Run:
     config, made = record.config, record.backbone.get("training")
-    # Weights that were released have no training of ours, whatever the config says.
+    # Released weights were not trained by openbench, whatever the config says.
     nodes = {name: shared(config.get(name)) for name in NODES if made or name != "training"}
     training, augment, outliers = training_of(record), augmentation_of(record), outliers_of(record)
     version, metrics = int(record.method.get("version", 0)), config.get("metrics")

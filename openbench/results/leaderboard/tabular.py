@@ -26,7 +26,7 @@ Cell = tuple[str, str, str]  # table, our method, metric
 
 @dataclass(frozen=True)
 class Gap:
-    """One number of ours beside the published one; fractions in [0, 1].
+    """One of openbench's numbers beside the published one; fractions in [0, 1].
 
     Args:
         table: e.g. `cardio`.
@@ -48,7 +48,7 @@ class Gap:
 
     @property
     def difference(self) -> float:
-        """Ours less the published one."""
+        """Our number minus the published one."""
         return self.ours - self.published
 
     @property
@@ -64,7 +64,7 @@ def load_figures(folder: Path) -> dict[Cell, float]:
         folder: the reference folder.
 
     Raises:
-        RecordError: no such file, a row that is no number, or a key twice.
+        RecordError: no such file, a value that is not a number, or a key twice.
     """
     path, names = folder / FIGURES, load_names(folder)
     if not path.is_file():
@@ -75,7 +75,7 @@ def load_figures(folder: Path) -> dict[Cell, float]:
             for method in names.ours("detector", row["detector"], PROTOCOL):
                 cell = (row["dataset"], method, row["metric"])
                 if cell in found:
-                    raise RecordError(f"'{path}' line {number}: {cell} stands there twice — keep one")
+                    raise RecordError(f"'{path}' line {number}: {cell} appears twice — keep one")
                 try:
                     found[cell] = float(row["value"])
                 except ValueError as error:
@@ -87,7 +87,7 @@ def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> list
     """Return every number that was published and has been run under the published protocol, sorted.
 
     Args:
-        records: any; those of other benchmarks and protocols are passed over.
+        records: any; those of other benchmarks and protocols are skipped.
         figures: as `load_figures` returns them.
 
     Raises:

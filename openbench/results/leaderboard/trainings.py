@@ -60,7 +60,7 @@ def training_runs(records: Iterable[ResultRecord], benchmark: str, backbone: str
     """Return the runs of one benchmark on networks that were trained for it, sorted.
 
     Args:
-        records: any; those of other benchmarks and of released weights are passed over.
+        records: any; those of other benchmarks and of released weights are skipped.
         benchmark: its name.
         backbone: its name; None if there is one only.
 
@@ -160,8 +160,8 @@ def comparison(runs: Iterable[TrainingRun], benchmark: str) -> Table:
     base = next((group for (score, _), group in plain.items() if score == BASELINE_SCORE), None)
     if base is None:
         raise RecordError(
-            f"benchmark '{benchmark}': no run of training '{BASELINE}' with method '{BASELINE_SCORE}', beside which "
-            f"the others stand — make it: python -m openbench run +benchmark={benchmark} training={BASELINE}"
+            f"benchmark '{benchmark}': no run of training '{BASELINE}' with method '{BASELINE_SCORE}', with which "
+            f"the others are compared — make it: python -m openbench run +benchmark={benchmark} training={BASELINE}"
         )
     rows: list[tuple[Cell, ...]] = []
     for (training, score, setting), group in sorted(groups.items(), key=lambda item: _rank(*item)):

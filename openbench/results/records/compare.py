@@ -19,13 +19,13 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that came out otherwise than it was recorded.
+    """One value that differs from the recorded one.
 
     Args:
         key: where it stands in the record, dotted.
         old: the recorded value, or `absent`.
         new: the repeated value, or `absent`.
-        allowed: by how much it may differ; 0 for what is no number.
+        allowed: by how much it may differ; 0 for what is not a number.
     """
 
     key: str

@@ -22,7 +22,7 @@ def check_intervals(metrics: Mapping[str, Mapping[str, Value]], level: float | N
         where: the file's name, for messages.
 
     Raises:
-        RecordError: an interval that cannot be that of its number; the first such is named.
+        RecordError: an interval that cannot belong to its number; the first one is named.
     """
     for name, values in metrics.items():
         for key in values:

@@ -52,7 +52,7 @@ class Place:
     Args:
         key: without `pooled_`, e.g. `risk@tpr0.8,fpr0.2`.
         values: the other metrics of the same set.
-        prefix: `pooled_` if the sets are thrown together.
+        prefix: `pooled_` if the sets are pooled.
         n: scores of the ID side.
         m: scores of the OOD side; of the smallest set, for a mean over sets.
         validation: scores of the smaller validation split.

@@ -40,8 +40,8 @@ def check(content: dict[str, Any], where: str) -> None:
         where: the file's name, for messages.
 
     Raises:
-        RecordError: a value is not what this schema allows, or an interval cannot be that of its number; the first such
-            is named.
+        RecordError: a value is not what this schema allows, or an interval cannot belong to its number; the first
+            error is named.
     """
     try:
         found = Content.model_validate(content)
@@ -180,7 +180,7 @@ class Method(_Node):
 
 
 class Group(_Node):
-    """The node of a config group: which file was chosen names files, too."""
+    """The node of a config group; the name of the chosen file becomes part of file names, too."""
 
     name: Part | None = Field(None, alias="_name_")
     target: Words | None = Field(None, alias="_target_")

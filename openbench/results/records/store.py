@@ -35,7 +35,7 @@ OnError = Callable[[RecordError], None]
 
 
 def unheard(error: RecordError) -> None:
-    """Leave an error unsaid, where somebody else says it or nobody asked."""
+    """Do not report an error: somebody else does, or nobody asked."""
 
 
 class RecordStore:
@@ -117,7 +117,7 @@ class RecordStore:
         """Return a record and its file by run id, or None.
 
         Raises:
-            RecordError: the file is there but is no record.
+            RecordError: the file is there but is not a record.
         """
         files = [path for path in self.paths() if path.stem == run_id]
         for path in files:
@@ -129,10 +129,10 @@ class RecordStore:
 
         Args:
             name: what the user typed.
-            on_error: receives an error for each file that fits but is no record, if another one is.
+            on_error: receives an error for each file that fits but is not a record, if another one is.
 
         Raises:
-            RecordError: no record fits, or several do, or the file is there but is no record.
+            RecordError: no record fits, or several do, or the file is there but is not a record.
         """
         files = self.paths()
         if name == LATEST and files:  # whatever a record calls itself
@@ -145,8 +145,8 @@ class RecordStore:
                 shown = ", ".join(f"{p.stem} ({'/'.join(p.parent.parts[-3:])})" for p in records[:_SHOWN])
                 more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
                 raise RecordError(
-                    f"record '{name}' — {len(records)} records in '{self.root}' begin so: {shown}{more} — type more of "
-                    "it"
+                    f"record '{name}' — {len(records)} records in '{self.root}' begin with it: {shown}{more} — type "
+                    "more of its digits"
                 )
             fitting = [*records, *fitting]
             for error in errors if records else ():
@@ -172,7 +172,7 @@ class RecordStore:
             yield self._load(path)
 
     def readable(self, on_error: OnError) -> Iterator[ResultRecord]:
-        """Yield every record, and call `on_error` for each file that is none."""
+        """Yield every record, and call `on_error` for each file that is not a record."""
         return (record for record, _ in self._read(self.paths(on_error), on_error))
 
     def beside(self, benchmark: str, backbone: str, method: str, on_error: OnError) -> list[tuple[ResultRecord, Path]]:
@@ -182,7 +182,7 @@ class RecordStore:
             benchmark: its name.
             backbone: its name.
             method: its name.
-            on_error: receives an error for each file that is none.
+            on_error: receives an error for each file that is not a record.
         """
         return list(self._read(_files(self.folder / benchmark / backbone / method, 0, on_error), on_error))
 
@@ -227,7 +227,7 @@ class RecordStore:
 
 
 def load(path: Path) -> ResultRecord:
-    """Read one record, of which nothing is trusted.
+    """Read one record without trusting anything in it.
 
     Raises:
         RecordError: unreadable, not strict JSON, not a record of this schema, or under another record's name.
@@ -314,14 +314,14 @@ def _states(text: str, content: dict[str, Any], stated: object) -> bool:
     line = f'\n "{_DIGEST}": "{stated}",\n'
     if bytes_sha256(text.replace(line, "\n", 1).encode()) == stated:
         return True
-    try:  # its content may be as it was, written otherwise
+    try:  # the content may be unchanged but formatted differently
         return _content_digest(content) == stated
     except RecursionError:
         return False
 
 
 def _made(path: Path) -> tuple[bytes, int]:
-    """When a record was made, by its own word and, of one second, by its file's time; whole files are not parsed."""
+    """When a record was made: its own time and, within one second, its file's; the file is not parsed."""
     try:
         content = _bytes(path)
         found = _UTC.match(content, content.rfind(b'"utc"')) if b'"utc"' in content else None

@@ -1,4 +1,4 @@
-"""Which records a later one of the same setting takes the place of, since the code that makes them has changed."""
+"""Which records are superseded by a later one of the same setting, because the code has changed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Made:
 
     Args:
         run_id: of the record.
-        setting: what it has in common with those that it may take the place of.
+        setting: what it shares with the records that it may supersede.
         version: of the method.
         sources: {module: SHA-256} of code that openbench does not ship.
         uncommitted: {file: SHA-256} of openbench's files that differed from the commit.

@@ -105,9 +105,9 @@ def _leaves(node: Any, path: str = "") -> Iterator[str]:
 
 @cache
 def _uses_outliers(target: str) -> bool:
-    """Whether the source of one of our trainings says `uses_outliers = True`.
+    """Whether the source of one of openbench's trainings says `uses_outliers = True`.
 
-    It is read, not imported, which would need torch. Of a class that is not ours nothing is read: even looking for its
+    It is read, not imported, which would need torch. A foreign class is not read: even looking for its
     module would import the packages around it, and the record that names it may come from anybody.
     """
     if not target.isidentifier():

@@ -51,7 +51,7 @@ class Cells:
         return np.asarray(missing.to_numpy(), dtype=bool)
 
     def refuse(self, bad: NDArray[Any], allowed: str) -> None:
-        """Raise a DataError that names the first of the `bad` cells (k,); none is fine."""
+        """Raise a DataError that names the first of the `bad` cells (k,); without any, do nothing."""
         if not bad.any():
             return
         first, count = int(bad.argmax()), int(bad.sum())
@@ -137,7 +137,7 @@ class Cells:
             numbers = pc.cast(cells, pa.float64()).to_numpy()
         self.refuse(np.isnan(numbers), allowed)
         huge = np.flatnonzero(np.isinf(numbers))
-        if huge.size:  # 1e400 is no infinity
+        if huge.size:  # 1e400 is not infinity
             written = pc.match_substring_regex(cells.take(pa.array(huge)), _INFINITE).to_numpy()
             bad = np.zeros(numbers.size, dtype=bool)
             bad[huge[~np.asarray(written)]] = True

@@ -40,11 +40,11 @@ Advance = Callable[[int], None]
 
 
 def silent(count: int) -> None:
-    """Show nothing of how far the reading is."""
+    """Show no progress."""
 
 
 class _Told(io.FileIO):
-    """A file that says how many bytes are read of it."""
+    """A file that reports how many bytes are read from it."""
 
     def __init__(self, path: Path, advance: Advance) -> None:
         super().__init__(path)
@@ -88,7 +88,7 @@ class ScoreTable:
 
 
 def passes(path: Path) -> int:
-    """How often `read_table` goes through the bytes of a file, as far as it says how far it is; 0: it does not say."""
+    """How often `read_table` goes through the bytes of a file and reports it; 0 if it does not report."""
     return 2 if path.suffix == ".csv" else 0
 
 
@@ -182,7 +182,7 @@ def _read_parquet(path: Path) -> ScoreTable:
 
 def _check_counts(metadata: Any, table: Any) -> None:
     """Check that the rows of the file, of its groups and of what was read are equally many."""
-    # Of a damaged footer, nothing about single columns is asked: the library ends the process while it looks.
+    # Single columns of a damaged footer are not looked at: the library would end the process.
     counts = metadata.num_rows, sum(metadata.row_group(k).num_rows for k in range(metadata.num_row_groups))
     if counts != (table.num_rows, table.num_rows):
         raise ValueError("the counts of rows in its footer disagree")

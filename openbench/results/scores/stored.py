@@ -20,7 +20,7 @@ _DIGEST = b"digest"
 
 
 def per_set_name(run_id: str, ood_set: str) -> str:
-    """Return the name under which scores are kept that a run chose for one OOD set, those of the ID side included."""
+    """Return the name under which a run keeps the scores for one OOD set, with its own scores of the ID side."""
     return f"{run_id}.{ood_set}"
 
 
@@ -46,7 +46,7 @@ class ScoreStore:
         """Write the scores of a run and return the file.
 
         Raises:
-            CacheError: two splits share name and role, there is none, or the folder cannot be written.
+            CacheError: two splits share name and role, there are no splits, or the folder cannot be written.
         """
         names = [(s.role, s.name) for s in scores]
         if not names or len(set(names)) < len(names):
@@ -68,10 +68,10 @@ class ScoreStore:
         return path
 
     def keep(self, scores: Mapping[str, Sequence[SetScores]]) -> tuple[str, ...]:
-        """Write scores by name; return a warning where the folder can only be read, as a shared cache may be.
+        """Write scores by name; return a warning if the folder is read-only, as a shared cache may be.
 
         Raises:
-            CacheError: as for `write`, but for that.
+            CacheError: as for `write`, except for a read-only folder.
         """
         try:
             for name, found in scores.items():

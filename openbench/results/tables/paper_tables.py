@@ -1,4 +1,4 @@
-"""Tables of two papers as data, in our names: shown beside the same figures of ours."""
+"""Tables of two papers as data, with openbench's names, to be shown beside its own figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -112,7 +112,7 @@ def load_published(folder: Path) -> dict[Setup, Figure]:
     """Return every published figure that has a counterpart here; an absent folder or file holds none.
 
     Raises:
-        RecordError: a file lacks a column or holds what is no number.
+        RecordError: a file lacks a column or has a value that is not a number.
     """
     names = load_names(folder)
     found: dict[Setup, Figure] = {}
@@ -122,7 +122,7 @@ def load_published(folder: Path) -> dict[Setup, Figure]:
 
 
 def load_names(folder: Path) -> Names:
-    """Return which published names are which of ours; an absent file knows none."""
+    """Return which published names mean which of openbench's; without the file there are none."""
     rows = (row for _, row in _rows(folder, _NAMES))
     return Names(Name(r["kind"], r["published"], r["ours"], r["benchmark"], r.get("training", "")) for r in rows)
 

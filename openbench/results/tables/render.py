@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 WIDTH = 120
-# Narrower than that no table is laid out, and a cell of words is squeezed to no less, unless it is a single long word.
+# Fewest characters of a table, a cell of words, a long word (longer ones are folded) and a folded cell.
 _NARROWEST, _WORDS, _WORD, _FOLDED = 60, 24, 40, 10
 _GAP = 3  # between two columns
 
@@ -114,7 +114,7 @@ def render(table: Table, form: str) -> str:
 
 
 def rendered(tables: Sequence[Table], form: str) -> list[str]:
-    """Return tables in one of FORMATS; of several in CSV, which has no place for a title, each row says its table's.
+    """Return tables in one of FORMATS; CSV has no place for titles, so each row of several tables names its table.
 
     Raises:
         ConfigError: no such format.
@@ -183,7 +183,7 @@ def _least(table: Table) -> list[int]:
 
 
 def _shares(table: Table, room: int) -> list[int]:
-    """The characters for each column: all it wants if there is room, else the least, and what is left to text first."""
+    """The characters for each column: all it needs if there is room, else the least, and the rest to text first."""
     wanted = [width - _GAP for width in column_widths(table)]
     shares = wanted.copy() if sum(wanted) + _GAP * len(wanted) <= room else _least(table)
     left = room - sum(shares) - _GAP * len(shares)

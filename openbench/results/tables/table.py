@@ -1,4 +1,4 @@
-"""One value for every table: what stands in it and how a number is written; rendering is another matter."""
+"""A table as a value: its cells and how numbers are written; `render.py` turns it into text."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -17,8 +17,8 @@ FULL_SPECTRUM = "full_spectrum/"
 GROUPS = ("near", "far")
 SIDES = {"": "", FULL_SPECTRUM: "full spectrum"}
 
-# View → the keys it shows, in this order; the first view that knows a key is its own. A key that no pattern knows is
-# shown in `other`.
+# View → the keys it shows, in this order; a key belongs to the first view that lists it. A key that no view lists
+# is shown in `other`.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "ranking": (
         "n_ood|n_sets", "auroc", "aupr_in", "aupr_out", "ap_in", "ap_out", "fpr95", "fpr95_id_positive",
@@ -31,7 +31,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "selective": ("risk@.+", "cost", "oscr", "oscr_selective", "ccr@.+"),
     "conformal": ("conformal_.+", "bh_.+"),
 }  # fmt: skip
-# What the names of columns do not tell.
+# What the names of columns do not say.
 _EXPLAINED = {
     "oscr": "area over FPR under the share of all ID that is accepted and correct (Dhamija et al. 2018)",
     "oscr_selective": "area over FPR under the accuracy among the accepted ID (Franc et al. 2023, there called OSCR)",
@@ -89,7 +89,7 @@ def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) 
     return said_once(_with_conventions(table, view) for table in tables)
 
 
-# What the columns of a view stand for whose titles are not keys.
+# The keys of views whose column titles are not keys.
 _TITLED = {"overview": ("auroc", "fpr95", "aupr_in"), "prediction_sets": ("lac_size@0.1",)}
 
 
@@ -297,12 +297,12 @@ def _over_splits(found: Mapping[str, Any], quantity: str) -> Cell:
 
 
 def _set_notes(record: ResultRecord, kinds: set[str], split: bool) -> list[str]:
-    """What the names of sets and columns do not tell."""
+    """What the names of sets and columns do not say."""
     notes = []
     if "score" in kinds:
         notes.append("score: the method's own score s of a class, thresholded as it is.")
     if any(kind.startswith("score_") for kind in kinds):
-        notes.append("score_…: made of softmax(−s), or of the method's own probabilities where s is made of such.")
+        notes.append("score_…: made of softmax(−s), or of the method's own probabilities if it computes s from them.")
     if split:
         count = record.metrics.get("id", {}).get("n_set_splits")
         notes.append(
