@@ -20,7 +20,7 @@ _KNOWN = {
 
 
 class _UnknownError(Exception):
-    """An annotation that says something else than kinds of plain values and constraints."""
+    """An annotation with something other than plain kinds and constraints."""
 
 
 def allowed(annotation: ast.expr, look_up: Callable[[str], ast.expr | None]) -> str:

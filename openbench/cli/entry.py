@@ -10,7 +10,7 @@ interrupts.prepare()
 
 
 def run() -> int:
-    """Be the command line and return its exit code."""
+    """Run the command line and return its exit code."""
     from openbench.__main__ import script
 
     return script()

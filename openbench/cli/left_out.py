@@ -1,4 +1,4 @@
-"""What is said of files among records and kept scores that cannot be read."""
+"""Messages about records and kept scores that cannot be read."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from openbench.results.escape import console
 
 
 class LeftOut(list[OpenbenchError]):
-    """Why each file that was left out was."""
+    """The reason why each file was left out."""
 
     @property
     def code(self) -> int:
@@ -20,7 +20,7 @@ class LeftOut(list[OpenbenchError]):
 
 @contextmanager
 def left_out() -> Iterator[LeftOut]:
-    """Collect what is left out, and say it at the end, also if that is an error."""
+    """Collect what is left out, and list it at the end, even if the block raises an error."""
     found = LeftOut()
     try:
         yield found

@@ -102,7 +102,7 @@ def method_source(target: str, folders: Sequence[Path] = ()) -> MethodSource:
         folders: where modules are looked for besides Python's path.
 
     Raises:
-        ConfigError: no such module or class, or its file is no Python.
+        ConfigError: no such module or class, or its file is not Python.
     """
     module, _, name = target.rpartition(".")
     found = _find_class(module, name, folders)
@@ -124,7 +124,7 @@ def method_source(target: str, folders: Sequence[Path] = ()) -> MethodSource:
     )
 
 
-# A list of methods meets their bases again and again. Trees are only read.
+# A list of methods needs the same bases many times. Nothing changes the trees, so they can be shared.
 _parsed = functools.cache(ast.parse)
 
 

@@ -21,8 +21,8 @@ _GROUPS = ("backbone", "training", "method", "tune", "metrics")
 
 
 GONE = (
-    "no command gives its config any more: other config files made it — check out that commit, or give your folder of "
-    "them as --config-dir"
+    "no command gives its config any more: it was made from other config files — check out that commit, or give your "
+    "config folder as --config-dir"
 )
 
 
@@ -32,10 +32,10 @@ class Again:
 
     Args:
         words: the overrides after `run`.
-        config: the scientific config that they compose to. It is the record's with paths to classes of ours, and has
-            its keys in the order of the files, which a record does not keep: in that order sets are read and settings
-            are tried.
-        foreign: the classes in it that are not openbench's; config files of the reader's name each of them.
+        config: the scientific config that they compose to: the record's config, but with paths to openbench's classes,
+            and with its keys in the order of the config files, which a record does not keep. Sets are read and
+            settings are tried in that order.
+        foreign: the classes in it that are not openbench's; each is named in one of the user's config files.
     """
 
     words: tuple[str, ...]
@@ -51,7 +51,7 @@ def command(record: ResultRecord, config_dir: Path | None = None) -> str | None:
         config_dir: the user's folder of group files that the run was given.
 
     Returns:
-        None where no command gives this config: a file that it chose is gone, or says what cannot be overridden.
+        None where no command gives this config: a file that it chose is gone, or has a value that cannot be overridden.
 
     Raises:
         RecordError: as for `again`.
@@ -98,7 +98,7 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> Again | None:
 
 
 def _foreign(record: ResultRecord, of_files: Mapping[str, Any]) -> tuple[str, ...]:
-    """The classes of a record's config that are not openbench's; each has to stand in a config file of the reader's.
+    """The classes of a record's config that are not openbench's; one of the user's config files must name each.
 
     A record may come from anybody, and what it names would be imported from wherever Python finds it.
     """

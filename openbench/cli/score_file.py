@@ -1,4 +1,4 @@
-"""Reading a file of scores that anything may have written, row by row checked, into sets for the metrics."""
+"""Reading a file of scores, whatever wrote it, into sets for the metrics; every row is checked."""
 
 from pathlib import Path
 from typing import Any

@@ -40,7 +40,7 @@ def print_tables(tables: Sequence[Table], form: str = "console") -> None:
 def tables_of_scores(
     name: str, sets: Sequence[SetScores], metrics: dict[str, dict[str, Any]], options: MetricOptions, view: str
 ) -> list[Table]:
-    """Return the tables of scores that no run of ours made.
+    """Return the tables of scores that openbench did not make.
 
     Args:
         name: what the scores are called in titles, e.g. the file's name.

@@ -35,7 +35,7 @@ def test_without_it_the_method_is_the_one_chosen() -> None:
 
 
 def test_a_training_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"is no openbench\.training\.base\.TrainingMethod"):
+    with pytest.raises(ConfigError, match=r"is not an openbench\.training\.base\.TrainingMethod"):
         published_scorer({"_target_": "openbench.training.recipe.Recipe"})
 
 

@@ -1,4 +1,4 @@
-"""`completion`: a bash script that completes commands, groups, names and keys on the tab key, and what it asks for."""
+"""`completion`: a bash script for the tab key, and the words that it offers: commands, groups, names and keys."""
 
 import argparse
 import contextlib
@@ -30,7 +30,7 @@ complete -o default -F _openbench openbench
 
 
 def main(argv: list[str]) -> int:
-    """Print the script, or what a command line typed so far may go on with, one word a line."""
+    """Print the script, or the words that may complete a command line, one a line."""
     parser = argparse.ArgumentParser(
         prog="python -m openbench completion",
         description="A bash script that completes the commands of `openbench` on the tab key.",

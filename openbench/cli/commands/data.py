@@ -1,4 +1,4 @@
-"""`data`: what a benchmark needs, getting it, verifying it, looking at it, and bringing one's own."""
+"""`data`: what a benchmark needs, getting it, verifying it, looking at it, and bringing your own."""
 
 import argparse
 import sys
@@ -170,7 +170,7 @@ def _say(text: str) -> None:
 
 
 def _is_source(arguments: argparse.Namespace, sources: Mapping[str, "DataSource"]) -> bool:
-    """Whether one word is given, the name of a data set and of no benchmark.
+    """Whether the only word is the name of a data set, and not of a benchmark.
 
     Raises:
         ConfigError: it is the name of neither.
@@ -220,7 +220,7 @@ def _all_table(sources: Mapping[str, "DataSource"]) -> "Table":
         rows.append((source.name, source.title, _megabytes(source), _state(source, roots), source.licence))
     columns = tuple(Column(title) for title in ("data set", "title", "download", "state", "licence"))
     notes = (
-        "state: of the files that openbench downloads; `data list BENCHMARK` finds other layouts, and what is by hand",
+        "state of what openbench downloads; `data list BENCHMARK` also finds other layouts and files you got by hand",
         "searched: " + ", ".join(str(root.absolute()) for root in roots),
     )
     return Table("Data sets", columns, tuple(rows), notes=notes)
@@ -291,7 +291,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="python -m openbench data",
-        description="Data sets: what is needed, getting it, verifying it, looking at it, bringing one's own.",
+        description="Data sets: what is needed, getting it, verifying it, looking at it, bringing your own.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""`data new`: a benchmark of one's own images, as a config folder."""
+"""`data new`: a benchmark of your own images, as a config folder."""
 
 import argparse
 import sys

@@ -46,7 +46,7 @@ Without --view, --benchmark, --where or --format the pages are written; with one
 
 
 def main(argv: list[str]) -> int:
-    """Write the pages, check them, or print tables; exit code 2 if a file among the records is none."""
+    """Write the pages, check them, or print tables; exit code 2 if a file among the records is not a record."""
     arguments = _parser().parse_args(argv)
     results = arguments.results or paths.results_dir()
     if not results.is_dir():
@@ -90,12 +90,12 @@ def _write(results: Path, made: Generated, *, plots: bool) -> int:
         for path in drawn:
             print(f"drew {path}")
         if without:
-            print(f"no picture, for lack of any AUROC: {', '.join(without)}")
+            print(f"no picture, as there is no AUROC: {', '.join(without)}")
     return OK
 
 
 def _notices(found: Sequence[Board], unreadable: Sequence[RecordError]) -> int:
-    """Say on stderr which records are out of competition for contradicting themselves, and which files are none."""
+    """List on stderr the records not ranked because they contradict themselves, and the files that are not records."""
     rows = {row.runs: row for board in found for row in board.unranked if any(run.problems for run in row.members)}
     for row in rows.values():
         for run in row.members:
@@ -124,7 +124,7 @@ def _show(results: Path, arguments: argparse.Namespace) -> int:
     else:
         tables = across(found, view, arguments.of)
     if not tables or not any(table.rows for table in tables):
-        print(f"view '{view}' is empty: the records hold nothing of it", file=sys.stderr)
+        print(f"view '{view}' is empty: the records have none of its numbers", file=sys.stderr)
     if form == "console":
         tables = said_once(tables)
     print("\n".join(render(table, form) for table in tables), end="")
@@ -212,7 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--every-number", type=Path, metavar="FILE.csv", help="write every number of every record")
     show = parser.add_argument_group("printing tables instead of writing pages")
     show.add_argument("--view", choices=(_BOARD, *ACROSS), help=f"which numbers (default: {_BOARD}, the ranking)")
-    show.add_argument("--benchmark", type=_words, default=(), metavar="NAME,…", help="of these only; may hold *")
+    show.add_argument("--benchmark", type=_words, default=(), metavar="NAME,…", help="only these; may contain *")
     show.add_argument(
         "--where", type=_condition, action="append", default=[], metavar="KEY=VALUE,…", help=", ".join(_ATTRIBUTES)
     )

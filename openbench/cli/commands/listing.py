@@ -1,4 +1,4 @@
-"""`list` and `show`: the config directory is the registry, and these commands read it to you, without torch."""
+"""`list` and `show`: the config directory is the registry; these commands print it, without importing torch."""
 
 import argparse
 import re
@@ -65,7 +65,7 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """The first comment line that is no command and no Hydra directive."""
+        """The first comment line that is neither a command nor a Hydra directive."""
         for line in self.text.splitlines():
             comment = line.removeprefix("#").strip()
             if not line.startswith("#"):
@@ -84,7 +84,7 @@ class Entry:
         """The file as plain values, interpolations untouched.
 
         Raises:
-            ConfigError: not YAML, or no mapping.
+            ConfigError: not YAML, or not a mapping.
         """
         from openbench.storage.yaml_file import read_yaml
 
@@ -272,7 +272,7 @@ def record_text(arguments: argparse.Namespace, on_error: Callable[[RecordError],
 
     Args:
         arguments: which record, and how it is shown.
-        on_error: receives an error for each file that fits the name but is no record.
+        on_error: receives an error for each file that fits the name but is not a record.
 
     Raises:
         RecordError: none has this run id, or several begin with it.
@@ -307,7 +307,7 @@ def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str
         *(f"not ranked: {problem}" for problem in inconsistencies(record)),
         f"made by: {made_by(record)}",
         *(f"uncommitted changes: {name}" for name in record.provenance.get(UNCOMMITTED) or {}),
-        *(f"source of others: {name}" for name in record.provenance.get(SOURCES) or {}),
+        *(f"source that is not openbench's: {name}" for name in record.provenance.get(SOURCES) or {}),
         *(f"supersedes: {one}" for one in supersedes),
         *([by] if by else []),
         f"command: {typed}",

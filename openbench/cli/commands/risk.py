@@ -25,8 +25,8 @@ from openbench.storage.whole import output
 _EPILOG = """\
 For each OOD set, ρ_max is the largest share of OOD that one of the methods accepts where it accepts 80 % of ID; the
 selective risk of every method is then the least at that TPR and FPR. Beside it the paper's figures (table 2 of arXiv
-2307.05199), on its benchmarks. Of a double score that the paper weighs in-sample, msp+knn has at every operating point
-the best weight; its honest counterpart is the method knn_msp, whose weight is chosen on validation.
+2307.05199), on its benchmarks. A double score such as msp+knn has the best weight at every operating point, chosen on
+the test data as in the paper; its honest counterpart is the method knn_msp, whose weight is chosen on validation.
 
   python -m openbench risk cifar10_rejection
   python -m openbench risk cifar10_rejection --methods msp,mls,odin,react,knn,vim --double msp+knn --double msp+vim
@@ -90,7 +90,7 @@ def _write_curves(found: Mapping[str, Iterable[Curves]], path: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m openbench risk",
-        description="Compare methods by their selective risk where all accept as much of ID and of OOD.",
+        description="Compare methods by their selective risk at a common TPR and FPR.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""`verify`: compute a record again from the config that it holds, and say whether its numbers come out."""
+"""`verify`: compute a record again from the config that it holds, and say whether it reproduces."""
 
 import argparse
 import os
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     run_ids = [word for word in arguments.words if "=" not in word]
     if not run_ids:
         raise ConfigError("no run id — found no argument without '=' — type: python -m openbench verify RUN_ID")
-    # Sums in another number of threads round otherwise, and a training ends in other weights. The variable is read
+    # Sums in another number of threads round differently, and a training ends in other weights. The variable is read
     # once, when numpy and torch are imported.
     if threads := _threads(arguments.results, run_ids[0]):
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))

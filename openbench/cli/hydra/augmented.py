@@ -30,7 +30,7 @@ def augmented(training: dict[str, Any], name: str | None) -> None:
     whole = (shipped("augment", name) or {}).get("augment")
     if whole is not None and whole != recipe["augment"]:
         raise ConfigError(
-            f"+augment={name} has no effect — training.recipe.augment is another list, of what comes later on the "
-            f"command line — write +augment={name} after +benchmark=NAME, and no list"
+            f"+augment={name} has no effect — a later argument replaces the list training.recipe.augment — "
+            f"write +augment={name} after +benchmark=NAME, and do not set the list"
         )
     training[AUGMENT] = name

@@ -1,4 +1,4 @@
-"""Hydra configs as plain values: composing them, and parting what is scientific from how it is carried out."""
+"""Hydra configs as plain values: composing them, and separating what is scientific from how it is carried out."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: Path | None = No
 def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run") -> dict[str, Any]:
     """Return the plain, resolved nodes that can change a number.
 
-    Each group node carries its file's name in `_name_`, but for the benchmark, which names itself.
+    Each group node carries its file's name in `_name_`, except for the benchmark, which names itself.
 
     Args:
         cfg: a composed config.
@@ -66,7 +66,7 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
         command: the command's name, for messages.
 
     Raises:
-        ConfigError: no benchmark, a node that is missing, unknown or has no value, or a seed that is no whole number.
+        ConfigError: no benchmark, a node that is missing, unknown or without value, or a seed that is not whole.
     """
     known = (*SCIENTIFIC, OUTLIERS, RUNTIME)
     check_known(map(str, cfg), known, "config")
@@ -129,7 +129,7 @@ def check_no_clash(config_dir: Path) -> None:
     """Refuse a user's folder whose files ours would hide: Hydra takes the first it finds and says nothing.
 
     Raises:
-        ConfigError: the folder does not exist, a file in it has the name of one of ours, or sets up Hydra itself.
+        ConfigError: the folder does not exist, a file in it has the name of a shipped one, or sets up Hydra itself.
     """
     if not config_dir.is_dir():
         raise ConfigError(f"--config-dir '{config_dir}' is not a folder — give one that holds e.g. method/mine.yaml")

@@ -55,7 +55,7 @@ def _grammar(error: OverrideParseException) -> ConfigError:
         found = sorted(paths.config_dir().glob(f"*/{text}.yaml"))
         plus = "+" if found and found[0].parent.name == "benchmark" else ""
         hint = f"; did you mean '{plus}{found[0].parent.name}={text}'?" if found else ""
-        return ConfigError(f"argument '{text}' is no override{hint} — write key=value")
+        return ConfigError(f"argument '{text}' is not an override{hint} — write key=value")
     reason = _one_line(re.sub(r"See https?://\S+.*", "", error.message).replace(f"Error parsing override '{text}'", ""))
     return ConfigError(
         f"override '{text}' cannot be read: {reason} — write key=value, and quote lists, commas and spaces for the "
@@ -88,7 +88,7 @@ def _unknown_key(match: re.Match[str], typed: Typed) -> ConfigError:
     nested = "" if parent or leaf not in (base.get("runtime") or {}) else f"; did you mean 'runtime.{leaf}'?"
     hint = (nested or did_you_mean(leaf, allowed)) + f" — allowed: {', '.join(allowed) or 'none'}"
     if where and "did you mean" not in hint:
-        where += "; what lacks the key needs a command of its own"
+        where += "; run the jobs without this key in a separate command"
     return ConfigError(f"{parent or 'the config'} has no key '{leaf}'{hint}{where}")
 
 
@@ -110,7 +110,7 @@ def _nothing_to_remove(match: re.Match[str], typed: Typed) -> ConfigError:
     parent, leaf, allowed = _first_unknown(_without(key, typed), key)
     where = f" of {parent}" if parent else ""
     return ConfigError(
-        f"~{key} removes nothing: '{leaf}' is no key{where}{did_you_mean(leaf, allowed)} — allowed: "
+        f"~{key} removes nothing: '{leaf}' is not a key{where}{did_you_mean(leaf, allowed)} — allowed: "
         f"{', '.join(allowed) or 'none'}"
     )
 
@@ -120,7 +120,7 @@ def _needs_plus(match: re.Match[str], typed: Typed) -> ConfigError:
     written = next((o for o in typed.overrides if o.startswith(f"{key}=")), f"{key}=NAME")
     if key == "benchmark":
         return ConfigError(f"a benchmark is added with a plus sign — found {written} — write +{written}")
-    return ConfigError(f"'{key}' is no group of `{typed.command}` — found {written} (python -m openbench list)")
+    return ConfigError(f"'{key}' is not a group of `{typed.command}` — found {written} (python -m openbench list)")
 
 
 def _drop_plus(match: re.Match[str], typed: Typed) -> ConfigError:

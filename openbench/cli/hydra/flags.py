@@ -1,4 +1,4 @@
-"""What of Hydra's own flags and settings this command line takes: none that runs code or writes outside the cache."""
+"""Which of Hydra's flags and settings openbench accepts: none that runs code or writes outside the cache."""
 
 import argparse
 import re

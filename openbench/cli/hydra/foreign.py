@@ -1,4 +1,4 @@
-"""What a config file of the user's may set of Hydra's own: sweeps and launchers, nothing that loads classes."""
+"""Which of Hydra's settings a user's config file may set: sweeps and launchers, nothing that loads classes."""
 
 import re
 from collections.abc import Iterator, Mapping

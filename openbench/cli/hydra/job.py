@@ -25,7 +25,7 @@ class Done:
         message: one line on what was done, or the error.
         status: what became of it, one of Outcome's.
         names: names that the config does not tell: those of the record.
-        auroc: near and far AUROC, as far as there are such.
+        auroc: near and far AUROC, if there are any.
     """
 
     code: int
@@ -85,13 +85,13 @@ class Job:
         return self.plan is None or not (self.outcome.job in self.plan.later or self._ended())
 
     def begin(self) -> None:
-        """Say that it begins, and leave word of it for those who look after it was killed."""
+        """Say that it begins, and leave a file that says so if it is killed."""
         if self.plan is not None and self.sweep is not None:
             self.outcome.write(self.folder)
             print(f"{self.title}{self.plan.left(read_outcomes(self.sweep))}", file=sys.stderr, flush=True)
 
     def end(self, done: Done, seconds: float) -> None:
-        """Leave the outcome, where others look for it: a job that is alone tells by its exit code."""
+        """Write the outcome of a job of a sweep; a job that is alone tells by its exit code."""
         if self.plan is None:
             return
         names = {**self.outcome.names, **{k: v for k, v in done.names.items() if k in self.outcome.names}}

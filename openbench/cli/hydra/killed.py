@@ -1,4 +1,4 @@
-"""What becomes of the jobs of a sweep whose process was killed, as a system does that runs out of memory."""
+"""What becomes of the jobs of a sweep whose process was killed, e.g. by a system that ran out of memory."""
 
 import re
 import sys

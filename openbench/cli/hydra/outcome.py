@@ -32,7 +32,7 @@ class Outcome:
         status: `running` while it runs; then `done`, for runs `written`, `skipped` or `verified`, or `failed` or
             `not applicable`.
         names: what tells it apart: benchmark, method, backbone, training, seed and the other keys that are swept over.
-        auroc: near and far AUROC, as far as there are such.
+        auroc: near and far AUROC, if there are any.
     """
 
     job: int

@@ -16,14 +16,14 @@ def published_scorer(training: Mapping[str, Any]) -> dict[str, Any]:
     """Return the method node that the class of a training node names, as its yaml has it.
 
     Raises:
-        ConfigError: the target is no training method, or what it names is not in configs/method.
+        ConfigError: the target is not a training method, or what it names is not in configs/method.
     """
     from openbench.training.base import TrainingMethod
     from openbench.training.weights.shipped import shipped
 
     target = target_of(training, "training", (TrainingMethod,))
     if not (isinstance(target, type) and issubclass(target, TrainingMethod)):
-        raise ConfigError(f"training: `{TARGET}: {training[TARGET]}` is no openbench.training.base.TrainingMethod")
+        raise ConfigError(f"training: `{TARGET}: {training[TARGET]}` is not an openbench.training.base.TrainingMethod")
     node = shipped("method", target.scorer)
     if node is None:
         raise ConfigError(

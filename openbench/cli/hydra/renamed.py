@@ -1,4 +1,4 @@
-"""Spellings that held once: an error that says today's."""
+"""Old spellings: an error that gives the new one."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ def refuse_moved(overrides: Iterable[Override]) -> None:
     """Refuse outliers that are given to the benchmark; to leave out a set that a benchmark has is allowed.
 
     Raises:
-        ConfigError: they are.
+        ConfigError: there are such overrides.
     """
     for override in overrides:
         typed = override.input_line or ""
@@ -22,6 +22,6 @@ def refuse_moved(overrides: Iterable[Override]) -> None:
             continue
         now = f"{key}@outliers" if group else f"outliers{key.removeprefix(_OOD_TRAIN)}"
         raise ConfigError(
-            f"`{typed}` — outliers belong to the training, not to the benchmark, whose results stay comparable so — "
+            f"`{typed}` — outliers belong to the training, not to the benchmark, so that its results stay comparable — "
             f"write {now}={typed.partition('=')[2]}"
         )

@@ -52,8 +52,8 @@ def label(job: Sequence[str], swept: Sequence[str]) -> str:
 def deferred(overrides: Sequence[str]) -> list[str]:
     """Return the overrides of a sweep, with keys of nodes left to the jobs.
 
-    Hydra holds `benchmark.incomplete=allow` against the config without what is swept over, which has no benchmark. A
-    sweep over the single value `choice(allow)` is held against the config of every job.
+    Hydra checks `benchmark.incomplete=allow` against the config without the keys that are swept over, which may have no
+    benchmark. A sweep over the single value `choice(allow)` is checked against the config of every job.
     """
     return [_deferred(text) for text in overrides]
 
@@ -67,7 +67,7 @@ def _deferred(text: str) -> str:
         return text
     waiting = f"{override.get_key_element()}=choice({text.partition('=')[2]})"
     in_jobs = [_parsed(job) for [job] in jobs([waiting], None)] if _parsed(waiting) else []
-    # Hydra writes the value down once more for the job; where that would change it (null, '1'), it stays as typed.
+    # Hydra writes the value again for the job; where that would change it (null, '1'), it stays as typed.
     same = [job is not None and repr(job.value()) == repr(override.value()) for job in in_jobs]
     return waiting if same == [True] else text
 

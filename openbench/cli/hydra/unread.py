@@ -1,4 +1,4 @@
-"""What was typed for a training or its outliers where nothing reads it: an error that says who would."""
+"""Keys of a training or its outliers that nothing reads: an error that says what would read them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def refuse_unread(command: str, overrides: Sequence[str], config: Mapping[str, N
         config: the scientific nodes.
 
     Raises:
-        NotApplicableError: something would be ignored; in a sweep such a combination is passed over.
+        NotApplicableError: something would be ignored; a sweep skips the combination as not applicable.
     """
     typed = parse(overrides)
     outliers, recipe = list(_of(typed, OUTLIERS)), list(_of(typed, "training"))
@@ -37,8 +37,9 @@ def refuse_unread(command: str, overrides: Sequence[str], config: Mapping[str, N
         )
     if outliers and not _learns_from_outliers(config["training"]):
         raise NotApplicableError(
-            f"{' '.join(outliers)} would be ignored — training '{_name(config['training'])}' learns from no outliers "
-            f"— those that do: {', '.join(_that_learn_from_outliers())} (training=NAME) — choose one, or leave it out"
+            f"{' '.join(outliers)} would be ignored — training '{_name(config['training'])}' does not learn from "
+            f"outliers — trainings that do: {', '.join(_that_learn_from_outliers())} (training=NAME) — choose one, or "
+            "leave it out"
         )
 
 
@@ -52,7 +53,7 @@ def comes_with_weights(backbone: Node) -> bool:
 
 
 def _of(typed: Sequence[Override], node: str) -> Iterator[str]:
-    """The overrides below a node, or that put a group there; outliers may be taken away everywhere."""
+    """The overrides below a node, or that put a group there; removing outliers is always allowed."""
     for override in typed:
         below = override.key_or_group.startswith(f"{node}.") or (override.package or "").split(".")[0] == node
         if below and not (node == OUTLIERS and override.is_delete()):

@@ -8,7 +8,7 @@ TERMINATED = 143  # SIGTERM: `kill`, a batch system, or a machine that shuts dow
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM; whatever makes way for Ctrl-C makes way for it too."""
+    """SIGTERM; code that stops for Ctrl-C stops for it too."""
 
 
 def code_of(stop: KeyboardInterrupt) -> int:

@@ -19,7 +19,7 @@ def end(number: int, frame: object) -> None:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: object) -> None:
-    """Tell of a lack of memory in imports; what comes later is told by `__main__.main`."""
+    """Report a lack of memory in imports; a later one is reported by `__main__.main`."""
     if isinstance(error, MemoryError) or "failed to map segment" in str(error):
         os.write(2, b"error: not enough memory to start Python's own modules: raise the limit (ulimit -v unlimited)\n")
         os._exit(2)

@@ -51,12 +51,12 @@ def begin() -> None:
 
 
 def under_way() -> None:
-    """Say that the interrupt has arrived and the program is leaving: it is not hurried any more."""
+    """Say that the interrupt has arrived and the program is leaving: no signal hurries it any more."""
     _answered.set()
 
 
 def check() -> None:
-    """Raise the interrupt that has arrived, if any: a library may have made another error of it.
+    """Raise the interrupt that has arrived, if any: a library may have turned it into another error.
 
     Raises:
         KeyboardInterrupt: as it was raised first.
@@ -67,7 +67,7 @@ def check() -> None:
 
 @contextmanager
 def last_words(say: Callable[[], str]) -> Iterator[None]:
-    """Have a text on stderr where a signal ends the process within the block and the block cannot speak for itself.
+    """Print a text on stderr if a signal ends the process within the block before the block can report it.
 
     Args:
         say: returns the text; it must be quick, and must not import anything.

@@ -1,4 +1,4 @@
-"""Limits of memory that a shell or a batch system sets, looked at before anything is loaded that aborts under them."""
+"""Limits of memory that a shell or a batch system sets, checked before loading anything that would abort under them."""
 
 try:
     import resource

@@ -5,7 +5,7 @@ import re
 
 from openbench.errors import OpenbenchError
 
-# What a disk, a folder or a name is to blame for. Others, as a file that is not there, would be errors of ours.
+# Errors that a disk, a folder or a name causes. Others, such as a file that is not there, would be openbench's bugs.
 _FILES = {
     getattr(errno, name)
     for name in (
@@ -25,7 +25,7 @@ _ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 
 
 def refused(error: BaseException) -> OpenbenchError | None:
-    """Return what to tell the user of an error of the operating system; None if it is an error of ours.
+    """Return what to tell the user about an error of the operating system; None if it is a bug of openbench.
 
     Args:
         error: as it was raised, by Python, NumPy, torch or Arrow.
