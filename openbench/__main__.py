@@ -54,9 +54,7 @@ COMMANDS = {
     "extract": Command("openbench.cli.commands.jobs:extract", "fill the feature cache ahead of a sweep"),
     "check": Command("openbench.cli.commands.jobs:check", "verify data, splits and weights before a run"),
     "data": Command("openbench.cli.commands.data:main", "get data sets, verify them, look at them, bring your own"),
-    "verify": Command(
-        "openbench.cli.commands.verify:main", "compute a record again and say whether its numbers come out"
-    ),
+    "verify": Command("openbench.cli.commands.verify:main", "compute a record again and say whether it reproduces"),
     "evaluate": Command(
         "openbench.cli.commands.evaluate:main", "every table from a file of scores, whatever made them"
     ),
@@ -88,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     143 = terminated.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # OpenMP threads that wait spin; where another process wants their core, a small network then takes ten times as
-    # long. This bounds the spinning, at no cost on an idle machine. It must be set before torch is imported.
+    # Waiting OpenMP threads spin: where another process wants the core, a small network takes ten times as long. This
+    # bounds the spinning, at no cost on an idle machine. It must be set before torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         with _interrupts_first():
@@ -115,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def script() -> int:
-    """Be the whole process: prepared for interrupts, and gone at once where taking torch apart would take seconds."""
+    """Run as the whole process: ready for interrupts, and exiting at once, as torch's clean-up would take seconds."""
     interrupts.prepare()
     try:
         interrupts.begin()
@@ -141,7 +139,7 @@ def _interrupts_first() -> Iterator[None]:
 
 
 def _flush(code: int) -> None:
-    """Have the output written now, so that a full disk behind `>` is told here and once, not by the interpreter."""
+    """Write the output now, so that a full disk behind `>` is reported here, once, and not by the interpreter."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -164,7 +162,7 @@ def _stopped(stop: KeyboardInterrupt) -> int:
 
 
 def _discard_output() -> None:
-    """Let what is still buffered for stdout go nowhere: it cannot be written."""
+    """Discard what is still buffered for stdout: it cannot be written."""
     with suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
@@ -200,7 +198,7 @@ def _help() -> str:
     examples = "\n".join(f"  {example}" for example in EXAMPLES)
     return (
         "usage: python -m openbench COMMAND [ARGUMENTS]\n\n"
-        f"commands (each answers to --help):\n{commands}\n\n-v, --version prints the version\n\n"
+        f"commands (COMMAND --help explains one):\n{commands}\n\n-v, --version prints the version\n\n"
         f"to begin with:\n{examples}"
     )
 

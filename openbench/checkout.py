@@ -10,16 +10,16 @@ import openbench
 from openbench.digest import file_sha256
 from openbench.source import OURS, closure, file_of, foreign_code, own_modules
 
-# What can move a number; the numbers that configs and manifests give have names and digests of their own.
+# What can change a number. Configs and manifests are only watched for `dirty`: run ids and digests hold their content.
 _WATCHED = ("openbench", "configs", "data_manifests")
 
 
 def uncommitted(*modules: str, parts: tuple[object, ...] = ()) -> dict[str, str]:
-    """Return {file: SHA-256} of the files with uncommitted changes that code of openbench is made of.
+    """Return {file: SHA-256} of the files with uncommitted changes among some modules and all that they import.
 
     Args:
-        *modules: of openbench, e.g. `openbench.engine.run`; with them all that they import.
-        parts: objects whose classes' modules are looked at too.
+        *modules: of openbench, e.g. `openbench.engine.run`.
+        parts: objects; the modules of their classes are added.
 
     Returns:
         Paths from the checkout's root. Empty where nothing has changed, or where there is no checkout.
@@ -45,7 +45,7 @@ def _sha256(file: Path) -> str:
 
 
 def made_now() -> str:
-    """Return what is noted on something that is kept to be reused: version, commit and time."""
+    """Return the note on something that is kept for reuse: version, commit and time."""
     changed = " with changes" if dirty() else ""
     utc = datetime.now(UTC).isoformat(timespec="seconds")
     return f"openbench {openbench.__version__}, commit {(commit() or 'unknown')[:12]}{changed}, {utc}"

@@ -14,17 +14,17 @@ import numpy as np
 
 _CHUNK = 1 << 20
 _BLOCK = 1 << 22
-# In the metadata of a dataclass's field: it came after values had been named by their digests, and is left out while
-# it has its default, so that they keep their names.
+# Metadata key of a dataclass field that was added when digests were already in use as names. The field is left out
+# while it has its default, so that those names stay.
 LATER = "openbench.later"
 
 
 def digest(value: Any, length: int = 16) -> str:
     """Return the first `length` hex digits of the SHA-256 of a value's canonical JSON form.
 
-    Mappings are ordered by key, sets by content, dataclasses become mappings (with the `version` of their class, once
-    it is above 1), arrays their dtype, shape and bytes; so
-    equal values have equal digests in every process and on every machine.
+    Mappings are ordered by key, sets by content; dataclasses become mappings (with the `version` of their class, once
+    it is above 1), arrays become their dtype, shape and bytes. So equal values have equal digests in every process and
+    on every machine.
 
     Raises:
         TypeError: `value` holds something without a canonical form (a function, an open file, …).
@@ -139,12 +139,12 @@ def _canonical(value: Any) -> Any:
 
 
 def _raised_version(cls: type) -> dict[str, int]:
-    """The version of a dataclass whose `version` is no field; a first version says nothing, so that names stay."""
+    """The `version` of a dataclass if it is not a field; version 1 is left out, so that names stay."""
     version = getattr(cls, "version", 1)
     has_field = any(f.name == "version" for f in dataclasses.fields(cls))
     return {} if has_field or version == 1 else {"__version__": version}
 
 
 def still_as_before(value: Any, field: dataclasses.Field[Any]) -> bool:
-    """Whether a dataclass's field is marked LATER and has its default, so that nothing shows that it came."""
+    """Whether a dataclass's field is marked LATER and has its default, so that digests leave it out."""
     return bool(field.metadata.get(LATER)) and getattr(value, field.name) == field.default

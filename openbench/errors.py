@@ -88,7 +88,7 @@ def check_choice(key: str, found: object, allowed: Sequence[str]) -> None:
     """Check that the config's `key` has one of the values `allowed`.
 
     Raises:
-        ConfigError: it has not.
+        ConfigError: it has another value.
     """
     if found not in allowed:
         raise ConfigError(f"{key} — found {found!r} — allowed: {', '.join(allowed)}{did_you_mean(str(found), allowed)}")

@@ -1,4 +1,4 @@
-"""The pip command to advise, and the other project on the index that is named `openbench`."""
+"""The pip command to recommend, and a check for the other project on PyPI, which is named `openbench`."""
 
 import json
 from importlib import metadata
@@ -27,7 +27,7 @@ def pip_install(extra: str = "", *options: str) -> str:
 
 
 def check_no_other_openbench() -> None:
-    """Raise ConfigError if the other project named `openbench` is installed: its files take the place of ours."""
+    """Raise ConfigError if the other project named `openbench` is installed: its files replace those of this one."""
     try:
         version = metadata.version(_FOREIGN)
     except metadata.PackageNotFoundError:

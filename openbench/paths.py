@@ -46,7 +46,7 @@ def results_dir() -> Path:
 
 
 def utf8(folder: Path, key: str) -> Path:
-    """Return a folder that is written to, unless its name is one that configs and records cannot hold.
+    """Return a folder that is written to, after checking that configs and records can hold its name.
 
     Args:
         folder: as it was named.

@@ -1,4 +1,4 @@
-"""How what openbench ships is named: by its public name, wherever its code lies."""
+"""Public names: what openbench ships is named without the module that its code is in."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ _OURS = f"{_PACKAGE.name}."
 def public_name(target: str) -> str:
     """Return the name of what a dotted path means: `KNN` for `openbench.methods.knn.KNN`, other paths as they are.
 
-    A name without a dot is therefore one of ours.
+    A name without a dot is therefore shipped with openbench.
     """
     return target.rpartition(".")[2] if target.startswith(_OURS) else target
 
 
 def name_of(made_by: Callable[..., Any]) -> str:
-    """Return the public name of a class or function: of ours its name, of others the path to it."""
+    """Return the public name of a class or function: its own name if openbench ships it, else the path to it."""
     return public_name(f"{made_by.__module__}.{made_by.__qualname__}")
 
 

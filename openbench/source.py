@@ -1,8 +1,8 @@
-"""Which source files something is made by: its module and what that imports, read and never executed.
+"""The source files behind an object: its class's module and what that imports, read and never executed.
 
-What openbench ships is known by name and version. Code of others has neither, so its files stand for it: the module of
-each class or function, and, through all imports, the modules beside it. Files that such code only opens (weights,
-tables) are not looked at.
+What openbench ships is identified by name and version. Foreign code is identified by its files: the module of each
+class or function and, through all imports, the modules beside it. Files that this code only opens (weights, tables) do
+not count.
 """
 
 import ast
@@ -23,7 +23,7 @@ from typing import Any
 from openbench.digest import file_sha256
 
 OURS = "openbench"
-# Of libraries the version stands in the provenance.
+# The versions of libraries are in the provenance.
 _LIBRARIES = frozenset({"torch", "torchvision", "numpy", "scipy", "sklearn", "faiss", "timm", "open_clip", "PIL"})
 _KNOWN = frozenset({OURS, *sys.stdlib_module_names}) | _LIBRARIES
 _MAKERS = "makers_"
@@ -35,11 +35,11 @@ Code = type | Callable[..., Any]
 
 
 def foreign_sources(*parts: object) -> dict[str, str]:
-    """Return {module: SHA-256 of its file} of all code that openbench does not ship and that parts are made by.
+    """Return {module: SHA-256 of its file} of the code behind some parts that openbench does not ship.
 
-    Looked at are the classes of parts, of their bases and of what they hold, functions that made them, and the modules
-    beside these that they import, at the top or later. A class without a file, e.g. one that was typed into a session,
-    stands there with a random word of this object's own: what it makes equals nothing that was made before.
+    This covers the classes of the parts, their bases and the classes of what they hold, the functions that made them,
+    and the modules beside these that they import, at the top or later. A class without a file, e.g. one that was typed
+    into a session, gets a random word that belongs to this object: what it makes never equals what was made before.
 
     Args:
         *parts: methods, trainings, backbones, data sources, or classes and functions.
@@ -62,7 +62,7 @@ def unknown_sources(sources: Mapping[str, str]) -> list[str]:
 
 
 def foreign_code(part: object) -> list[Code]:
-    """Return the classes and functions that a part is made by and that come from outside openbench and Python."""
+    """Return the classes and functions behind a part that come from outside openbench, Python and known libraries."""
     return [code for code in classes_of(part) if _top(code.__module__) not in _KNOWN]
 
 
@@ -85,7 +85,7 @@ def classes_of(part: object, bases: bool = True) -> list[Code]:
 
 
 def note_maker(made: object, maker: Code, values: Iterable[object]) -> None:
-    """Note on an object which functions of others made it or what it was made of; a class is known from the object.
+    """Note on an object the foreign functions that made it or its arguments; a class is known from the object.
 
     Args:
         made: what the maker returned.
@@ -100,7 +100,7 @@ def note_maker(made: object, maker: Code, values: Iterable[object]) -> None:
 
 
 def makers_of(made: object) -> tuple[Code, ...]:
-    """Return the functions of others that made an object or what it was made of."""
+    """Return the foreign functions that made an object or its arguments."""
     return tuple(getattr(made, _MAKERS, ()))
 
 
@@ -116,8 +116,8 @@ def file_of(code: Code) -> Path | None:
 def closure(starts: Mapping[str, Path], ours: bool = False) -> dict[str, Path]:
     """Return {module: file} of modules and of all that they import from beside themselves.
 
-    Beside a module is what belongs to the same package, and, unless it is installed, what lies in the same folder or
-    elsewhere on Python's path without being installed.
+    A module is beside another if it belongs to the same top-level package, or if it is not installed: it then lies in
+    the same folder or elsewhere on Python's path.
 
     Args:
         starts: {module: file} to begin with.
@@ -139,7 +139,7 @@ def closure(starts: Mapping[str, Path], ours: bool = False) -> dict[str, Path]:
 
 
 def _held(value: object, seen: dict[int, object]) -> Iterator[Code]:
-    """The classes and functions of a value and of what it holds, less those seen, which are kept alive meanwhile."""
+    """The classes and functions of a value and of what it holds, except values in `seen`, which keeps them alive."""
     if id(value) in seen or value is None or isinstance(value, str | int | float | bytes):
         return
     seen[id(value)] = value
@@ -219,7 +219,7 @@ def _read(file: Path) -> _Source:
 
 @cache
 def _parsed(file: Path, changed: int, size: int, inode: int) -> _Source:
-    """A file in the state that the other arguments tell of."""
+    """Parse a file; the other arguments are its state, for the cache."""
     sha256 = file_sha256(file)
     if file.suffix != ".py":
         return _Source(sha256, ())

@@ -67,7 +67,7 @@ def test_a_missing_key_is_named():
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (None, "no dotted path"),
+        (None, "not a dotted path"),
         ("nowhere", "is not the name of anything that fits here in openbench"),
         ("no_such_module.Thing", "cannot be imported"),
         ("no_such_module.inside.Thing", "cannot be imported — .* — start in the folder of its file"),
@@ -131,7 +131,7 @@ def test_a_nested_target_where_none_is_expected_is_refused():
 
 @pytest.mark.parametrize("target", ["..x.Y", ".X", "x.", "a b.C", "a\0b.C", "a..b.C", "os;system.x"])
 def test_a_target_that_is_no_dotted_path_is_refused_before_anything_is_looked_for(target):
-    with pytest.raises(ConfigError, match="`_target_` is missing or no dotted path"):
+    with pytest.raises(ConfigError, match="`_target_` is missing or not a dotted path"):
         build({"_target_": target}, "method", Whole)
 
 
@@ -155,5 +155,5 @@ def test_what_makes_something_else_is_not_called(target):
 def test_a_base_class_is_refused():
     from openbench.core.method import Method
 
-    with pytest.raises(ConfigError, match="is a base class, of which nothing can be made"):
+    with pytest.raises(ConfigError, match="is an abstract base class"):
         build({"_target_": "openbench.core.method.Method"}, "method", Method)

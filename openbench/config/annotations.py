@@ -36,7 +36,7 @@ def hints_of(target: Callable[..., Any]) -> Mapping[str, Any]:
 def check_kinds(values: Mapping[str, Any], annotations: Mapping[str, Any], where: str) -> None:
     """Check that each value is of the kind that its annotation names; one without annotation may be anything.
 
-    What is called `seed` is also held to the range that every random generator takes.
+    A value named `seed` must also be in the range that every random generator takes.
 
     Args:
         values: by name; nodes with a `_target_` among them have been built.
@@ -44,7 +44,7 @@ def check_kinds(values: Mapping[str, Any], annotations: Mapping[str, Any], where
         where: what the names are keys of, for messages.
 
     Raises:
-        ConfigError: a value is not.
+        ConfigError: a value does not fit.
     """
     for name, value in values.items():
         check_kind(value, annotations.get(name, Any), f"{where}.{name}")
@@ -55,8 +55,8 @@ def check_kinds(values: Mapping[str, Any], annotations: Mapping[str, Any], where
 def check_kind(value: Any, annotation: Any, where: str) -> None:
     """Check that a value is of the kind that an annotation names, and holds to the constraints in it.
 
-    A whole number is a float, true and false are not numbers, NaN and infinity are not floats. Of an annotation that is
-    neither a class, a Literal, a union, a sequence nor a mapping nothing is known, and anything fits.
+    A whole number is a float, true and false are not numbers, NaN and infinity are not floats. Anything fits an
+    annotation that is not a class, a Literal, a union, a sequence or a mapping.
 
     Raises:
         ConfigError: it is not.
@@ -98,7 +98,7 @@ def fits(value: Any, annotation: Any) -> bool:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of a class; of what is no class nothing is known."""
+    """Whether a value is of a class; anything fits what is not a class."""
     if kind in (float, int):
         number = isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
         return number and -_LARGEST[kind] <= value < _LARGEST[kind]

@@ -15,12 +15,12 @@ from openbench.source import note_maker
 def target_of(
     node: Mapping[str, Any], where: str = "config", kinds: tuple[type, ...] = (object,)
 ) -> Callable[..., Any]:
-    """Import and return the callable named by a node's `_target_`: the path to it, or the name of one of ours.
+    """Import and return the callable of a node's `_target_`: a dotted path, or the public name of a shipped one.
 
     Args:
         node: with a `_target_`.
         where: the node's name in messages.
-        kinds: what it should make, which tells apart those of ours that have one name.
+        kinds: what it should make; needed where several shipped classes have the same name.
 
     Raises:
         ConfigError: no `_target_`, a module that cannot be imported, or a name that it does not have.
@@ -28,7 +28,7 @@ def target_of(
     path = node.get(TARGET)
     if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")):
         raise ConfigError(
-            f"{where}: `{TARGET}` is missing or no dotted path — found {path!r} — write e.g. package.Class"
+            f"{where}: `{TARGET}` is missing or not a dotted path — found {path!r} — write e.g. package.Class"
         )
     if "." not in path:
         return _shipped(path, where, kinds)
@@ -48,7 +48,7 @@ def target_of(
 
 
 def _shipped(name: str, where: str, kinds: tuple[type, ...]) -> Callable[..., Any]:
-    """The class or function of ours that has a public name."""
+    """The class or function of openbench with a public name."""
     every = [getattr(importlib.import_module(module), name) for module in modules_defining(name)]
     found = [made_by for made_by in every if object in kinds or _makes(made_by, kinds)]
     if not found:
@@ -63,8 +63,8 @@ def _shipped(name: str, where: str, kinds: tuple[type, ...]) -> Callable[..., An
 def build(node: Mapping[str, Any], where: str = "config", kind: type = object, **extra: Any) -> Any:
     """Return `_target_(**keys)`; nested nodes with a `_target_` are built first, keys that start with `_` are left out.
 
-    What a node names is looked up and its kind checked before it is called: a config can make what openbench expects
-    in its place, and nothing else.
+    What a node names is looked up and its kind is checked before it is called, so that a config can only make what
+    openbench expects there.
 
     Args:
         node: a plain, resolved mapping.
@@ -115,7 +115,7 @@ def _check_kind(target: Callable[..., Any], kinds: tuple[type, ...], where: str)
             f"{where} is not a {names} — allowed: a subclass, or a function whose return annotation is one"
         )
     if inspect.isabstract(target):
-        raise ConfigError(f"{where} is a base class, of which nothing can be made — name a class that derives from it")
+        raise ConfigError(f"{where} is an abstract base class — name a class that derives from it")
 
 
 def _makes(target: Callable[..., Any], kinds: tuple[type, ...]) -> bool:
@@ -147,7 +147,7 @@ class _Place:
         if not found:
             raise ConfigError(
                 f"{self.where}: found a node with `{TARGET}` — parameter '{self._name}' of {self._target.__qualname__} "
-                "is not annotated with a class of which one could be made — give a plain value, or annotate it"
+                "is not annotated with a class that a node can make — give a plain value, or annotate it"
             )
         return found
 

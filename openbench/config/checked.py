@@ -1,4 +1,4 @@
-"""Dataclasses whose fields are held to their annotations when they are made."""
+"""Dataclasses whose fields are checked against their annotations when they are made."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -12,8 +12,8 @@ from openbench.errors import ConfigError, OpenbenchError
 class Checked:
     """A base of dataclasses: the values given are of the kind, and in the range, that each field's annotation names.
 
-    What a class adds in a `__post_init__` of its own, as conditions over two fields, is run after that. Values are kept
-    as they were given.
+    The `__post_init__` of a subclass, e.g. with conditions over two fields, runs after that. Values are kept as they
+    were given.
     """
 
     error: ClassVar[type[OpenbenchError]] = ConfigError

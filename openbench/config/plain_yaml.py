@@ -80,8 +80,8 @@ def _check_size(text: str, where: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in (anchor for anchor, _ in open_):
                 raise ConfigError(
-                    f"{where} line {line} — found the alias *{event.anchor} within what it stands for — write the "
-                    "values out"
+                    f"{where} line {line} — found the alias *{event.anchor} inside the value that it stands for — "
+                    "write the values out"
                 )
             seen += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.CollectionStartEvent):
@@ -95,8 +95,8 @@ def _check_size(text: str, where: str) -> None:
             sizes.update({} if event.anchor is None else {event.anchor: 1})
         if seen > MOST_VALUES:
             raise ConfigError(
-                f"{where} line {line} — found more than {MOST_VALUES:,} values, aliases followed — allowed: at most so "
-                "many — write fewer, or aliases that hold less"
+                f"{where} line {line} — found more than {MOST_VALUES:,} values, aliases followed — allowed: at most "
+                f"{MOST_VALUES:,} — write fewer values, or aliases that hold less"
             )
         if len(open_) > DEEPEST:
             raise ConfigError(f"{where} line {line} — found values nested deeper than {DEEPEST} — write them flatter")

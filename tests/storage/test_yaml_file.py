@@ -24,8 +24,8 @@ MERGED = "a: &a {x: 1}\n" + "".join(
 REFUSED = {
     "aliases": (LAUGHS, "values, aliases followed"),
     "merged": (MERGED, "values, aliases followed"),
-    "within itself": ("a: &a [*a]", "line 1 — found the alias *a within what it stands for"),
-    "merged into itself": ("a: &a {<<: *a}", "alias *a within"),
+    "within itself": ("a: &a [*a]", "line 1 — found the alias *a inside the value that it stands for"),
+    "merged into itself": ("a: &a {<<: *a}", "alias *a inside"),
     "deep": ("[" * 100_000, "nested deeper than 64"),
     "doubled": ("a: 1\nb: 2\na: 3", "line 3 — found the key 'a' twice"),
     "doubled below": ("- x: {k: 1, k: 2}", "line 1 — found the key 'k' twice"),
