@@ -153,14 +153,14 @@ def one_pass(x: FeatureSet, fields: Iterable[Field], of_logits: Callable[[Tensor
 
 
 def eigen(dim: int) -> float:
-    """Seconds of the decomposition of one (dim, dim) covariance, without which none has a pseudo-inverse."""
+    """Seconds of the decomposition of one (dim, dim) covariance, which every pseudo-inverse needs."""
     a = torch.randn(2 * dim, dim)
     covariance = a.T @ a
     return seconds(lambda: torch.linalg.eigh(covariance), 3)
 
 
 def fit_floor(name: str, data: Data, size: Sizes) -> float | None:
-    """Seconds below which no fit can stay; None where there is nothing to fit."""
+    """The least seconds that a fit can take; None where there is nothing to fit."""
     request = build(NODES[name], name).request
     if request.fit_on is None:
         return None
@@ -176,7 +176,7 @@ def fit_floor(name: str, data: Data, size: Sizes) -> float | None:
 
 
 def score_floor(name: str, data: Data, size: Sizes) -> float:
-    """Seconds below which no scoring can stay."""
+    """The least seconds that scoring can take."""
     request = build(NODES[name], name).request
     head, exponentials = gemm(size.m, size.d, size.c), one_pass(data.test, [Field.LOGITS])
     products = {
@@ -275,7 +275,7 @@ def resident_mib(key: str) -> float:
 
 def print_memory(name: str, size: Sizes) -> None:
     data = make_data(size)
-    # Libraries allocate at their first product: that is not the method's.
+    # Libraries allocate memory at their first product; it is not counted for the method.
     torch.mm(data.test.features[:64], data.test.features[:64].T)
     # Making the data peaks above what it leaves behind; 5 resets the peak (Linux only).
     Path("/proc/self/clear_refs").write_text("5")
@@ -285,7 +285,7 @@ def print_memory(name: str, size: Sizes) -> None:
 
 
 class PeakAnonymous:
-    """Peak of the memory that is no file's, in MiB above the start; pages of mapped files can be dropped, these cannot.
+    """Peak of anonymous memory, in MiB above the start; pages of mapped files can be dropped, these cannot.
 
     Linux only; read every few milliseconds, as Linux keeps no peak of it.
     """
@@ -324,7 +324,7 @@ def streamed_row(name: str, data: Data, size: Sizes, options: argparse.Namespace
         score(method, data)
         times.append((now(), time.perf_counter()))
     taken, wall = ([b - a for a, b in pairwise(of_clock)] for of_clock in zip(*times, strict=True))
-    if taken[1] < _SHORT:  # what a first call costs is another matter
+    if taken[1] < _SHORT:  # short enough to repeat without the cost of the first call
         taken[1] = seconds(lambda: score(method, data), options.repeats)
     floors = fit_floor(name, data, size), score_floor(name, data, size)
     cells = [cell for t, floor in zip(taken, floors, strict=True) for cell in (f"{t:.4f}", ratio(t, floor))]

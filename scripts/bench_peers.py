@@ -1,6 +1,6 @@
 """Other libraries' methods on the arrays of `bench_methods.py`: what each is timed against.
 
-pytorch-ood and PyOD come with the project's `test` extra; oodeel is used where it is installed. None is given more work
+pytorch-ood and PyOD come with the project's `test` extra; oodeel is used where it is installed. None does more work
 than it needs: no step on the input, no network, batches without a loader, the whole test set at once where batches cost
 more. Settings are those of the method beside them.
 """

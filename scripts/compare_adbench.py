@@ -5,7 +5,7 @@
     python scripts/compare_adbench.py --results FOLDER --only-compare                 # from the records that are there
 
 Runs go through the runner of `python -m openbench run`; a run whose record exists is skipped, so a stopped sweep
-goes on where it was. A detector that refuses a table is named and skipped. Published figures: results/reference.
+continues where it was. A detector that refuses a table is named and skipped. Published figures: results/reference.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python -m openbench run -m +benchmark=digits seed=0,1,2 'training=glob(*)' +scorer=published
     python scripts/compare_trainings.py digits --csv results/trainings/digits.csv
 
-Read are the records in OPENBENCH_RESULTS (or --results) of one benchmark and backbone; where cross-entropy has been
-scored by more than msp, the last column shows what the same score reaches on it. --csv keeps what the table is made of,
---runs makes the table from such a file.
+It reads the records of one benchmark and backbone in OPENBENCH_RESULTS (or --results). Where cross-entropy has been
+scored by more than msp, the last column shows what the same score reaches on it. --csv keeps the runs of the table in
+a file, and --runs makes the table from such a file.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from openbench.results.tables.render import FORMATS, render
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmark")
-    parser.add_argument("--backbone", help="where records of several are there")
+    parser.add_argument("--backbone", help="needed if there are records of several")
     parser.add_argument("--results", type=Path, default=paths.results_dir())
     parser.add_argument("--runs", type=Path, help="a CSV of runs instead of records")
     parser.add_argument("--csv", type=Path, help="write the runs there")

@@ -8,12 +8,12 @@
 
 The mutants are those of mutmut (its operators, and `[tool.mutmut]` of pyproject.toml), with three differences, for
 which mutmut itself has no setting: a sample is drawn instead of all, the operators take turns (arguments of calls
-would be half of the sample), and bodies of decorated functions (properties) are mutated too. Prose is left alone: the
-words of an error message are not behaviour, that it is raised is.
+would be half of the sample), and bodies of decorated functions (properties) are mutated too. Text is not mutated:
+the words of an error message are not behaviour, raising it is.
 
 One copy of the tree (`--work`) is mutated at a time. For each mutant a process is forked that has torch imported
 already; in it pytest runs the tests that reach the mutated line, the quickest first, up to the first failure, then
-those tests of the area that start processes. A survivor that cannot be told apart from the original by any caller is
+those tests of the area that start processes. A survivor that no caller can distinguish from the original is
 equivalent: its reason goes to results/mutation/equivalent.csv (the columns file, change, reason).
 """
 
