@@ -48,7 +48,7 @@ from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.storage.owned import delete_ownerless, owned
 
 Config = Mapping[str, Any]
-# joblib's clean-up process warns of what it cleans up after an interrupt; processes read this when they start.
+# joblib's clean-up process speaks of what it cleans up after an interrupt; processes read this when they start.
 QUIET = "ignore:resource_tracker:UserWarning"
 LOGS = ".submitit"  # of a launcher whose jobs may outlive the process that submitted them
 
@@ -89,13 +89,8 @@ class HydraCommand:
     act: Callable[[Call], Done]
     unused: tuple[str, ...] = ()
 
-<<<<<<< HEAD
     def __call__(self, argv: list[str]) -> int:
         """Hand a command line to Hydra.
-=======
-def complete(command: str, argv: list[str], job: Callable[[DictConfig], int]) -> None:
-    """Have Hydra print how the last word of the variable COMP_LINE may continue; `job` is not called.
->>>>>>> 0c38188 (Word the messages of the command line as one would say them)
 
         Args:
             argv: the arguments after the sub-command.
@@ -289,7 +284,7 @@ def _remove(folder: Path) -> None:
 
 
 def _flags(argv: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The arguments that are not overrides. Hydra's own parser wants these together; people type `-m` anywhere."""
+    """The arguments that are no overrides. Hydra's own parser wants these together; people type `-m` anywhere."""
     rest = list(argv)
     for override in overrides:
         rest.remove(override)
