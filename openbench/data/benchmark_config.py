@@ -50,7 +50,7 @@ class SetNode:
         path: where it stands below `benchmark`, e.g. `far.svhn`.
         role: what it is for.
         node: its config.
-        member: its name among the ID sets that are joined; empty where one set is all of a part.
+        member: its name where several ID sets are joined; empty where a part is one set.
     """
 
     path: str
@@ -93,13 +93,13 @@ class BenchmarkConfig:
     def parse(cls, given: Mapping[str, Any]) -> "BenchmarkConfig":
         """Check a plain, resolved `benchmark` node and return what it says.
 
-        It holds `name`, `classes` (a class list's name, or the names; or `openset`, see data.openset), `id` (`train`,
-        `val`, `test`: each a set, or below `joined` several by name, whose class lists are then in `classes` under
-        these names), `near`, `far`, `csid` (sets by name), `ood_val`, `ood_train` (one set each), `preprocess`,
-        `declared` (the paths of all sets that make up the benchmark: one that is gone counts as dropped, one that is
-        not listed as added), `disjoint` (pairs of roles), `known_overlap`, `known_id_overlap`, `table` and `draw` (for
-        other keys to refer to) and `incomplete` (`error` or `allow`). `collection` and `group` stand for `id`, `far`,
-        `classes` and `declared`: see data.collection.
+        It holds `name`, `classes` (a class list's name, or the names; or `openset`, see manifests.openset), `id`
+        (`train`, `val`, `test`: each is a set, or has several named sets below `joined`, and `classes` then has a class
+        list for each of these names), `near`, `far`, `csid` (sets by name), `ood_val`, `ood_train` (one set each),
+        `preprocess`, `declared` (the paths of all sets that make up the benchmark: a declared set that is absent counts
+        as dropped, a set that is not declared as added), `disjoint` (pairs of roles), `known_overlap`,
+        `known_id_overlap`, `table` and `draw` (for other keys to refer to) and `incomplete` (`error` or `allow`).
+        `collection` and `group` stand for `id`, `far`, `classes` and `declared`: see manifests.collection.
 
         Raises:
             ConfigError: an unknown or missing key, or a value of another kind.
@@ -129,16 +129,16 @@ class BenchmarkConfig:
 
     @property
     def removed(self) -> list[str]:
-        """The paths of declared sets that the node has no more."""
+        """The paths of declared sets that the node no longer has."""
         present = {entry.path for entry in self.sets}
         return [path for path in self.declared if path not in present]
 
 
 def typed(node: Mapping[str, Any]) -> str:
-    """Return what users type after `+benchmark=` for a node: the name, less the choice that it ends in, and that.
+    """Return what users type after `+benchmark=`: the name, and as an override the choice that the name ends in.
 
     Args:
-        node: as it is configured; a group is not known any more once its collection is arranged.
+        node: as it is configured; once its collection is arranged, the group is no longer known.
     """
     for key, choice in (
         ("table", node.get("table")),
@@ -154,7 +154,7 @@ def build_preprocess(node: Mapping[str, Any], where: str = "benchmark.preprocess
     """Return the Preprocess of a config node.
 
     Raises:
-        ConfigError: a key that it does not have, or a missing one.
+        ConfigError: an unknown or missing key.
     """
     check_keys(node, inspect.signature(Preprocess).parameters, where)
     check_kinds(node, hints_of(Preprocess), where)
@@ -212,7 +212,9 @@ def _pair(pair: Sequence[str]) -> tuple[Role, Role]:
     allowed = [role.value for role in Role]
     for name in pair:
         if name not in allowed:
-            raise ConfigError(f"benchmark.disjoint: no role '{name}'{did_you_mean(name, allowed)} — allowed: {allowed}")
+            raise ConfigError(
+                f"benchmark.disjoint: role '{name}' not found{did_you_mean(name, allowed)} — allowed: {allowed}"
+            )
     if len(pair) != 2:
         raise ConfigError(f"benchmark.disjoint: found {list(pair)} — pairs of roles expected, e.g. [ood_val, near]")
     return Role(pair[0]), Role(pair[1])
@@ -223,9 +225,7 @@ def _check_keys(node: Mapping[str, Any]) -> None:
     check_known(node, allowed, "benchmark")
     missing = [key for key in _REQUIRED if node.get(key) is None]
     if (node.get("classes") is None) == (node.get("openset") is None):
-        raise ConfigError(
-            "benchmark: one of `classes` and `openset` is needed, and only one — both say which the ID classes are"
-        )
+        raise ConfigError("benchmark: give either `classes` or `openset`, not both — each says which classes are ID")
     missing += [f"id.{part}" for part in _ID if not (node.get("id") or {}).get(part)]
     if missing:
         raise ConfigError(

@@ -15,12 +15,12 @@ from openbench.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class OpenSet:
-    """One data set of a benchmark, looked for.
+    """One data set of a benchmark, and what was found of it.
 
     Args:
         entry: its node.
         config: the same, checked.
-        located: what was found; None if it was not looked for, since nothing reads it.
+        located: what was found; None if it was not looked for, because nothing reads it.
     """
 
     entry: SetNode
@@ -49,7 +49,7 @@ def build_benchmark(node: Mapping[str, Any], reader: str | None = None) -> Bench
 
 
 def open_benchmark(config: BenchmarkConfig, reader: str | None = None, sampled: Fingerprint = fingerprint) -> Benchmark:
-    """Return the benchmark of a parsed node, its sets found and held against their manifests.
+    """Return the benchmark of a parsed node, with its sets found and compared with their manifests.
 
     Args:
         config: the node, parsed.
@@ -60,7 +60,7 @@ def open_benchmark(config: BenchmarkConfig, reader: str | None = None, sampled: 
     Raises:
         ConfigError: an unknown or missing key of a set.
         DataError: sets are missing or incomplete, all of them in one message, or one is unreadable.
-        LeakageError: classes meet that must not.
+        LeakageError: two sets share classes, and must not.
     """
     classes, own = config.classes, config.members
     dropped = config.removed
@@ -102,7 +102,7 @@ def open_benchmark(config: BenchmarkConfig, reader: str | None = None, sampled: 
 
 
 def _looked_for(entry: SetNode, reader: str | None) -> OpenSet:
-    """A set and what was found of it; one that nothing reads is used only if all of it is there, or not at all."""
+    """A set and what was found of it; a set that nothing reads is used only if all of it is there."""
     config = SetConfig.from_node(entry.node, f"benchmark.{entry.path}")
     unread = entry.path == "id.train" and reader == ""
     if unread and config.digest_of == "list" and config.limit is None:
@@ -112,7 +112,7 @@ def _looked_for(entry: SetNode, reader: str | None) -> OpenSet:
 
 
 def _complete(sets: Sequence[OpenSet], config: BenchmarkConfig, reader: str) -> Sequence[OpenSet]:
-    """Return the sets if those that are missing may be.
+    """Return the sets, if the benchmark can be run without those that are missing.
 
     Raises:
         DataError: sets are missing.
@@ -148,7 +148,7 @@ def survey(benchmark: BenchmarkConfig) -> list[SetStatus]:
 
 
 def _added(split: Split) -> Split:
-    """A further set moves the means over sets: that is another benchmark."""
+    """The split, marked as added: another set changes the means over sets, so this is another benchmark."""
     return replace(split, deviations=(*split.deviations, "not part of the benchmark as defined"))
 
 

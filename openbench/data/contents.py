@@ -1,4 +1,4 @@
-"""What a user's own files hold: the digest of each, read once for each state that the file system tells of."""
+"""Digests of a user's own files: each file is read once, and again only if the file system reports a change."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +22,9 @@ Contents = NDArray[np.uint8]
 def contents_of(files: Sequence[Path]) -> Contents:
     """Return the SHA-256 of the bytes of each file, (n, 32) uint8.
 
-    The files are read when they are first seen in a place; afterwards only if the file system tells of a change: size,
-    either time stamp, or another file under the same name. What is known of them is kept in the cache folder, and
-    deleting it is safe. A reader who decodes a file later compares its bytes with these; see `items.FileItems`.
+    The files are read when they are first seen in a place; afterwards only if the file system reports a change: size,
+    either time stamp, or another file under the same name. The digests are kept in the cache folder; deleting them is
+    safe. When a file is decoded later, its bytes are compared with its digest; see `items.FileItems`.
 
     Raises:
         DataError: a file cannot be read.
@@ -33,7 +33,7 @@ def contents_of(files: Sequence[Path]) -> Contents:
 
 
 def contents_within(files: Sequence[Path], count: int, rows: Callable[[], Iterable[str]]) -> Contents:
-    """Return the SHA-256 of each of the images that lie in files together, (count, 32) uint8, kept like `contents_of`.
+    """Return the SHA-256 of each image where a file holds many, (count, 32) uint8; kept as by `contents_of`.
 
     Args:
         files: all that the images are read from.
@@ -47,7 +47,7 @@ def contents_within(files: Sequence[Path], count: int, rows: Callable[[], Iterab
 
 
 def _known(files: Sequence[Path], ending: str, count: int, read: Callable[[], Iterable[str]]) -> Contents:
-    """What is kept of files in their present state; read now if nothing is."""
+    """The digests of files in their present state: from the cache, or read now if they are not there."""
     try:
         known = paths.cache_dir() / _FOLDER / f"{state_of(files)}{ending}"
         with suppress(FileNotFoundError, DamagedError):
@@ -59,18 +59,18 @@ def _known(files: Sequence[Path], ending: str, count: int, read: Callable[[], It
         raise DataError(
             f"'{error.filename}' cannot be read — {error.strerror} — get the file again, or list the images again"
         ) from error
-    with suppress(OSError):  # without a cache that can be written the files are read each time
+    with suppress(OSError):  # if the cache cannot be written, the files are read each time
         write_sealed(known, joined)
     return np.frombuffer(joined, dtype=np.uint8).reshape(-1, 32)
 
 
 def digest_of(contents: Contents) -> str:
-    """Return one digest of all files in order; where they lie and when they were written is none of it."""
+    """Return one digest of all files in order; it does not depend on where they lie or when they were written."""
     return digest([row.tobytes().hex() for row in contents], 32)
 
 
 def state_of(files: Sequence[Path]) -> str:
-    """Return a digest of what the file system tells of files: which they are, their sizes and both time stamps.
+    """Return a digest of what the file system reports of files: which they are, their sizes and both time stamps.
 
     Raises:
         OSError: one is not there.

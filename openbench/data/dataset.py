@@ -40,15 +40,15 @@ class SetConfig(Checked):
         name: the data set, for messages and as the name of ID splits.
         manifest: name of its manifest, e.g. `cifar10/test`, or of its rule, or path of a `.txt` file.
         sources: containers by name in which it may come, tried in this order; the first complete one is used, else
-            the one that has most of it. They are never mixed: they may hold different versions of the same image.
+            the one that has the most. They are never mixed: they may hold different versions of the same image.
         size: (height, width) of every image as published, or None if it varies.
         min_side: least length of the shorter side as published, or None.
         limit: keep a random subset of that many images, or None for all.
         seed: of that subset.
         keep: only the images of these classes; None for all.
         as_stored: whether the images come at the size that networks take, so that they are not cropped; see `Split`.
-        digest_of: what stands for the set in the benchmark's digest: `images`, those found, or `list`, so that the
-            digest does not depend on whether they are there. The digest of the set itself is always of the images.
+        digest_of: what stands for the set in the benchmark's digest: `images` (those found), or `list`, so that the
+            digest does not depend on whether images are there. The set's own digest always covers the images.
     """
 
     name: str
@@ -82,7 +82,7 @@ class SetConfig(Checked):
         return cls(**{**node, "sources": sources})
 
     def listing(self) -> Manifest | FolderRule:
-        """The manifest or rule of the set, of the classes kept.
+        """The manifest or rule of the set, limited to the classes kept.
 
         Raises:
             DataError: no such thing, one that cannot be read, or a class to keep that it does not have.
@@ -153,7 +153,7 @@ def locate(config: SetConfig) -> Located:
     for source in config.sources.values():
         for place in source.places(paths.data_roots()):
             searched.append(place)
-            # A rule says which images there are only where there are some.
+            # A rule needs the files: only they say which images there are.
             looked = (
                 best if isinstance(listing, Manifest) else _wanted(listing, partial(source.names_in, place), config)
             )
@@ -178,7 +178,7 @@ def open_split(
         node: a resolved node with the keys of `SetConfig`.
         role: what the images are for; ID roles get labels.
         classes: ID class names in label order; needed by ID roles.
-        incomplete: `error` refuses a set of which images are missing; `allow` keeps what is there and records that.
+        incomplete: `error` refuses a set with missing images; `allow` keeps what is there and records that.
         where: the node's path in the config, e.g. `benchmark.far.svhn`; its last part names a near, far or csID split.
 
     Raises:
@@ -240,7 +240,7 @@ def split_of(
     if contents is None and located.found.files:
         contents = contents_of(located.found.files)
     if isinstance(items, FileItems):
-        # What is decoded later is held to what the digest says now.
+        # What is decoded later must match what enters the digest now.
         known = {position: array_sha256(image) for position, image in sample.items()}
         items = replace(items, contents=contents, pixels=known)
     named_by_group = role in (Role.NEAR, Role.FAR, Role.CSID) and "." in where
@@ -250,7 +250,7 @@ def split_of(
         items=items,
         labels=_labels(shown, role, classes, where),
         keys=keys,
-        # An OOD set shares no class with ID as it is defined, whether or not all of it was found.
+        # An OOD set as it is defined shares no class with ID, whether or not all of it was found.
         classes=tuple(classes) if role.is_id else config.listing().class_names(),
         digest=digest(_content(config, keys, shown, sample.values()) | _own(contents) | _read_by(located.source)),
         expected=located.listed,
@@ -314,7 +314,7 @@ def missing_message(config: SetConfig, located: Located, where: str, benchmark: 
 
 
 def _wanted(listing: Manifest | FolderRule, names_in: Callable[[str], Iterable[str]], config: SetConfig) -> Located:
-    """What is to be found of a listing, nothing found yet."""
+    """What is to be found of a manifest or rule; nothing has been found yet."""
     whole, listed = (listing, len(listing)) if isinstance(listing, Manifest) else listing.expand(names_in)
     return Located(_limited(whole, config), listed, min(listed, config.limit or listed))
 
@@ -332,31 +332,31 @@ def _labels(shown: Sequence[str], role: Role, classes: Sequence[str], where: str
     index = {name: i for i, name in enumerate(classes)}
     unknown = sorted(set(shown) - set(index))
     if unknown:
-        raise DataError(f"{where}: classes {unknown[:5]} of the manifest are no ID classes — found {list(classes)}")
+        raise DataError(f"{where}: classes {unknown[:5]} of the manifest are not ID classes — allowed: {list(classes)}")
     return np.array([index[name] for name in shown], dtype=np.int64)
 
 
 def _content(
     config: SetConfig, keys: Sequence[str], shown: Sequence[str], sample: Iterable[NDArray[np.uint8]]
 ) -> dict[str, Any]:
-    """All that makes equal what a network is shown; `as_stored` only where it says so, so that digests stay."""
+    """Everything that decides what a network is shown; `as_stored` only where it is true, so that digests stay."""
     content = {"keys": keys, "classes": shown, "pixels": [array_sha256(image) for image in sample]}
     return {**content, "as_stored": True} if config.as_stored else content
 
 
 def _own(contents: Contents | None) -> dict[str, str]:
-    """All bytes of files that their owner may change in place: a sample would not tell. Published sets have none."""
+    """All bytes of files that their owner may change: a sample could miss a change. Published sets have none."""
     return {} if contents is None else {"bytes": digest_of(contents)}
 
 
 def _read_by(source: Source | None) -> dict[str, Any]:
-    """The code that makes images what they are, where it is not the first version of ours: a sample would not tell."""
+    """The code that makes the images, unless openbench ships it in version 1: a sample could miss a change."""
     made = {} if source is None else {"versions": raised_versions(source), "sources": foreign_sources(source)}
     return {key: of for key, of in made.items() if of}
 
 
 def _derived(config: SetConfig) -> list[str]:
-    """Why a set's rule does not give what was published, if so."""
+    """Why a set's rule does not give what was published, if it does not."""
     listing = load_listing(config.manifest)
     return [f"derived: {listing.derived}"] if isinstance(listing, FolderRule) and listing.derived else []
 
@@ -372,7 +372,7 @@ def _deviations(config: SetConfig, located: Located, sample: Iterable[NDArray[np
         found.append(f"{located.count} of {located.wanted} images found")
     if config.size is None and config.min_side is None:
         return found
-    # Of images none of which can be read, a check reports just that.
+    # If no image can be read, a check reports that alone.
     sizes = sorted({(image.shape[0], image.shape[1]) for image in sample})
     if sizes and config.size is not None and any(size != tuple(config.size) for size in sizes):
         seen = ", ".join(f"{h}×{w}" for h, w in sizes[:3])

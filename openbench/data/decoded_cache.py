@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 def packed(split: Split, folder: Path, workers: int = 0, say: Say = silent) -> Split:
     """Return the split with its images in a memory-mapped array, decoding them if no one has before.
 
-    Left as they are: splits that are arrays already, and those whose images differ in shape, exceed 96 pixels a side
-    or 4 GiB together. Pixels are the same either way.
+    Splits that are arrays already stay as they are, and so do those whose images differ in shape, exceed 96 pixels a
+    side or 4 GiB together. Pixels are the same either way.
 
     Args:
         split: any.
@@ -65,7 +65,7 @@ def packed(split: Split, folder: Path, workers: int = 0, say: Say = silent) -> S
 
 
 def _state(split: Split, items: FileItems) -> str:
-    """What the pixels depend on: which files, and that none was written to since."""
+    """What the pixels depend on: which files, their sizes, and when they were last written."""
     stats = [os.stat(path) for path in items.files]
     return digest({"split": split.digest, "files": [(s.st_size, s.st_mtime_ns) for s in stats]}, 24)
 
@@ -80,7 +80,7 @@ def _fault(path: Path) -> str | None:
         return f"'{error.filename}' is missing"
     except DAMAGED as error:
         return f"'{path}' cannot be read ({error})"
-    return f"'{path}' has another content than was written"
+    return f"'{path}' does not hold what was written"
 
 
 def _write(items: Items, shape: tuple[int, ...], path: Path, workers: int) -> bool:
@@ -99,7 +99,7 @@ def _write(items: Items, shape: tuple[int, ...], path: Path, workers: int) -> bo
                 content = np.stack(part).data
                 hasher.update(content)
                 stream.write(content)
-            # The digest first: a reader that meets one of the two takes the array for damaged.
+            # The digest is written first: a reader that finds only one of the two files takes the array for damaged.
             write_whole(path.with_suffix(".json"), json.dumps({"digest": hasher.hexdigest()}).encode())
     except _ShapesDifferError:
         return False
@@ -108,7 +108,7 @@ def _write(items: Items, shape: tuple[int, ...], path: Path, workers: int) -> bo
 
 
 class _ShapesDifferError(Exception):
-    """The images of a set have several shapes, so no array holds them."""
+    """The images of a set have several shapes, so they do not fit into one array."""
 
 
 def _decoded(items: Items, workers: int) -> Iterator[Sequence[Image]]:
@@ -119,6 +119,6 @@ def _decoded(items: Items, workers: int) -> Iterator[Sequence[Image]]:
         return
     with ThreadPoolExecutor(workers, thread_name_prefix="packing") as pool:
         for span in spans:
-            # Pillow gives Python's lock away while it decodes.
+            # Pillow releases Python's lock while it decodes.
             images: list[NDArray[np.uint8]] = list(pool.map(items.__getitem__, span))
             yield images

@@ -39,7 +39,7 @@ class JoinedItems:
 
 
 def joined_classes(classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the class names of each set such that none occurs twice: those that would are told apart by their set.
+    """Return the class names of each set, none of them twice: a name that several sets have gets its set's name added.
 
     Args:
         classes: the class names of each set, by the set's name, in label order.
@@ -56,17 +56,17 @@ def join(parts: Mapping[str, Split], classes: Mapping[str, Sequence[str]]) -> Sp
 
     Args:
         parts: by the set's name; the labels of each count its own classes.
-        classes: what `joined_classes` returns, in the order in which the labels are to count.
+        classes: what `joined_classes` returns; labels count in this order.
 
     Raises:
         DataError: no split for a set, or splits that reach the network in different ways.
     """
     lacking = [name for name in classes if name not in parts]
     if lacking:
-        raise DataError(f"joined ID sets: {', '.join(lacking)} without images — every set with classes needs some")
+        raise DataError(f"joined ID sets: no images for {', '.join(lacking)} — every set with classes needs some")
     splits = [parts[name] for name in classes]
     if len({split.as_stored for split in splits}) > 1:
-        raise DataError("joined ID sets: some are shown as they are stored, others cropped — one way for all expected")
+        raise DataError("joined ID sets: some are used as stored, others are cropped — the same for all expected")
     starts = [0, *accumulate(len(names) for names in classes.values())]
     return replace(
         splits[0],

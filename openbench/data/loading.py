@@ -1,4 +1,4 @@
-"""Batches of a split as network input, in manifest order, prepared beside the network where asked."""
+"""Batches of a split as network input, in manifest order, prepared while the network computes if asked."""
 
 import itertools
 from collections import deque
@@ -57,13 +57,13 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
             while waiting:
                 yield waiting.popleft().result(preprocess)
         finally:
-            # The caller may stop early: nothing that has not begun is still decoded.
+            # The caller may stop early: batches that have not begun are not decoded.
             for pending in waiting:
                 pending.cancel()
 
 
 def _as_input(batch: NDArray[Any], preprocess: Preprocess) -> Tensor:
-    """A batch as the network takes it: images are normalised, rows of a table are as they shall be."""
+    """A batch as the network takes it: images are normalised, rows of a table stay as they are."""
     return torch.from_numpy(batch) if batch.ndim == 2 else normalise(batch, preprocess)
 
 
@@ -80,7 +80,7 @@ class _Pending:
         return _as_input(whole, preprocess)
 
     def cancel(self) -> None:
-        """Give up what has not begun."""
+        """Cancel the parts that have not begun."""
         for part in self.parts:
             part.cancel()
 
@@ -119,7 +119,7 @@ def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArr
 
 
 def _as_stored(items: ArrayItems, preprocess: Preprocess) -> bool:
-    """Whether the stored images are already what the network takes, so that no image needs work of its own."""
+    """Whether the stored images are already what the network takes, so that none needs any work."""
     height, width, *channels = items.pixels.shape[1:]
     side = preprocess.crop
     kept = height == width == side and resized_shape(height, width, preprocess.resize) == (side, side)

@@ -1,4 +1,4 @@
-"""What of a benchmark is not there: every set in one message, the places searched once, and the commands that help."""
+"""What is missing of a benchmark: all sets in one message, each place searched once, and the commands that help."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ class SetStatus:
 
 
 def missing_sets(gaps: Sequence[SetStatus], total: int, benchmark: str, reader: str = "") -> str:
-    """Return one message on all sets that are missing: a first line that stands by itself, and the details below.
+    """Return one message on all sets that are missing: a first line that can be read alone, and the details below.
 
     Args:
         gaps: the sets that are missing or incomplete.

@@ -1,4 +1,4 @@
-"""The outliers that a training learns from: a data set of the training's own, held apart from all that is tested."""
+"""The outliers that a training learns from: a data set that shares no class with ID or with what is tested."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ def with_outliers(benchmark: Benchmark, node: Mapping[str, Any]) -> Benchmark:
     """Return the benchmark as a training that learns from outliers sees it: they are its OOD training split.
 
     Args:
-        benchmark: as it is scored; its digest says nothing of these outliers.
+        benchmark: as it is scored; its digest does not cover these outliers.
         node: the config node of a data set.
 
     Raises:

@@ -90,7 +90,7 @@ def test_the_parts_of_a_rule_are_all_its_images_once(name):
 def test_a_rule_without_the_part_names_those_it_has():
     with pytest.raises(DataError, match="has the parts train, val, test; did you mean 'test'"):
         load_rule("rebench/kmnist/tests")
-    with pytest.raises(DataError, match="'rebench/kmnist' is no set"):
+    with pytest.raises(DataError, match="'rebench/kmnist' is not a set"):
         load_rule("rebench/kmnist")
 
 
@@ -177,7 +177,7 @@ def test_equal_class_names_are_told_apart_however_they_are_written():
     ("group", "message"),
     [
         ("kmnist_vs_kmnist", "found 'kmnist_vs_kmnist' — allowed: 1 of tiny_imagenet, .* 20 groups"),
-        ("kmnits_vs_textures", "no set 'kmnits'; did you mean 'kmnist'"),
+        ("kmnits_vs_textures", "set 'kmnits' not found; did you mean 'kmnist'"),
         ("kmnist+textures_vs_places365", "found 'kmnist.textures_vs_places365'"),
         ("kmnist", "found 'kmnist'"),
     ],

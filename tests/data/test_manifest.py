@@ -54,7 +54,7 @@ def test_several_sections_follow_each_other():
         ("key: a/b\ncat: 1\n", "no place for images"),
         ("cat: 1\n", "no place for images"),
         ("key: a/{index}\ncat 1\n", "line 2: found 'cat 1'"),
-        ("key: a/{index}\n  1 2\n", "continues nothing"),
+        ("key: a/{index}\n  1 2\n", "is indented, with no line above to continue"),
     ],
 )
 def test_a_malformed_manifest_is_refused_by_line(text, message):
@@ -76,7 +76,7 @@ def test_an_unknown_class_list_is_named():
 def test_a_class_list_that_names_a_class_twice_is_refused(tmp_path, monkeypatch, second):
     (tmp_path / "twice.txt").write_text(f"cat\ndog\n{second}\n")
     monkeypatch.setattr(paths, "manifest_dir", lambda: tmp_path)
-    with pytest.raises(DataError, match=r"class list 'twice': found .*'cat'.* among 3 class names"):
+    with pytest.raises(DataError, match=r"class list 'twice': two classes .* found .*'cat'.* among 3 class names"):
         load_classes("twice")
 
 

@@ -38,7 +38,7 @@ def test_an_ood_split_has_label_minus_one_and_keeps_its_class_names(pets):
 
 
 def test_a_class_that_is_no_id_class_is_refused_for_an_id_role(pets):
-    with pytest.raises(DataError, match=r"\['dog'\] of the manifest are no ID classes"):
+    with pytest.raises(DataError, match=r"\['dog'\] of the manifest are not ID classes"):
         open_split(pets, Role.ID_VAL, ("cat",))
 
 
@@ -216,5 +216,5 @@ def test_published_images_replaced_after_the_digest_was_taken_are_an_error(pets,
     split = open_split(pets, Role.FAR)
     for path in split.items.files:
         write_image(path, noisy((6, 6, 3), 99))
-    with pytest.raises(DataError, match="has changed since this run looked at it"):
+    with pytest.raises(DataError, match="has changed since this run first read it"):
         [split.items[i] for i in range(len(split))]

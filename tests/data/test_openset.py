@@ -92,8 +92,8 @@ def test_the_sizes_of_the_cifar_open_sets(composed, name, classes, images):
     ("change", "message"),
     [
         (["benchmark.near.unknown.keep=unknwon"], "found 'unknwon'; did you mean 'unknown'"),
-        (["+benchmark.classes=[a,b]"], "one of `classes` and `openset` is needed, and only one"),
-        (["~benchmark.openset", "benchmark.name=x"], "one of `classes` and `openset` is needed"),
+        (["+benchmark.classes=[a,b]"], "give either `classes` or `openset`, not both"),
+        (["~benchmark.openset", "benchmark.name=x"], "give either `classes` or `openset`"),
     ],
 )
 def test_a_wrong_open_set_node_is_refused(composed, change, message):

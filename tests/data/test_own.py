@@ -328,7 +328,7 @@ def test_an_image_replaced_after_its_digest_was_taken_is_an_error_not_a_number(p
     split = opened(folder)
     position = list(split.keys).index("dog/1.PNG")
     replaced(folder / "dog/1.PNG", noisy((4, 4, 3), 77))
-    with pytest.raises(DataError, match=r"dog/1\.PNG' has changed since this run looked at it"):
+    with pytest.raises(DataError, match=r"dog/1\.PNG' has changed since this run first read it"):
         split.items[position]
     assert np.array_equal(opened(folder).items[position], noisy((4, 4, 3), 77))
 

@@ -33,7 +33,7 @@ def test_an_image_changed_inside_an_arrow_file_after_its_digest_was_taken_is_an_
             with open(file, "r+b") as stream:
                 stream.seek(place)
                 stream.write(other)
-    with pytest.raises(DataError, match="image 1 has changed since this folder was looked at first"):
+    with pytest.raises(DataError, match="image 1 has changed since this folder was first read"):
         split.items[1]
     assert np.array_equal(split.items[2], noisy((4, 4, 3), 2))
     again = opened(tmp_path / "ds", ("cat",))
@@ -67,5 +67,5 @@ def test_class_names_that_name_a_class_twice_are_refused(tmp_path, names):
     write_arrow(tmp_path / "ds", [encoded(noisy((4, 4)))] * 3, [0, 1, 2], names)
     np.savez(tmp_path / "a.npz", images=noisy((3, 4, 4)), labels=[0, 1, 2], classes=names)
     for place in ("ds", "a.npz"):
-        with pytest.raises(DataError, match=rf"{place}': found .*'cat' among 3 class names, of which two are the same"):
+        with pytest.raises(DataError, match=rf"{place}': two classes have the same name — found .*'cat' among 3 "):
             load_manifest(str(tmp_path / place))

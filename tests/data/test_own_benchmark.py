@@ -76,8 +76,8 @@ def test_mean_and_deviation_are_those_of_all_pixels(tmp_path):
     ("changes", "error", "text"),
     [
         ({"name": "my pets"}, ConfigError, "letters, digits and underscores"),
-        ({"name": "null"}, ConfigError, "benchmark name 'null' is a number or a word of yaml"),
-        ({"name": "1_000"}, ConfigError, "benchmark name '1_000' is a number"),
+        ({"name": "null"}, ConfigError, "benchmark name 'null' is read by yaml as a number or another value"),
+        ({"name": "1_000"}, ConfigError, "benchmark name '1_000' is read by yaml as a number"),
         ({"ood": {}}, ConfigError, "no OOD test set"),
         ({"ood": {"ood_val": ()}}, ConfigError, "no OOD test set"),
     ],
@@ -89,13 +89,13 @@ def test_what_makes_no_benchmark_is_refused(tmp_path, changes, error, text):
 
 def test_folders_that_name_a_class_twice_are_refused(tmp_path):
     twice = a_set(tmp_path, {"Cat": 3, "cat": 3, "dog": 3})
-    with pytest.raises(DataError, match="found 'Cat', 'cat' among 3 class names, of which two are the same"):
+    with pytest.raises(DataError, match="two classes have the same name — found 'Cat', 'cat' among 3 class names"):
         a_benchmark(tmp_path, id_sets=dict.fromkeys(("train", "val", "test"), twice))
 
 
 @pytest.mark.parametrize("name", ["7", "1e5", "0x1f", "1_0", "null", "True", "NaN", "off"])
 def test_a_set_whose_name_yaml_would_read_as_something_else_is_refused(tmp_path, name):
-    with pytest.raises(ConfigError, match=f"set name '{name}' is a number or a word of yaml"):
+    with pytest.raises(ConfigError, match=f"set name '{name}' is read by yaml as a number or another value"):
         a_benchmark(tmp_path, ood={f"near.{name}": a_set(tmp_path, {"bird": 3})})
 
 

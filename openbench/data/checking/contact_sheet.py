@@ -1,4 +1,4 @@
-"""What a split looks like: a picture of some of its images with their labels, and the numbers that betray mistakes."""
+"""What a split looks like: a picture of some of its images with their labels, and the numbers that reveal mistakes."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Images that look alike though their bytes differ: saved anew, scaled, made lighter; found by perceptual hash."""
+"""Images that look alike though their bytes differ: saved again, scaled, made lighter; found by perceptual hash."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Looks:
 def lookalikes(benchmark: Benchmark, say: Say) -> list[Lookalike]:
     """Return the pairs of images that look alike across splits that must be apart, most alike first.
 
-    A hash of 64 signs of low frequencies proposes a pair, the difference of thumbnails decides.
+    A hash of 64 bits, one per low frequency, proposes a pair; the difference of the thumbnails decides.
     """
     splits = {f"{split.role}/{split.name}": split for split in benchmark.splits()}
     looks: dict[str, Looks] = {}
@@ -91,7 +91,7 @@ def thumbnail(image: Image) -> NDArray[np.uint8]:
 
 
 def perceptual_hash(thumbnails: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Return 64 bits per thumbnail: which of the lowest 8×8 frequencies lie above their median, the mean left out.
+    """Return 64 bits per thumbnail: which of the lowest 8×8 frequencies lie above their median, without the mean.
 
     Args:
         thumbnails: (n, 32, 32).
@@ -127,6 +127,6 @@ def _between(first: tuple[str, Split, Looks], second: tuple[str, Split, Looks]) 
 
 
 def _difference(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
-    """Of brightness only what is not a common shift: a picture made lighter is still the same picture."""
+    """The difference without a common shift in brightness: a picture made lighter is still the same picture."""
     gap = a.astype(np.float64) - b
     return float(np.sqrt(np.mean((gap - gap.mean()) ** 2)))

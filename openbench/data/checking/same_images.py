@@ -1,4 +1,4 @@
-"""Images that a benchmark reads twice, from the same place of the same file: known without decoding any."""
+"""Images that a benchmark reads twice, from the same place of the same file: found without decoding any."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from openbench.errors import LeakageError
 
 
 def refuse_same_images(benchmark: Benchmark) -> None:
-    """Check that no image stands on two sides: ID and OOD, or learnt or tuned from and tested.
+    """Check that no image is on two sides: both ID and OOD, or both tested and learnt or tuned from.
 
-    Images are the same here if they are the same file, or the same row of one array or Arrow folder; and, among a
-    user's own files, whose digests are known, if their bytes are. Nothing is decoded, so that published images that are
-    the same in two files are for `check` to find. For sets that nothing reads see `refuse_listed_images`.
+    Two images are the same here if they are the same file, or the same row of one array or Arrow folder. Two of a
+    user's own files, whose digests are known, are also the same if their bytes are. Nothing is decoded: published
+    images that are the same in two files are found by `check`. For sets that nothing reads see `refuse_listed_images`.
 
     Raises:
-        LeakageError: an image does.
+        LeakageError: an image is on two sides.
     """
     places = [(split, _places(split.items)) for split in benchmark.splits() if not split.unread]
     for (a, first), (b, second) in combinations(places, 2):
@@ -39,15 +39,15 @@ def refuse_same_images(benchmark: Benchmark) -> None:
 def refuse_listed_images(benchmark: Benchmark, config: BenchmarkConfig) -> None:
     """Check that no image of a list that nothing reads is tested or tuned on: a network may have learnt from it.
 
-    Only the lists are compared, of sets that have the same sources: the images need not be there. Sets that are given
-    by a rule have no list until their files are there.
+    Only lists are compared, and only those of sets with the same sources: the images need not be there. A set that is
+    given by a rule has no list until its files are there.
 
     Args:
         benchmark: as opened.
         config: what it was built from.
 
     Raises:
-        LeakageError: an image is.
+        LeakageError: an image of the list is tested or tuned on.
     """
     if not any(split.unread for split in benchmark.splits()):
         return
@@ -76,7 +76,7 @@ def _leak(name: str, sides: tuple[Split, Split], shared: Sequence[str]) -> Leaka
 
 
 def _places(items: Items) -> Mapping[object, int]:
-    """Position of each image by what tells it from others without decoding it; empty where that is not known."""
+    """Position of each image, by what identifies it without decoding it; empty where that is not known."""
     if isinstance(items, JoinedItems):
         starts = accumulate((len(part) for part in items.parts), initial=0)
         parts = zip(starts, map(_places, items.parts), strict=False)

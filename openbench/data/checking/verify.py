@@ -48,7 +48,7 @@ class SplitCheck:
         found: images found.
         expected: images listed.
         unreadable: a message per image that cannot be decoded.
-        repeated: images that have an identical one before them in the same split.
+        repeated: images that are identical to an earlier one of the same split.
         deviations: how the images differ from the set as defined.
     """
 
@@ -91,7 +91,7 @@ class CheckReport:
         known: the same where `data_manifests/known_overlaps.txt` says that the published lists have them.
         missing: a line for each set that is missing or incomplete; empty if `incomplete=allow` accepts that.
         advice: where these were searched and what can be done.
-        dropped: sets that are declared and not there.
+        dropped: declared sets that are not there.
     """
 
     name: str
@@ -123,7 +123,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no problems. Deviations that the config accepts are no problem; they are listed."""
+        """Whether there are no problems. Deviations that the config accepts are not problems; they are listed."""
         return not self.problems
 
     def __str__(self) -> str:
@@ -149,12 +149,12 @@ def verify_node(
     Args:
         config: the benchmark's node, parsed.
         say: receives a line per split.
-        outliers: the node of the data set that a training is shown, if it is.
+        outliers: the node of the data set of outliers that a training learns from, if it does.
 
     Raises:
         ConfigError: an unknown or missing key.
         DataError: outliers are missing.
-        LeakageError: classes meet that must not.
+        LeakageError: two sets share classes, and must not.
     """
     statuses = survey(config)
     gaps = [status for status in statuses if status.message]
@@ -175,7 +175,7 @@ def verify_benchmark(benchmark: Benchmark, say: Say | None = None, strict: bool 
     """Return the findings on a built benchmark; every image is decoded once and compared by content.
 
     Args:
-        benchmark: class disjointness held when it was built.
+        benchmark: its classes were checked to be disjoint when it was built.
         say: receives a line per split.
         strict: raise instead of reporting that an image is on two sides.
 
@@ -223,7 +223,7 @@ def _path(status: SetStatus) -> str:
 
 
 def _hashes(split: Split) -> tuple[list[str | None], list[str]]:
-    """A content hash per image, None for those that cannot be read, and what is wrong with these; None for vectors."""
+    """A hash per image, None for unreadable ones and for vectors; and what is wrong with each unreadable one."""
     hashes: list[str | None] = []
     unreadable = []
     for index in range(len(split)):

@@ -38,7 +38,7 @@ class Expected:
     sha256: str | None = None
 
     def wrong(self, path: Path) -> str:
-        """Return in what way a file is not the published one, or an empty string; without a published hash, size."""
+        """Return how a file differs from the published one, or an empty string; without a hash, only size counts."""
         size = path.stat().st_size
         if self.size is not None and size != self.size:
             return f"{size} bytes, {self.size} published"
@@ -75,7 +75,7 @@ def hash_of(path: Path, name: str) -> str:
 def fetch(expected: Expected, target: Path, say: Say, patience: Patience | None = None) -> None:
     """Download a file to `target`, which exists afterwards only if it is what was published.
 
-    What has arrived is kept in `target` + `.part`, so that the next call goes on from there, whatever ended this one.
+    What has arrived is kept in `target` + `.part`: the next call goes on from there, whatever ended this one.
 
     Raises:
         DataError: no mirror gave the file, or what it gave is not what was published.
@@ -99,7 +99,7 @@ def fetch(expected: Expected, target: Path, say: Say, patience: Patience | None 
             failures.append(f"{url}: {problem}")
             _discard(part)
             if not resumed:
-                # What an earlier run left may have spoiled the whole; what came in one piece will not get better.
+                # Bytes left by an earlier run may be the fault; a file that came in one piece will not get better.
                 break
     reasons = "\n  ".join(dict.fromkeys(failures))
     raise DataError(

@@ -42,9 +42,9 @@ class RemoteFile:
 
     Args:
         expected: addresses, size and hashes.
-        gives: what exists afterwards, relative to the data root: the file itself, or a folder out of the archive.
+        gives: what exists afterwards, relative to the data root: the file itself, or a folder from the archive.
         unpack: `tar` (compressed or not) or `zip`; None = the file is kept as it is.
-        member: what of the archive becomes `gives`; `.` = all of it.
+        member: which part of the archive becomes `gives`; `.` = all of it.
         holds: MD5 by path below `gives`, where published.
     """
 
@@ -102,7 +102,7 @@ class DataSource:
         return None if not sizes or None in sizes else sum(size or 0 for size in sizes)
 
     def missing(self, roots: tuple[Path, ...]) -> list[RemoteFile]:
-        """The files of which nothing stands in any root."""
+        """The files that are in none of the roots."""
         return [file for file in self.files if not any((root / file.gives).exists() for root in roots)]
 
 
@@ -129,7 +129,7 @@ def parse_source(name: str, entry: Mapping[str, Any]) -> DataSource:
         files = tuple(_remote(name, file) for file in entry.get("files", ()))
         source = DataSource(name, **{**entry, "files": files})
     except TypeError as error:
-        raise DataError(f"{_FILE}: '{name}' — {error} — title, licence, page, files, by_hand and note exist") from error
+        raise DataError(f"{_FILE}: '{name}' — {error} — allowed: title, licence, page, files, by_hand, note") from error
     if not source.files and not source.by_hand:
         raise DataError(f"{_FILE}: '{name}' has neither files nor by_hand — one of them says how to get it")
     return source
@@ -148,8 +148,8 @@ def _remote(name: str, entry: Mapping[str, Any]) -> RemoteFile:
 def prepare_file(file: RemoteFile, root: Path, say: Say, patience: Patience | None = None) -> str:
     """Download and unpack one file below a data root, unless it is there; return what was done.
 
-    A folder or file gets its name in one step, when it is complete: whatever has a name below the root and was put
-    there by this function is whole. Of two processes, the second waits and finds the work done.
+    A folder or file gets its name in one step, when it is complete, so everything that this function puts below the
+    root is whole. Of two processes, the second waits and finds the work done.
 
     Raises:
         DataError: something else stands there already, the download fails, or the archive is not what it should be.
@@ -215,7 +215,7 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
 
 
 class _Room:
-    """The free space of a disk, of which an archive may take no more than there is.
+    """The free space of a disk: an archive that needs more is refused.
 
     Args:
         archive: for messages.

@@ -1,4 +1,4 @@
-"""A collection of data sets that take turns at being ID and OOD: which of them are what in one group of it."""
+"""A collection of data sets that take turns at being ID and OOD: which of them are ID and which OOD in one group."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -33,7 +33,7 @@ class Collection(Checked):
     sets: Mapping[str, Mapping[str, Any]]
 
     def __post_init__(self) -> None:
-        """Check that there are groups, and no set that the collection does not have."""
+        """Check that there are groups, and that every set is declared."""
         if self.id + self.ood > len(self.declared):
             raise ConfigError(
                 f"benchmark.collection — found {self.id} ID and {self.ood} OOD sets — allowed: together at most "
@@ -61,8 +61,8 @@ def group_name(inside: Sequence[str], outside: Sequence[str]) -> str:
 def arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a `benchmark` node with `id`, `far`, `classes` and `declared` for its group of its collection.
 
-    The sets that are ID together are joined (see data.joined); those that are OOD together are sets of `far`, whose
-    pooled values are those of the sets thrown together. A set that is OOD in the group and was taken out of
+    The sets that are ID together are joined (see data.joined). Those that are OOD together are sets of `far`; its
+    pooled values are computed on the pooled sets. A set that is OOD in the group and was taken out of
     `collection.sets` counts as dropped. A node without a collection is returned as it is.
 
     Args:
@@ -105,7 +105,7 @@ def _members(group: object, collection: Collection) -> tuple[tuple[str, ...], tu
     for name in (name for side in named for name in side):
         if name not in collection.declared:
             raise ConfigError(
-                f"benchmark.group '{group}': no set '{name}'{did_you_mean(name, collection.declared)} — "
+                f"benchmark.group '{group}': set '{name}' not found{did_you_mean(name, collection.declared)} — "
                 f"{_groups_line(collection)}"
             )
     if len(named) != 2 or (frozenset(named[0]), frozenset(named[1])) not in {

@@ -1,4 +1,4 @@
-"""Sets that are "every image of these folders": too large to list, so that a rule and the counts stand for the list."""
+"""Sets that are "every image of these folders": they are too large to list, so a rule and counts replace the list."""
 
 import hashlib
 import tomllib
@@ -74,8 +74,8 @@ class FolderRule:
 
         if self.span != _WHOLE and (self.count is None or self.count % len(self.folders)):
             raise DataError(
-                f"rule '{self.name}': parts of {self.count} images in {len(self.folders)} folders — a count that is a "
-                "multiple of the folders is needed, since parts are percentages of equal folders"
+                f"rule '{self.name}': parts of {self.count} images in {len(self.folders)} folders — the count must be "
+                "a multiple of the number of folders, since parts are percentages of equal folders"
             )
 
     @property
@@ -87,7 +87,7 @@ class FolderRule:
         return len(self.folders) * (last - first)
 
     def only(self, classes: Iterable[str]) -> "FolderRule":
-        """The folders of some classes; the count of a part is not known."""
+        """The rule for some of the classes; how many images it has may then not be known."""
         wanted = set(classes)
         kept = [i for i, name in enumerate(self.classes) if name in wanted]
         return replace(
@@ -102,7 +102,7 @@ class FolderRule:
         return tuple(sorted(set(self.classes) - {UNNAMED}))
 
     def expand(self, names_in: Callable[[str], Iterable[str]]) -> tuple[Manifest, int]:
-        """Return the manifest that the rule has in one place, and how many images it should have.
+        """Return the manifest of the images in one place, and how many images there should be.
 
         Where the count is not known, every folder should have at least one image.
 
@@ -144,21 +144,21 @@ class FolderRule:
         return images * self.span[0] // 100, images * self.span[1] // 100
 
     def _count_of(self, folders: int) -> int | None:
-        """The images of some of the folders, where it is known that all have as many."""
+        """The number of images in some of the folders; None unless all folders are known to have equally many."""
         if self.per_class is not None:
             return self.per_class * folders
         return None if self.span == _WHOLE or self.count is None else self.count // len(self.folders) * folders
 
 
 def _place(key: str) -> bytes:
-    """What orders the images of a folder at random, and yet the same everywhere."""
+    """The sort key of the images of a folder: a random order that is the same everywhere."""
     return hashlib.sha256(key.encode()).digest()
 
 
 def rule_path(name: str) -> Path:
     """Return where the rule `name` is, whether or not it is there.
 
-    A part, e.g. `rebench/kmnist/train`, stands in the file of the whole: `rebench/kmnist.toml`.
+    A part, e.g. `rebench/kmnist/train`, is in the file of the whole: `rebench/kmnist.toml`.
     """
     own, whole = (paths.manifest_dir() / f"{rule}.toml" for rule in (name, name.rpartition("/")[0] or name))
     return whole if whole.is_file() and not own.is_file() else own
@@ -193,8 +193,8 @@ def _span(name: str, path: Path, parts: dict[str, Any]) -> tuple[int, int]:
         return _WHOLE
     if path.stem == part or part not in parts:
         raise DataError(
-            f"rule '{name}' is no set — '{path}' has the parts {', '.join(parts) or 'none'}{did_you_mean(part, parts)}"
-            " — name one of them after a slash"
+            f"rule '{name}' is not a set — '{path}' has the parts {', '.join(parts) or 'none'}"
+            f"{did_you_mean(part, parts)} — name one of them after a slash"
         )
     first, last = parts[part]
     return int(first), int(last)

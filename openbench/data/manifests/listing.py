@@ -84,7 +84,7 @@ def sequence_section(pattern: str, keys: Sequence[str], classes: str = "") -> st
 
 
 def _matched(pattern: str, keys: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
-    """Each key with what it puts into the pattern's places."""
+    """Each key with its values for the pattern's places."""
     regex = re.compile(_as_regex(pattern))
     rows = []
     for key in keys:

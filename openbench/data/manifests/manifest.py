@@ -44,7 +44,7 @@ _LONGEST = 4096  # characters of a key, which is the path of a file
 _MOST_CHARACTERS = 2**30  # of all keys
 _MOST_BYTES = 2**28  # of a manifest
 _INDEX_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
-# Outside the folder in which images are looked for, or no path at all.
+# A path outside the folder in which images are looked for, or not a path at all.
 _OUTSIDE = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|^[A-Za-z]:|\\|[\x00-\x1f\x7f]|^$|//|/$")
 
 
@@ -188,7 +188,7 @@ def parse(text: str, name: str) -> Manifest:
     """Expand a manifest's text.
 
     Raises:
-        DataError: a line that is no entry, a pattern without a place for images, a descending range, or a key twice.
+        DataError: a line is not an entry, a pattern has no place for images, a range descends, or a key comes twice.
     """
     found: dict[str, str] = {}  # key → class
     characters = 0
@@ -251,7 +251,10 @@ def _entries(text: str, name: str) -> Iterator[Entry]:
             continue
         if line[0].isspace():
             if pending is None:
-                raise DataError(f"manifest '{name}' line {number}: continues nothing — start it with `class:`")
+                raise DataError(
+                    f"manifest '{name}' line {number}: is indented, with no line above to continue — "
+                    "start it with `class:`"
+                )
             joint = "" if _SEQUENCE.fullmatch(pending.head) else " "
             pending = Entry(pending.pattern, pending.head, pending.body + joint + line.strip(), pending.line)
             continue
@@ -301,7 +304,7 @@ def _expand(entry: Entry, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _filled(entry: Entry, name: str, values: Mapping[str, str | int]) -> str:
-    """Return a key; how long it would be is known before it is made, since places may come many times."""
+    """Return a key; its length is checked before it is built, since places may occur many times."""
     longest = max(len(value) for value in values.values() if isinstance(value, str))
     most = len(entry.pattern) + entry.pattern.count("{") * longest
     key = "" if most > 100 * _LONGEST else entry.pattern.format(**values)

@@ -62,8 +62,8 @@ def class_split(node: Mapping[str, Any]) -> ClassSplit:
     names: Sequence[str] = load_classes(drawing.of)
     if not 2 <= drawing.known < len(names):
         raise ConfigError(
-            f"benchmark.openset.known — found {drawing.known} — allowed: 2 to {len(names) - 1}, so that there are "
-            "classes to tell apart and unknown ones"
+            f"benchmark.openset.known — found {drawing.known} — allowed: 2 to {len(names) - 1}, so that "
+            "some classes are left to be unknown"
         )
     first = set(np.random.default_rng(drawing.seed).permutation(len(names))[: drawing.known].tolist())
     return ClassSplit(

@@ -13,7 +13,7 @@ def known_pairs() -> frozenset[frozenset[str]]:
     """Return the pairs of keys in `data_manifests/known_overlaps.txt`, one `key = key` a line.
 
     Raises:
-        DataError: a line that is no such pair.
+        DataError: a line that is not such a pair.
     """
     pairs = set()
     text = (paths.manifest_dir() / _FILE).read_text(encoding="utf-8")

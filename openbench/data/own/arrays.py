@@ -123,8 +123,8 @@ class EncodedItems:
         content = _content(self.column[row].as_py(), self.folder)
         if bytes_sha256(content) != self.contents[row].tobytes().hex():
             raise DataError(
-                f"'{self.folder}': image {row} has changed since this folder was looked at first — its digest then and "
-                "its bytes now differ — leave the folder alone while a run reads it; write it again and run again"
+                f"'{self.folder}': image {row} has changed since this folder was first read — its bytes no longer "
+                "match its digest — leave the folder alone while a run reads it; write it again and run again"
             )
         try:
             return pixels_of(content)
@@ -183,14 +183,14 @@ def arrow_items(folder: Path, rows: NDArray[np.int64]) -> tuple[EncodedItems, tu
     if min(place("bytes"), place("path")) < 0:
         raise DataError(f"'{folder}': column '{images[0]}' is {column.type} — a struct of bytes and path expected")
     files = (*_files(folder), *(folder / path for path in _paths(column)))
-    # Before the digest of the files is taken: what changes in between is found when it is decoded.
+    # Read before the digest of the files is taken: a change in between is then found when the image is decoded.
     rows_of = (bytes_sha256(_content(cell.as_py(), folder)) for cell in column)
     contents = contents_within(files, len(column), lambda: rows_of)
     return EncodedItems(column, rows, folder, contents), files
 
 
 def _paths(column: Any) -> Iterator[str]:
-    """The paths of the images of which the column has no bytes."""
+    """The paths of the images whose bytes are not in the column."""
     for chunk in column.chunks:
         outside = chunk.filter(chunk.field("bytes").is_null())
         yield from (cell["path"] for cell in outside.to_pylist() if cell and cell["path"])
@@ -225,7 +225,7 @@ def _table(folder: Path, state: str) -> tuple[Any, dict[str, dict[str, Any]]]:
         info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
         files = [folder / entry["filename"] for entry in held["_data_files"]]
         if held.get("_indices_data_files"):
-            raise DataError(f"'{folder}' keeps a selection of rows apart — save it again after flatten_indices()")
+            raise DataError(f"'{folder}' stores a selection of rows separately — save it again after flatten_indices()")
         table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files])
     except (OSError, KeyError, ValueError, pa.ArrowInvalid) as error:
         raise DataError(f"'{folder}' cannot be read — {error} — write it again with save_to_disk") from error

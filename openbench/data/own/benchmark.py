@@ -73,12 +73,12 @@ class OwnBenchmark:
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a name that cannot be typed, and what no classifier can be trained and tested on."""
+        """Refuse a name that cannot be typed, and sets on which no classifier can be trained and tested."""
         if not self.name.replace("_", "").isalnum() or not self.name.isascii():
             raise ConfigError(f"benchmark name '{self.name}' — letters, digits and underscores are allowed")
         for what, name in [("benchmark", self.name), *(("set", where.partition(".")[2]) for where in self.ood)]:
             if not is_name(name):
-                raise ConfigError(f"{what} name '{name}' is a number or a word of yaml — choose another")
+                raise ConfigError(f"{what} name '{name}' is read by yaml as a number or another value — choose another")
         if not any(where.startswith(("near.", "far.")) for where in self.ood):
             raise ConfigError("no OOD test set — give at least one: --near NAME=PATH or --far NAME=PATH")
         classes = self.classes
@@ -152,10 +152,10 @@ def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
         positions = np.array(of_class[label])
         if len(positions) < len(shares):
             raise DataError(
-                f"'{whole.at}': class '{label}' has {len(positions)} images — {len(shares)} are the least, one for "
-                "each part"
+                f"'{whole.at}': class '{label}' has {len(positions)} images — at least {len(shares)} are needed, "
+                "one for each part"
             )
-        # A generator of its own for each class: a further class does not move the others.
+        # Each class has its own generator: adding a class does not change the others.
         order = np.random.default_rng([seed, *label.encode()]).permutation(positions)
         for part, piece in enumerate(np.split(order, _edges(len(order), shares))):
             chosen[part] += piece.tolist()
@@ -163,7 +163,7 @@ def split(whole: OwnSet, shares: Sequence[float], seed: int) -> list[OwnSet]:
 
 
 def _edges(count: int, shares: Sequence[float]) -> list[int]:
-    """Where to cut: as the shares say, at least one image for each part."""
+    """Where to cut: by the shares, with at least one image for each part."""
     sizes = [max(1, math.floor(count * share)) for share in shares[1:]]
     result: list[int] = np.cumsum([count - sum(sizes), *sizes])[:-1].tolist()
     return result
@@ -172,7 +172,7 @@ def _edges(count: int, shares: Sequence[float]) -> list[int]:
 def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     """Write `folder/benchmark/NAME.yaml` and `folder/lists/NAME/*.csv`; return the files.
 
-    Files that are there and hold what would be written are left as they are.
+    Files that already hold what would be written are left as they are.
 
     Raises:
         ConfigError: openbench ships a benchmark of that name, another file is there, or the folder cannot be written.
@@ -193,7 +193,7 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
         for file, content in missing.items():
             write_whole(file, content)
     except OSError as error:
-        for file in missing:  # else another command of that name would find them there
+        for file in missing:  # else the next command with that name would refuse to overwrite them
             file.unlink(missing_ok=True)
         for part in reversed(made):
             with suppress(OSError):
@@ -206,7 +206,7 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
 
 
 def _holds(file: Path, content: bytes) -> bool:
-    """Whether a file is as it would be written now: the same command was killed before its end, or given twice."""
+    """Whether a file already holds what would be written: the same command was killed, or is run a second time."""
     try:
         return read_regular(file, len(content)) == content
     except OSError:
@@ -217,7 +217,7 @@ def check_readable(benchmark: OwnBenchmark, say: Say) -> None:
     """Decode every image once.
 
     Args:
-        benchmark: nothing of it is written yet.
+        benchmark: not yet written.
         say: receives a line per set.
 
     Raises:
@@ -284,7 +284,7 @@ def _as_csv(rows: Iterable[Row]) -> str:
 
 
 def _as_yaml(benchmark: OwnBenchmark, folder: Path, lists: Path, statistics: tuple[list[float], list[float]]) -> str:
-    """JSON values are YAML values, and quote what YAML would read as a number or a boolean."""
+    """The yaml file. Names are written as JSON, which is YAML and quotes what YAML would read as another value."""
     where_id = [f"id.{part}" for part in PARTS]
     others = [*benchmark.ood, *(["csid.corrupted"] if benchmark.corruptions else [])]
     lines = [

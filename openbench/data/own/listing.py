@@ -36,7 +36,7 @@ def read_rows(path: Path) -> list[Row]:
         path: what `own_path` returned.
 
     Raises:
-        DataError: a line that is no entry, labels that do not fit the images, or no images at all.
+        DataError: a line that is not an entry, labels that do not fit the images, or no images at all.
     """
     if path.suffix == ".csv" and path.is_file():
         rows = list(_csv_rows(path))

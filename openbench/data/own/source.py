@@ -1,4 +1,4 @@
-"""A user's own images as a source of a data set, whatever they come in."""
+"""A user's own images as a source of a data set, in any of the supported forms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -24,7 +24,7 @@ from openbench.errors import DataError
 _KEPT = 8
 # The largest of the kind, EMNIST, has 0.6 GB.
 _LARGEST_IDX = 2**32
-# SciPy reads what a damaged file says, wherever that leads.
+# SciPy trusts what a damaged file says, so it can fail in any of these ways.
 _UNREADABLE_MAT = (
     OSError,
     ValueError,
@@ -81,9 +81,9 @@ class CifarPickles(Source):
         pixels, labels = _cifar(tuple(place / name for name in files), self.label_key)
         names = load_pickle(place / self.meta).get(self.names_key)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise DataError(f"pickle '{place / self.meta}': no list of class names `{self.names_key}`")
+            raise DataError(f"pickle '{place / self.meta}': `{self.names_key}` is not a list of class names")
         if len(labels) and labels.max() >= len(names):
-            raise DataError(f"'{place}': labels to {labels.max()} — `{self.meta}` names {len(names)} classes")
+            raise DataError(f"'{place}': labels up to {labels.max()} — `{self.meta}` names {len(names)} classes")
         row_of: dict[tuple[str, int], int] = {}
         seen: dict[int, int] = defaultdict(int)
         for row, label in enumerate(labels.tolist()):
@@ -96,8 +96,8 @@ class CifarPickles(Source):
 class IdxFiles(Source):
     """MNIST-style idx files, gzipped or not. Keys are `<any>/<train or test>/<label>_<row>.jpg`, rows from 0.
 
-    For rules, which name a folder per class, the keys `<any>/<train or test>/<label>/<label>_<row>.jpg` are the same
-    images: the labels are then those of the files, so that no list of them is needed.
+    Rules name a folder per class, so the keys `<any>/<train or test>/<label>/<label>_<row>.jpg` are the same images.
+    The labels are then read from the files; no list of them is needed.
 
     Args:
         at: folders below each root.
@@ -228,10 +228,15 @@ def _cifar(files: tuple[Path, ...], label_key: str) -> tuple[NDArray[np.uint8], 
         rows = pixel_rows(content, path, (3, 32, 32))
         found = content.get(label_key)
         if not isinstance(found, list) or len(found) != len(rows):
-            raise DataError(f"pickle '{path}': {len(rows)} images need as many `{label_key}` — get the file again")
+            raise DataError(
+                f"pickle '{path}': `{label_key}` is not a list of {len(rows)} labels, one per image — "
+                "get the file again"
+            )
         pixels.append(rows)
         if any(type(label) is not int or label < 0 for label in found):
-            raise DataError(f"pickle '{path}': `{label_key}` holds more than whole numbers ≥ 0 — get the file again")
+            raise DataError(
+                f"pickle '{path}': `{label_key}` holds something other than whole numbers ≥ 0 — get the file again"
+            )
         labels.append(np.asarray(found, dtype=np.int64))
     joined = pixels[0] if len(pixels) == 1 else np.concatenate(pixels)
     # A view: the bytes stay planar, as they are in the file.

@@ -43,7 +43,7 @@ class Source(Checked, ABC):
 
     Attributes:
         deviation: how the images in this container differ from the set as published; empty = they do not.
-        version: of a source that makes images, raised when others come out; it enters the digest of a set.
+        version: of a source that makes images; raised when a change alters the images; enters the digest of a set.
     """
 
     version: ClassVar[int] = 1
@@ -68,7 +68,7 @@ class Source(Checked, ABC):
 
 
 def raised_versions(source: Source) -> dict[str, int]:
-    """Return class name → version of a source, and of those whose images it changes, for versions above 1."""
+    """Return class name → version, for the source and for those whose images it changes, where it is above 1."""
     own = {type(source).__qualname__: source.version} if source.version != 1 else {}
     for value in vars(source).values():
         parts = value.values() if isinstance(value, Mapping) else (value,)
@@ -115,14 +115,14 @@ class ImageFolder(Source):
         return Found(FileItems(FilesBelow(place, [relative[i] for i in np.flatnonzero(present)])), present)
 
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
-        """The file names in a folder of keys; hidden files are none of the set."""
+        """The file names in a folder of keys; hidden files do not belong to the set."""
         below = place if self.flat else place / folder.removeprefix(self.strip)
         return (name for name in _names(below) if not name.startswith("."))
 
 
 @dataclass(frozen=True)
 class ClassFolders(Source):
-    """Image files in one folder per class, where keys say only the file's name: ImageNet's validation images, sorted.
+    """Image files in one folder per class, where keys hold only the file's name: ImageNet's validation images, sorted.
 
     Args:
         at: folders that hold the class folders, relative to each data root.

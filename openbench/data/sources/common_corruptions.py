@@ -83,7 +83,7 @@ class CorruptedItems:
 
     Args:
         clean: the images.
-        keys: of these images, from which each draws.
+        keys: of these images; each seeds the draw of its image.
         source: what is done to them.
     """
 

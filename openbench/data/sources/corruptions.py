@@ -52,7 +52,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     f.__name__: f for f in (gaussian_noise, gaussian_blur, contrast, brightness, shift)
 }
 
-# Nothing is left of an image long before; a filter as wide as that still fits into memory.
+# Nothing is left of an image at far lower strengths; a filter of this width still fits into memory.
 _STRONGEST = 1000
 
 

@@ -138,7 +138,7 @@ def _as_grey(x: NDArray[np.float64]) -> Image:
 
 
 def _generator(seed: int, class_name: str, number: int) -> np.random.Generator:
-    """A generator of its own for each image: an image does not depend on which others are asked for."""
+    """Each image has its own generator: it does not depend on which others are asked for."""
     return np.random.default_rng(int(digest((seed, class_name, number)), 16))
 
 

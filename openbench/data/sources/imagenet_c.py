@@ -49,7 +49,7 @@ BLUR = {
         ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
         ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
     ),
-    # Where the zoom factors, which begin at 1, end; their step.
+    # Last zoom factor (the first is 1); step.
     "zoom_blur": (
         ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
         ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
@@ -78,7 +78,7 @@ WEATHER = {
         ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
         ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
     ),
-    # Thickness; by what the plasma's roughness falls from scale to scale.
+    # Thickness; the factor by which the plasma's roughness falls from scale to scale.
     "fog": (
         ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
         ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
@@ -157,7 +157,7 @@ def defocus_blur(x: Pixels, amount: tuple[float, float], rng: Rng) -> Pixels:
 def glass_blur(x: Pixels, amount: tuple[float, int, int], rng: Rng) -> Pixels:
     """Blur, let each pixel take a near one's place in scan order, blur again.
 
-    The official code means to swap two pixels; since it swaps views of one array, it copies. So does this.
+    The official code means to swap two pixels; since it swaps views of one array, it copies one. So does this code.
     """
     sigma, step, rounds = amount
     height, width = x.shape[:2]

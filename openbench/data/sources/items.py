@@ -102,8 +102,8 @@ class FilesBelow(Sequence[Path]):
 class FileItems:
     """Images that are files, decoded when read.
 
-    Where it is known what a file holds, the bytes that are decoded are compared with it: a file that is replaced while
-    a run uses it is an error, never an image under the digest of another.
+    Where the digest of a file is known, the bytes that are decoded are compared with it. So a file that is replaced
+    while a run uses it is an error; its image never counts under the digest of another.
 
     Args:
         files: one path per image, in manifest order.
@@ -143,7 +143,7 @@ class FileItems:
 
 def _replaced(path: Path) -> DataError:
     return DataError(
-        f"image '{path}' has changed since this run looked at it first — its digest then and its bytes now differ — "
+        f"image '{path}' has changed since this run first read it — its bytes no longer match its digest — "
         "leave the images alone while a run reads them, and run the command again"
     )
 
@@ -203,7 +203,7 @@ def pixels_of(image: Path | bytes) -> Image:
         image: a file in one of FORMATS, or its bytes.
 
     Raises:
-        OSError, SyntaxError, ValueError, DecompressionBombError: what UNREADABLE holds; it is not such an image.
+        OSError, SyntaxError, ValueError, DecompressionBombError: one of UNREADABLE; the image cannot be decoded.
     """
     source = io.BytesIO(image) if isinstance(image, bytes) else image
     with Pillow.open(source, formats=FORMATS) as found:

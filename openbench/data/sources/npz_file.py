@@ -1,4 +1,4 @@
-"""Arrays out of an `.npz` file, which may be anything."""
+"""Reading arrays from an `.npz` file that may hold anything."""
 
 import io
 import lzma
@@ -25,7 +25,7 @@ _UNREADABLE = (
     RuntimeError,  # a password
     MemoryError,
     OverflowError,
-    SyntaxError,  # a header that is no Python literal
+    SyntaxError,  # a header that is not a Python literal
     tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,

@@ -48,7 +48,7 @@ def load_pickle(path: Path) -> dict[str, Any]:
     """Return the mapping in a pickle that holds dicts, lists, text, numbers and numeric arrays only.
 
     Raises:
-        DataError: the file is cut off, no pickle, no mapping, or names anything else that could run code.
+        DataError: the file is cut off, is not a pickle, is not a mapping, or names anything that could run code.
     """
     try:
         content = _Restricted(io.BytesIO(path.read_bytes()), encoding="latin1").load()
@@ -66,7 +66,7 @@ def pixel_rows(content: dict[str, Any], path: Path, shape: tuple[int, ...]) -> n
     """Return `content["data"]` reshaped to (n, *shape) without a copy.
 
     Raises:
-        DataError: no uint8 array of that many values a row.
+        DataError: `data` is not a uint8 array with that many values a row.
     """
     data = content.get("data")
     width = int(np.prod(shape))

@@ -50,7 +50,7 @@ def resized_shape(height: int, width: int, resize: int | tuple[int, int]) -> tup
 
 
 def centre_crop(image: Image, side: int) -> NDArray[np.uint8]:
-    """Return the central (side, side) part; a smaller image is first padded with black, the odd row to the far end."""
+    """Return the central (side, side) part; a smaller image is first padded with black, an odd row at the far end."""
     height, width = image.shape[:2]
     if height < side or width < side:
         down, right = max(side - height, 0), max(side - width, 0)

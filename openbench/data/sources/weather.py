@@ -13,7 +13,7 @@ def plasma(side: int, decay: float, rng: np.random.Generator) -> Pixels:
     """Return a random height map in [0, 1] by the diamond-square algorithm, on a torus.
 
     Args:
-        side: least side; the map's is the next power of two.
+        side: least side of the map, which is rounded up to a power of two.
         decay: the random part falls by decay² from one scale to the next.
         rng: the only source of randomness.
 

@@ -1,4 +1,4 @@
-"""Which rows of a table train, validate and test: the protocols by which anomalies are looked for without labels."""
+"""Which rows of a table are for training, validation and test: the protocols of unsupervised anomaly detection."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,10 +37,10 @@ class Scale:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A rule that parts the rows of a table, and the scale of its columns.
+    """A rule that splits the rows of a table, and the scale of its columns.
 
     Args:
-        part: (n,) whether a row is an anomaly, and the draw → rows of each of PARTS; `train` has anomalies, too.
+        part: (n,) whether a row is an anomaly, and the draw → rows of each of PARTS; `train` has anomalies too.
         scale: training rows (n, d) → scale.
     """
 
@@ -53,14 +53,14 @@ def adbench(anomalous: NDArray[np.bool_], draw: int) -> dict[str, Rows]:
 
     Of more than 10 000 rows, 10 000 are drawn; from fewer than 1 000, 1 000 are drawn with replacement, so that the
     same row may train and test. Then 70 % train and 30 % test, anomalies in equal shares. There is no validation:
-    that part is the normal training rows once more.
+    that part repeats the normal training rows.
     """
     stream = np.random.RandomState(draw)  # the generator that ADBench's draws come from
     n = len(anomalous)
     rows = np.arange(n)
     if not _LEAST <= n <= _MOST:
         rows = stream.choice(n, _LEAST if n < _LEAST else _MOST, replace=n < _LEAST)
-    # Seconds to import, and only tables are parted.
+    # Imported here, since it takes seconds and only tables need it.
     from sklearn.model_selection import train_test_split
 
     train, test = train_test_split(rows, test_size=_TEST, stratify=anomalous[rows], random_state=stream)

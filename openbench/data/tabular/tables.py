@@ -1,4 +1,4 @@
-"""Tabular sets: rows of an `.npz` with `X` and `y`, parted by a seeded rule that needs no more than their counts.
+"""Tabular sets: rows of an `.npz` with `X` and `y`, split by a seeded rule that needs only their counts.
 
 A part is named `adbench/<table>/<protocol>/<draw>/<part>`, e.g. `adbench/cardio/adbench/1/train`. A row's key says
 whether it is an anomaly and its number among its kind in file order: `cardio/anomaly/17`.
@@ -34,8 +34,8 @@ class TableFacts:
         rows: all rows.
         anomalies: how many of them are anomalies.
         columns: numbers in a row.
-        places: which rows are anomalies, as numbers and ascending ranges; empty where it is not written down, and
-            then anomalies are taken to stand behind the normal rows, which changes the draw and not its law.
+        places: which rows are anomalies, as numbers and ascending ranges; empty where that is not known. Anomalies
+            are then assumed to follow the normal rows, which changes the draw but not its distribution.
     """
 
     rows: int
@@ -69,18 +69,18 @@ def is_table_part(name: str) -> bool:
 
 @lru_cache(maxsize=16)
 def table_part(name: str) -> Manifest:
-    """Return the manifest of a part, e.g. `adbench/cardio/adbench/1/train`; see table_parts for the protocols.
+    """Return the manifest of a part, e.g. `adbench/cardio/adbench/1/train`; see tabular.parts for the protocols.
 
     The anomalies among the training rows are not labelled: a detector is not told that they are there.
 
     Raises:
-        DataError: no such table, protocol or part, or a draw that is no number.
+        DataError: no such table, protocol or part, or a draw that is not a number.
     """
     _, table, protocol, draw, part = name.split("/")
     if not draw.isdigit() or part not in PARTS or protocol not in PROTOCOLS:
         raise DataError(
-            f"'{name}' is no part of a table — `{FOLDER}/<table>/<protocol>/<draw>/<part>` with a protocol of "
-            f"{', '.join(PROTOCOLS)} and a part of {', '.join(PARTS)}"
+            f"'{name}' is not a part of a table — `{FOLDER}/<table>/<protocol>/<draw>/<part>` expected, "
+            f"<protocol> one of {', '.join(PROTOCOLS)}, <part> one of {', '.join(PARTS)}"
         )
     anomalous = facts_of(table).anomalous()
     numbers = np.where(anomalous, np.cumsum(anomalous), np.cumsum(~anomalous)) - 1
@@ -111,8 +111,8 @@ class TableFile(Source):
 
     Args:
         table: e.g. `cardio`.
-        protocol: `adbench` or `held_out`; see table_parts.
-        draw: the seed of the parting into training and test rows.
+        protocol: `adbench` or `held_out`; see tabular.parts.
+        draw: the seed of the split into training and test rows.
         at: folders below each root.
         deviation: how these rows differ from the set as published.
     """
@@ -174,7 +174,7 @@ def _table(file: Path, table: str) -> tuple[NDArray[np.float64], NDArray[np.bool
             "are published — get the file again"
         )
     if facts.places and not np.array_equal(facts.anomalous(), y == 1):
-        raise DataError(f"'{file}': other rows are anomalies than those published — get the file again")
+        raise DataError(f"'{file}': its anomalies are not the published rows — get the file again")
     if not np.isfinite(raw).all():
         raise DataError(f"'{file}': {int((~np.isfinite(raw)).sum())} values are NaN or infinite — get the file again")
     return raw, y == 1
