@@ -111,7 +111,7 @@ class TrainingMethod(Checked, ABC):
         uses_outliers: whether `Batch.outliers` is filled from the benchmark's OOD training split.
         selection: which epoch is kept as best: highest ID validation accuracy, or lowest mean training loss for
             methods that train no classifier. Of equals, the latest.
-        views: how often each image comes in a batch, every time augmented anew; 2 for contrastive losses.
+        views: how often each image comes in a batch, augmented separately each time; 2 for contrastive losses.
         mixes: whether the loss sees labels through `Batch.cross_entropy` alone, so that mixed images make sense.
         separable: whether the loss of a batch is the mean of losses of single images (batch norm aside) and changes no
             buffer, so that several processes may each take a share of the batch.
@@ -158,7 +158,7 @@ class TrainingMethod(Checked, ABC):
         return None
 
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Do what an epoch begins with; by default nothing.
+        """Do what the start of an epoch needs; by default nothing.
 
         Args:
             model: what `prepare` returned.
@@ -167,7 +167,7 @@ class TrainingMethod(Checked, ABC):
         """
 
     def on_step_end(self, model: nn.Module, moment: Moment) -> None:
-        """Do what an optimiser's step ends with, such as holding a constraint on the weights; by default nothing.
+        """Do what the end of an optimiser's step needs, such as keeping a constraint on weights; by default nothing.
 
         Args:
             model: what `prepare` returned.
@@ -214,7 +214,7 @@ def features_and_logits(network: nn.Module, images: Tensor) -> tuple[Tensor, Ten
     with tapping(network, Anatomy(last_linear(network)), (), "none") as tapped:
         network(images)
     if tapped.features is None or tapped.logits is None:
-        raise RuntimeError(f"{type(network).__name__}: its last nn.Linear took no part in the forward pass")
+        raise RuntimeError(f"{type(network).__name__}: its last nn.Linear was not used in the forward pass")
     return tapped.features, tapped.logits
 
 

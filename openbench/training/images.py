@@ -1,4 +1,4 @@
-"""What batches are cut from, augmented and normalised at once: a split held in memory, or read as it is needed."""
+"""The images that batches are taken from, whole batches at a time: a split held in memory, or read as it is needed."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ class ImageSet(ABC):
         labels: (n,) int64, on the device.
         mean: (channels,) float32, same device, of images in [0, 1].
         std: (channels,) float32, same device.
-        streams: whether images are read as they are needed, and better early.
+        streams: whether images are read as they are needed, so that it helps to announce them early.
     """
 
     labels: Tensor
@@ -40,7 +40,7 @@ class ImageSet(ABC):
         """Return the images at `rows` (b,) int64, (b, h, w, channels) uint8, not to be changed."""
 
     def plan(self, batches: Sequence[Tensor], seed: int, share: Share | None = None) -> None:  # noqa: B027
-        """Take note of the rows that will be asked for, batch by batch; by default nothing.
+        """Announce the rows that will be asked for, batch by batch; by default nothing happens.
 
         Args:
             batches: rows (b,) int64 of each batch to come.
@@ -113,7 +113,7 @@ class HeldImages(ImageSet):
 
 
 def hold(split: Split, preprocess: Preprocess, device: torch.device, workers: int = 0) -> HeldImages:
-    """Return a split's images in memory, with the very geometry that evaluation gives them.
+    """Return a split's images in memory, with the same geometry as in evaluation.
 
     Args:
         split: what is read.

@@ -21,7 +21,7 @@ class TrainingJob:
     """A network to train, the splits that training may see, how, and from which seed.
 
     Args:
-        backbone: the network; its present weights do not matter, they are drawn anew from the seed.
+        backbone: the network; its present weights do not matter: they are drawn again from the seed.
         benchmark: name of the benchmark, for messages.
         id_train: training images with labels.
         id_val: held-out ID images that choose the epoch.

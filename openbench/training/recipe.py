@@ -66,8 +66,8 @@ class Recipe(Checked):
         last = int(isinstance(next(reversed(self.augment), None), Mixing | Consistency))
         between = self.augment[first : len(self.augment) - last]
         allowed = (
-            "a list of nodes, each with the `_target_` of an Augmentation, the first perhaps of a Reading, the last "
-            "perhaps of a Mixing or a Consistency"
+            "a list of nodes, each with the `_target_` of an Augmentation; the first may be a Reading, the last a "
+            "Mixing or a Consistency"
         )
         self.require(all(isinstance(a, Augmentation) for a in between), "augment", allowed)
 
@@ -88,7 +88,7 @@ class Recipe(Checked):
 
     @property
     def consistency(self) -> Consistency | None:
-        """What wants one answer for several versions of an image, if anything."""
+        """What asks for the same answer on several versions of an image, if anything."""
         return next((a for a in self.augment if isinstance(a, Consistency)), None)
 
     def steps_per_epoch(self, images: int) -> int:

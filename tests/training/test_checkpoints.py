@@ -168,7 +168,7 @@ def test_force_trains_anew_what_is_there(tmp_path: Path) -> None:
     before = marker.stat().st_mtime_ns
     ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path, "force"), said.append)
     assert marker.stat().st_mtime_ns > before
-    assert "training anew" in said[0]
+    assert "training again" in said[0]
 
 
 def test_the_folder_says_what_is_trained_and_what_came_out(tmp_path: Path) -> None:

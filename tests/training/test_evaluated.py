@@ -98,7 +98,7 @@ def test_schedule_of_a_fine_tuning_changes_epochs_rate_and_warm_up_alone() -> No
 @pytest.mark.parametrize(("method", "given"), [(CrossEntropy(RECIPE), True), (EnergyBounded(RECIPE), False)])
 def test_weights_to_start_from_are_given_exactly_where_needed(tmp_path: Path, method, given: bool) -> None:
     plain = obtain(job(), tmp_path, lambda folder: train(job(), folder, QUIET))
-    with pytest.raises(MethodError, match="pass `start` where `initial` is given, only there"):
+    with pytest.raises(MethodError, match="pass `start` only where `initial` is given"):
         train(job(method), tmp_path / "other", QUIET, plain.weights if given else None)
 
 

@@ -133,7 +133,7 @@ def test_a_method_without_a_loss_for_mixed_labels_refuses_them() -> None:
 
 def test_mixing_comes_last_and_once() -> None:
     for wrong in ((Mixup(), HorizontalFlip()), (Mixup(), CutMix())):
-        with pytest.raises(ConfigError, match="the last perhaps of a Mixing"):
+        with pytest.raises(ConfigError, match="the last a Mixing or a Consistency"):
             Recipe(augment=wrong)
     recipe = Recipe(augment=(HorizontalFlip(), Mixup()))
     assert (recipe.augmentations, recipe.mixing) == ((HorizontalFlip(),), Mixup())

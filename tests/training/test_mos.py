@@ -134,7 +134,7 @@ def test_what_is_no_partition_is_refused(groups) -> None:
         MOS(groups=groups)
 
 
-@pytest.mark.parametrize(("groups", "words"), [([[0], [1]], "at odds: 2"), (4, "found 4 for 3 classes")])
+@pytest.mark.parametrize(("groups", "words"), [([[0], [1]], "missing or unknown: 2"), (4, "found 4 for 3 classes")])
 def test_groups_of_other_classes_are_refused_before_training(groups, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         MOS(groups=groups).prepare(nn.Identity(), FEATURES, CLASSES)

@@ -170,7 +170,7 @@ def test_unusable_state_is_reported_and_training_begins_anew(
     anew = train(job(), cut, QUIET)
     assert anew.resumed_after == 0
     assert anew.files == through.files
-    assert "training anew" in capsys.readouterr().err
+    assert "training again from the start" in capsys.readouterr().err
 
 
 def test_state_of_another_training_is_not_taken(tmp_path: Path) -> None:

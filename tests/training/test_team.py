@@ -162,7 +162,7 @@ def test_one_process_is_alone_and_under_torchrun_it_is_not(monkeypatch: pytest.M
     require_one_process("run")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="`run` takes one process — found 2"):
+    with pytest.raises(ConfigError, match="`run` runs in one process — found 2"):
         require_one_process("run")
     with pytest.raises(ConfigError, match="leave the number out"):
         team("cuda:1")

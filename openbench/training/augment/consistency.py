@@ -1,4 +1,4 @@
-"""A loss that wants one answer for several versions of an image."""
+"""A loss that asks for the same answer on several versions of an image."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from openbench.config.constraints import NonNegative
 from openbench.training.augment.base import Augmentation
 from openbench.training.augment.policies import AugMix
 
-# What keeps the logarithm of the mean probability finite in the authors' code.
+# Keeps the logarithm of the mean probability finite, as in the authors' code.
 _LEAST = 1e-7
 
 
@@ -39,8 +39,9 @@ class Consistency(Checked, ABC):
 class JensenShannon(Consistency):
     """λ·mean over images of JSD(p₀; p₁; p₂) = λ·⅓·Σ_i KL(p_i ‖ m), m = (p₀ + p₁ + p₂)/3, over two AugMix versions.
 
-    Added to the loss of any method. The images pass the network once for that loss and once more beside their versions,
-    so that batch norm sees all three as in the authors' code; there, with cross-entropy alone, one pass serves both.
+    It is added to the loss of any method. The images pass through the network once for that loss, and once more with
+    their versions, so that batch norm sees all three, as in the authors' code. There, with cross-entropy alone, one
+    pass is enough for both.
 
     Args:
         mix: makes the versions.

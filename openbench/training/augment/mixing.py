@@ -125,7 +125,7 @@ def blend(images: Tensor, share: float, generator: torch.Generator) -> Mixed:
 
 def draw_share(alpha: float, generator: torch.Generator) -> float:
     """Return λ ~ Beta(α, α)."""
-    # torch's Beta takes no generator; NumPy's gets its seed from ours.
+    # torch's Beta takes no generator; NumPy's is seeded from the one passed in.
     seed = int(torch.randint(0, 2**62, (), generator=generator))
     return float(np.random.default_rng(seed).beta(alpha, alpha))
 

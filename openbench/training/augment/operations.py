@@ -43,7 +43,7 @@ def operated(image: Pixels, name: str, level: float, sign: int = 1) -> Pixels:
         sign: direction of turn, shear and shift.
 
     Reference:
-        Hendrycks et al., AugMix, arXiv:1912.02781, and the authors' code, whose ranges and whole numbers these are.
+        Hendrycks et al., AugMix, arXiv:1912.02781, and the authors' code, with the same ranges and whole numbers.
     """
     picture = Pillow.fromarray(image if image.shape[2] == 3 else image[..., 0])
     if name == "autocontrast":
@@ -64,7 +64,7 @@ def operated(image: Pixels, name: str, level: float, sign: int = 1) -> Pixels:
 
 
 def _matrix(name: str, amount: float, size: tuple[int, int]) -> tuple[float, float, float, float, float, float]:
-    """What Pillow takes a point of the result back to the image by."""
+    """The affine map by which Pillow takes a point of the result back to the image."""
     width, height = size
     return {
         "shear_x": (1.0, 0.3 * amount, 0.0, 0.0, 1.0, 0.0),

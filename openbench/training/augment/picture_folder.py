@@ -22,9 +22,9 @@ class PictureFolder:
     """Pictures in a folder and those below it.
 
     Args:
-        name: the folder, below one of those in OPENBENCH_DATA or ./data; its place enters no digest, its name does.
+        name: the folder, below one of those in OPENBENCH_DATA or ./data; the digest has its name, not its place.
         content: digest of the names and sizes of its files, 16 hex digits, so that other pictures make another
-            training. The error for a wrong one says the right one.
+            training. The error for a wrong digest names the right one.
     """
 
     name: str
@@ -49,7 +49,7 @@ class PictureFolder:
         """Return the pictures in the order of their names.
 
         Raises:
-            DataError: there are none, or others than `content` promises.
+            DataError: there are none, or their digest is not `content`.
         """
         return _files(self.path(), self.content)
 

@@ -14,15 +14,15 @@ from openbench.training.augment.fractals import fractals
 from openbench.training.augment.operations import random_operation
 from openbench.training.augment.picture_folder import PictureFolder
 
-# What keeps a negative power finite in the authors' code.
+# Keeps a negative power finite, as in the authors' code.
 _LEAST = 1e-37
 
 
 @dataclass(frozen=True)
 class PixMix(Augmentation):
-    """Mixes an image up to k times with a picture of the mixing set or, half of the time, with an operation of itself.
+    """Mixes an image up to k times with a picture of the mixing set or, half of the time, with itself changed.
 
-    The image itself is put through a random operation first, half of the time. Each mix is, at even odds, additive,
+    Half of the time the image itself is put through a random operation first. Each mix is, at even odds, additive,
     a(2x − 1) + b(2y − 1) mapped back to [0, 1], or multiplicative, (2x)^a (2y)^b / 2, then cut off to [0, 1]; at even
     odds a ~ Beta(β, 1), b ~ Beta(1, β), or a = 1 + Beta(1, β), b = −Beta(1, β).
 
@@ -30,7 +30,7 @@ class PixMix(Augmentation):
         rounds: k ≥ 1; the number of mixes is uniform on {0, …, k}; 4.
         beta: β > 0; 3.
         severity: of the operations, 1 to 10; 3.
-        folder: the mixing set; None: fractals drawn here. The authors distribute theirs, fractals from artists and
+        folder: the mixing set; None: fractals drawn here. The authors distribute theirs: fractals by artists, and
             feature visualisations.
         drawn: how many fractals are drawn.
         seed: of these fractals.
@@ -48,7 +48,7 @@ class PixMix(Augmentation):
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return mixed images."""
-        # Beta draws are NumPy's; its generator is seeded from ours.
+        # NumPy draws from Beta; its generator is seeded from the one passed in.
         rng = np.random.default_rng(int(torch.randint(0, 2**62, (), generator=generator)))
         pixels = images.cpu().numpy()
         pictures = self.pictures(*pixels.shape[1:])

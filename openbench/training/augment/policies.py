@@ -14,16 +14,16 @@ from openbench.training.augment.base import Augmentation
 
 
 class Policy(Augmentation):
-    """Applies a transform of torchvision to every image by itself, with draws of its own."""
+    """Applies a transform of torchvision to each image separately, with separate draws."""
 
     @abstractmethod
     def transform(self) -> Callable[[Tensor], Tensor]:
-        """Return what maps one image (channels, h, w) uint8 to another."""
+        """Return the function that maps one image (channels, h, w) uint8 to another."""
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return transformed images."""
         transform = self.transform()
-        # torchvision draws from the global generator alone: it is seeded from ours, then put back.
+        # torchvision draws from the global generator only: it is seeded from the one passed in, then restored.
         seed = int(torch.randint(0, 2**62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

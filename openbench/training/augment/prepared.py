@@ -1,4 +1,4 @@
-"""Versions of the training images that others prepared with networks of their own: DeepAugment, Stylized-ImageNet."""
+"""Versions of the training images that others prepared with their own networks: DeepAugment, Stylized-ImageNet."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,8 @@ from openbench.training.augment.random_resize import Reading
 class PreparedVersions(Reading):
     """Reads an image or, at equal odds, its counterpart in one of several folders of the same tree.
 
-    What the authors do by training on all sets joined; here an epoch is as long as one set, so that three sets need as
-    many epochs as one for as many steps.
+    The authors train on all sets joined. Here an epoch is as long as one set, however many sets there are, so the same
+    number of epochs takes the same number of steps.
 
     Args:
         folders: each holds `<rest of the key>` for every training image, under the same or another picture suffix.
@@ -41,7 +41,7 @@ class PreparedVersions(Reading):
         object.__setattr__(self, "folders", tuple(self.folders))
 
     def replaced(self, key: str, rng: np.random.Generator) -> Path | None:
-        """Return the counterpart's file, or None: the image itself.
+        """Return the counterpart's file, or None for the image itself.
 
         Raises:
             DataError: a folder lacks it.

@@ -1,4 +1,4 @@
-"""What happens to an image as it is read, before all are of one size: a random part of it, enlarged to the input."""
+"""What happens to an image as it is read, before all have one size: a random part of it is resized to the input."""
 
 import math
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class Reading(Checked, ABC):
     version: ClassVar[int] = 1
 
     def replaced(self, key: str, rng: np.random.Generator) -> Path | None:
-        """Return a file to be read instead of the image with a key; None, the default: the image itself."""
+        """Return a file to be read instead of the image with a key; None (the default) for the image itself."""
         return None
 
     @abstractmethod
@@ -38,7 +38,7 @@ class Reading(Checked, ABC):
         Args:
             image: (h, w) or (h, w, 3) uint8, not to be changed.
             side: of the result, (side, side) or (side, side, 3).
-            rng: this image's own.
+            rng: for this image alone.
         """
 
 

@@ -1,1 +1,1 @@
-"""The only training loop, and what it needs on its way: processes, checkpoints, progress."""
+"""The only training loop, and what it uses: processes, checkpoints, progress."""

@@ -17,7 +17,7 @@ from openbench.training.loop.distributed import Team
 def whole_batch_statistics(module: nn.Module, team: Team) -> Iterator[None]:
     """Let every batch norm in a module take mean and variance over all processes while the body runs.
 
-    torch's SyncBatchNorm does so on GPUs alone; this one needs nothing but a sum over processes, on any device.
+    torch's SyncBatchNorm does so only on GPUs; this one needs only a sum over processes, and works on any device.
     """
     parts = [part for part in module.modules() if isinstance(part, _BatchNorm)] if team.size > 1 else []
     for part in parts:
@@ -30,7 +30,7 @@ def whole_batch_statistics(module: nn.Module, team: Team) -> Iterator[None]:
 
 
 def _normalised(norm: _BatchNorm, team: Team, x: Tensor) -> Tensor:
-    """Return γ(x − μ)/√(σ² + ε) + β with μ and σ² over the batches of all processes; in eval mode, the usual."""
+    """Return γ(x − μ)/√(σ² + ε) + β with μ and σ² over the batches of all processes; in eval mode, as usual."""
     if not norm.training:
         return functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     axes = [axis for axis in range(x.ndim) if axis != 1]

@@ -51,7 +51,7 @@ def write_job(folder: Path, job: TrainingJob) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint folder '{folder}' cannot be made — {error.strerror or error} — give one that can: set "
+            f"checkpoint folder '{folder}' cannot be made — {error.strerror or error} — choose another place: set "
             "OPENBENCH_CACHE or runtime.cache"
         ) from error
     content = {
@@ -88,12 +88,12 @@ def read_finished(folder: Path) -> dict[str, Any] | None:
     """Return the content of `finished.json`, or None if the training has not ended.
 
     Raises:
-        CheckpointError: the file, or `job.json` beside it, is there and is not what was written.
+        CheckpointError: the file, or `job.json` beside it, is there but is not what was written.
     """
     path = folder / FINISHED
     try:
         content = read_stated(path)
-        with suppress(FileNotFoundError):  # nothing is made from it; people read it
+        with suppress(FileNotFoundError):  # no code needs it; people read it
             read_stated(folder / JOB)
     except FileNotFoundError:
         return None

@@ -15,12 +15,12 @@ from openbench.backbones.anatomy import last_linear
 def compiled(network: nn.Module) -> Iterator[None]:
     """Let `torch.compile` speed up the network's stages while the body runs.
 
-    Each child is compiled by itself, apart from what holds the classifier: methods read features by hooks at the
-    classifier, which a compiled whole would pass over. Random numbers stay those of the uncompiled network; sums are
-    fused and round otherwise.
+    Each child is compiled separately, except the one that holds the classifier: methods read features by hooks at the
+    classifier, and a network compiled as a whole would skip them. Random numbers stay those of the uncompiled network;
+    sums are fused, so they round differently.
 
     Args:
-        network: the backbone's own module; afterwards it is as before, its weights aside.
+        network: the backbone's own module; afterwards it is as before, except for its weights.
     """
     head = last_linear(network)
     parts = [part for name, part in network.named_children() if not (head == name or head.startswith(f"{name}."))]
@@ -35,9 +35,9 @@ def compiled(network: nn.Module) -> Iterator[None]:
 
 
 def _own(part: nn.Module) -> MethodType:
-    """A part's forward with code of its own: versions are kept, and counted against a limit, per code object.
+    """A part's forward with its own code object, since torch keeps a limited number of compiled versions for each.
 
-    Parts that share one, as all Sequentials do, would have more than are allowed, and the last would not be compiled.
+    Parts that share a code object, as all Sequentials do, would exceed the limit, and the last would not be compiled.
     """
 
     def forward(self: nn.Module, *arguments: Any) -> Any:

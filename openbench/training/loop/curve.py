@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 
 @dataclass(frozen=True)
 class EpochRow:
-    """What one epoch came to.
+    """The results of one epoch.
 
     Args:
         epoch: counted from 1.
@@ -40,7 +40,7 @@ def as_csv(rows: Sequence[EpochRow]) -> bytes:
 
 def as_png(rows: Sequence[EpochRow], title: str, best_epoch: int) -> bytes:
     """Return a picture of loss and learning rate above, validation accuracy with the epoch kept below."""
-    # Half a second to import, and only a finished training needs it.
+    # Imported here, since it takes half a second and only a finished training needs it.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 6), layout="constrained")

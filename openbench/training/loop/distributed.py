@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Team:
-    """One process alone; every question has the answer that costs nothing.
+    """One process alone; each of these methods then has a trivial answer.
 
     Attributes:
         rank: which process this is, from 0; the first one writes files and speaks.
@@ -31,11 +31,11 @@ class Team:
         return self.rank == 0
 
     def device(self, asked: torch.device) -> torch.device:
-        """Return where this process computes, if `asked` was asked for."""
+        """Return the device on which this process computes, where `asked` was asked for."""
         return asked
 
     def share(self, count: int) -> slice:
-        """Return which of `count` things, in order, are this process's; shares differ by one at most."""
+        """Return which of `count` things, in order, are this process's; shares differ by at most one."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def wrap(self, module: nn.Module) -> nn.Module:
@@ -59,7 +59,7 @@ class Torchrun(Team):
     """
 
     def __init__(self, cpu: bool) -> None:
-        # Half a second to import, and only here needed.
+        # Imported here, since it takes half a second and nothing else needs it.
         from accelerate import Accelerator
 
         self._accelerator = Accelerator(cpu=cpu)
@@ -116,11 +116,11 @@ def team(device: str) -> Team:
         return ALONE
     if ":" in device:
         raise ConfigError(
-            f"runtime.device={device} — torchrun gives each process a device of its own — allowed: auto, cuda, cpu — "
+            f"runtime.device={device} — torchrun gives each process its own device — allowed: auto, cuda, cpu — "
             "leave the number out, and choose GPUs with CUDA_VISIBLE_DEVICES"
         )
     try:
-        # Without this word accelerate joins CPU processes of a machine without GPUs only under its own launcher.
+        # Unless told `cpu`, accelerate joins CPU processes of a machine without GPUs only under its own launcher.
         return Torchrun(cpu=device == "cpu" or not torch.cuda.is_available())
     except ImportError as error:
         raise ConfigError(
@@ -130,9 +130,9 @@ def team(device: str) -> Team:
 
 
 def require_one_process(command: str) -> None:
-    """Raise ConfigError under torchrun: only training is shared out, the rest would be done once per process."""
+    """Raise ConfigError under torchrun: only training is divided, everything else would be done once per process."""
     if under_torchrun():
         raise ConfigError(
-            f"`{command}` takes one process — found {os.environ['WORLD_SIZE']}, started by torchrun — first "
-            "torchrun … -m openbench train with the same arguments, then this without torchrun"
+            f"`{command}` runs in one process — found {os.environ['WORLD_SIZE']}, started by torchrun — first run "
+            "`torchrun … -m openbench train` with the same arguments, then this command without torchrun"
         )

@@ -12,9 +12,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 class Average:
     """After step t the average is d_t·average + (1 − d_t)·weights, d_t = min(d, (1 + t)/(10 + t)).
 
-    The smaller d_t of the first steps lets go of the random weights that training starts from. Averaged are all
-    parameters, and the running mean and variance of batch norm, which belong to the weights they were taken with.
-    Other buffers (counters, queues, prototypes) are the network's own at all times.
+    d_t is smaller in the first steps, so that the average forgets the random weights that training starts from. It
+    covers all parameters, and the running mean and variance of batch norm, which belong to the weights they were taken
+    with. Other buffers (counters, queues, prototypes) are not averaged.
 
     Args:
         model: what is averaged; its present weights are the average before the first step.
@@ -33,7 +33,7 @@ class Average:
         """Take in the weights after a step."""
         self.step += 1
         decay = min(self.decay, (1 + self.step) / (10 + self.step))
-        # Looked up each time: DistributedDataParallel puts other tensors in the place of buffers.
+        # Looked up each time: DistributedDataParallel replaces buffers by other tensors.
         means, values = list(self._mean.values()), [value.detach() for value in _averaged(self._model).values()]
         get_ema_multi_avg_fn(decay)(means, values, self.step)  # type: ignore[no-untyped-call]
 

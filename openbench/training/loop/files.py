@@ -40,14 +40,14 @@ def _refusals(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint '{path}' cannot be written — {error.strerror or error} — give a folder that can be written "
+            f"checkpoint '{path}' cannot be written — {error.strerror or error} — choose a folder that can be written "
             "and has room: set OPENBENCH_CACHE or runtime.cache"
         ) from error
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor]) -> str:
     """Write tensors as safetensors and return the file's SHA-256, 64 hex digits."""
-    # safetensors takes neither shared storage nor other strides, and weights here are laid out channels last.
+    # safetensors accepts neither shared storage nor other strides, and weights here are laid out channels last.
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
     write_atomically(path, save(plain))
     return file_sha256(path)

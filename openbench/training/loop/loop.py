@@ -27,7 +27,7 @@ from openbench.training.loop.streamed import open_images
 from openbench.training.loop.tensorboard import board
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Reading a loss waits for the device; doing so now and then is soon enough to stop a training that has diverged.
+# Reading a loss waits for the device; reading it now and then is enough to stop a training that has diverged.
 _CHECK_EVERY = 32
 
 
@@ -53,14 +53,14 @@ class TrainingSettings:
 
 
 def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Path | None = None) -> TrainingResult:
-    """Train a job to its end in `folder`, going on from where an interrupted process was.
+    """Train a job to its end in `folder`, continuing where an interrupted process stopped.
 
     On one machine's CPU with one number of threads the weights are the same bit for bit, interrupted or not. The
     global random state is left as it was. The backbone's own weights are those of the last step afterwards.
 
     Several processes divide every batch: order, augmentation and mixing are drawn alike in each, batch norm sees the
-    whole batch, gradients are averaged. What comes out differs from one process's by the rounding of sums, unless the
-    network or the method draws in its forward pass (dropout), which each process does for its own images.
+    whole batch, gradients are averaged. The result differs from one process's only by the rounding of sums, unless the
+    network or the method draws in its forward pass (dropout): each process draws for its own images.
 
     Args:
         job: what is trained.
@@ -113,7 +113,7 @@ class _Loop:
         self.per_epoch = self.recipe.steps_per_epoch(len(self.data.train))
         self.parameters = [p for group in session.optimiser.param_groups for p in group["params"]]
         if session.team.size > 1:
-            # Gradients are awaited of all parameters that want one; a classifier that is not trained has none.
+            # The wrapper waits for a gradient of every parameter that requires one; an unused classifier gets none.
             kept = set(self.parameters)
             for parameter in session.prepared.parameters():
                 parameter.requires_grad_(parameter in kept)
@@ -127,7 +127,7 @@ class _Loop:
         """Take the steps of an epoch, validate, keep the weights if they are best, save the state."""
         session, start = self.session, time.perf_counter()
         if session.team.size > 1:
-            # One process's state is saved: the others' dropout follows from step and rank.
+            # Only one process's state is saved: the others' dropout follows from step and rank.
             torch.manual_seed(stream_of_rank(session.job.seed, self.step_at(epoch), session.team.rank))
         self.method.on_epoch_start(session.prepared, self._moment(epoch, 0), self.data)
         loss, images = self._steps(epoch, report)
@@ -176,9 +176,9 @@ class _Loop:
         return mean, done
 
     def _announce(self, order: Tensor, outlier_order: Tensor | None) -> None:
-        """Tell image sets that are read as needed what an epoch needs; those held draw nothing and need no word."""
+        """Announce an epoch's rows to image sets that are read as needed; sets held in memory need not know."""
         team, generator = self.session.team, self.session.generator
-        # What is mixed with an image may be another process's.
+        # The image that is mixed with this one may belong to another process.
         share = None if team.size == 1 or self.recipe.mixing is not None else team.share
         for images, rows, size, views in (
             (self.data.train, order, self.recipe.batch_size, self.method.views),
@@ -190,12 +190,12 @@ class _Loop:
                 images.plan(batches, seed, share)
 
     def _parts(self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int) -> list[Part]:
-        """What this process takes the loss of: the whole batch, or its share with a generator of its own."""
+        """What this process takes the loss of: the whole batch, or its share with a separate generator."""
         batch, versions = self._batch(rows, outlier_order, moment, index)
         parts, team = parts_of(batch, self.recipe.mixing, versions), self.session.team
         if team.size == 1:
             return parts
-        # What a loss draws may depend on how many images it sees; the common generator must stay in step.
+        # What a loss draws may depend on how many images it sees; the common generator must stay the same everywhere.
         seed = stream_of_rank(self.session.job.seed, moment.step, team.rank)
         moment = replace(moment, generator=torch.Generator().manual_seed(seed))
         own = team.share(len(batch.rows))
@@ -291,7 +291,7 @@ def check_shared_out(job: TrainingJob, team: Team) -> None:
     method, size = job.method, job.method.schedule.batch_size
     if team.size > 1 and not method.separable:
         raise ConfigError(
-            f"training '{type(method).__name__}' takes its loss over the whole batch, or counts as it goes — found "
+            f"training '{type(method).__name__}' needs the whole batch for its loss, or changes buffers in it — found "
             f"{team.size} processes — allowed: one — start without torchrun"
         )
     last = len(job.id_train) % size
@@ -304,7 +304,7 @@ def check_shared_out(job: TrainingJob, team: Team) -> None:
 
 
 def _finish(session: Session, resumed_after: int) -> TrainingResult:
-    """Give the kept weights their name, draw the curve, write the finished marker, and drop what is of no more use."""
+    """Give the kept weights their name, draw the curve, write the finished marker, and delete what is not needed."""
     folder, best = session.folder, session.best
     if best is None:
         raise RuntimeError("a training ended without an epoch")
@@ -313,12 +313,12 @@ def _finish(session: Session, resumed_after: int) -> TrainingResult:
         final = name.replace(f"best-{best.epoch}", "best", 1)
         write_atomically(folder / final, (folder / name).read_bytes())
         files[final] = sha256
-    # Here too: a process killed after its last state, and before the curve of that epoch, has no further epoch.
+    # Written here too: a process killed after its last state, but before the curve of that epoch, runs no more epochs.
     write_atomically(folder / "curve.csv", as_csv(session.curve))
     write_atomically(folder / "curve.png", as_png(session.curve, str(session.job), best.epoch))
     seconds = sum(row.seconds for row in session.curve)
     result = TrainingResult(tuple(session.curve), best.epoch, files, resumed_after, seconds)
     write_finished(folder, session.job, result, session.device)
-    # Only now: a process killed before the marker is there still finds all it needs to get this far again.
+    # Only now: a process killed before the marker is written still finds all that it needs to get here again.
     drop_unfinished(folder)
     return result

@@ -1,4 +1,4 @@
-"""What a step minimises, as one module, so that all that takes part in the backward pass runs inside its forward."""
+"""What a step minimises, as one module: everything that takes part in the backward pass runs inside its forward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class Part:
 
 
 def parts_of(batch: Batch, mixing: Mixing | None, versions: tuple[Tensor, ...] = ()) -> list[Part]:
-    """Return what the loss of a batch is summed from: the batch, or its images mixed and perhaps beside them clean."""
+    """Return the parts whose losses are summed: the batch, or its mixed images and perhaps its clean images too."""
     if mixing is None:
         return [Part(batch, versions=versions)]
     mixed = mixing(batch.images, batch.moment.generator)
@@ -66,7 +66,7 @@ class Objective(nn.Module):
         """Return Σ weight·loss, a scalar.
 
         Raises:
-            MethodError: the method's loss is no scalar.
+            MethodError: the method's loss is not a scalar.
         """
         losses = [part.weight * self._loss(part) for part in parts]
         return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])

@@ -1,4 +1,4 @@
-"""How far a training is: a bar on a terminal, elsewhere a line per epoch and now and then within it; on stderr."""
+"""How far a training is, on stderr: a bar on a terminal; elsewhere a line per epoch, and now and then within one."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ _SHORTEST = 5  # characters of the bar
 
 
 class Reporter(ABC):
-    """Told about steps and epochs as they end."""
+    """Receives steps and epochs as they end."""
 
     @abstractmethod
     def steps(self, done: int, loss: float, images_per_second: float) -> None:

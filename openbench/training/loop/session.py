@@ -1,4 +1,4 @@
-"""All that changes while a network is trained, and its way to disk and back between epochs."""
+"""Everything that changes while a network is trained, and how it is saved and restored between epochs."""
 
 import io
 import pickle
@@ -89,7 +89,7 @@ class Session:
         if (job.initial is None) != (start is None):
             raise MethodError(
                 f"{type(method).__name__} starts from {'its own weights' if start else 'those of another training'} — "
-                f"found {'a file of weights' if start else 'none'} — pass `start` where `initial` is given, only there"
+                f"found {'a file of weights' if start else 'none'} — pass `start` only where `initial` is given"
             )
         network = (backbone if start is None else backbone.load(start)).to(device).module()
         prepared = method.prepare(network, job.backbone.feature_dim, job.backbone.num_classes).to(device)
@@ -122,7 +122,7 @@ class Session:
         if not self.team.leads or (self.best is not None and value < self.best.value):
             return
         epoch = len(self.curve)
-        # A name of its own: until `save` has named it, an interrupted training goes on from the epoch kept before.
+        # Under a new name: until `save` has recorded it, an interrupted training goes on from the epoch kept before.
         self.best = Best(epoch, value, self.write_weights(f"best-{epoch}"))
 
     def write_weights(self, stem: str) -> dict[str, str]:
@@ -158,10 +158,10 @@ class Session:
                 file.unlink()
 
     def resume(self) -> bool:
-        """Go to where an interrupted training was, and return whether there was one.
+        """Continue where an interrupted training stopped, and return whether there was one.
 
-        A state that cannot be used is reported and ignored: the training then begins anew, which costs time but
-        no correctness.
+        A state that cannot be used is reported and ignored: the training then begins again, which costs time but not
+        correctness.
         """
         state = self.team.told(self._usable_state() if self.team.leads else None)
         if state is None:
@@ -184,7 +184,7 @@ class Session:
         state = _read(path)
         fault = _fault(state, self.job.digest, self.folder)
         if fault:
-            print(f"training {self.job}: '{path}' {fault} — training anew", file=sys.stderr, flush=True)
+            print(f"training {self.job}: '{path}' {fault} — training again from the start", file=sys.stderr, flush=True)
             return None
         return state
 
@@ -195,14 +195,14 @@ def unfinished(folder: Path) -> list[Path]:
 
 
 def drop_unfinished(folder: Path) -> None:
-    """Delete what is of no more use in the folder of a finished training, as far as that may be written."""
+    """Delete what is no longer needed in the folder of a finished training, as far as the folder may be written."""
     for file in unfinished(folder):
         with suppress(OSError):
             file.unlink()
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raise ConfigError if a device cannot train at a precision; it is never replaced by another in silence."""
+    """Raise ConfigError if a device cannot train at a precision; it is never replaced silently."""
     able = {"fp32": True, "tf32": True, "bf16": device.type in ("cuda", "cpu"), "fp16": device.type == "cuda"}
     if not able[precision]:
         allowed = ", ".join(name for name, can in able.items() if can)
@@ -213,7 +213,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def stream_of_rank(seed: int, step: int, rank: int) -> int:
-    """Return a seed for what one of several processes draws by itself from a step on."""
+    """Return the seed of what one of several processes draws separately, from a step on."""
     return _stream(seed, _GLOBAL, step, rank)
 
 

@@ -1,4 +1,4 @@
-"""A split whose images are decoded as batches need them, ahead of the network and beside it."""
+"""A split whose images are decoded as batches need them, ahead of the network and while it computes."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class _Planned:
 
 
 class StreamedImages(ImageSet):
-    """Images read when a plan says that they are coming, with the reading's random geometry; else as evaluation does.
+    """Images that are read when a plan announces them, with the reading's random geometry; else as in evaluation.
 
     What is drawn for an image depends on the plan's seed and the image's place in it, so neither the number of threads
     nor their order changes a pixel.
@@ -77,7 +77,7 @@ class StreamedImages(ImageSet):
         self._fill()
 
     def stored(self, rows: Tensor) -> Tensor:
-        """Return the next batch of the plan if these are its rows, else read them as evaluation does."""
+        """Return the next batch of the plan if these are its rows, else read them as in evaluation."""
         if self._begun and torch.equal(self._begun[0].rows, rows):
             planned = self._begun.popleft()
             self._fill()
@@ -115,7 +115,7 @@ class StreamedImages(ImageSet):
             raise DataError(f"split '{split.name}' ({split.role}), image '{split.keys[row]}': {error}") from error
 
     def _as_one(self, images: list[Pixels]) -> Tensor:
-        """Images as (b, side, side, channels); grey fills the channels that there are."""
+        """Images as (b, side, side, channels); grey is copied into every channel."""
         whole = stack(images)
         if whole.ndim == 3:
             whole = np.repeat(whole[..., None], self._preprocess.channels, axis=3)

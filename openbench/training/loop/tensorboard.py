@@ -24,7 +24,7 @@ class Board(Reporter):
     """
 
     def __init__(self, folder: Path, curve: Sequence[EpochRow]) -> None:
-        # Two seconds to import, and only those who ask for it have it installed.
+        # Imported here, since it takes two seconds and only users who ask for it have it installed.
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -34,7 +34,7 @@ class Board(Reporter):
             ) from error
         self._writer = SummaryWriter(str(folder / FOLDER), purge_step=curve[-1].step if curve else None)
         if curve:
-            # A kill after the epoch was saved may have come before it was shown.
+            # A process may have been killed after an epoch was saved and before it was shown.
             self.epoch(curve[-1])
 
     def steps(self, done: int, loss: float, images_per_second: float) -> None:
@@ -54,7 +54,7 @@ class Board(Reporter):
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left and let go of the file."""
+        """Write what is left and close the file."""
         self._writer.close()
 
     def _write(self, name: str, value: float, step: int) -> None:
@@ -63,7 +63,7 @@ class Board(Reporter):
 
 @contextmanager
 def board(folder: Path, curve: Sequence[EpochRow], shown: Reporter) -> Iterator[Reporter]:
-    """Yield a reporter that tells `shown` and TensorBoard."""
+    """Yield a reporter that passes everything to `shown` and TensorBoard."""
     writer = Board(folder, curve)
     try:
         yield Both(shown, writer)
@@ -72,7 +72,7 @@ def board(folder: Path, curve: Sequence[EpochRow], shown: Reporter) -> Iterator[
 
 
 class Both(Reporter):
-    """Tells two reporters."""
+    """Passes everything to two reporters."""
 
     def __init__(self, first: Reporter, second: Reporter) -> None:
         self._all = (first, second)

@@ -1,4 +1,4 @@
-"""Reciprocal points: each class keeps away from a point that stands for all that it is not."""
+"""Reciprocal points: each class keeps away from a point that stands for everything it is not."""
 
 import copy
 from dataclasses import dataclass, field
@@ -38,9 +38,9 @@ class Reciprocal(nn.Module):
 class ARPL(TrainingMethod):
     """CE(l, y) + λ · mean max(0, ‖f − P_y‖²/d − R + 1), l_k = ‖f − P_k‖²/d − f·P_k.
 
-    Evaluated is the linear head W_k = −(1 + 2/d)P_k, b_k = ‖P_k‖²/d, which is l without ‖f‖²/d. That term is the same
-    for every class: probabilities, hence MSP, the paper's score, are exact; energies and maximum logits are not those
-    of l.
+    The evaluated head is linear, W_k = −(1 + 2/d)P_k, b_k = ‖P_k‖²/d, which is l without ‖f‖²/d. That term is the same
+    for every class, so probabilities are exact, and with them MSP, the paper's score. Energies and maximum logits are
+    not those of l.
 
     Args:
         weight: λ ≥ 0; 0.1.

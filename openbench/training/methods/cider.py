@@ -43,7 +43,7 @@ class OnSphere(Projected):
         Args:
             images: (n, channels, h, w).
             labels: (n,).
-            keep: α in [0, 1), what stays of them at each sample.
+            keep: α in [0, 1), the share of the old value that each sample leaves.
             temperature: τ > 0.
 
         Returns:
@@ -73,12 +73,12 @@ class CIDER(Contrastive):
 
     Two views of every image. No classifier is trained: the epoch of lowest loss is kept. So that accuracy and logits
     mean something, the evaluated head holds the class mean directions of unit features, an average kept in training;
-    that head is no part of the paper, whose score, KNN on the features, does not see it.
+    that head is not part of the paper, whose score, KNN on the features, does not use it.
 
     Args:
         weight: w ≥ 0; 2.
         temperature: τ > 0; 0.1.
-        keep: α in [0, 1) of the moving prototypes; 0.95, for CIFAR-100 0.5.
+        keep: α in [0, 1) of the moving prototypes; 0.95, or 0.5 for CIFAR-100.
         width: dimensions of the projection; 128.
 
     Reference:

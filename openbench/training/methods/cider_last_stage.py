@@ -15,7 +15,7 @@ from openbench.training.methods.fine_tuning import FineTuned, FineTuning
 def last_stage(network: nn.Module) -> nn.Module:
     """Return the last child of a network that has parameters and comes before its classifier: a ResNet's `layer4`.
 
-    Networks that keep all blocks in one child, as transformers do, have that child for their last stage.
+    In networks that keep all blocks in one child, as transformers do, that child is the last stage.
 
     Raises:
         ConfigError: there is none.
@@ -33,13 +33,13 @@ def last_stage(network: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class CIDERLastStage(FineTuned, CIDER):
-    """The loss of CIDER; only the network's last stage and the projection follow it, from cross-entropy's weights.
+    """The loss of CIDER; it trains only the network's last stage and the projection, from cross-entropy's weights.
 
-    How CIDER is trained on ImageNet in OpenOOD. Earlier stages keep their weights; their batch norm goes on averaging,
+    OpenOOD trains CIDER on ImageNet in this way. Earlier stages keep their weights; their batch norm goes on averaging,
     as it does there. Two views of every image.
 
     Args:
-        recipe: of the cross-entropy training that is gone on from.
+        recipe: of the cross-entropy training that comes first.
         tuning: epochs and rate of the fine-tuning: 10 and 0.01 for ImageNet-200, 0.001 for ImageNet-1K.
         weight_decay: of the fine-tuning; 1e-4.
         weight: w ≥ 0, of compactness against dispersion; 2.
@@ -60,7 +60,7 @@ class CIDERLastStage(FineTuned, CIDER):
     version: ClassVar[int] = 1
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> OnSphere:
-        """Return the network with projection and prototypes; earlier stages ask for no gradient."""
+        """Return the network with projection and prototypes; earlier stages get no gradient."""
         made = super().prepare(model, feature_dim, num_classes)
         model.requires_grad_(False)
         last_stage(model).requires_grad_(True)

@@ -1,4 +1,4 @@
-"""Contrasted shifted instances: a contrastive network over four rotations, then linear heads on it as it is."""
+"""Contrasted shifted instances: a contrastive network over four rotations, then linear heads on it, frozen."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -28,12 +28,12 @@ class Turned(nn.Module):
         """Images (n, channels, s, s) to class logits (n, c)."""
         if not self.training:
             self.turned(self.averaged(images))
-        # Last and apart: whoever taps the network then reads the images as they are.
+        # Last, and in a separate pass: what hooks the network then reads the unrotated images.
         logits: Tensor = self.network(images)
         return logits
 
     def averaged(self, images: Tensor) -> Tensor:
-        """Return the mean over the turns r of the logits (n, c) for "turned by r" that the image turned by r gets."""
+        """Return logits (n, c): those for "turned by r" of the image turned by r, averaged over the turns r."""
         own = []
         for turns, turned in enumerate(rotated(images).chunk(ROTATIONS)):
             features, _ = features_and_logits(self.network, turned)
@@ -45,9 +45,9 @@ class Turned(nn.Module):
 class CSI(TrainingMethod):
     """CE(z(x), y) + mean_r CE(j(x turned by r), (y, r)), z and j linear on a network trained by SupCon over rotations.
 
-    Two trainings, one after the other: that of `training=supcon rotations=4` with `recipe`, then the two heads with
-    `tuning`, for which the network stands still, its batch norm too. `method=csi` averages over the four turns (CSI-ens
-    in the paper), `method=msp` sees the image as it is (CSI).
+    Two trainings, one after the other: first that of `training=supcon rotations=4` with `recipe`, then the two heads
+    with `tuning`, while the network is frozen, its batch norm too. `method=csi` averages over the four turns (CSI-ens
+    in the paper), `method=msp` sees the unrotated image (CSI).
 
     Args:
         recipe: of the contrastive training.

@@ -19,7 +19,7 @@ class EnergyBounded(FineTuned):
     """CE(z, y) + λ·{mean_ID max(0, E − m_in)² + mean_out max(0, m_out − E)²}, E(x) = −log Σ exp z.
 
     Args:
-        recipe: of the cross-entropy training that is gone on from.
+        recipe: of the cross-entropy training that comes first.
         tuning: epochs and rate of the fine-tuning.
         weight: λ ≥ 0; 0.1.
         m_in: bound on ID energies; −23 for CIFAR-10, −27 for CIFAR-100.

@@ -1,4 +1,4 @@
-"""Fine-tuning: a short training that goes on from the weights of plain cross-entropy."""
+"""Fine-tuning: a short training that starts from the weights of plain cross-entropy."""
 
 from dataclasses import dataclass, replace
 
@@ -28,10 +28,10 @@ class FineTuning(Checked):
 
 
 class FineTuned(TrainingMethod):
-    """A method that goes on from cross-entropy. Final subclasses have fields `recipe` and `tuning`.
+    """A method that starts from the weights of cross-entropy. Final subclasses have fields `recipe` and `tuning`.
 
     Attributes:
-        recipe: of the cross-entropy training that is gone on from.
+        recipe: of the cross-entropy training that comes first.
         tuning: epochs and rate of the fine-tuning.
     """
 

@@ -45,7 +45,7 @@ class Decomposed(nn.Module):
         return similarity, self.g(features)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (n, channels, h, w) to h (n, c), by which classes are told apart."""
+        """Images (n, channels, h, w) to h (n, c), which stands for the logits."""
         return self.parts(images)[0]
 
 
@@ -53,12 +53,12 @@ class Decomposed(nn.Module):
 class GODIN(TrainingMethod):
     """CE(h/g, y) with h_k the cosine of features and class weights, g in (0, 1) a temperature from the features.
 
-    Evaluated are unit features and h as their linear head without bias, exactly; g takes no part in the score. The
-    class weights get no weight decay.
+    The evaluated network has unit features and, exactly, h as their linear head without bias; the score does not use g.
+    The class weights get no weight decay.
 
     Args:
         compat: `openood` keeps the learning rate of the class weights at its highest throughout, since the scheduler
-            there drives the other optimiser; `paper` decays it with all others.
+            there drives only the other optimiser; `paper` decays it with all others.
 
     Reference:
         Hsu et al.: Generalized ODIN: detecting out-of-distribution image without learning from out-of-distribution

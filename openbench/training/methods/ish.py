@@ -39,7 +39,7 @@ class _ShapedLinear(torch.autograd.Function):
 
 
 def shaped_linear(features: Tensor, shaped: Tensor, head: nn.Linear) -> Tensor:
-    """Return the logits (n, c) of features (n, d), such that the head's weight learns from `shaped` (n, d) instead."""
+    """Return the logits (n, c) of features (n, d); the head's weight learns from `shaped` (n, d) instead."""
     taken = shaped.detach().to(head.weight.dtype)
     logits: Tensor = _ShapedLinear.apply(features, taken, head.weight, head.bias)  # type: ignore[no-untyped-call]
     return logits
@@ -47,13 +47,13 @@ def shaped_linear(features: Tensor, shaped: Tensor, head: nn.Linear) -> Tensor:
 
 @dataclass(frozen=True)
 class ISH(FineTuned):
-    """CE(Wf + b, y), the gradient of W taken at f·exp(r), r = Σf / Σ of the k largest f; all else learns as always.
+    """CE(Wf + b, y), the gradient of W taken at f·exp(r), r = Σf / Σ of the k largest f; all else learns as usual.
 
-    Forward passes and the gradient of the network are those of cross-entropy: images whose mass lies in many
-    activations weigh more in the classifier, and SCALE finds them so at test time. k as in SCALE.
+    Forward passes and the gradient of the network are those of cross-entropy. Images whose mass lies in many
+    activations weigh more in the classifier, and SCALE recognises them by that at test time. k as in SCALE.
 
     Args:
-        recipe: of the cross-entropy training that is gone on from.
+        recipe: of the cross-entropy training that comes first.
         tuning: epochs and rate of the fine-tuning.
         percentile: share of activations outside the k largest, in [0, 100); 85.
         head_weight_decay: of the classifier alone; 5e-5.
@@ -77,7 +77,7 @@ class ISH(FineTuned):
     mixes: ClassVar[bool] = True
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return the network, and its classifier with a weight decay of its own."""
+        """Return the network, and its classifier with a separate weight decay."""
         head = list(head_of(model).parameters())
         known = {id(p) for p in head}
         rest = [p for p in model.parameters() if id(p) not in known]
@@ -98,7 +98,7 @@ class ISH(FineTuned):
         k = largest_kept(f.shape[1], self.percentile)
         if k < 1:
             raise ConfigError(
-                f"training.percentile — found {self.percentile} — none of {f.shape[1]} activations stays — lower it"
+                f"training.percentile — found {self.percentile} — none of {f.shape[1]} activations is left — lower it"
             )
         kept, places = f.topk(k, dim=1, sorted=False)
         total = kept.sum(dim=1, keepdim=True)

@@ -26,19 +26,19 @@ def entropy(logits: Tensor, dim: int = 1) -> Tensor:
 class MCD(TrainingMethod):
     """CE(z₁, y) + CE(z₂, y), and late in training + λ·max(0, m − (H(p₁) − H(p₂))), H the mean entropy on outliers.
 
-    The network's own head is the first classifier: it answers, and every score but `mcd` sees it alone.
+    The network's own head is the first classifier: it predicts the class, and every score except `mcd` uses it alone.
 
     Args:
         margin: m; 1.2.
         weight: λ ≥ 0; 1.
-        start: share of the epochs that go by without outliers; 0.9 (OpenOOD: epoch 90 of 100).
+        start: share of the epochs without outliers; 0.9 (OpenOOD: epoch 90 of 100).
         compat: `openood` sums −p log p over the batch instead of the classes, as the code behind the published
             numbers does.
 
     Reference:
         Yu, Aizawa: Unsupervised out-of-distribution detection by maximum classifier discrepancy, ICCV 2019,
-        arXiv:1908.04951. There outliers come with the unlabelled test images; here, as in OpenOOD, from a split of
-        their own.
+        arXiv:1908.04951. There outliers come with the unlabelled test images; here, as in OpenOOD, from a separate
+        split.
     """
 
     recipe: Recipe = field(default_factory=Recipe)
@@ -58,7 +58,7 @@ class MCD(TrainingMethod):
         return Branched(model, {"second_head": nn.Linear(feature_dim, num_classes)})
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the loss of a batch; outliers pass the network only once they count."""
+        """Return the loss of a batch; outliers pass through the network only once they count."""
         n, late = len(batch.images), batch.moment.epoch >= self.start * batch.moment.epochs
         images = torch.cat([batch.images, outliers_of(batch)]) if late else batch.images
         features, first = features_and_logits(model.get_submodule("network"), images)

@@ -22,7 +22,7 @@ class MixOE(FineTuned):
     """CE(z(x), y) + β · CE(z(x̃), λ·onehot(y) + (1 − λ)/C), x̃ a mix of ID image (share λ) and outlier.
 
     Args:
-        recipe: of the cross-entropy training that is gone on from.
+        recipe: of the cross-entropy training that comes first.
         tuning: epochs and rate of the fine-tuning.
         mix: `cutmix` pastes a rectangle of the outlier, `linear` is λx + (1 − λ)x_out.
         alpha: λ ~ Beta(α, α), drawn per batch; 0.1 for linear mixing in OpenOOD, 1 for CutMix in the authors' code.

@@ -77,16 +77,16 @@ class Scored(nn.Module):
 
 @dataclass(frozen=True)
 class MOS(FineTuned):
-    """Σ_g CE of the softmax over g's classes and "others", the answer of every group that is not the label's.
+    """Σ_g CE of the softmax over g's classes and "others", which is the target of every group without the label.
 
     Fine-tunes the weights of plain cross-entropy, with mixup and without weight decay. With a_k = z_k − o_g(k), the
     logit of a class less that of its group's others, p_g(others) = 1/(1 + Σ_{k∈g} exp a_k) and the loss is
-    Σ_g log(1 + Σ_{k∈g} exp a_k) − a_y. The a are linear in the features: they are the evaluated head, and the class
-    with the largest, the best odds against its group's others, is the answer. (The paper answers with the largest
-    probability within a group, the same but where classes of one group compete.)
+    Σ_g log(1 + Σ_{k∈g} exp a_k) − a_y. The a are linear in the features, so they are the evaluated head. It
+    predicts the class with the largest a, the best odds against its group's others. (The paper predicts the class with
+    the largest probability within its group; that differs only where classes of one group compete.)
 
     Args:
-        recipe: of the cross-entropy training that is gone on from.
+        recipe: of the cross-entropy training that comes first.
         tuning: epochs and rate of the fine-tuning.
         groups: how many, found before the first step by k-means on the class means of the features; or the classes
             (numbers) of each, e.g. of a taxonomy.
@@ -95,7 +95,7 @@ class MOS(FineTuned):
 
     Reference:
         Huang, Li: MOS: towards scaling out-of-distribution detection for large semantic space, CVPR 2021,
-        arXiv:2105.01879; there from a network trained on other images, with a new head, and at rates in steps.
+        arXiv:2105.01879; there the network was trained on other images, the head is new, and the rate falls in steps.
     """
 
     recipe: Recipe = field(default_factory=Recipe)

@@ -1,4 +1,4 @@
-"""Outliers without a density model: noise around the ID features with the farthest neighbours, told by a small MLP."""
+"""Outliers without a density model: noise around the ID features with the farthest neighbours, for a small MLP."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -37,7 +37,7 @@ class WithBoundary(OnSphere):
         self.register_buffer("seen", torch.zeros(num_classes, dtype=torch.int64))
 
     def full(self) -> bool:
-        """Whether every class has had as many features as its queue holds."""
+        """Whether the queue of every class is full."""
         return queues.full(self.queue, self.seen)
 
     def remember(self, features: Tensor, labels: Tensor) -> None:
@@ -63,8 +63,8 @@ class NPOS(Contrastive):
     comp and disp are CIDER's. For each class, `pick` features are drawn from the `select` of its queue that have the
     largest distance, on the unit sphere, to their `k`-th nearest in it (themselves counted); around each, `sample_from`
     points f + σε are drawn with ε ~ N(0, I), the same ε for all, and the `keep_farthest` points whose `k`-th nearest in
-    the queue is farthest are the outliers. Neighbours are exact. Outliers begin when the queues of all classes are full
-    and the share `start` of the epochs is over. The epoch of lowest loss is kept; the evaluated head is CIDER's.
+    the queue is farthest are the outliers. Neighbours are exact. Outliers are used once the queues of all classes are
+    full and the share `start` of the epochs is over. The epoch of lowest loss is kept; the evaluated head is CIDER's.
 
     Args:
         compactness: w_c ≥ 0; 1.
@@ -88,8 +88,8 @@ class NPOS(Contrastive):
 
     Reference:
         Tao, Du, Zhu, Li: Non-parametric outlier synthesis, ICLR 2023, arXiv:2303.02966. Hyper-parameters are those of
-        OpenOOD's CIFAR-10 script. There a rate of its own is announced for φ and overwritten by the schedule; here φ
-        has the rate of all.
+        OpenOOD's CIFAR-10 script. There φ is given its own rate, which the schedule then overwrites; here φ has the
+        same rate as all.
     """
 
     recipe: Recipe = field(default_factory=Recipe)
@@ -140,7 +140,7 @@ class NPOS(Contrastive):
         return loss
 
     def uncertainty(self, model: WithBoundary, features: Tensor, outliers: Tensor) -> Tensor:
-        """Return the binary cross-entropy of telling features (n, d) from outliers (m, d), over all n + m of them."""
+        """Return the binary cross-entropy of features (n, d) against outliers (m, d), over all n + m of them."""
         told = model.decide(torch.cat([features.float(), outliers]))[:, 0].float()
         is_id = torch.zeros_like(told)
         is_id[: len(features)] = 1

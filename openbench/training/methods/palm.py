@@ -72,9 +72,9 @@ class PALM(Contrastive):
 
     w_ik are the Sinkhorn weights of sample i on its class' prototypes, all but the `top` largest set to zero, scaled to
     sum 1. Before the loss every prototype moves: P ← normalise(αP + (1 − α) Σ_i w̃_ik h_i), w̃ scaled to sum 1 over the
-    samples; the weights of the loss are then taken anew, on the same `top` prototypes. The first term's gradient takes
-    prototypes as fixed, that of the contrast goes through them to the batch. No classifier is trained: the epoch of
-    lowest loss is kept, and the evaluated head holds class mean directions, as with CIDER.
+    samples; the weights of the loss are then computed again, on the same `top` prototypes. The first term's gradient
+    treats prototypes as fixed, that of the contrast goes through them to the batch. No classifier is trained: the epoch
+    of lowest loss is kept, and the evaluated head holds class mean directions, as with CIDER.
 
     Args:
         weight: λ ≥ 0; 1.
@@ -108,7 +108,7 @@ class PALM(Contrastive):
     scorer: ClassVar[str] = "mds_pp"
 
     def __post_init__(self) -> None:
-        """Check that there are prototypes enough."""
+        """Check that there are enough prototypes."""
         self.require(self.top <= self.prototypes, "top", f"1 to prototypes ({self.prototypes})")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> Mixture:
@@ -142,7 +142,7 @@ class PALM(Contrastive):
         pulled = prototypes.new_zeros(prototypes.shape).index_add(0, labels, weights[:, :, None] * embedded[:, None])
         total = prototypes.new_zeros(prototypes.shape[:2]).index_add(0, labels, weights)
         mean = pulled / total.clamp(min=torch.finfo(total.dtype).tiny)[:, :, None]
-        # A prototype that no sample weighs on stays, whatever α.
+        # A prototype without any sample stays where it is, whatever α.
         target = torch.where(total[:, :, None] > 0, mean, prototypes)
         return functional.normalize(self.keep * prototypes + (1 - self.keep) * target, dim=2)
 
@@ -161,12 +161,12 @@ class PALM(Contrastive):
 
     @staticmethod
     def _weights(log_own: Tensor, chosen: Tensor) -> Tensor:
-        """Weights (n, count) that sum to 1 and are zero off `chosen`."""
+        """Weights (n, count) that sum to 1 and are zero outside `chosen`."""
         kept = torch.full_like(log_own, float("-inf")).scatter(1, chosen, log_own.gather(1, chosen))
         return kept.softmax(dim=1)
 
 
 def _of_own_class(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Of values (n, c·count) for all prototypes those (n, count) for the prototypes of each sample's class."""
+    """Pick from values (n, c·count) for all prototypes the (n, count) for those of each sample's class."""
     rows = torch.arange(len(labels), device=labels.device)
     return values.view(len(values), num_classes, -1)[rows, labels]

@@ -1,4 +1,4 @@
-"""Pairs of images pulled together or apart, those the most that are least where they should be: ReweightOOD."""
+"""Pairs of images pulled together or apart, most of all those farthest from where they should be: ReweightOOD."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -20,8 +20,8 @@ class ReweightOOD(Contrastive):
 
     w⁺ = σ(−(m_w s − c_w)) is large for pairs of one class that are far apart, w⁻ = σ(m_b s − c_b) for pairs of two
     classes that are close; no gradient flows through either. Two views of every image; each pair counts once.
-    No classifier is trained: the epoch of lowest loss is kept, and class mean directions answer, which the paper's
-    score, Mahalanobis distance on unit features of the network, does not see.
+    No classifier is trained: the epoch of lowest loss is kept, and class mean directions predict. The paper's score,
+    Mahalanobis distance on unit features of the network, does not use them.
 
     Args:
         temperature: τ > 0; 0.1.

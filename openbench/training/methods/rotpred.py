@@ -20,7 +20,7 @@ def rotated(images: Tensor) -> Tensor:
 
 
 class Turning(nn.Module):
-    """The network and a head that tells four rotations apart."""
+    """The network and a head with four outputs, one per rotation."""
 
     def __init__(self, network: nn.Module, feature_dim: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Turning(nn.Module):
             return logits
         found = [self.rotation(features_and_logits(self.network, turn)[0]) for turn in rotated(images).chunk(ROTATIONS)]
         self.rotations(torch.cat(found, dim=1))
-        # Last and apart: whoever taps the network then reads the images as they are.
+        # Last, and in a separate pass: what hooks the network then reads the unrotated images.
         own: Tensor = self.network(images)
         return own
 

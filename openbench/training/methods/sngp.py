@@ -61,9 +61,9 @@ class SNGP(TrainingMethod):
     After each step W ← W·min(1, c/(√m·σ₁(W))), √m·σ₁ an upper bound of the norm of a layer (m windows see a pixel);
     batch norm is free, as in the released code.
 
-    Over each epoch, from zero, the posterior's precision P_k = ridge·I + Σ_i w_ik·φ_iφ_iᵀ is summed; evaluated are the
-    logits aβφ and, as the output `variance`, σ²_k = φᵀP_k⁻¹φ, from which `method=sngp` makes its score. Images of an
-    unknown kind lie where nothing was summed: σ² is near 1/ridge there.
+    The posterior's precision P_k = ridge·I + Σ_i w_ik·φ_iφ_iᵀ is summed over each epoch, from zero. The evaluated
+    network has the logits aβφ and, as the output `variance`, σ²_k = φᵀP_k⁻¹φ, from which `method=sngp` makes its score.
+    Images of an unknown kind lie where nothing was summed: σ² is near 1/ridge there.
 
     Args:
         bound: c > 0; 6, the released code's on CIFAR.
@@ -71,9 +71,9 @@ class SNGP(TrainingMethod):
         length_scale: ℓ > 0 in units of √d, which is the norm of the normalised features; 1.77 is the released code's
             (20 for 128 dimensions).
         ridge: prior precision of the logits, in the posterior alone; 1. In training β decays as all weights do.
-        amplitude: a > 0, how fast β learns beside the network, a step of aβ being a² times as long; it changes no
-            function that can be learnt, nor the posterior of one. 1 is the paper's, √(D/2), about 23, the released
-            code's. Ours is 8: with SGD at a rate of 0.1 the first learns slowly and the last can diverge.
+        amplitude: a > 0, how fast β learns compared with the network: a step of aβ is a² times as long. It changes
+            neither which functions can be learnt nor their posterior. The paper has 1, the released code √(D/2), about
+            23. The default is 8: with SGD at a rate of 0.1, the paper's learns slowly and the code's can diverge.
         likelihood: `gaussian`, w = 1, one precision for all classes, is what the authors' code and its published
             numbers use; `softmax`, w_ik = p_ik(1 − p_ik), is the paper's equation 9, with a precision of D² float64 per
             class (8 MB) in every checkpoint.
@@ -108,7 +108,7 @@ class SNGP(TrainingMethod):
         return [{"params": [p for p in model.parameters() if p not in unused]}]
 
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Forget the precision of the epoch before; before the first step, put the bound into force."""
+        """Forget the precision of the epoch before; before the first step, apply the bound."""
         model = prepared(model)
         model.posterior.forget()
         if moment.epoch == 0:
@@ -123,7 +123,7 @@ class SNGP(TrainingMethod):
         return batch.cross_entropy(logits)
 
     def on_step_end(self, model: nn.Module, moment: Moment) -> None:
-        """Hold the bound."""
+        """Apply the bound."""
         model = prepared(model)
         model.limit.hold(model.network)
 

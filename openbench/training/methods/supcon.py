@@ -1,4 +1,4 @@
-"""Views of one class drawn together on the sphere and kept from all others: supervised contrastive learning."""
+"""Views of one class pulled together on the sphere, and away from all others: supervised contrastive learning."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -19,8 +19,8 @@ class SupCon(Contrastive):
     """Mean over i of −1/|P(i)| Σ_{p∈P(i)} log[exp(h_i·h_p/τ) / Σ_{a≠i} exp(h_i·h_a/τ)], P(i) the others of i's class.
 
     Two views of every image, h their unit projections. With four rotations every view is turned by 0, 90, 180 and 270
-    degrees and a turned class is a class of its own: what CSI learns first. No classifier is trained: the epoch of
-    lowest loss is kept, and class mean directions answer, which KNN on the features does not see.
+    degrees and a turned class is a separate class: what CSI learns first. No classifier is trained: the epoch of lowest
+    loss is kept, and class mean directions predict; KNN on the features does not use them.
 
     Args:
         temperature: τ > 0; 0.1.
@@ -30,8 +30,8 @@ class SupCon(Contrastive):
     Reference:
         Khosla et al.: Supervised contrastive learning, NeurIPS 2020, arXiv:2004.11362, equation 2 without its constant
         factor; scored by KNN as in Sun et al., ICML 2022, arXiv:2204.06507. Rotations: Tack et al., NeurIPS 2020,
-        arXiv:2007.08176; the released code counts i among its own class, a constant added to each term and |P| + 1 for
-        |P| below the line.
+        arXiv:2007.08176; the released code counts i among its own class, which adds a constant to each term and
+        divides by |P| + 1 instead of |P|.
     """
 
     recipe: Recipe = field(default_factory=Recipe)

@@ -49,7 +49,7 @@ class T2FNorm(TrainingMethod):
     reference: ClassVar[str] = "Regmi et al., CVPR workshops 2024, arXiv:2305.17797"
     version: ClassVar[int] = 1
     scorer: ClassVar[str] = "msp"
-    # Logits are 1/τ times as large as usual: many float32 probabilities would round to 1 and tie.
+    # Logits are 1/τ times as large as usual, so many float32 probabilities would round to 1 and tie.
     scorer_params: ClassVar[Mapping[str, Any]] = MappingProxyType({"exact": True})
     mixes: ClassVar[bool] = True
     separable: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Outliers that may hold ID images: groups in feature space lend them labels, and are told apart themselves."""
+"""Outliers that may include ID images: groups in feature space lend them labels, and are themselves classified."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -19,10 +19,10 @@ _INITIAL_STD = 0.01
 
 
 class Lent(nn.Module):
-    """The classes lent to unlabelled images, which outlive epochs, and the groups of all images in the present one.
+    """The classes lent to unlabelled images, kept from epoch to epoch, and the groups of all images in the present one.
 
     Attributes:
-        labels: (m,) int64 on the CPU, −1 for none; m is known when training begins and comes with the state.
+        labels: (m,) int64 on the CPU, −1 for none; m is known when training begins, and is saved with the state.
         groups: of training images (n,) and of unlabelled ones (m,).
         weights: of their losses, likewise.
     """
@@ -34,7 +34,7 @@ class Lent(nn.Module):
         self.weights: tuple[Tensor, Tensor] = (torch.zeros(0), torch.zeros(0))
 
     def get_extra_state(self) -> Tensor:
-        """What is saved; groups and weights are made anew in every epoch."""
+        """What is saved; groups and weights are made again in every epoch."""
         return self.labels
 
     def set_extra_state(self, state: Any) -> None:
@@ -43,7 +43,7 @@ class Lent(nn.Module):
 
 
 class Grouped(nn.Module):
-    """The network, a head that tells groups apart, and what groups have said."""
+    """The network, a head with one output per group, and the labels that groups have lent."""
 
     def __init__(self, network: nn.Module, feature_dim: int, groups: int) -> None:
         super().__init__()
@@ -63,9 +63,9 @@ class UDG(TrainingMethod):
 
     At the start of every epoch the features of training images and outliers are whitened in their principal directions
     and grouped by k-means. Outliers in a group of which more than `purity` has one and the same class are lent that
-    class for the epoch; last epoch's loans count in it. OE is log Σ exp z − mean_c z_c. The head A, anew in every
-    epoch, tells the groups g apart, with weights w_g ∝ 1/√size of mean 1 over groups. Training images and outliers pass
-    the network one after the other, as in the authors' code.
+    class for the epoch; last epoch's loans count in it. OE is log Σ exp z − mean_c z_c. The head A, fresh in every
+    epoch, classifies the groups g, with weights w_g ∝ 1/√size of mean 1 over groups. Training images and outliers pass
+    through the network one after the other, as in the authors' code.
 
     Args:
         outlier_weight: λ ≥ 0; 0.5.
@@ -105,7 +105,7 @@ class UDG(TrainingMethod):
         return Grouped(model, feature_dim, self.groups)
 
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Group all images, lend labels to outliers, and begin the groups' head anew."""
+        """Group all images, lend labels to outliers, and begin again with a fresh head for the groups."""
         lent, outliers = _grouped(model).lent, data.outliers
         if outliers is None:
             raise TypeError("UDG.on_epoch_start: needs outliers — found None — pass TrainingData with both sets")

@@ -1,4 +1,4 @@
-"""Virtual outliers: unlikely draws from Gaussians around the classes, told from ID features by their energy."""
+"""Virtual outliers: unlikely draws from Gaussians around the classes, separated from ID features by energy."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
@@ -43,7 +43,7 @@ class WithQueues(nn.Module):
         return logits
 
     def full(self) -> bool:
-        """Whether every class has all its features."""
+        """Whether the queue of every class is full."""
         return queues.full(self.queue, self.seen)
 
     def remember(self, features: Tensor, labels: Tensor) -> None:
@@ -63,8 +63,8 @@ class VOS(TrainingMethod):
 
     Virtual outliers of class k are the `select` least likely of `sample_from` draws from N(μ_k, Σ), Σ shared; they
     begin when the queues of all classes are full and the share `start` of the epochs is over. Likelihood depends on the
-    Mahalanobis radius alone, which is χ² with d degrees of freedom: only radii are drawn in full, and a direction for
-    each of the largest, the same distribution at a fraction of the cost.
+    Mahalanobis radius alone, which is χ² with d degrees of freedom. So every radius is drawn, but a direction only for
+    the largest: the same distribution at a fraction of the cost.
 
     Args:
         weight: λ ≥ 0; 0.1.
@@ -73,7 +73,7 @@ class VOS(TrainingMethod):
         sample_from: draws per class and step; 10000.
         select: virtual outliers per class and step; 1.
         compat: `openood` cuts the gradient off before the energy, so that λ's term trains w, A and b and never the
-            network; published numbers were made so and are those of plain cross-entropy.
+            network; the published numbers were made this way, and are those of plain cross-entropy.
 
     Reference:
         Du et al.: VOS: learning what you don't know by virtual outlier synthesis, ICLR 2022, arXiv:2202.01197.
@@ -92,7 +92,7 @@ class VOS(TrainingMethod):
     scorer: ClassVar[str] = "energy"
 
     def __post_init__(self) -> None:
-        """Check that there are samples enough to select from."""
+        """Check that there are enough samples to select from."""
         self.require(self.select <= self.sample_from, "select", f"1 to sample_from ({self.sample_from})")
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> WithQueues:
@@ -114,7 +114,7 @@ class VOS(TrainingMethod):
         return loss
 
     def uncertainty(self, model: WithQueues, logits: Tensor, outlying: Tensor) -> Tensor:
-        """Return the cross-entropy of telling ID logits (n, c) from virtual ones (m, c) by their energies."""
+        """Return the cross-entropy of ID logits (n, c) against virtual ones (m, c), classified by their energies."""
         energies = model.energy(torch.cat([logits, outlying]))
         is_id = torch.zeros(len(energies), dtype=torch.int64, device=energies.device)
         is_id[: len(logits)] = 1

@@ -43,8 +43,8 @@ def assignment(groups: Groups, num_classes: int) -> Tensor:
     if flat != list(range(num_classes)):
         odd = sorted(set(flat) ^ set(range(num_classes)))
         raise ConfigError(
-            f"training.groups — found {len(flat)} classes up to {flat[-1]}, the benchmark has {num_classes}; at odds: "
-            f"{', '.join(map(str, odd[:8]))}{'…' if len(odd) > 8 else ''} — allowed: every class from 0 to "
+            f"training.groups — found {len(flat)} classes up to {flat[-1]}, the benchmark has {num_classes}; missing "
+            f"or unknown: {', '.join(map(str, odd[:8]))}{'…' if len(odd) > 8 else ''} — allowed: every class from 0 to "
             f"{num_classes - 1} in one group"
         )
     places = torch.empty(num_classes, dtype=torch.int64)
@@ -55,7 +55,7 @@ def assignment(groups: Groups, num_classes: int) -> Tensor:
 
 def clustered(means: NDArray[np.float64], groups: int, seed: int) -> Tensor:
     """Return the k-means cluster (c,) int64 of each class mean (c, d); groups are numbered by their lowest class."""
-    # Loading scikit-learn takes half a second that other trainings need not spend.
+    # Imported here, since it takes half a second and other trainings do not need it.
     from sklearn.cluster import KMeans
 
     found = KMeans(groups, n_init=10, random_state=seed % 2**32).fit(means).labels_

@@ -1,4 +1,4 @@
-"""What methods share that learn positions on the sphere and no classifier."""
+"""The common part of methods that learn positions on the sphere but no classifier."""
 
 from typing import Any, ClassVar
 
@@ -11,11 +11,11 @@ from openbench.training.parts.projected import Projected, projected
 class Contrastive(TrainingMethod):
     """A loss on unit projections of two views of every image. Final subclasses have fields `recipe` and `width`.
 
-    No classifier is trained: the epoch of lowest loss is kept, and class mean directions of the features answer.
+    No classifier is trained: the epoch of lowest loss is kept, and class mean directions of the features predict.
 
     Attributes:
         width: dimensions of the projection.
-        keep_direction: α in [0, 1) of the class mean directions at each sample; only accuracy and logits see these.
+        keep_direction: α in [0, 1) of the class mean directions at each sample; only accuracy and logits use these.
     """
 
     width: int
@@ -33,7 +33,7 @@ class Contrastive(TrainingMethod):
         return projected(model, f"{type(self).__name__}.parameter_groups").learning()
 
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
-        """Before the first step, put what follows the classes at the class means of all training images."""
+        """Before the first step, put directions (and prototypes, if any) at the class means of all training images."""
         if moment.epoch == 0:
             projected(model, f"{type(self).__name__}.on_epoch_start").point_at_means(data)
 

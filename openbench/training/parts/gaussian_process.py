@@ -53,7 +53,7 @@ class Posterior(nn.Module):
         self.register_buffer("information", torch.zeros(matrices, count, count, dtype=torch.float64))
 
     def forget(self) -> None:
-        """Begin anew: weights and features of an earlier epoch are out of date."""
+        """Begin again from zero: weights and features of an earlier epoch are out of date."""
         self.information.zero_()
 
     @torch.no_grad()

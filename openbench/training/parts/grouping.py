@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 _ROUNDS = 20
-# Of the largest variance: directions below it are rounding, which whitening would blow up.
+# As a share of the largest variance: directions below it are rounding errors, which whitening would magnify.
 _RANK = 1e-10
 
 
@@ -49,8 +49,8 @@ def pure_labels(groups: Tensor, labels: Tensor, purity: float) -> Tensor:
 
     Args:
         groups: (n,).
-        labels: (n,), −1 where there is none; counts as a label of its own.
-        purity: in [0.5, 1], so that one label at most has it.
+        labels: (n,), −1 where there is none; counts as a separate label.
+        purity: in [0.5, 1], so that at most one label has it.
     """
     width = int(labels.max()) + 2
     table = torch.bincount(groups * width + labels + 1, minlength=(int(groups.max()) + 1) * width).view(-1, width)

@@ -13,8 +13,8 @@ from openbench.training.base import Surface, TrainingData, features_and_logits, 
 class Projected(nn.Module):
     """The network, a projection to the sphere, and class mean directions of the features.
 
-    Nothing trains the network's own classifier. So that accuracy and logits mean something, the directions stand in for
-    it: an average of unit features per class, kept while training, which no loss sees.
+    Nothing trains the network's own classifier. So that accuracy and logits mean something, the directions replace it:
+    an average of unit features per class, updated during training and used by no loss.
 
     Args:
         network: the backbone's network.
@@ -51,7 +51,7 @@ class Projected(nn.Module):
             self.directions.copy_(functional.normalize(self.directions, dim=1))
 
     def follow(self, features: Tensor, labels: Tensor, keep: float) -> None:
-        """Move the directions by the unit features (n, d) of a batch; `keep` in [0, 1) is what stays per sample."""
+        """Move the directions by the unit features (n, d) of a batch; each sample leaves the share `keep` in [0, 1)."""
         self.directions = moved(self.directions, features.detach().float(), labels, keep)
 
     def learning(self) -> list[dict[str, Any]]:

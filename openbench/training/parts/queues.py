@@ -1,4 +1,4 @@
-"""The last features of every class, in buffers (c, length, d) that are written round and round."""
+"""The last features of every class, in ring buffers (c, length, d)."""
 
 import torch
 from torch import Tensor
@@ -22,5 +22,5 @@ def remember(queue: Tensor, seen: Tensor, features: Tensor, labels: Tensor) -> N
 
 
 def full(queue: Tensor, seen: Tensor) -> bool:
-    """Whether every class has had as many features as its queue holds."""
+    """Whether the queue of every class is full."""
     return bool((seen >= queue.shape[1]).all())

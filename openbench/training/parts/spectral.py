@@ -26,7 +26,7 @@ def overlap(layer: nn.Module) -> float:
 class SpectralBound(nn.Module):
     """Holds W ← W·min(1, c/(√m·σ₁(W))) for every convolution and linear layer; σ₁ by power iteration.
 
-    It keeps no reference to the network, whose weights are saved apart; singular vectors are its buffers, so that a
+    It keeps no reference to the network, whose weights are saved elsewhere; singular vectors are its buffers, so that a
     resumed training goes on with the same estimates.
 
     Args:
@@ -48,7 +48,7 @@ class SpectralBound(nn.Module):
 
     @torch.no_grad()
     def hold(self, network: nn.Module) -> None:
-        """Scale down, in place, the weights that break the bound."""
+        """Scale down, in place, the weights that exceed the bound."""
         for i, matrix in enumerate(self._matrices(network)):
             left = _iterated(matrix, self.get_buffer(f"left{i}"), _POWER)
             self.get_buffer(f"left{i}").copy_(left)

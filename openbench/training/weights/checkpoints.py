@@ -36,7 +36,7 @@ class Checkpoint:
 
 
 def folder_of(job: TrainingJob, root: Path) -> Path:
-    """Return the folder of a job's checkpoint, there or not."""
+    """Return the folder of a job's checkpoint, whether or not it exists."""
     return root / job.digest
 
 
@@ -63,7 +63,7 @@ def find_checkpoint(job: TrainingJob, root: Path) -> Checkpoint | None:
 
 
 def _drop_leftovers(job: TrainingJob, root: Path) -> None:
-    """Delete what a process leaves that is killed after it has finished a training, unless another one trains now."""
+    """Delete what a process leaves if it is killed after finishing a training, unless another process trains now."""
     folder = folder_of(job, root)
     if unfinished(folder):
         with suppress(OSError, Timeout), FileLock(_lock_of(job, root), timeout=0):
@@ -107,7 +107,7 @@ def obtain(
 
 
 def _followed(job: TrainingJob, root: Path, train: Callable[[Path], object], team: Team) -> Checkpoint:
-    """What `obtain` is for a process that does not lead: it trains if the first one says so."""
+    """`obtain` for a process that does not lead: it trains if the first process says so."""
     found: Checkpoint | None = team.told(None)
     if found is None:
         train(folder_of(job, root))
@@ -129,7 +129,7 @@ def _only_trainer(job: TrainingJob, root: Path) -> Iterator[None]:
             lock.acquire()
     except OSError as error:
         raise CheckpointError(
-            f"checkpoints: cannot write in '{root}' — {error.strerror or error} — give a folder that can be written: "
+            f"checkpoints: cannot write in '{root}' — {error.strerror or error} — choose a folder that can be written: "
             "set OPENBENCH_CACHE or runtime.cache"
         ) from error
     try:

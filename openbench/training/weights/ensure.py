@@ -38,7 +38,7 @@ class TrainingRuntime(Protocol):
 
     @property
     def train(self) -> str:
-        """`auto` trains what is missing, `never` makes it an error, `force` trains anew."""
+        """`auto` trains what is missing, `never` makes it an error, `force` trains again."""
 
     @property
     def compile(self) -> bool:
@@ -71,9 +71,9 @@ class Trained:
 
     @property
     def reused(self) -> str:
-        """By which version, commit and when weights were trained that are not new; empty if they are, or are released.
+        """When, and by which version and commit, reused weights were trained; empty if they are new or released.
 
-        Of an ensemble one network stands for all.
+        For an ensemble, one network stands for all.
         """
         if self.checkpoint is None or not self.found:
             return next((member.reused for member in self.members if member.reused), "")
@@ -126,7 +126,7 @@ def ensure_trained(
     if backbone.trained:
         return Trained(backbone, None)
     job = TrainingJob.of(backbone, benchmark, build_training(config["training"]), config["seed"])
-    # Under torchrun the first process looks, in `obtain`, for all.
+    # Under torchrun the first process looks for all processes, in `obtain`.
     look = runtime.train != "force" and not under_torchrun()
     found = find_checkpoint(job, runtime.checkpoints) if look else None
     if found is None and runtime.train == "never":
@@ -144,7 +144,7 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
     """Return the training method of a config node.
 
     Raises:
-        ConfigError: unknown or missing keys, values out of range, or a target that is no training method.
+        ConfigError: unknown or missing keys, values out of range, or a target that is not a training method.
     """
     method: TrainingMethod = build(node, "training", TrainingMethod)
     return method
@@ -164,7 +164,7 @@ def _train(job: TrainingJob, runtime: TrainingRuntime, say: Say, *, anew: bool) 
 
     def start(folder: Path) -> None:
         first = None if job.initial is None else _train(job.initial, runtime, say, anew=False).weights
-        why = "training anew" if anew else "no finished checkpoint, training it first"
+        why = "training again" if anew else "no finished checkpoint, training it first"
         what = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
         if together.leads:
             say(f"{job}: {why} — {what} — {folder}")

@@ -1,4 +1,4 @@
-"""From a checkpoint to the backbone that is evaluated: the network, or what its training says is to be scored."""
+"""From a checkpoint to the backbone that is evaluated: the network, or what its training says to score."""
 
 import torch
 
@@ -17,7 +17,7 @@ def evaluated(job: TrainingJob, checkpoint: Checkpoint) -> Backbone:
 
     Raises:
         CheckpointError: weights that do not fit.
-        ConfigError: the method has a surface of its own, and the backbone is no NetworkBackbone.
+        ConfigError: the method has its own surface, and the backbone is not a NetworkBackbone.
     """
     backbone, method = job.backbone.load(checkpoint.weights, checkpoint.sha256), job.method
     if type(method).surface is TrainingMethod.surface:
@@ -30,7 +30,7 @@ def evaluated(job: TrainingJob, checkpoint: Checkpoint) -> Backbone:
     with torch.random.fork_rng(devices=[]):
         prepared = method.prepare(backbone.module(), backbone.feature_dim, backbone.num_classes)
     if checkpoint.extras is not None:
-        # What is not in the extras is the network, which is loaded already.
+        # The extras lack only the network, which is loaded already.
         apply_weights(prepared, prepared.state_dict() | read_weights(checkpoint.extras), f"'{checkpoint.extras}'")
     with torch.no_grad():
         surface = method.surface(prepared.eval())

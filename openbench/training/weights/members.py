@@ -1,4 +1,4 @@
-"""Networks of an ensemble: each found or trained as a network of its own, with a seed of its own."""
+"""Networks of an ensemble: each is found or trained separately, with its own seed."""
 
 import copy
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The group files that openbench ships, as plain values with what their defaults bring in, without Hydra."""
+"""The config files that openbench ships, as plain values with their defaults merged in, without Hydra."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from openbench.storage.yaml_file import read_yaml
 
 
 def shipped(group: str, name: str) -> dict[str, Any] | None:
-    """Return the node that `group=name` stands for where no benchmark is known, or None if it is not one of ours.
+    """Return the node that `group=name` means where no benchmark is known, or None if openbench does not ship it.
 
     A file may begin with `defaults` that name others of its group, or of another one as `/group@key: name`; later ones
     and the file itself override them.
@@ -26,7 +26,7 @@ def shipped(group: str, name: str) -> dict[str, Any] | None:
 
 
 def named_for(target: str, group: str) -> str:
-    """Return what is typed for a class: the first file of ours that names it, else the class's own name in lower case.
+    """Return what is typed for a class: the first shipped file that names it, else the class's own name in lower case.
 
     Args:
         target: its public name.
