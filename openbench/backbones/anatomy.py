@@ -133,7 +133,7 @@ def _hook(module: nn.Module, function: Any) -> Iterator[None]:
 
 @contextmanager
 def changing(module: nn.Module, anatomy: Anatomy, layer: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """While open, what follows a stage receives its map (n, c, h, w) as `change` returns it."""
+    """While open, the layers after a stage receive its map (n, c, h, w) as `change` returns it."""
 
     def replaced(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> Tensor:
         return anatomy.with_map(output, change(anatomy.as_map(output)))

@@ -91,7 +91,7 @@ class Backbone(ABC):
         )
 
     def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
-        """While open, what follows `layer` receives its map (n, c, h, w) as `change` returns it.
+        """While open, the layers after `layer` receive its map (n, c, h, w) as `change` returns it.
 
         Raises:
             NotApplicableError: there is no such layer.

@@ -189,7 +189,7 @@ class NetworkBackbone(Backbone):
             counting.remove()
 
     def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
-        """While open, what follows `layer` receives its map (n, c, h, w) as `change` returns it.
+        """While open, the layers after `layer` receive its map (n, c, h, w) as `change` returns it.
 
         Raises:
             NotApplicableError: a layer that this network does not have.

@@ -45,10 +45,10 @@ class Split:
             size); empty = as defined.
         as_stored: the images are published at the size that networks take: the shorter side becomes the crop's side,
             whatever `Preprocess.resize` says, so nothing is cut off.
-        identity: stands for this split in the benchmark's digest where its list alone does, so that the digest is the
-            same without the images; empty = `digest` and the number of images do.
-        unread: nothing that runs reads these images, so they were not opened and there are no rows.
-        source: what reads the images, where that is known: its code makes them what they are.
+        identity: represents this split in the benchmark's digest where only its list of images counts, so that the
+            digest is the same with and without the images; empty = `digest` and the number of images are used.
+        unread: nothing in this run reads the images: they were not opened, and there are no rows.
+        source: the object that reads the images, where it is known; its code decides what they look like.
     """
 
     name: str
@@ -105,14 +105,14 @@ class Benchmark:
         ood_val: OOD images for tuning, or None.
         ood_train: outliers for training methods that use them, or None.
         preprocess: how images reach networks trained on this benchmark.
-        disjoint: role pairs beyond ID/OOD whose classes must not meet, e.g. (OOD_VAL, NEAR).
+        disjoint: role pairs beyond ID/OOD that must not share classes, e.g. (OOD_VAL, NEAR).
         known_overlap: class names for which the published lists break `disjoint`; not for ID against OOD.
-        known_id_overlap: ID class names that the published OOD test lists have too. They make part of the OOD images
-            ID, so a benchmark names them only to stay comparable with published results.
+        known_id_overlap: ID class names that the published OOD test lists have too. Part of the OOD images is then ID,
+            so a benchmark names such classes only to stay comparable with published results.
         dropped: names of test sets removed by the user; a benchmark with any is not pristine.
 
     Raises:
-        LeakageError: ID and OOD classes meet that are not known to, or two roles do that `disjoint` keeps apart.
+        LeakageError: ID and OOD, or two roles named in `disjoint`, share classes that are not listed as known overlap.
         DataError: no ID class, no OOD test set, or a label outside the classes.
     """
 
@@ -192,7 +192,7 @@ class Benchmark:
 
     @property
     def pristine(self) -> bool:
-        """Whether the benchmark is complete and as defined; only then its records are ranked."""
+        """Whether the benchmark is complete and as defined; only then are its records ranked."""
         return not self.deviations
 
     @property
@@ -202,7 +202,7 @@ class Benchmark:
         return digest({"classes": self.classes, "splits": parts, "deviations": self.deviations})
 
     def _held_from(self, ood: Split) -> list[str]:
-        """The ID classes that an OOD split must not have: what is learnt or tuned from never has any."""
+        """The ID classes that an OOD split must not have; only test sets may have those of `known_id_overlap`."""
         known = {canonical(name) for name in self.known_id_overlap} if ood.role in (Role.NEAR, Role.FAR) else set()
         return [name for name in self.classes if canonical(name) not in known]
 

@@ -16,8 +16,8 @@ from openbench.errors import MethodError, NotFittedError
 class Composite(Method):
     """Combines the scores of methods that know nothing of one another.
 
-    `fit_parts` fits a fresh copy of each part on the split that the part names, and `learn` is then given what the
-    fitted parts make of ID validation, e.g. to bring them to one unit. No labels and no OOD sample reach it.
+    `fit_parts` fits a fresh copy of each part on the split that the part names. `learn` then gets the fitted parts'
+    scores of ID validation, e.g. to bring them to one unit. It sees no labels and no OOD samples.
     """
 
     @property
@@ -35,7 +35,7 @@ class Composite(Method):
 
     @property
     def request(self) -> Request:
-        """All that the parts read together; where they read different inputs, the engine scores them one by one."""
+        """Everything that the parts read; where they read different inputs, the engine scores them one by one."""
         requests = [leaf.request for leaf in leaves(self)]
         return replace(
             next((r for r in requests if r.layers), requests[0]),
@@ -74,13 +74,13 @@ class Composite(Method):
         Raises:
             MethodError: always.
         """
-        raise MethodError(f"{type(self).__name__}.fit: its parts are fitted on splits of their own — call fit_parts")
+        raise MethodError(f"{type(self).__name__}.fit: each part is fitted on its own split — call fit_parts")
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32 of samples that have every part's columns; larger = more OOD.
 
         Raises:
-            MethodError: parts read differently pooled maps or different inputs, which no one FeatureSet holds.
+            MethodError: parts read differently pooled maps or different inputs, which do not fit in one FeatureSet.
         """
         requests = [leaf.request for leaf in leaves(self)]
         pools = {request.pool for request in requests if request.layers}
@@ -88,13 +88,13 @@ class Composite(Method):
         if len(pools) > 1 or len(besides) > 1 or len({request.perturb for request in requests}) > 1:
             raise MethodError(
                 f"{type(self).__name__}.score: the parts {', '.join(self.parts)} read different inputs or poolings, "
-                "which no one FeatureSet holds — run it through the engine, or score the parts and call combine"
+                "which do not fit in one FeatureSet — run it through the engine, or score the parts and call combine"
             )
         return self.combine({name: part.score(x) for name, part in self.fitted_parts.items()})
 
 
 def leaves(method: Method) -> Iterator[Method]:
-    """Yield the methods that read columns: the parts of the parts of a composite, any other method itself."""
+    """Yield the methods that read columns: a composite's parts and their parts, or the method itself."""
     if isinstance(method, Composite):
         for part in method.parts.values():
             yield from leaves(part)
@@ -103,6 +103,6 @@ def leaves(method: Method) -> Iterator[Method]:
 
 
 def version_of(method: Method) -> int:
-    """Return a method's version, which for a composite rises with that of any part."""
+    """Return a method's version; a composite's version rises with that of any part."""
     own = type(method).version
     return own + sum(version_of(p) - 1 for p in method.parts.values()) if isinstance(method, Composite) else own

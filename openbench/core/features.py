@@ -15,7 +15,7 @@ DEFAULT_BATCH = 4096
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Columns of n samples. Reading a column that is absent raises FieldError, so undeclared use cannot pass.
+    """Columns of n samples. Reading an absent column raises FieldError, so undeclared use cannot go unnoticed.
 
     Tensors may be memory-mapped and far larger than RAM: read them through `batches`.
 
@@ -91,7 +91,7 @@ class FeatureSet:
         )
 
     def without_labels(self) -> "FeatureSet":
-        """The same columns less the labels: what `score` receives."""
+        """The same columns without the labels: what `score` receives."""
         return replace(self, columns={k: v for k, v in self.columns.items() if k != Field.LABELS})
 
     def on(self, device: torch.device) -> "FeatureSet":
@@ -154,7 +154,7 @@ class Head:
 
 
 def _check_tensor(value: object, expected: torch.dtype, where: str) -> None:
-    """Check that a value is a tensor of one dtype: converting it here would hide what it lost before."""
+    """Check that a value is a tensor of the expected dtype; converting it here would hide precision lost before."""
     if not isinstance(value, Tensor):
         found = f"{type(value).__module__}.{type(value).__qualname__}"
         raise FieldError(f"{where} is a {found} — a torch.Tensor of {expected} expected — torch.as_tensor(…) makes one")

@@ -1,4 +1,4 @@
-"""What a method can be given: rows, finite, in float32, with labels that are classes."""
+"""What a method accepts: finite float32 rows, with labels that are class numbers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,13 +12,13 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Request
 from openbench.errors import MethodError
 
-LARGEST = 1e15  # of training features: a million squares of such are less than float32's largest number
-MOST_CLASSES = 1_000_000  # where neither head nor logits tell how many there are: means of all are kept
+LARGEST = 1e15  # of training features: a million squares of it add up to less than float32's largest number
+MOST_CLASSES = 1_000_000  # where neither head nor logits say how many there are; a mean is kept for each
 _AT_ONCE = 4096  # rows compared at a time
 
 
 def held_to_finite(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `score` or `class_scores`, which then refuses rows that are NaN or infinite, or none at all."""
+    """Return `score` or `class_scores`, wrapped so that it refuses empty input and rows that are NaN or infinite."""
 
     @wraps(function)
     def on_finite(self: Any, x: FeatureSet, *args: Any, **rest: Any) -> Any:
@@ -29,10 +29,10 @@ def held_to_finite(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def held_to_training(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `fit`, which then refuses a training set that nothing can be learnt from, naming the method and the cause.
+    """Return `fit`, wrapped so that it refuses training sets from which nothing can be learnt.
 
-    That is one without rows, with values that are NaN, infinite or beyond 1e15, without two rows that differ, or with
-    labels that are not classes of the head, or of the logits where there is no head.
+    It refuses a set without rows, values that are NaN, infinite or beyond 1e15, rows that are all equal, and labels
+    that are not classes of the head (of the logits where there is no head). The message names the method and the cause.
     """
 
     @wraps(function)
@@ -49,7 +49,7 @@ def held_to_training(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(x: FeatureSet, request: Request) -> dict[str, Tensor]:
-    """The columns and maps that a request names, by name, as far as they are there."""
+    """The columns and maps that a request names and that are present, by name."""
     columns = {str(name): x.columns[name] for name in request.fields - {Field.LABELS} if name in x.columns}
     return columns | {layer: x.maps[layer] for layer in request.layers if layer in x.maps}
 
@@ -62,8 +62,8 @@ def _check_training(columns: Mapping[str, Tensor], where: str) -> None:
             _refuse_not_finite(name, column, where)
         if reached > LARGEST:
             raise MethodError(
-                f"{where}: training {name} reach {reached:.3g} — allowed: up to {LARGEST:g}, as squares of larger ones "
-                "overflow — look at the network's outputs"
+                f"{where}: training {name} reach {reached:.3g} — allowed: up to {LARGEST:g}, since squares of "
+                "larger values overflow — look at the network's outputs"
             )
     if columns and all(_is_one_row(column) for column in columns.values()):
         raise MethodError(
@@ -105,7 +105,7 @@ def _check_rows(x: FeatureSet, where: str) -> None:
 
 
 def _refuse_not_finite(name: str, column: Tensor, where: str) -> None:
-    # One number per column is enough to see that all are finite, or nearly so: sums can overflow.
+    # A finite sum shows that all values are finite; an infinite one may also be an overflow, so rows are checked then.
     if not column.is_floating_point() or bool(column.sum().isfinite()):
         return
     bad = ~column.isfinite().reshape(len(column), -1).all(dim=1)
@@ -113,5 +113,5 @@ def _refuse_not_finite(name: str, column: Tensor, where: str) -> None:
         first = int(torch.nonzero(bad)[0])
         raise MethodError(
             f"{where}: {int(bad.sum())} of {len(column)} rows of '{name}' are not finite (first: row {first}) "
-            "— numbers other than NaN and infinity expected — find the inputs that the network gives these for"
+            "— finite numbers expected — find the inputs for which the network returns these values"
         )

@@ -1,4 +1,4 @@
-"""The escape hatch: methods that run the network themselves, because no cached column can say what they need."""
+"""The escape hatch: methods that run the network themselves, because cached columns do not hold what they need."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -54,14 +54,14 @@ class LiveBackbone(Protocol):
         """What `request` names for normalised images (n, 3, h, w), without gradients."""
 
     def frozen(self) -> AbstractContextManager[torch.nn.Module]:
-        """The network in eval mode, without parameter gradients; gradients by images and hooks are the caller's.
+        """The network in eval mode, without parameter gradients; the caller may take gradients by images and set hooks.
 
         Raises:
             NotApplicableError: there is no network.
         """
 
     def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
-        """While open, what follows `layer` receives its map (n, c, h, w) as `change` returns it.
+        """While open, the layers after `layer` receive its map (n, c, h, w) as `change` returns it.
 
         Raises:
             NotApplicableError: there is no such layer.
@@ -71,11 +71,11 @@ class LiveBackbone(Protocol):
 class LiveMethod(Method):
     """A score of images, made by running the network; larger = more out-of-distribution.
 
-    For what neither cached columns nor a declared input step express: several steps, a gradient that depends on what
-    was fitted, a change inside the network. It costs passes in every run with new hyper-parameters, so a score of
-    features or maps should be a Method. Only its scores are cached: per network, images, class, version,
+    For scores that neither cached columns nor a declared input step can express: several steps, a gradient that depends
+    on what was fitted, a change inside the network. It costs passes in every run with new hyper-parameters, so a score
+    of features or maps should be a Method. Only its scores are cached: per network, images, class, version,
     hyper-parameters, the split that `fit` saw, and the source of a class that openbench does not ship. `fit` reads
-    cached columns, as any method's: `needs` says which.
+    cached columns as in any method; `needs` says which.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset())
@@ -95,7 +95,7 @@ class LiveMethod(Method):
         """
 
     def score(self, x: FeatureSet) -> Tensor:
-        """Refuse: cached columns are not what is scored.
+        """Refuse: a live method scores images, not cached columns.
 
         Raises:
             MethodError: always.
@@ -110,7 +110,7 @@ class LiveMethod(Method):
         return None
 
     def identity(self) -> dict[str, object]:
-        """All that shapes the scores besides network and images; names the cached scores.
+        """Everything besides network and images that the scores depend on; it names the cached scores.
 
         Raises:
             NotFittedError: there is something to fit, and the engine has not.
@@ -118,7 +118,7 @@ class LiveMethod(Method):
         kind = type(self)
         if self.request.fit_on is not None and not self.fitted_on_:
             raise NotFittedError(f"{kind.__name__}: scored before it was fitted — call engine.evaluate.fit first")
-        # The version says which code of ours it is; not of code of others, and of ours while it is worked on.
+        # The version identifies code that is shipped and committed; other code is identified by its source.
         made_from = {"sources": foreign_sources(self), "uncommitted": uncommitted(__name__, parts=(self,))}
         return {
             "method": name_of(kind),

@@ -34,11 +34,11 @@ class Method(Checked, ABC):
     version: ClassVar[int] = 1  # raised by every change that moves scores: it enters the run id
     # Hyper-parameters that `fit` does not read: a search fits once for all their values.
     read_by_score: ClassVar[frozenset[str]] = frozenset()
-    # Whether `search` asks which answers of the network are right.
+    # Whether `search` asks which predictions of the network are right.
     search_reads_predictions: ClassVar[bool] = False
 
     def __init_subclass__(cls, **rest: Any) -> None:
-        """Hold what the methods of a subclass are given to what they can work with."""
+        """Make the methods of a subclass refuse input that they cannot work with."""
         super().__init_subclass__(**rest)
         for name, held in (("fit", held_to_training), ("score", held_to_finite), ("class_scores", held_to_finite)):
             own = vars(cls).get(name)
@@ -71,7 +71,7 @@ class Method(Checked, ABC):
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return (n, c) float32, how badly each class fits, larger = worse; None if the method has no such form.
 
-        Prediction sets are made of it: the class-conditional form s(x, y) of the score, e.g. 1 − p_y for MSP.
+        Prediction sets are made from it. It is the class-conditional form s(x, y) of the score, e.g. 1 − p_y for MSP.
 
         Raises:
             NotFittedError: before `fit`, where there is something to fit.
@@ -79,14 +79,14 @@ class Method(Checked, ABC):
         return None
 
     def class_probabilities(self, scores: Tensor) -> Tensor | None:
-        """Return (n, c) the probabilities that class scores (n, c) were made of; None if they are made of no such.
+        """Return the probabilities (n, c) behind class scores (n, c); None if these are not made of probabilities.
 
         Prediction sets need probabilities: these, or the softmax of the negative scores.
         """
         return None
 
     def search(self, space: Mapping[str, Sequence[Any]], context: "SearchContext") -> "Tuned | None":
-        """Return the outcome of a search of the method's own; None, the default, for the highest validation AUROC.
+        """Return the outcome of the method's own search; None (the default) = take the highest validation AUROC.
 
         Args:
             space: hyper-parameter → values to try.

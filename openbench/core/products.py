@@ -9,9 +9,9 @@ from torch import Tensor
 def by_rows(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return a bᵀ + bias, (n, m), of a (n, d), b (m, d) and bias (m,), in their common precision.
 
-    In float32 on a CPU the product is oneDNN's, which uses what the processor has. torch's own is MKL's, which does not
-    on processors of other makers than Intel: on two cores of an AMD EPYC (Zen 5) a (4096, 512) by (512, 512) product
-    ran at 430 GFLOP/s and 186. Both add up in float32.
+    In float32 on a CPU the product is oneDNN's, which uses what the processor has. torch's own is MKL's, which does so
+    on Intel's processors only: on two cores of an AMD EPYC (Zen 5) a (4096, 512) by (512, 512) product ran at 430
+    GFLOP/s and 186. Both add up in float32.
     """
     single = a.device.type == "cpu" and a.dtype == b.dtype == torch.float32
     differentiated = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
@@ -21,7 +21,7 @@ def by_rows(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _onednn() -> Callable[[Tensor, Tensor, Tensor | None], Tensor] | None:
-    """The operator that torch's compiler makes of a linear layer on a CPU; None where torch has none that works."""
+    """The operator that torch's compiler makes of a linear layer on a CPU; None where torch lacks one that works."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     a, b, bias = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3), torch.arange(4.0)

@@ -9,7 +9,7 @@ from openbench.digest import digest
 from openbench.errors import RecordError
 
 SCHEMA = 2
-# Keys of the provenance: what made a record besides what is shipped, and what was there already.
+# Optional keys of the provenance: changed or foreign code that made a record, and results that it reused.
 SOURCES, UNCOMMITTED, REUSED = "sources", "uncommitted", "reused"
 _SHOWN = 20  # keys, and characters of each, in a message
 Value = float | int | str
@@ -33,8 +33,9 @@ class ResultRecord:
         header: one line that states conventions, δ, correction, prior, scaling.
         counts: {"<role>/<set>": {"n": found, "expected": listed}}.
         provenance: package version, git sha, dirty flag, library versions, device, UTC time, seconds, passes per stage;
-            where there are such, the `sources` that others wrote, {module: SHA-256}, and the `uncommitted` files of
-            openbench, {file: SHA-256}, that made it, and by whom `weights` and `features` were made that it `reused`.
+            only where they apply: `sources`, the code that openbench does not ship, {module: SHA-256}; `uncommitted`,
+            the changed files of openbench, {file: SHA-256}; `reused`, which version made the `weights` and `features`
+            that the run reused.
     """
 
     run_id: str
@@ -73,7 +74,7 @@ class ResultRecord:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What tells runs apart, and gives a record its name.
+    """What distinguishes one run from another; its digest names the record.
 
     Args:
         config: the scientific config, plain and resolved, with public names.
@@ -81,11 +82,12 @@ class RunIdentity:
         version: of the method.
         benchmark: digest of the benchmark.
         backbone: digest of the backbone.
-        training: how the weights came about, None for released ones.
-        images: role → digest of the images, of sets that the benchmark's digest knows by their list and that were read.
-        outliers: digest of those that the training learnt from, None if it did from none.
+        training: how the weights were trained; None for released weights.
+        images: role → digest of the images, for sets that were read and that enter the benchmark's digest only as a
+            list.
+        outliers: digest of the outliers that the training learnt from; None if it used none.
         sources: {module: SHA-256} of the code of method and training that openbench does not ship.
-        uncommitted: {file: SHA-256} of openbench's own files that differ from the commit and took part.
+        uncommitted: {file: SHA-256} of openbench's own files that differ from the commit and were used.
     """
 
     config: Mapping[str, Any]
@@ -101,7 +103,7 @@ class RunIdentity:
 
     @classmethod
     def of(cls, record: ResultRecord) -> "RunIdentity":
-        """Return what a record says of itself."""
+        """Return the identity of the run that made a record."""
         return cls(
             record.config,
             str(record.method.get("name")),
@@ -124,13 +126,14 @@ class RunIdentity:
     def run_id(self) -> str:
         """Digest of the scientific config, method version, benchmark digest, backbone digest and others' sources.
 
-        The nodes of benchmark, backbone and outliers are left to their digests, which cover what was found: where files
-        lie, or an `incomplete=allow` that allowed nothing, change no number. So is the training of released weights.
+        The config nodes of benchmark, backbone and outliers are left out: their digests cover what was found, and
+        neither the place of the files nor an `incomplete=allow` that dropped nothing changes a number. The training
+        node of released weights is left out too.
         """
         by_content = {"benchmark", "backbone", "outliers"} | (set() if self.training else {"training"})
         config = {name: node for name, node in self.config.items() if name not in by_content}
         if isinstance(config.get("training"), Mapping):
-            # What the name of an augmentation means is in the recipe.
+            # The recipe says what the augmentation is; its name adds nothing.
             config["training"] = {key: node for key, node in config["training"].items() if key != AUGMENT}
         content: dict[str, Any] = {
             "config": config,

@@ -21,7 +21,7 @@ class Field(StrEnum):
 
 
 class Role(StrEnum):
-    """What a split is for. Tuning sees ID_VAL and OOD_VAL and nothing else."""
+    """What a split is for. Tuning sees ID_VAL and OOD_VAL only."""
 
     ID_TRAIN = "id_train"
     ID_VAL = "id_val"
@@ -52,7 +52,7 @@ class Perturb:
         kind: `sign` moves every input element (ODIN), `peak` only the one with the largest |gradient| (iODIN), `logit`
             every one by the gradient of the largest logit alone (generalised ODIN), `flat` the `share` of elements to
             which that logit is least sensitive (AdaSCALE).
-        share: of an image's elements that `flat` moves, rounded down; no other kind reads it.
+        share: of an image's elements that `flat` moves, rounded down; the other kinds ignore it.
     """
 
     temperature: float = 1000.0

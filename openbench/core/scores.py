@@ -22,9 +22,9 @@ class SetScores:
             sets.
         probabilities: (n, c) class probabilities; likewise.
         class_scores: (n, c) the method's own score s(x, y) of each class, larger = worse fit; likewise.
-        class_probabilities: (n, c) what these scores are as probabilities; None stands for softmax(−s).
-        predictions: (n,) integers, argmax of the logits; −1 where the network does not tell the benchmark's classes
-            apart; None if unknown.
+        class_probabilities: (n, c) these scores as probabilities; None = softmax(−s).
+        predictions: (n,) integers, argmax of the logits; −1 where the network does not classify into the benchmark's
+            classes; None if unknown.
     """
 
     name: str
@@ -41,14 +41,14 @@ class SetScores:
     def of_split(
         cls, name: str, role: Role, scores: NDArray[Any], labels: NDArray[Any], predictions: NDArray[Any]
     ) -> "SetScores":
-        """Return the scores of a split; what is correct follows from labels and predictions, on ID sides.
+        """Return the scores of a split; on ID sides, labels and predictions say which predictions are correct.
 
         Args:
             name: the data set's name in the benchmark.
             role: the split's role.
             scores: (n,) float32.
             labels: (n,) int64, −1 where the image has no ID class.
-            predictions: (n,) int64; −1 throughout where nothing is classified: nothing is then right or wrong.
+            predictions: (n,) int64; all −1 where nothing is classified; `correct` is then None.
         """
         if not len(scores) == len(labels) == len(predictions):
             raise ValueError(

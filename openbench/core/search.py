@@ -1,4 +1,4 @@
-"""Searching hyper-parameters: the settings of a space, what a search may touch, and what it ends in."""
+"""Searching hyper-parameters: the settings of a space, what a search may touch, and its outcome."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ class Tuned:
     Args:
         params: the best setting; empty if nothing was tuned.
         trials: every setting with its validation AUROC, or why it is infeasible.
-        fitted: the method with the best setting, if the search came by it without a further fit.
+        fitted: the method with the best setting, if the search has it already.
     """
 
     params: dict[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class SearchContext(Protocol):
 
     @property
     def report(self) -> Callable[[int, int, Trial], None]:
-        """To be called after each trial with (done, total, trial)."""
+        """The function to call after each trial with (done, total, trial)."""
         ...
 
     @property

@@ -24,7 +24,7 @@ def content_digest(path: Path) -> str:
     found = _known.get((place, state))
     if found is None:
         found = file_digest(place)
-        if _state(place) == state:  # else it was written to meanwhile, and the digest belongs to neither state
+        if _state(place) == state:  # otherwise it changed while it was read, and the digest belongs to neither state
             _known[place, state] = found
     return found
 

@@ -2,5 +2,5 @@
 
 from tokenize import TokenError
 
-# An old reader of headers goes through Python's tokenizer, whose error is of no common kind.
+# NumPy reads old headers with Python's tokenizer, whose error has no base class in common with the others.
 DAMAGED = (OSError, ValueError, EOFError, TypeError, KeyError, SyntaxError, OverflowError, TokenError)

@@ -1,4 +1,4 @@
-"""Folders that belong to one process, deleted by the next one if that was killed."""
+"""Folders that belong to one process; if it is killed, the next process deletes them."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ OWNER = ".owner"
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Make a folder this process's own until the block ends; what is in it then stays.
+    """Own a folder until the block ends; what is in it then stays.
 
     Raises:
         OSError: the folder cannot be made or written.
@@ -20,7 +20,7 @@ def owned(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / OWNER, "wb") as stream:
         lock(stream)
-        stream.write(b"locked")  # empty, it is not for others to judge yet
+        stream.write(b"locked")  # others leave the folder alone while this file is empty
         stream.flush()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Reading small files that others made: no pipe that never ends, no device, nothing that fills the memory."""
+"""Reading small files from elsewhere; pipes, devices and files that would fill the memory are refused."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ def read_regular(path: Path, most: int) -> bytes:
 
     Args:
         path: the file, or a link to it.
-        most: bytes that are read at most.
+        most: the largest size in bytes that is read.
 
     Raises:
         OSError: it cannot be read, is a pipe, a device or a folder, or holds more.
@@ -26,5 +26,5 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; a pipe too, which otherwise waits for somebody to write to it. Windows has no such flag."""
+    """Open a file without waiting: a pipe otherwise waits for somebody to write to it. Windows lacks the flag."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

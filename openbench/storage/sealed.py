@@ -1,4 +1,4 @@
-"""Small files that carry the digest of their own content, so that no changed byte is taken for what was written."""
+"""Small files that carry the digest of their own content, so that a changed byte is noticed."""
 
 from pathlib import Path
 

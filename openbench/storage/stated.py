@@ -1,4 +1,4 @@
-"""Readable JSON files that state the SHA-256 of their own content, so that no changed byte is taken for what it was."""
+"""Readable JSON files that state the SHA-256 of their own content, so that a changed byte is noticed."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ KEY = "content_sha256"
 
 
 def stated(content: Mapping[str, Any]) -> bytes:
-    """Return the text of a file that holds `content` and, as its last key, the digest of all before.
+    """Return the text of a file that holds `content` and, as its last key, the digest of everything before it.
 
     Args:
         content: what JSON can hold.
@@ -21,7 +21,7 @@ def stated(content: Mapping[str, Any]) -> bytes:
 
 
 def read_stated(path: Path) -> dict[str, Any]:
-    """Return the content of a file that `stated` made; one from before digests were stated is taken as it is.
+    """Return the content of a file that `stated` made; an older file without a digest is taken as it is.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -36,7 +36,7 @@ def read_stated(path: Path) -> dict[str, Any]:
         raise DamagedError(f"'{path}' cannot be read ({error})") from error
     if not isinstance(content, dict):
         raise DamagedError(f"'{path}' does not hold a JSON object")
-    # The name of the key may itself have changed; both of its halves cannot, by one byte.
+    # The key's name may be damaged too; one changed byte cannot damage both of its halves.
     halves = KEY.split("_")
     if not any(name.startswith(halves[0]) or name.endswith(halves[1]) for name in content):
         return content

@@ -35,7 +35,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a stream; what was written to it replaces `path` when the block ends without an exception.
 
-    The content is on the disk before it gets its name. What killed writers of the same file left is deleted.
+    The content is on the disk before it gets its name. Temporary files that killed writers left behind are deleted.
 
     Args:
         path: the file; its folder is made if it is missing.
@@ -61,7 +61,7 @@ def output(path: Path) -> Iterator[TextIO]:
     Raises:
         OSError: as for `write_whole`, or its folder is missing.
     """
-    if path.exists() and not path.is_file():  # before resolving: an open pipe resolves to a name that is not there
+    if path.exists() and not path.is_file():  # before resolving: an open pipe resolves to a name that does not exist
         with open(path, "w", encoding="utf-8", newline="") as text:
             yield text
         return
@@ -75,7 +75,7 @@ def output(path: Path) -> Iterator[TextIO]:
 
 
 def forbidden(error: BaseException | None) -> bool:
-    """Whether a file could not be written because the place is read-only for us, not for want of room."""
+    """Whether a file could not be written because this process may not write there; a full disk does not count."""
     return isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -87,7 +87,7 @@ def creating(path: Path) -> Iterator[BinaryIO]:
         path: a file that does not exist; its folder is made if it is missing.
 
     Raises:
-        FileExistsError: it exists, possibly since a moment ago; it is not touched.
+        FileExistsError: it exists, perhaps made by another process just now; it is not touched.
         OSError: as for `write_whole`, or the file system has no hard links.
     """
     with _temporary(path) as (stream, temporary):
@@ -108,7 +108,7 @@ def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
             lock(stream)
             yield stream, temporary
     except OSError as error:
-        if error.filename is None:  # of a write: the system does not say which file had no room
+        if error.filename is None:  # raised by a write: the system does not name the file
             error.filename = str(path)
         raise
     finally:
@@ -125,11 +125,11 @@ def delete_temporary(path: Path) -> None:
 
 
 def delete_leftovers(folder: Path, prefix: str) -> None:
-    """Delete the files of a folder whose names begin with `prefix`, or are temporary for such, and nobody holds.
+    """Delete a folder's files whose names begin with `prefix`, and their temporary files, unless a process holds them.
 
     Args:
         folder: may be missing.
-        prefix: of files that are deleted as soon as they were made.
+        prefix: of files that their writer deletes right after making them.
     """
     for leftover in (*folder.glob(f"{_escaped(prefix)}*"), *folder.glob(f".{_escaped(prefix)}*{_SUFFIX}")):
         with suppress(OSError), open(leftover, "rb+") as stream:
@@ -138,7 +138,7 @@ def delete_leftovers(folder: Path, prefix: str) -> None:
 
 
 def lock(stream: BinaryIO) -> bool:
-    """Lock an open file and return whether that worked; where there are no locks none is granted or deleted."""
+    """Lock an open file and return whether that worked; always False on systems without such locks."""
     if fcntl is None:
         return False
     try:
