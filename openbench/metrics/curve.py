@@ -136,7 +136,7 @@ class PooledCurve:
         ood = np.cumsum(is_ood, out=spare.view(np.int64))
         if ends.all():
             accepted = np.cumsum(np.logical_not(is_ood, out=is_ood), out=pooled.view(np.int64))
-            accepted -= 1  # the leading −∞ is no score
+            accepted -= 1  # the leading −∞ is not a score
             return cls(values, accepted, ood)
         kept = np.flatnonzero(ends)
         thresholds = np.take(values, kept, out=pooled[: kept.size], mode="clip")

@@ -9,7 +9,7 @@ from openbench.metrics.curve import Counts, Floats, PooledCurve, least_count
 
 
 class PrecisionRecallAreas(NamedTuple):
-    """The two areas that go by the name of AUPR."""
+    """The two areas that are called AUPR."""
 
     trapezoid: float
     average_precision: float

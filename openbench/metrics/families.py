@@ -56,7 +56,7 @@ class IdSide:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What is one value for the whole benchmark.
+    """What all pairs of a benchmark have in common.
 
     Args:
         options: operating points.
@@ -79,7 +79,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """One OOD set against the ID side; without a name, sets thrown together."""
+    """One OOD set against the ID side; without a name, pooled sets."""
 
     ood: Floats
     curve: PooledCurve
@@ -92,7 +92,7 @@ class Pair:
 
 
 def finite_or_unable(value: float) -> float | str:
-    """Return the value, or `unable` where it is infinite: JSON and tables know no infinity."""
+    """Return the value, or `unable` where it is infinite: JSON and tables cannot hold infinity."""
     return float(value) if np.isfinite(value) else UNABLE
 
 
@@ -112,7 +112,7 @@ def threshold_family(pair: Pair, setting: Setting) -> Values:
         areas = threshold_areas(setting.id_side.scores, pair.ood, scale, o.autc_weight)
         values.update(areas._asdict())
     except MetricError:
-        # Constant or infinite scores: AUTC has no value, the rest still has.
+        # Constant or infinite scores: AUTC is undefined, the other metrics are not.
         values.update(dict.fromkeys(("autc", "aufpr", "aufnr"), UNABLE))
     for name, threshold in {"test": balanced_threshold(pair.curve), **setting.thresholds}.items():
         rates = error_rates(pair.curve, threshold)
@@ -130,7 +130,7 @@ def selective_family(pair: Pair, setting: Setting) -> Values:
         return {}
     o, curve = setting.options, SelectiveCurve(pair.curve, setting.id_side.cumulated)
     most = o.fpr_of(pair.name)
-    # Sets thrown together have no rate of their own where each of them has another.
+    # Pooled sets have no common rate where rates are given by set.
     bounded = None if most is None else least_risk(curve, TprFpr(o.tpr, most))
     precise = least_risk(curve, PrecisionRecall(o.precision, o.recall, o.prior))
     costs = Costs(o.cost_reject_id, o.cost_accept_ood, o.cost_reject_ood, o.prior)

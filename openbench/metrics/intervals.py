@@ -248,9 +248,9 @@ def group_bootstrap_keys(
 ) -> dict[str, Interval]:
     """Return percentile intervals of the mean over OOD sets of keys of CURVE_METRICS.
 
-    In each replicate the ID scores are resampled once for all sets, which are thereby correlated, and the scores of
-    each set apart. FPR@95 needs no resampling: it depends on an order statistic of one side and a count of the other,
-    both of which have known bootstrap distributions. The other keys share resamples.
+    In each replicate the ID scores are resampled once for all sets, which correlates the sets; the scores of each set
+    are resampled separately. FPR@95 needs no resampling: it depends on an order statistic of one side and a count of
+    the other, both of which have known bootstrap distributions. The other keys share resamples.
 
     Args:
         curves: one per OOD set, all with the same ID scores.

@@ -19,7 +19,7 @@ _BETTER: tuple[tuple[str, bool], ...] = (
     (r"(score|(score_)?(lac|aps|raps))_size(_mean)?@.+", False),
     (r"(score|(score_)?(lac|aps|raps))_(singletons|worst_class)@.+", True),
 )
-# Of what is no rate; every other key of `_BETTER`, and of `_RATES`, is one.
+# Of keys that are not rates; every other key of `_BETTER`, and of `_RATES`, is a rate.
 _BOUNDS: tuple[tuple[str, float, float], ...] = (
     (r"detection_error", 0.0, 0.5),
     (r"f1_threshold", -math.inf, math.inf),
@@ -34,7 +34,7 @@ class Bounds(NamedTuple):
     """The values that a metric can have.
 
     Args:
-        low: the least; rounding is allowed for.
+        low: the smallest; rounding is allowed for.
         high: the largest; likewise.
         whole: whether only whole numbers are meant.
     """
@@ -44,7 +44,7 @@ class Bounds(NamedTuple):
     whole: bool = False
 
     def hold(self, value: float) -> bool:
-        """Whether a finite number is one of them."""
+        """Whether a finite number is one of these values."""
         low, high, whole = self
         return low - _ROUNDING <= value <= high + _ROUNDING and (not whole or value == int(value))
 
@@ -82,7 +82,7 @@ def higher_is_better(key: str) -> bool | None:
 
 
 def _base(key: str) -> str:
-    """The metric's own name, of a key that may be of a pooled set or the end of an interval."""
+    """The metric's own name: the key without `pooled_`, `_low` and `_high`."""
     return re.sub(r"_(low|high)$", "", key.removeprefix("pooled_"))
 
 

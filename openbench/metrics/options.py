@@ -42,7 +42,7 @@ class MetricOptions(Checked):
         ccr_fprs: shares of OOD accepted at which the correct classification rate is read.
         delta: δ, the probability that the conformal guarantee may fail.
         correction: none, simes, dkwm, asymptotic, monte_carlo, monte_carlo_published, equal_local_level.
-        fdr: q of the Benjamini–Hochberg selection; None leaves it out, where ID validation is no fresh sample.
+        fdr: q of the Benjamini–Hochberg selection; None leaves it out, for ID validation that is not a fresh sample.
         confidence: level of the intervals.
         replicates: bootstrap resamples per pair; 0 leaves DeLong's intervals only.
         bootstrap_metrics: ranking keys that get a bootstrap interval (AUROC has DeLong's).
@@ -92,10 +92,10 @@ class MetricOptions(Checked):
                 object.__setattr__(self, option.name, tuple(value.items()))
 
     def fpr_of(self, name: str) -> float | None:
-        """Return ρ_max for an OOD set; None where rates are given by set and this is none of them.
+        """Return ρ_max for an OOD set; None where rates are given by set and this set has none.
 
         Args:
-            name: the set's name; empty for sets thrown together.
+            name: the set's name; empty for pooled sets.
         """
         rates = self._fprs()
         return rates.get("", rates.get(name))

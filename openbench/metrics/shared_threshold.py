@@ -58,8 +58,9 @@ class SharedThresholds:
 def shared_thresholds(groups: Mapping[str, tuple[Floats, Floats]]) -> SharedThresholds:
     """Return how well thresholds carry over between groups that one method scored.
 
-    Each group's best-F1 threshold joins a common set, from which each group takes the best. Since its own is in that
-    set, no F1 is lost: with the other groups' thresholds only (`others`), or with one for all (`single`), it is.
+    Each group's best-F1 threshold joins a common set, from which each group takes the best. Its own is in that set, so
+    no F1 is lost. F1 can be lost with the other groups' thresholds only (`others`) or with one threshold for all
+    (`single`).
 
     Args:
         groups: (n,) ID scores and (m,) OOD scores by the group's name.
@@ -68,8 +69,8 @@ def shared_thresholds(groups: Mapping[str, tuple[Floats, Floats]]) -> SharedThre
         MetricError: no group, scores that cannot be ranked, or a best threshold that is infinite.
 
     Reference: Re-benchmarking Out-of-Distribution Detection in Deep Neural Networks, submitted to ICLR 2023 (OpenReview
-        VkPuKTKH2Gx), section 3: the common set of its case 3, and thresholds that should vary little over groups. The
-        two stricter ways are ours.
+        VkPuKTKH2Gx), section 3: the common set of its case 3, and thresholds that should vary little over groups.
+        openbench adds the two stricter ways.
     """
     if not groups:
         raise MetricError("shared thresholds need at least one group — found none — pass ID and OOD scores by name")
@@ -111,7 +112,7 @@ def f1_at(curve: PooledCurve, thresholds: Floats) -> Floats:
 
 
 def _group(f1: Floats, own: Floats, row: int, single: int) -> GroupF1:
-    """A row of the table of F1 by threshold; of equally good thresholds the group's own, then the first."""
+    """Return the summary of one row of F1 by threshold; ties go to the group's own threshold, then to the first."""
     pooled = row if f1[row] >= f1.max() else int(np.argmax(f1))
     rest = np.delete(np.arange(own.size), row)
     other = None if rest.size == 0 else int(rest[np.argmax(f1[rest])])

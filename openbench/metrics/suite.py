@@ -42,7 +42,7 @@ def evaluate(
 ) -> dict[str, dict[str, float | int | str]]:
     """Return {set or group: {key: value}}: every near and far set, their groups, and `id` for ID-only values.
 
-    Groups hold the unweighted mean over their sets and, under `pooled_` keys, the values of the sets thrown together.
+    Groups hold the unweighted mean over their sets and, under `pooled_` keys, the values of the pooled sets.
     With csID sets everything is repeated under `full_spectrum/…`, with ID test ∪ csID as the ID side. Numbers are
     fractions in [0, 1] (thresholds, sizes and counts aside); what is infeasible is the string `unable`; what cannot
     be computed from the sets given (`@val` without validation splits, risks without correctness) is absent.
@@ -53,14 +53,14 @@ def evaluate(
         cache_dir: where conformal corrections are kept between processes.
 
     Raises:
-        MetricError: invalid scores, roles or names, or options that fit nothing.
+        MetricError: invalid scores, roles or names, or options that do not fit the sets.
     """
     options = options or MetricOptions()
     by_role = _checked(sets)
     options.check_sets(s.name for group in GROUPS for s in by_role[group])
     scaled = "threshold" in options.families and options.autc_scaling == "validation"
     if scaled and not (by_role["id_val"] or by_role["ood_val"]):
-        choose_scale("validation", (), (), ())  # raises: a fact about the sets, so said once and before any work
+        choose_scale("validation", (), (), ())  # raises: the fault is in the sets, so it is said once, before any work
     results = _evaluate_side(by_role, (*by_role["id_test"],), options, cache_dir)
     if by_role["csid"]:
         side = (*by_role["id_test"], *by_role["csid"])
@@ -233,7 +233,7 @@ def _stability(thresholds: list[float], setting: Setting) -> Values:
 
 
 def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, ...], options: MetricOptions) -> Values:
-    """Return set metrics calibrated on ID validation; of each kind those for which both sides have all it needs.
+    """Return set metrics calibrated on ID validation, of each kind for which both sides have the columns that it needs.
 
     Without csID also the means and deviations over random splits of ID validation and test.
     """
@@ -258,7 +258,7 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
 def _set_kinds(
     calibration: list[SetScores], side: tuple[SetScores, ...], options: MetricOptions
 ) -> Iterator[tuple[str, SortedClasses, int]]:
-    """Yield each kind there is: its name in keys, its scores of calibration and test rows, how many rows calibrate."""
+    """Yield per kind: its name in keys, its scores of calibration and test rows, the number of calibration rows."""
     chosen = [kind for kind in options.set_kinds if kind != OWN]
     made = [Nonconformity(kind, options.raps_penalty, options.raps_k_reg) for kind in chosen]
     for source in ("probabilities", *(("class_scores", "class_probabilities") if OWN in options.set_kinds else ())):

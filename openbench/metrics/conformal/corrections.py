@@ -203,7 +203,7 @@ def _table(n: int, delta: float, correction: str, cache_dir: Path | None) -> Flo
 
 
 def _read(path: Path) -> Floats | None:
-    """Return the stored table, or None if there is none as it was written: it is then computed again."""
+    """Return the stored table, or None if it is missing or damaged; it is then computed again."""
     try:
         return np.asarray(np.load(io.BytesIO(read_sealed(path)), allow_pickle=False), dtype=np.float64)
     except (FileNotFoundError, DamagedError):

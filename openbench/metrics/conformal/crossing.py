@@ -75,8 +75,8 @@ def _crossed(mass: Floats, first: int, n: int, last: float) -> float:
 def _carried(n: int, b: Floats) -> tuple[Floats, int]:
     """Return the mass at the last of the binding bounds b, and its first count, in O(n log² n) operations.
 
-    Over k steps only counts less than k above the boundary can fall behind it: those alone take the k steps, in
-    shorter runs of which the same is true; all others are carried over the k steps by one convolution.
+    Over k steps, only counts less than k above the boundary can fall behind it. Those take the k steps in shorter runs,
+    by the same argument; one convolution carries all other counts over the k steps.
     """
     times, mass = n * np.append(0.0, b), np.ones(1)
     reach = np.minimum(n, np.ceil(times + _SPREAD * np.sqrt(times * (1 - np.append(0.0, b))) + 12)).astype(np.int64)
@@ -91,7 +91,7 @@ def _carried(n: int, b: Floats) -> tuple[Floats, int]:
 
 
 def _stepped(mass: Floats, steps: Sequence[Floats], most: int) -> Floats:
-    """Return the mass after every step is taken by all counts; at each the lowest falls behind, and `most` are kept."""
+    """Return the mass after all counts take every step; at each the lowest falls behind, and `most` are kept."""
     for kernel in steps:
         if not mass.size:
             break
@@ -139,7 +139,7 @@ def _blocks(steps: int) -> list[tuple[int, int]]:
 
 
 def _convolved(mass: Floats, kernel: Floats) -> Floats:
-    """Return np.convolve(mass, kernel), in parts of a length for which numpy has unrolled loops, thrice as fast."""
+    """Return np.convolve(mass, kernel), in parts of a length for which numpy has unrolled loops: thrice as fast."""
     if kernel.size > 2 * _UNROLLED or mass.size < kernel.size:
         return np.convolve(mass, kernel)
     moved = np.zeros(mass.size + kernel.size - 1)

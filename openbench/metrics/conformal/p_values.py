@@ -28,8 +28,8 @@ def conformal_ranks(calibration: ArrayLike, scores: ArrayLike) -> NDArray[np.int
 def p_values(calibration: ArrayLike, scores: ArrayLike, table: Floats | None = None) -> Floats:
     """Return (m,) p-values: marginal K/(n+1), or with a correction table the calibration-conditional b_K.
 
-    A marginal p-value is super-uniform on average over calibration sets; a corrected one is so given the set at hand,
-    with probability ≥ 1 − δ.
+    A marginal p-value is super-uniform on average over calibration sets; a corrected one is super-uniform given the
+    calibration set at hand, with probability ≥ 1 − δ.
 
     Args:
         calibration: (n,) ID scores.
@@ -134,10 +134,10 @@ def benjamini_hochberg(p: ArrayLike, level: float) -> NDArray[np.bool_]:
 
 
 def discoveries(curve: PooledCurve, calibration: ArrayLike, level: float) -> tuple[int, int]:
-    """Return how many ID and OOD scores of a pair Benjamini–Hochberg flags, all of them tested together.
+    """Return how many ID and OOD scores of a pair Benjamini–Hochberg flags when all are tested together.
 
     The same selection as `benjamini_hochberg(p_values(calibration, scores), level)`, from the sorted curve: marginal
-    p-values take one of n+1 values, so the curve is read at n thresholds and nothing of its length is made.
+    p-values take one of n+1 values, so the curve is read at n thresholds and no array of its length is made.
 
     Args:
         curve: the pair.
@@ -153,8 +153,8 @@ def discoveries(curve: PooledCurve, calibration: ArrayLike, level: float) -> tup
     entries = np.searchsorted(curve.thresholds, falling, side="right") - 1
     tested = curve.n + curve.m
     rejected = tested - (curve.id_accepted[entries] + curve.ood_accepted[entries])
-    # K/(n+1) ≤ q·rejected/tested, multiplied out. A decimal q is stored a hair off: equality must survive that, and
-    # whole numbers of a trillion and less are farther apart.
+    # K/(n+1) ≤ q·rejected/tested, multiplied out. Storing a decimal q rounds it, and equality must survive that:
+    # whole numbers up to a trillion differ by more.
     ranks, bound = np.arange(1, falling.size + 1), level * (1 + 1e-12) * (rejected * (falling.size + 1))
     passing = np.flatnonzero((ranks * tested <= bound) & (rejected > 0))
     if not passing.size:

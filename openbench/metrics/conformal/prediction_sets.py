@@ -50,7 +50,7 @@ class Nonconformity:
             probabilities: (n, c) rows summing to 1.
 
         Raises:
-            MetricError: unknown kind, a negative penalty or rank, or rows that are no distributions.
+            MetricError: unknown kind, a negative penalty or rank, or rows that are not distributions.
         """
         if not self.draws:
             return 1.0 - self._checked(probabilities)
@@ -64,7 +64,7 @@ class Nonconformity:
 
     @property
     def draws(self) -> bool:
-        """Whether U·p_y is taken off."""
+        """Whether U·p_y is subtracted."""
         return self.kind != "lac"
 
     def ascending(self, ranked: Floats) -> Floats:
@@ -95,7 +95,7 @@ def distributions(probabilities: ArrayLike) -> Floats:
     """Return class probabilities (n, c), checked.
 
     Raises:
-        MetricError: another shape, or rows that are no distributions.
+        MetricError: another shape, or rows that are not distributions.
     """
     p = np.asarray(probabilities, dtype=np.float64)
     if p.ndim != 2 or p.size == 0:
@@ -131,7 +131,7 @@ def probabilities_from(scores: ArrayLike) -> Floats:
     """Return (n, c) softmax(−s) of class-conditional scores.
 
     Args:
-        scores: (n, c) larger = worse fit; a class at +inf gets 0, and where every class is, all get the same.
+        scores: (n, c) larger = worse fit; a class at +inf gets 0; where all classes are, each gets 1/c.
 
     Raises:
         MetricError: not two-dimensional, empty, or containing NaN.
@@ -214,7 +214,7 @@ def set_report(sets: NDArray[np.bool_], labels: ArrayLike) -> SetReport:
 
 
 def report_of(covered: NDArray[np.bool_], sizes: NDArray[np.int64], labels: NDArray[np.int64]) -> SetReport:
-    """Return the report of sets of which is known whether they hold the true class, and how many classes.
+    """Return the report of sets, given whether each holds the true class and how many classes it holds.
 
     Args:
         covered: (n,) bool.

@@ -29,7 +29,7 @@ class SplitReport(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Rows to calibrate on, rows to test, and a uniform for each row of all."""
+    """Rows to calibrate on, rows to test, and a uniform for every row."""
 
     calibration: Counts
     tested: Counts
@@ -108,14 +108,14 @@ class SortedClasses:
 
 
 def _places(scores: Floats, labels: NDArray[np.int64]) -> Counts:
-    """Return (n,) how many classes stand before the true one, of equals those of smaller number."""
+    """Return (n,) the number of classes before the true one; among equal scores the smaller class number is first."""
     own = scores[np.arange(labels.size), labels][:, None]
     earlier = (scores == own) & (np.arange(scores.shape[1]) < labels[:, None])
     return np.asarray((scores < own).sum(axis=1) + earlier.sum(axis=1))
 
 
 def given_split(calibration: int, tested: int, seed: int) -> Split:
-    """Return the split into the first rows and the others; uniforms of the two parts are drawn apart."""
+    """Return the split into the first rows and the others; uniforms of the two parts are drawn separately."""
     uniforms = [np.random.default_rng(s).random(n) for s, n in ((seed, calibration), (seed + 1, tested))]
     rows = np.arange(calibration + tested)
     return Split(rows[:calibration], rows[calibration:], np.concatenate(uniforms))
@@ -124,14 +124,14 @@ def given_split(calibration: int, tested: int, seed: int) -> Split:
 def over_splits(
     classes: SortedClasses, calibration: int, alphas: Sequence[float], splits: int, seed: int
 ) -> list[SplitReport]:
-    """Return coverage and size over random splits, each with uniforms of its own, at each miscoverage α.
+    """Return coverage and size over random splits, each with its own uniforms, at each miscoverage α.
 
     Args:
         classes: the rows to split.
         calibration: rows in the calibration part; the others are tested.
         alphas: miscoverage levels in (0, 1).
         splits: how many, ≥ 2.
-        seed: of the splits and the uniforms; equal for every kind of set, so that kinds meet the same splits.
+        seed: of the splits and the uniforms; all kinds of sets use the same one, and therefore the same splits.
     """
     n, found = classes.labels.size, []
     for number in range(splits):

@@ -95,12 +95,12 @@ def combine(pair: ScorePair, standard: Standard, mu: float) -> Floats:
     if not (np.isfinite(mu) and mu >= 0):
         raise MetricError(f"μ must be finite and ≥ 0 — found {mu} — both scores must point the same way")
     s = (r - standard.risk_mean) / standard.risk_std
-    # 0·∞ is not a number; at μ = 0 the second score is absent.
+    # 0·∞ is not a number; at μ = 0 the second score is left out.
     return s + mu * ((g - standard.separation_mean) / standard.separation_std) if mu > 0 else s
 
 
 class Weighing(NamedTuple):
-    """What one weight μ comes to: the AUROC, and the least risk with its threshold, or `unable`."""
+    """The outcome of one weight μ: the AUROC, and the least risk with its threshold, or `unable`."""
 
     mu: float
     auroc: float
@@ -135,10 +135,10 @@ def weighings(
 
 
 def best_weighing(found: Sequence[Weighing]) -> Weighing | Unable:
-    """Return the weighing of least risk, of equal ones that of the largest AUROC, then of the smallest μ.
+    """Return the weighing of least risk; ties go to the largest AUROC, then to the smallest μ.
 
-    An accurate classifier makes no mistake among the most certain inputs: the risk is then 0 for many weights, and
-    says nothing about which of them separates OOD inputs.
+    An accurate classifier makes no mistake among the most certain inputs: the risk is then 0 for many weights and does
+    not say which of them separates OOD inputs.
 
     Args:
         found: from `weighings`; `unable` is returned if none of them is feasible.
@@ -153,7 +153,7 @@ def _fitted(best: Weighing, standard: Standard, *, in_sample: bool) -> DoubleSco
 
 
 def common_constraint(sets: tuple[ScorePair, ScorePair], tpr: float) -> TprFpr:
-    """Return φ ≥ tpr with the largest share of OOD that either score alone accepts there: both can meet it.
+    """Return φ ≥ tpr with, as ρ_max, the larger share of OOD that either score alone accepts there: both can meet it.
 
     Args:
         sets: both scores on the ID and on the OOD data that the choice is made on.

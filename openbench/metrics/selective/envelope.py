@@ -41,8 +41,8 @@ def envelope(
 ) -> Envelope:
     """Return the envelope over weights of the ROC, precision–recall and accuracy curves of a double score.
 
-    With a single weight its areas are AUROC, average precision (ID positive) and selective OSCR of that score. No rule
-    that is fixed beforehand attains more than one point of a curve.
+    With a single weight its areas are AUROC, average precision (ID positive) and selective OSCR of that score. A rule
+    that is fixed beforehand attains at most one point of a curve.
 
     Args:
         sets: both scores on the ID and on the OOD data.
@@ -82,7 +82,7 @@ def _curves(curve: SelectiveCurve) -> tuple[Floats, Floats, Floats, Floats]:
     kth = np.arange(1, pair.n + 1)
     entry = np.searchsorted(pair.id_accepted, kth)
     ids, ood = pair.id_accepted, pair.ood_accepted
-    # Inside a tie FPR rises linearly with TPR; over the step of one ID input its mean is that at the middle.
+    # Inside a tie FPR rises linearly with TPR; its mean over the step of one ID input is its value at the middle.
     part = (kth - 0.5 - ids[entry - 1]) / (ids[entry] - ids[entry - 1])
     joining = (ood[entry - 1] + part * (ood[entry] - ood[entry - 1])) / pair.m
     accuracy = np.concatenate([np.repeat(mean, counts) for counts, mean in accuracy_steps(curve)])

@@ -127,7 +127,7 @@ class PrecisionRecall:
     prior: float = 0.25
 
     def feasible(self, pair: PooledCurve) -> Counts:
-        """Return indices: recall leaves an end of the curve, but precision is not monotone in the threshold."""
+        """Return indices: recall keeps one end of the curve, but precision is not monotone in the threshold."""
         kappa, pi = check_rate(self.precision, "minimal precision"), check_rate(self.prior, "OOD prior")
         first = np.searchsorted(pair.id_accepted, least_count(check_rate(self.recall, "minimal recall"), pair.n))
         found = []
@@ -217,7 +217,7 @@ def risk_coverage(curve: SelectiveCurve, max_fpr: float = 1.0) -> tuple[Floats, 
 
     Args:
         curve: the pair with its losses.
-        max_fpr: ρ_max; 1 leaves the curve whole. No point may remain: the arrays are then empty.
+        max_fpr: ρ_max; 1 leaves the curve whole. If no point remains, the arrays are empty.
     """
     where = TprFpr(0.0, max_fpr).feasible(curve.pair)
     accepted = curve.pair.id_accepted[where]
@@ -227,8 +227,8 @@ def risk_coverage(curve: SelectiveCurve, max_fpr: float = 1.0) -> tuple[Floats, 
 def oscr(curve: SelectiveCurve) -> float:
     """Return ∫ CCR dρ, the area under correct classification rate over the share of OOD accepted.
 
-    Equals P(ID input correct and scored below an OOD input), ties counted half. Not what the reject-option paper's
-    tables call OSCR: that is `oscr_selective`.
+    Equals P(ID input correct and scored below an OOD input), ties counted half. The tables of the reject-option paper
+    use the name OSCR for `oscr_selective` instead.
 
     Args:
         curve: the pair with 0/1 losses.
@@ -247,8 +247,8 @@ def oscr_selective(curve: SelectiveCurve) -> float:
 
     Without ties it is the mean, over OOD inputs, of the accuracy among the ID inputs scored below. Where ID and OOD
     inputs tie, a share t ∈ [0, 1] of the tie is accepted, so that ρ takes every value: before it A are accepted with
-    accuracy u, in it a with accuracy v, and ∫₀¹ (uA + v·t·a)/(A + t·a) dt = v + (u − v)·log(1 + a/A)·A/a. 1 − R is 0
-    as long as no ID input is accepted: to accept OOD inputs alone earns nothing.
+    accuracy u, in it a with accuracy v, and ∫₀¹ (uA + v·t·a)/(A + t·a) dt = v + (u − v)·log(1 + a/A)·A/a. 1 − R is 0 as
+    long as no ID input is accepted: accepting only OOD inputs earns nothing.
 
     Args:
         curve: the pair with 0/1 losses.
