@@ -1,1 +1,1 @@
-"""One surface over CIFAR ResNets, torchvision, timm, open_clip and own checkpoints."""
+"""One surface over CIFAR ResNets, torchvision, timm, open_clip and your own checkpoints."""

@@ -25,8 +25,8 @@ class Anatomy:
     """Names of a network's parts; a value, part of the backbone's digest.
 
     Args:
-        head: dotted name of the last nn.Linear; its input are the features, its output the logits. In a network
-            without a classifier, of the nn.Identity in its place.
+        head: dotted name of the last nn.Linear; its input is the features, its output the logits. In a network without
+            a classifier, the name of the nn.Identity in its place.
         stages: neutral name `stage1` … → dotted name of the module whose output is that stage's map.
         layout: axes of a stage's output: `nchw`, `nhwc`, `tokens` (n, t, d) or `tokens_first` (t, n, d).
         prefix_tokens: class and register tokens before the patch tokens.
@@ -41,7 +41,7 @@ class Anatomy:
         """The head inside `module`.
 
         Raises:
-            ConfigError: it is no nn.Linear, so features and head cannot be told apart.
+            ConfigError: it is not an nn.Linear, so the logits are not W·features + b.
         """
         head = module.get_submodule(self.head)
         if not isinstance(head, nn.Linear):
@@ -73,7 +73,7 @@ class Anatomy:
         n, t, d = patches.shape
         side = math.isqrt(t)
         if side * side != t:
-            raise ConfigError(f"{t} patch tokens form no square grid — maps are defined for square input only")
+            raise ConfigError(f"{t} patch tokens do not form a square grid — maps are defined for square input only")
         return patches.transpose(1, 2).reshape(n, d, side, side)
 
     def with_map(self, output: Tensor, changed: Tensor) -> Tensor:
@@ -146,8 +146,8 @@ def stages_by_resolution(modules: Sequence[tuple[str, int]]) -> dict[str, str]:
     """Return neutral name → module: the last module at each of the last four (or fewer) resolutions.
 
     Args:
-        modules: (dotted name, side of its output) in forward order; a larger number may be a finer map or a coarser
-            reduction, only changes count.
+        modules: (dotted name, side of its output) in forward order; a larger number may mean a finer map or a coarser
+            reduction, since only changes count.
     """
     ends = [name for (name, side), (_, following) in pairwise([*modules, ("", -1)]) if side != following]
     return {f"stage{i}": name for i, name in enumerate(ends[-MAX_STAGES:], start=1)}

@@ -35,7 +35,7 @@ class Backbone(ABC):
 
     Attributes:
         name: what users type after `backbone=`.
-        architecture: the network and everything that shapes it but its weights, as one line; enters the digest.
+        architecture: the network and everything that shapes it except its weights, as one line; enters the digest.
         num_classes: c; 0 where the network has no classifier.
         feature_dim: d.
         layers: the neutral stage names that `Request.layers` may name, shallow to deep.
@@ -46,7 +46,7 @@ class Backbone(ABC):
         passes: images pushed through the network so far (a perturbed pass counts twice).
         trained: False until weights are loaded, for architectures that wait for training.
         starts_trained: whether `initialise` gives the weights of a trained classifier, which fine-tunings go on from.
-        classifies: whether its logits tell classes apart; False where there is no classifier.
+        classifies: whether its logits are class scores; False where there is no classifier.
     """
 
     name: str

@@ -19,7 +19,7 @@ from openbench.paths import data_roots
 _PICKLED = (".pt", ".pth", ".th", ".ckpt", ".bin")
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _SHOWN = 3
-# PyTorch reads what a damaged file says, wherever that leads.
+# What PyTorch raises when it follows the content of a damaged file.
 _UNREADABLE = (
     SafetensorError,
     pickle.UnpicklingError,
@@ -107,7 +107,7 @@ def _plain(content: Any, path: Path) -> dict[str, Tensor]:
     if odd or not content:
         what = f"{', '.join(odd[:_SHOWN])} other than a name with a tensor" if odd else "nothing"
         raise CheckpointError(
-            f"weights '{path}' hold no plain state dict — found {what} — save model.state_dict() and nothing else"
+            f"weights '{path}' do not hold a plain state dict — found {what} — save model.state_dict() alone"
         )
     unusual = [f"{name} ({kind})" for name, value in content.items() if (kind := _unusual(value))]
     if unusual:

@@ -27,7 +27,7 @@ class ResNetSpec:
         widths: channels per stage; every stage but the first halves the resolution.
         blocks: basic blocks per stage.
         shortcut: where a block changes shape, `projection` (1×1 convolution and batch norm) or `subsample` (every
-            second pixel, new channels zero: no parameters, option A of He et al.).
+            second pixel, new channels are zero: no parameters, option A of He et al.).
     """
 
     widths: tuple[int, ...]

@@ -73,7 +73,7 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
 def as_input(images: Tensor, device: torch.device) -> Tensor:
     """Return images as a network's input: float32, channels last, on `device`.
 
-    On their way to a GPU they pass through page-locked memory, from which the copy runs beside the computation.
+    On their way to a GPU they pass through page-locked memory, so that copying and computing overlap.
     """
     if device.type == "cuda" and images.device.type == "cpu":
         images = images.pin_memory()

@@ -16,14 +16,14 @@ MEMBERS = "members"  # the layer of all members' logits, (n, m, c, 1)
 
 
 class Ensemble(NetworkBackbone):
-    """Networks of one kind that were trained independently; it waits for them with random weights.
+    """Networks of one kind, trained independently; its weights are random until all members are trained.
 
     Features are the members' side by side (n, m·d) and the head averages their classifiers, so that logits are the
     mean of the members' logits and linear in the features: every method works on it as on one network.
 
     Args:
         name: how it is called in records.
-        members: at least two, of one architecture and preprocessing; where all are trained, it is too.
+        members: at least two, of one architecture and preprocessing; the ensemble is trained where all of them are.
 
     Raises:
         ConfigError: fewer than two, or members that differ in more than their weights.
@@ -51,7 +51,7 @@ class Ensemble(NetworkBackbone):
 
     @property
     def made_of(self) -> tuple[object, ...]:
-        """As for any network, and the members."""
+        """What makes any network, and the members."""
         return (*super().made_of, *self.members)
 
     def of(self, members: Sequence[NetworkBackbone]) -> "Ensemble":
@@ -89,7 +89,7 @@ class _Mean(nn.Module):
 
 
 def ensemble(name: str, member: Backbone, *, members: int = 5, weights: Sequence[str] | None = None) -> Ensemble:
-    """Return an ensemble whose members wait to be trained on the benchmark, each from a seed of its own.
+    """Return an ensemble whose members wait to be trained on the benchmark, each from its own seed.
 
     Args:
         name: what users type after `backbone=`; records call it by members and kind, e.g. `ensemble5_resnet18_cifar`.
@@ -98,7 +98,8 @@ def ensemble(name: str, member: Backbone, *, members: int = 5, weights: Sequence
         weights: a file of weights for each member, searched in the data roots; None: they are trained.
 
     Raises:
-        ConfigError: a member that is no torch network or comes with weights, or another number of files than members.
+        ConfigError: a member that is not a torch network or comes with weights, or a number of files other than
+            `members`.
         CheckpointError: weights that are missing or do not fit.
 
     Reference:
@@ -113,7 +114,7 @@ def ensemble(name: str, member: Backbone, *, members: int = 5, weights: Sequence
         )
     if member.trained:
         raise ConfigError(
-            f"backbone '{name}': its member '{member.name}' comes with weights, so that all would be the same — choose "
+            f"backbone '{name}': its member '{member.name}' comes with weights, so all members would be equal — choose "
             "one whose yaml says `weights: null`, and give files of weights, if there are, as backbone.weights"
         )
     if not isinstance(members, int) or members < 2:

@@ -1,4 +1,4 @@
-"""A network with released weights that is trained on the benchmark: all but the head starts from them, or all."""
+"""A network with released weights that is trained on the benchmark, with a new head or with the released one."""
 
 import copy
 from typing import Literal, get_args
@@ -26,7 +26,7 @@ def finetuned(
     """Return an untrained backbone whose weights are those of `start` whenever they are drawn.
 
     A new head is drawn from the seed as torch draws any linear layer; batch norm's statistics come with the weights.
-    With its head kept the network is a trained classifier already, which fine-tunings go on from at once.
+    With its head kept the network already is a trained classifier, so fine-tunings start from it directly.
 
     Args:
         name: what users type after `backbone=`.
@@ -37,7 +37,8 @@ def finetuned(
         precision: see NetworkBackbone.
 
     Raises:
-        ConfigError: `start` has no weights, classes or preprocessing are not known, or a head that is kept has others.
+        ConfigError: `start` has no weights, classes or preprocessing are not known, or a kept head has another number
+            of classes.
     """
     check_choice(f"backbone '{name}': head", head, get_args(HeadStart))
     if not isinstance(start, NetworkBackbone) or not start.trained:

@@ -75,7 +75,7 @@ class NetworkBackbone(Backbone):
 
     @property
     def head(self) -> Head:
-        """The classifier as a linear head on CPU; of no classes where the network has none."""
+        """The classifier as a linear head on CPU; with zero classes where the network has no classifier."""
         linear = self._anatomy.classifier(self._module)
         if isinstance(linear, nn.Identity):
             return Head(torch.zeros(0, self.feature_dim), torch.zeros(0))
@@ -120,7 +120,7 @@ class NetworkBackbone(Backbone):
 
     @property
     def made_of(self) -> tuple[object, ...]:
-        """The classes of the network's modules and the functions that made it: code of others is looked for there."""
+        """The classes of the network's modules and the functions that made it; their source may enter an identity."""
         return (*{type(module) for module in self._module.modules()}, self._make, self._find)
 
     def to(self, device: torch.device) -> Self:
@@ -175,7 +175,7 @@ class NetworkBackbone(Backbone):
     def frozen(self) -> Iterator[nn.Module]:
         """The network in eval mode without parameter gradients, for methods that run it themselves; passes are counted.
 
-        Gradients by images and hooks are the caller's.
+        The caller may take gradients by images and set hooks.
         """
 
         def count(_: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -206,7 +206,7 @@ class NetworkBackbone(Backbone):
         for layer in request.layers:
             self._require(layer)
         if request.perturb is not None and not self.num_classes:
-            raise NotApplicableError(f"backbone '{self.name}' has no classifier, so no input gradient of one")
+            raise NotApplicableError(f"backbone '{self.name}' has no classifier, so its loss has no input gradient")
         images = as_input(images, self._device)
         with evaluating(self._module), arithmetic(self.precision, self._device):
             if request.perturb is not None:
@@ -249,7 +249,7 @@ class NetworkBackbone(Backbone):
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a network into eval mode without parameter gradients, and back as it was: training may hold it too."""
+    """Put a network into eval mode without parameter gradients, and restore it afterwards: training may use it too."""
     learning = [p for p in module.parameters() if p.requires_grad]
     training = [m for m in module.modules() if m.training]
     for parameter in learning:
@@ -268,7 +268,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def state_sha256(state: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a state dict's content, 64 hex digits.
 
-    Batch norm's counters are left out: no output sees them.
+    Batch norm's counters are left out: no output depends on them.
     """
     hashes = {
         key: array_sha256(np.asarray(value.detach().cpu().float() if value.is_floating_point() else value.cpu()))

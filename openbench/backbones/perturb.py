@@ -1,4 +1,4 @@
-"""The input-gradient step of ODIN and its kin, computed so that no temperature or confident logit spoils its sign."""
+"""The input-gradient step of ODIN and related methods, whose sign survives high temperatures and confident logits."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def perturbed(forward: Callable[[Tensor], Tensor], images: Tensor, std: tuple[fl
         std: σ, the per-channel standard deviation by which images were divided.
         step: T > 0, ε in pixel units of [0, 1], and which elements move: all (`sign`) or, in each image, the one with
             the largest |gradient| (`peak`, the first of equals); `logit` moves all towards a larger maximum of z, and
-            `flat` so many as `share` says, those with the smallest |gradient|, by ε itself.
+            `flat` moves the `share` of them with the smallest |gradient|, by ε itself.
 
     Raises:
         MethodError: T ≤ 0, ε not finite, or a share outside 0 to 1.

@@ -26,7 +26,7 @@ _STATED = {"shape", "dtype", "size", "digest"}
 
 @dataclass(frozen=True)
 class ColumnFile:
-    """The places of one column: the array, its sidecar with hash and counts, and the file that grows meanwhile."""
+    """The paths of one column: the finished array, its sidecar with hash and counts, and the growing file."""
 
     folder: Path
     name: str
@@ -66,7 +66,7 @@ class ColumnFile:
         if size != stated["size"]:
             return f"'{self.array.name}' has {size} bytes, {stated['size']} were written"
         if content_digest(self.array) != stated["digest"]:
-            return f"'{self.array.name}' has another content than was written"
+            return f"'{self.array.name}' has changed since it was written"
         return None
 
     def made(self) -> str:
@@ -90,9 +90,9 @@ class ColumnWriter:
     """Appends rows to a growing column; rows that were flushed survive the process.
 
     Args:
-        file: the places.
+        file: the paths.
         shape: the finished array's.
-        kept: what an earlier writer flushed and this one goes on from; what lies behind is cut off.
+        kept: what an earlier writer flushed; this one continues there and cuts off what follows.
     """
 
     def __init__(self, file: ColumnFile, shape: tuple[int, ...], kept: "Flushed | None" = None) -> None:
@@ -111,14 +111,14 @@ class ColumnWriter:
             self._hasher.update(chunk)
 
     def append(self, rows: NDArray[np.float32]) -> None:
-        """Write rows behind those that are there."""
+        """Append rows."""
         content = np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data
         self._hasher.update(content)
         self._stream.write(content)
         self.rows += len(rows)
 
     def flush(self) -> "Flushed":
-        """Have everything so far on disk when this returns, and say what that is."""
+        """Flush everything so far to disk, and return what that is."""
         self._stream.flush()
         os.fsync(self._stream.fileno())
         return Flushed(self.rows, self._stream.tell(), self._hasher.hexdigest(), self.shape)

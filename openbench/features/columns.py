@@ -59,7 +59,7 @@ def read_by(request: Request) -> tuple[Column, ...]:
 
 
 def separated(request: Request) -> tuple[Request, Request | None]:
-    """Return the request without what it reads beside, and the request of the pass that yields that, if any.
+    """Return the request without its second pass, and the request of that second pass, if there is one.
 
     Raises:
         FieldError: the field without the step, or the step without the field.
@@ -79,7 +79,7 @@ def separated(request: Request) -> tuple[Request, Request | None]:
 def extracted_with(request: Request) -> tuple[Column, ...]:
     """Return the columns that one pass for `request` should leave behind.
 
-    Features and logits cost nothing once the pass is made, so both are always kept: a second method then needs none.
+    Features and logits cost nothing once the pass is made, so both are always kept: a second method needs no new pass.
     """
     both = replace(request, fields=request.fields | {Field.FEATURES, Field.LOGITS})
     return read_by(both)

@@ -52,7 +52,7 @@ def extract(
         split: in manifest order.
         columns: what to extract; all with the same input step and map reduction.
         batch_size: images per forward pass.
-        workers: what decodes images beside the network; see data.loading.
+        workers: decode images while the network runs; see data.loading.
 
     Raises:
         DataError: an output is NaN or infinite; the message names the split and the first image.

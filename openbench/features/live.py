@@ -32,7 +32,7 @@ def score_rows(
         backbone: with weights.
         split: in manifest order.
         batch_size: images per call.
-        workers: what decodes images beside the network; see data.loading.
+        workers: decode images while the network runs; see data.loading.
 
     Raises:
         MethodError: a score is NaN, or there is not one per image; the message names the split and the first image.

@@ -37,16 +37,16 @@ _log = logging.getLogger(__name__)
 class FeatureStore:
     """Columns of splits under `<root>/<backbone.digest>/<split.digest>/<column>.npy`.
 
-    Nothing but the two digests and the column's name selects a file, so nothing else may influence its content. Where
-    the backbone is made by code that openbench does not ship, the sources of that enter the first.
-    Several processes may share a root, also over a network file system with POSIX locks.
+    Only the two digests and the column's name select a file, so only they may influence its content. Where code that
+    openbench does not ship makes the backbone, its sources enter the first digest. Several processes may share a root,
+    also over a network file system with POSIX locks.
 
     Args:
         root: the cache folder, created when something is written.
         batch_size: images per forward pass.
-        workers: what decodes images beside the network.
+        workers: decode images while the network runs.
         progress: whether long passes are reported on stderr.
-        shard: images after which a pass is safe on disk at the latest; also after 15 seconds.
+        shard: a pass is flushed to disk after this many images, or after 15 seconds if that is sooner.
     """
 
     root: Path
@@ -58,8 +58,8 @@ class FeatureStore:
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, memory-mapped, computing in a single pass those that are missing.
 
-        What it reads beside takes a second pass. Features and logits are always extracted together. A damaged column is
-        reported and computed again.
+        Features of a perturbed input take a second pass. Features and logits are always extracted together. A damaged
+        column is reported and computed again.
 
         Raises:
             CheckpointError: the backbone has no weights.
@@ -109,7 +109,7 @@ class FeatureStore:
         return ColumnFile(self._folder(backbone, split), str(Field.FEATURES)).made()
 
     def _folder(self, backbone: Backbone, split: Split) -> Path:
-        """Two digests say it all, unless code that openbench does not ship, or has not committed, has a part in it."""
+        """The two digests name it; code that openbench does not ship, or that is not committed, enters the first."""
         sources = foreign_sources(backbone)
         changed = uncommitted("openbench.features.extract", parts=(backbone, split.source))
         made_from = {key: files for key, files in (("sources", sources), ("uncommitted", changed)) if files}
@@ -165,7 +165,7 @@ class _Source:
 
     Args:
         read: names of the columns that are wanted.
-        kept: of these and what the same pass yields besides.
+        kept: names of these and of the other columns that the same pass yields.
         rows: makes a pass over some items for some names, batch by batch.
     """
 
@@ -228,7 +228,7 @@ class _Pass:
             advance(count)
 
     def _resumed(self) -> dict[str, ColumnWriter]:
-        """Writers that go on where an interrupted job was; none if its columns are others or not as it left them."""
+        """Writers that continue an interrupted job; none if its columns differ or changed since it stopped."""
         noted = load_progress(self._progress)
         files = {name: ColumnFile(self.folder, name) for name in self.names}
         kept: dict[str, Flushed] = {}

@@ -1,1 +1,1 @@
-"""Public checks and toy data for authors of methods, ours and third parties."""
+"""Public checks and toy data for authors of methods, in openbench and elsewhere."""

@@ -1,4 +1,4 @@
-"""The contract of post-hoc methods as small checks, for the methods here and for anyone's own.
+"""The contract of post-hoc methods as small checks, for the methods of openbench and for your own.
 
 `run_checks(MyMethod)`, or `run_checks(lambda: MyMethod(k=10))`, raises CheckError naming every broken promise.
 """
@@ -79,7 +79,7 @@ def check_scores_are_finite(make: MethodFactory) -> None:
 
 
 def check_rows_that_are_not_finite_get_no_score(make: MethodFactory) -> None:
-    """A row of NaN or infinity is an error of ours, or its score is NaN, which no table is made from."""
+    """A row of NaN or infinity raises MethodError, or its score is NaN, which the engine refuses."""
     data = planted()
     method = fitted(make(), data)
     if any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
@@ -97,7 +97,7 @@ def check_rows_that_are_not_finite_get_no_score(make: MethodFactory) -> None:
 
 
 def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
-    """Scoring all rows at once, by sevens or one by one gives the same scores."""
+    """Scoring all rows at once, seven at a time or one by one gives the same scores."""
     data = planted()
     method = fitted(make(), data)
     x = samples_of(method, data)[:60]
@@ -217,7 +217,7 @@ def check_pickles(make: MethodFactory) -> None:
 
 
 def check_deterministic(make: MethodFactory) -> None:
-    """Two fits under different global seeds give equal scores: randomness comes from a generator of its own."""
+    """Two fits under different global seeds give equal scores: randomness comes from the method's own generator."""
     data = planted()
     results = []
     with _global_random_state():
@@ -235,7 +235,7 @@ def check_leaves_global_random_state(make: MethodFactory) -> None:
     """`fit` and `score` neither draw from nor seed the global generators."""
     data = planted()
     with _global_random_state():
-        # A state just seeded could be the very one that the method seeds.
+        # A freshly seeded state could equal the one that the method seeds.
         torch.rand(5), np.random.random(5), random.random()  # noqa: NPY002
         before = _random_state()
         method = fitted(make(), data)
@@ -245,7 +245,7 @@ def check_leaves_global_random_state(make: MethodFactory) -> None:
 
 
 def check_separates_planted_clusters(make: MethodFactory) -> None:
-    """Scores tell planted OOD from ID, the right way round: larger = more OOD."""
+    """Scores separate planted OOD from ID, the right way round: larger = more OOD."""
     data = planted()
     method = fitted(make(), data)
     id_scores, ood_scores = (
@@ -267,7 +267,7 @@ def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
     network, images = network_with(data.head), images_with(data.id_test.features[:20])
     before, pristine = network.weights_sha256, images.clone()
     method.score_images(images, network)
-    module = network.module()  # from here on the hash of the weights is taken anew
+    module = network.module()  # from here on the hash of the weights is computed again
     if network.weights_sha256 != before:
         _fail(make, "changes the network's weights — work on a copy")
     if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules()):

@@ -34,7 +34,7 @@ class Toy:
     head: Head
 
     def for_fit(self, request: Request) -> FeatureSet | None:
-        """Only what `request` declares, of the split that it names; None if it names none."""
+        """The split that `request` names, with only what it declares; None if it names none."""
         splits = {Role.ID_TRAIN: self.train, Role.ID_VAL: self.val}
         return None if request.fit_on is None else declared(splits[request.fit_on], request)
 

@@ -35,14 +35,14 @@ def scored(method: Method, x: FeatureSet, data: Toy) -> Tensor:
 
 
 def read_by(method: Method) -> Request:
-    """Return what scoring reads; of live methods the features, of which the images are made."""
+    """Return what scoring reads; for live methods the features from which the images are made."""
     if not any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
         return method.request
     return replace(method.request, fields=method.request.fields | {Field.FEATURES})
 
 
 def samples_of(method: Method, data: Toy) -> FeatureSet:
-    """Return ID and OOD samples alternating, without labels, with nothing but the declared columns."""
+    """Return ID and OOD samples alternating, without labels, with only the declared columns."""
     parts = [declared(split, read_by(method)).without_labels()[:160] for split in (data.id_test, data.ood_test)]
     order = torch.arange(320).view(2, 160).T.reshape(-1)
     return FeatureSet(

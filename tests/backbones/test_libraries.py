@@ -193,7 +193,7 @@ def test_a_timm_network_without_a_classifier_gives_timms_features(model: str, op
     assert outputs.logits.shape == (2, 0)
     assert (backbone.classifies, backbone.num_classes, backbone.feature_dim) == (False, 0, expected.shape[1])
     assert backbone.head.weight.shape == (0, expected.shape[1])
-    with pytest.raises(NotApplicableError, match="has no classifier, so no input gradient"):
+    with pytest.raises(NotApplicableError, match="has no classifier, so its loss has no input gradient"):
         backbone.outputs(x, Request(perturb=Perturb()))
 
 

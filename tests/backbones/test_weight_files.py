@@ -82,7 +82,7 @@ def test_a_truncated_file_is_refused(net: nn.Module, tmp_path: Path, suffix: str
 @pytest.mark.parametrize("content", [{"a": 1}, {}, 3, {"state_dict": {"a": torch.ones(1), "b": "text"}}])
 def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object) -> None:
     torch.save(content, tmp_path / "w.pt")
-    with pytest.raises(CheckpointError, match="no plain state dict"):
+    with pytest.raises(CheckpointError, match="not hold a plain state dict"):
         read_weights(tmp_path / "w.pt")
 
 
@@ -189,7 +189,7 @@ def test_expanded_weights_are_taken_as_the_values_that_they_show(tmp_path: Path)
 @pytest.mark.parametrize("content", [{0: torch.zeros(1)}, {"a": {"b": torch.zeros(1)}}, {("a", 1): torch.zeros(1)}])
 def test_keys_that_are_no_names_and_nested_mappings_are_refused(content: object, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "w.pt")
-    with pytest.raises(CheckpointError, match="hold no plain state dict"):
+    with pytest.raises(CheckpointError, match="do not hold a plain state dict"):
         read_weights(tmp_path / "w.pt")
 
 

@@ -74,7 +74,7 @@ def open_clip_model(
         precision: see NetworkBackbone.
 
     Raises:
-        ConfigError: unknown model, tag or names, no weights or two, no classes, or a template without `{}`.
+        ConfigError: unknown model, tag or names, no source of weights or two, no classes, or a template without `{}`.
         CheckpointError: weights that are missing, cannot be had, or do not fit.
     """
     library = _compat.library("open_clip")

@@ -1,4 +1,4 @@
-"""timm's classifiers as backbones: released weights with their data settings, own weights, or untrained."""
+"""timm's classifiers as backbones: released weights with their data settings, your own weights, or untrained."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -34,7 +34,7 @@ def timm_model(
         name: what users type after `backbone=`.
         model: timm's name, with the weights' tag if wanted, e.g. `vit_small_patch16_224.augreg_in1k`.
         pretrained: load the weights that timm publishes under this name (from its cache, else downloaded).
-        checkpoint: file with own weights instead, searched in the data roots.
+        checkpoint: file with your own weights instead, searched in the data roots.
         sha256: the hash that this file must have.
         num_classes: c; the weights' where they are released, else the benchmark's; 0 = no classifier, features only.
         preprocess: `preset` = timm's data settings of the model; null = the benchmark's.
@@ -104,7 +104,7 @@ def stages(module: nn.Module, prefix: str = "") -> tuple[dict[str, str], Layout,
 
 
 def _preset(timm: Any, settings: Mapping[str, Any], wanted: object, where: str) -> Preprocess | None:
-    """The model's own preprocessing; not looked at unless wanted, since some presets cannot be expressed."""
+    """The model's own preprocessing; looked up only if asked for, since some presets cannot be expressed."""
     if wanted != "preset":
         return None
     return crop_preprocess(timm.data.resolve_data_config(pretrained_cfg=dict(settings)), where)

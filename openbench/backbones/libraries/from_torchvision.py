@@ -1,4 +1,4 @@
-"""torchvision's classifiers as backbones: released weights with their preset, own weights, or untrained."""
+"""torchvision's classifiers as backbones: released weights with their preset, your own weights, or untrained."""
 
 import hashlib
 import re
@@ -43,7 +43,7 @@ def torchvision_model(
         model: torchvision's name, e.g. `resnet50`.
         weights: torchvision's name of released weights, e.g. `IMAGENET1K_V1`; found in the data roots
             (`weights/<file>`), else in torch hub's cache, else downloaded there.
-        checkpoint: file with own weights instead, searched in the data roots.
+        checkpoint: file with your own weights instead, searched in the data roots.
         sha256: the hash that the file must have; released files are also checked against the digits in their name.
         num_classes: c; the weights' where they are released, else the benchmark's.
         preprocess: `preset` = as torchvision publishes the model; null = the benchmark's.
@@ -106,7 +106,7 @@ def anatomy(module: nn.Module, image: tuple[int, int, int]) -> Anatomy:
 
 
 def released_file(url: str) -> Path:
-    """Return the local file of released weights, downloading it only if it is in no data root and not in hub's cache.
+    """Return the local file of released weights, downloaded only if neither a data root nor hub's cache has it.
 
     Raises:
         CheckpointError: no network, or content that does not begin with the hash digits in the file's name.

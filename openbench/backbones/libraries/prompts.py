@@ -1,4 +1,4 @@
-"""Texts from which a zero-shot classifier is made: prompts of the user's own, or published ones by name."""
+"""Texts from which a zero-shot classifier is made: the user's own prompts, or published ones by name."""
 
 from collections.abc import Sequence
 from typing import Any
