@@ -15,7 +15,7 @@ _ENTRIES = 2**24  # of differences handled at a time
 
 
 class Vectors(Protocol):
-    """What a bank reads: a tensor, or what makes its rows when asked for them."""
+    """What a bank reads: a tensor, or an object that makes its rows on request."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +29,8 @@ class Bank:
     Args:
         vectors: (m, d), memory-mapped or not.
         unit: whether they are scaled to unit length when they are read.
-        origin: (d,) taken off them when they are read, as products lose digits to a common offset; None takes none.
+        origin: (d,) subtracted when they are read, since products lose digits to a common offset; None subtracts
+            nothing.
     """
 
     vectors: Vectors
@@ -45,7 +46,7 @@ class Bank:
         Args:
             queries: (n, d), where the vectors are when they are read.
             k: 1 to m; to m − 1 if `own`.
-            own: the queries are the vectors themselves, and none is its own neighbour.
+            own: the queries are the vectors themselves, and a vector is not its own neighbour.
         """
         near = queries.new_empty(len(queries), 0)
         index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)

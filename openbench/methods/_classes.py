@@ -54,7 +54,7 @@ def class_means(
 
 
 def balanced_draw(labels: Tensor, size: int, seed: int) -> Tensor:
-    """Return the indices (size,), ascending, of a draw with equally many samples of each class as far as they go."""
+    """Return the ascending indices (size,) of a draw with equally many samples per class, if there are enough."""
     labels = labels.cpu()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     labels = labels[order]

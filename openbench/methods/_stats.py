@@ -121,7 +121,7 @@ def moments(
         raise MethodError(f"{where}.fit: nothing to fit on — the split is empty — pass a split with samples")
     finite(sums, where)
     result = Moments(counts, sums, torch.triu(scatter) + torch.triu(scatter, 1).T, shift, where)
-    # What float32 can tell apart differs by 6e-8 of its size; the rest is the rounding of sums.
+    # Different float32 values differ by 6e-8 of their size or more; anything less is the rounding of sums.
     if bool((result.total_covariance().diagonal() <= (1e-12 * result.mean()).square()).all()):
         raise MethodError(
             f"{where}.fit: all {len(train)} training features are equal — no covariance — look at the checkpoint"
@@ -138,8 +138,8 @@ def _add_scatter(upper: Tensor, x: Tensor) -> None:
 def whitening(covariance: Tensor) -> Tensor:
     """Return A (d, r) float64 with A Aᵀ = pinv(covariance); r is the rank.
 
-    Directions whose variance is below 10 d ε of the largest carry rounding noise only and are left out, as a
-    pseudo-inverse does: constant and duplicated features then change nothing.
+    Directions whose variance is below 10 d ε of the largest carry rounding noise only and are left out, as in a
+    pseudo-inverse: constant and duplicated features then change nothing.
     """
     values, vectors = torch.linalg.eigh(covariance)
     cut = 10 * len(values) * torch.finfo(values.dtype).eps * values[-1].clamp(min=0)

@@ -66,7 +66,7 @@ class Tails:
         return left, right, left * (skew <= 0) + right * (skew >= 0)
 
     def _blocks(self, device: torch.device) -> Iterator[Tensor]:
-        """Training values (d, k) in ascending order, of all samples at once or of some after others."""
+        """Training values (d, k) in ascending order, of all samples at once or of one group after another."""
         if self.ordered:
             yield self.values.to(device)
             return
@@ -84,5 +84,5 @@ def _skewness(train: FeatureSet, where: str) -> Tensor:
         second += squared.sum(dim=0)
         third += squared.mul_(centred).sum(dim=0)
     spread, third = (second / len(train)).sqrt(), third / len(train)
-    # Sums of n cubes round; below this a symmetric feature would get the sign of its rounding.
+    # Sums of n cubes are rounded; below this, a symmetric feature would get the sign of the rounding.
     return torch.where(third.abs() > 1e-9 * spread**3, third.sign(), 0.0).float()

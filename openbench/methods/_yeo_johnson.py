@@ -90,7 +90,7 @@ class _Table:
         return cls(count / n, (middle + mean) * width, variance.clamp(min=0) * width**2)
 
     def likelihood(self, exponents: Tensor) -> Tensor:
-        """Log-likelihood per sample (d,) of exponents (d,); of no meaning where a feature does not vary."""
+        """Log-likelihood per sample (d,) of exponents (d,); meaningless where a feature does not vary."""
         u, power = self.mean, torch.where(self.mean >= 0, exponents, 2 - exponents)
         grown = torch.expm1(power * u.abs())
         value = _value(u, u.abs(), power, grown)

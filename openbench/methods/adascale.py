@@ -1,4 +1,4 @@
-"""Activation scaling with a percentile of each sample's own."""
+"""Activation scaling with a percentile chosen for each sample."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, Self
@@ -20,7 +20,7 @@ _Kept = Annotated[float, Interval(0, 100, "(]")]  # per cent
 
 @dataclass
 class AdaSCALE(Method):
-    """Energy after scaling as SCALE does, the more the less the features move when trivial pixels do.
+    """Energy after scaling as in SCALE; the less features move when unimportant pixels do, the stronger the scaling.
 
     score(x) = −log Σ_c exp(z'_c), z' = W (f e^r) + b for variant `a`, r² (W f + b) for `l`;
     r = Σ relu(f) / sum of the k = d − round(d·p/100) largest relu(f), p = p_min + (1 − F(Q')) (p_max − p_min),
@@ -103,7 +103,7 @@ class AdaSCALE(Method):
         return self.head_(x.features) * ratio.square()
 
     def _shift(self, x: FeatureSet) -> Tensor:
-        """Return Q' (n,) float64, whose sums no order of summation changes by more than float64 rounding."""
+        """Return Q' (n,) float64; the order of summation changes it by no more than float64 rounding."""
         features, moved = x.features, x.moved
         most, top = (self._largest(features, percent) for percent in (self.k1, self.k2))
         correction = moved.gather(1, most).double().relu().sum(dim=1)

@@ -59,7 +59,7 @@ class COF(Method):
         bank = self.bank_.to(x.features.device)
         index = Bank(bank).nearest_exactly(x.features.double(), self.k)
         own, theirs = self._cost(x.features, index), cost[index].mean(dim=1)
-        # Copies of one sample pay nothing; beside them, paying anything at all is infinitely much.
+        # Copies of one sample pay nothing; relative to them, any cost is infinite.
         relative = torch.where(own > 0, own / theirs, 0.0)
         return relative.clamp(max=torch.finfo(torch.float32).max).float()
 

@@ -25,7 +25,7 @@ class COPOD(Method):
 
     Reference: Li et al., COPOD: Copula-Based Outlier Detection, ICDM 2020, arXiv 2009.09463.
     Skewness is that of training features alone. PyOD takes tails and skewness over all samples scored together, so that
-    its scores depend on the batch; for a batch of one they are these. Above 2³⁰ training values none are copied, and
+    its scores depend on the batch; for a batch of one they equal these. Above 2³⁰ training values none are copied, and
     each batch that is scored takes a pass over all of them, minutes long.
     """
 

@@ -34,7 +34,7 @@ class DAGMM(Method):
         energy_weight: λ₁; 0.1 in the paper.
         covariance_weight: λ₂; 0.005 in the paper.
         epochs: passes over the training samples; 200 in the paper for KDDCup. One over 1.28 million features of 2,048
-            takes minutes, 200 take hours: fewer do there.
+            takes minutes, 200 take hours: fewer suffice there.
         learning_rate: of Adam; 1e-4 in the paper.
         batch: samples a step; 256, as in ADBench (the paper has 1024 for KDDCup).
         seed: of weights, batches and dropout.

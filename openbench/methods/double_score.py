@@ -36,7 +36,7 @@ class DoubleScore(Composite):
     Args:
         risk: s_r, the method that finds misclassified ID inputs, e.g. MSP.
         ood: s_g, the method that separates OOD inputs, e.g. KNN or ViM.
-        mu: μ ≥ 0. Tuning searches it for the least selective risk on ID validation against OOD validation, and of
+        mu: μ ≥ 0. Tuning searches it for the least selective risk on ID validation against OOD validation, and among
             equal risks for the largest AUROC; 1 weighs both scores alike.
         tpr: φ_min, the least share of ID accepted in that choice; the paper's tables use .8.
         fpr: ρ_max, the largest share of OOD accepted in that choice; None takes the larger of the two shares that the
@@ -47,7 +47,7 @@ class DoubleScore(Composite):
         MethodError: a weight or rate out of range, or a part whose score is constant on ID validation.
 
     Reference: Franc, Prusa, Paplham, Reject option models comprising out-of-distribution detection, 2023,
-    arXiv 2307.05199. The paper chooses μ and the threshold on test data, for each OOD set its own: that is
+    arXiv 2307.05199. The paper chooses μ and the threshold on test data, separately for each OOD set: that is
     `tune=oracle_per_set`. `tune=oracle` chooses one μ for all test sets; by default validation data choose it.
     """
 
@@ -85,7 +85,7 @@ class DoubleScore(Composite):
         """Return the weighted sum of the two scores in their units, (n,) float32."""
         _ = self.fitted_parts
         risk, ood = ((scores[name].double() - mean) / std for name, (mean, std) in self.units_.items())
-        # 0·∞ is not a number: at μ = 0 the second score is absent.
+        # 0·∞ is not a number: at μ = 0 the second score is left out.
         total = risk + self.mu * ood if self.mu > 0 else risk
         return total.to(torch.float32)
 

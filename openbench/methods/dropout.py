@@ -30,7 +30,7 @@ class Dropout(Method):
         MethodError: no pass, or a probability out of range.
 
     Reference: Gal & Ghahramani, Dropout as a Bayesian Approximation, ICML 2016, arXiv 1506.02142; dropout before the
-    last layer alone, which needs no pass through the network. OpenOOD averages logits, and draws masks anew for every
+    last layer alone, which needs no pass through the network. OpenOOD averages logits, and draws new masks for every
     image. Meant for a backbone trained with `training=dropout`.
     """
 

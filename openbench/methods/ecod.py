@@ -26,7 +26,7 @@ class ECOD(Method):
     Reference: Li et al., ECOD: Unsupervised Outlier Detection Using Empirical Cumulative Distribution Functions,
     TKDE 2022, arXiv 2201.00382.
     Skewness is that of training features alone. PyOD takes tails and skewness over all samples scored together, so that
-    its scores depend on the batch; for a batch of one they are these. Above 2³⁰ training values none are copied, and
+    its scores depend on the batch; for a batch of one they equal these. Above 2³⁰ training values none are copied, and
     each batch that is scored takes a pass over all of them, minutes long.
     """
 

@@ -20,9 +20,9 @@ class Ensemble(Method):
     """Uncertainty of p̄ = (1/M) Σ_m softmax(z_m), the mean prediction of M networks.
 
     score(x) = log((1 − max_c p̄_c)/max_c p̄_c), which ranks as −max_c p̄_c does; or −Σ_c p̄_c log p̄_c (`entropy`);
-    or (1/M) Σ_m KL(p_m ‖ p̄), what members know of and p̄ does not (`disagreement`). In float64: nothing ties at p̄ = 1.
+    or (1/M) Σ_m KL(p_m ‖ p̄), how far the members are from p̄ (`disagreement`). In float64: nothing ties at p̄ = 1.
 
-    For `backbone=ensemble`. Averaged logits, as in OpenOOD, are that network's own: use `method=msp` there.
+    For `backbone=ensemble`. That network puts out averaged logits, as in OpenOOD: for these use `method=msp`.
 
     Args:
         uncertainty: `msp`, `entropy` or `disagreement`.
@@ -62,5 +62,5 @@ class Ensemble(Method):
         """Return log softmax(z_m) (n, M, c) and log p̄ (n, c), float64."""
         log_p = torch.log_softmax(x.map("members")[..., 0].double(), dim=2)
         if log_p.shape[2] < 2:
-            raise MethodError("Ensemble: found 1 class — two or more are needed for a probability to tell anything")
+            raise MethodError("Ensemble: found 1 class, whose probability is always 1 — two or more are needed")
         return log_p, torch.logsumexp(log_p, dim=1) - math.log(log_p.shape[1])

@@ -30,7 +30,7 @@ class LINe(HeadMethod):
     Args:
         weight_percentile: share of weights removed, in [0, 100); 10 by default.
         activation_percentile: share of neurons removed, in [0, 100); 10 by default.
-        clip: largest activation, > 0; 0.8 by default. Networks with larger activations want a larger one.
+        clip: largest activation, > 0; 0.8 by default. Networks with larger activations need a larger one.
 
     Raises:
         MethodError: a hyper-parameter out of range, no training split, no head, NaN, or labels outside the head's.

@@ -42,8 +42,8 @@ class MDSEnsemble(Composite):
 
     Reference: Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks,
     NeurIPS 2018, arXiv 1807.03888. The paper's layers are the ends of the residual blocks and the stem, here the
-    stages; its distances are halved and not divided by the rank, which α takes up. Its regression is penalised by
-    cross-validation on raw distances, here by a fixed unit penalty on standardised ones, with both sides weighed alike.
+    stages; its distances are halved and not divided by the rank, which α takes up. Its regression has a penalty found
+    by cross-validation on raw distances, here a fixed unit penalty on standardised ones, and both sides weigh alike.
     OpenOOD's postprocessor reads the stem alone (`method=mds_ensemble_openood`).
     """
 
@@ -68,7 +68,7 @@ class MDSEnsemble(Composite):
         return {layer: SteppedLayerMDS(layer, layers, self.epsilon) for layer in layers}
 
     def learn(self, id_val: Mapping[str, Tensor]) -> Self:
-        """Refuse weights that are still to be found; distances bring their unit with them."""
+        """Refuse weights that are still to be found; the distances need no scaling."""
         if self.weights == "logistic":
             raise MethodError(
                 "MDSEnsemble: weights=logistic are found on ID and OOD validation while tuning — run with "

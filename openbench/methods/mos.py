@@ -12,7 +12,7 @@ from openbench.core.request import Field, Request
 
 @dataclass
 class MOS(Method):
-    """Minimum others score: an ID image is no "other" to one group at least.
+    """Minimum others score: an ID image is not an "other" to at least one group.
 
     score(x) = min_g log p_g(others): the ranking of min_g p_g(others), without its ties near 0 and 1.
 

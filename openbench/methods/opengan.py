@@ -33,11 +33,11 @@ class OpenGAN(Method):
 
     Args:
         epochs: passes over the training features; 100. One over 1.28 million features of 2,048 takes minutes, 100 take
-            hours: fewer do there.
+            hours: fewer suffice there.
         epoch: whose discriminator scores; 100, the last.
-        every: discriminators are kept after so many epochs each, and after the last; 5. 1 is the paper's.
+        every: a discriminator is kept each time this many epochs have passed, and after the last; 5 (the paper: 1).
         lr: of G; 1e-4. D has two thirds of it.
-        batch_size: features per step; 128. A single left-over feature makes no step.
+        batch_size: features per step; 128. A single left-over feature is not used for a step.
         latent: dimensions of u; 100.
         seed: of weights, order and u.
 
@@ -102,7 +102,7 @@ class OpenGAN(Method):
 
 
 def _step(real: Tensor, latent: Tensor, judge: Rival, forger: Rival) -> None:
-    """Move the discriminator by its loss on real and made features, then the generator by that of being found out."""
+    """Move the discriminator by its loss on real and made features, then the generator by its own loss."""
     (discriminator, its_optimiser), (maker, makers_optimiser) = judge, forger
     made = maker(latent)
     its_optimiser.zero_grad()

@@ -59,7 +59,7 @@ class OpenMax(Method):
                 "at least one is needed; check that logits and labels belong to the same classes"
             )
         self.means_ = sums / counts.clamp(min=1)[:, None]
-        # Made whole at once: parts kept between large temporaries would hold on to the memory of those.
+        # Allocated once: parts kept between large temporaries would hold on to their memory.
         distances, labels, done = sums.new_empty(int(counts.sum())), counts.new_empty(int(counts.sum())), 0
         for z, y in _correct(train):
             part = slice(done, done + len(y))

@@ -23,7 +23,7 @@ class PRO(LiveMethod):
     Args:
         confidence: `msp` (PRO-MSP; with T tuned, PRO-MSP-T) or `entropy` (PRO-ENT).
         epsilon: ε ≥ 0, length of a step in units of the normalised input, as published; ε·σ in pixel units.
-        steps: K ≥ 0; each costs a pass forth and back. 1 to 7 in the paper's search.
+        steps: K ≥ 0; each costs a forward and a backward pass. 1 to 7 in the paper's search.
         temperature: T > 0; 1 in PRO-MSP and PRO-ENT.
 
     Raises:
@@ -32,10 +32,10 @@ class PRO(LiveMethod):
 
     Reference: Chen, Yeh, Mou, Gu, Leveraging Perturbation Robustness to Enhance Out-of-Distribution Detection, CVPR
     2025, arXiv 2503.18784. ε and K are searched in the paper, over the grid of `pro.yaml`; the defaults are what the
-    authors found for PRO-MSP on CIFAR-10, and .003 and 1 what their code starts from. That descends on max p itself,
-    whose float32 gradient is 0, and the walk stands still, once p rounds to 1; the log odds have the same direction of
-    descent and never vanish. Gradients with respect to the logits are taken in float64, with a positive factor per
-    image, which their sign does not see.
+    authors found for PRO-MSP on CIFAR-10, and .003 and 1 what their code starts from. Their code descends on max p
+    itself: once p rounds to 1, its float32 gradient is 0 and the walk stands still. The log odds have the same
+    direction of descent and a gradient that never vanishes. Gradients with respect to the logits are taken in float64,
+    up to a positive factor per image, which does not change their sign.
     """
 
     reference: ClassVar[str] = "Chen et al., CVPR 2025, arXiv 2503.18784"

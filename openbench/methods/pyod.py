@@ -44,8 +44,8 @@ class PyOD(Method):
             refuses the features, or one whose scores of them are not finite.
 
     Reference: Zhao, Nasrullah & Li, PyOD: A Python Toolbox for Scalable Outlier Detection, JMLR 20, 2019,
-    arXiv 1901.01588; Han et al., ADBench, NeurIPS 2022, arXiv 2206.09426. COF, SOD, ECOD and COPOD are methods of
-    their own here: PyOD scores their samples by the others scored with them.
+    arXiv 1901.01588; Han et al., ADBench, NeurIPS 2022, arXiv 2206.09426. COF, SOD, ECOD and COPOD are separate methods
+    here: with PyOD's, a sample's score depends on the others in its batch.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
@@ -68,9 +68,9 @@ class PyOD(Method):
         features = _array(self._subset(training(train, "PyOD")))
         if not np.isfinite(features).all():
             raise MethodError("PyOD.fit: training features hold NaN or inf — finite ones needed")
-        # What is not a number here is refused below, for a reason that a warning would not give.
+        # NaN scores are refused below, with a reason that a warning would not give.
         with _seeded(self.seed), np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.filterwarnings("error", message="n_neighbors")  # it would go on with fewer than it was given
+            warnings.filterwarnings("error", message="n_neighbors")  # otherwise it goes on with fewer neighbours
             detector = self._new(features.shape[1])
             try:
                 detector.fit(features)

@@ -17,7 +17,7 @@ Solver = Literal["exact", "power"]
 
 @dataclass
 class RankFeat(LiveMethod):
-    """Energy of the logits that maps give without their largest singular component; it carries most of an OOD image.
+    """Energy of the logits without the maps' largest singular component, which carries most of an OOD image.
 
     score(x) = −T log Σ_c exp(z̄_c/T), z̄ the mean over layers of the logits that follow from X − σ₁u₁v₁ᵀ in place of the
     layer's map X (c, h·w), one layer changed at a time.
@@ -36,7 +36,7 @@ class RankFeat(LiveMethod):
 
     Reference: Song, Sebe, Wang, RankFeat: Rank-1 Feature Removal for Out-of-distribution Detection, NeurIPS 2022,
     arXiv 2209.08590. σ₁u₁v₁ᵀ = Xv₁v₁ᵀ, so no full decomposition is made; in float64. Power iterations start from one
-    fixed draw instead of a new one for every batch: scores then repeat, and depend on no other sample.
+    fixed draw instead of a new one for every batch, so scores repeat and do not depend on other samples.
     """
 
     reference: ClassVar[str] = "Song et al., NeurIPS 2022, arXiv 2209.08590"

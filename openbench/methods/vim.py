@@ -23,8 +23,8 @@ class ViM(Method):
     largest, and α = mean max_c z_c / mean ‖(f − u) N‖ over training samples.
 
     Args:
-        dim: size of the principal subspace, below d; `auto` is 256, with which the published tables were made, and
-            d/2 for networks with d ≤ 256. (The paper: 1000 for d = 2048, 512 for smaller networks.)
+        dim: size of the principal subspace, below d; `auto` is 256, as in the published tables, and d/2 for networks
+            with d ≤ 256. (The paper: 1000 for d = 2048, 512 for smaller networks.)
 
     Raises:
         MethodError: `dim` outside 1 to d − 1, or features of rank `dim` or less: no residual would be left.

@@ -34,7 +34,8 @@ class WeiPer(Method):
         distance: δ ≥ 0; 1.8 by default.
         lambda_1: λ₁ ≥ 0; 2.5 by default.
         lambda_2: λ₂ ≥ 0; .1 by default.
-        bins: of the histograms; 100 by default. The feature has one value per dimension: short ones want fewer bins.
+        bins: of the histograms; 100 by default. The feature has one value per dimension: short features need fewer
+            bins.
         smoothing: bins averaged in the histogram of the feature, 1 to bins; 4 by default.
         smoothing_perturbed: bins averaged in that of the perturbed logits; 15 by default.
         max_train: training samples drawn for densities, at most; null takes all.
@@ -45,7 +46,7 @@ class WeiPer(Method):
 
     Reference: Granz et al., WeiPer: OOD Detection using Weight Perturbations of Class Projections, NeurIPS 2024,
     arXiv 2405.17164. Defaults are the authors' for CIFAR-10. Floors of .01 and .025, and a training density that is not
-    smoothed, as in their code. Values outside the range of training count for no bin.
+    smoothed, as in their code. Values outside the range of training fall into no bin.
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN, head=True)
@@ -109,7 +110,7 @@ class WeiPer(Method):
     def _values(self, x: FeatureSet) -> Iterator[tuple[Tensor, Tensor]]:
         """Features (m, d) and perturbed logits (m, r·C) float64 of blocks of rows.
 
-        Single precision would put values near a bound into one bin or the other with the size of the block.
+        In single precision the size of the block would decide which bin a value near a bound falls into.
         """
         weights, biases = self.weights_.to(x.features.device), self.biases_.to(x.features.device)
         for rows in x.batches(max(1, _ENTRIES // len(weights))):
