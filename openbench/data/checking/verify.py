@@ -16,6 +16,7 @@ from openbench.data.fingerprint import readable_fingerprint
 from openbench.data.manifests.overlaps import known_pairs
 from openbench.data.missing import SetStatus, advice
 from openbench.data.outliers import with_outliers
+from openbench.data.sources.orientation import ADVICE, is_turned, not_applied
 from openbench.digest import array_sha256
 from openbench.errors import DataError, LeakageError
 from openbench.say import Say
@@ -50,6 +51,7 @@ class SplitCheck:
         unreadable: a message per image that cannot be decoded.
         repeated: images that are identical to an earlier one of the same split.
         deviations: how the images differ from the set as defined.
+        turned: images with an EXIF orientation, which is not applied.
     """
 
     where: str
@@ -58,6 +60,7 @@ class SplitCheck:
     unreadable: tuple[str, ...] = ()
     repeated: int = 0
     deviations: tuple[str, ...] = ()
+    turned: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ class CheckReport:
         for split in self.splits:
             lines.append(f"  {split.where:<24}{split.found:>8}{split.expected:>8}{split.repeated:>10}")
             lines += [f"      deviates: {text}" for text in split.deviations]
+            lines += [f"      {not_applied(split.turned)}"] if split.turned else []
         lines += [f"  {name}: dropped" for name in self.dropped]
         lines += [f"  known: {shared}" for shared in self.known]
         for split in self.splits:
@@ -138,6 +142,7 @@ class CheckReport:
             rest = len(split.unreadable) - _LISTED
             lines += [f"  problem: {split.where}: {rest:,} more images cannot be read"] if rest > 0 else []
         lines += [f"  problem: {text}" for text in (*self.missing, *map(str, self.shared))]
+        lines += [f"  {ADVICE}"] if any(split.turned for split in self.splits) else []
         return "\n".join([*lines, *self.advice])
 
 
@@ -199,6 +204,7 @@ def verify_benchmark(benchmark: Benchmark, say: Say | None = None, strict: bool 
                 tuple(unreadable),
                 len(readable) - len(set(readable)),
                 split.deviations,
+                sum(is_turned(split.items, index) for index in range(len(split))),
             )
         )
     meeting = tuple(_shared(splits, content))

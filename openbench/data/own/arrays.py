@@ -120,7 +120,7 @@ class EncodedItems:
 
     def __getitem__(self, index: int) -> Image:
         row = int(self.rows[index])
-        content = _content(self.column[row].as_py(), self.folder)
+        content = self.encoded(index)
         if bytes_sha256(content) != self.contents[row].tobytes().hex():
             raise DataError(
                 f"'{self.folder}': image {row} has changed since this folder was first read — its bytes no longer "
@@ -132,6 +132,10 @@ class EncodedItems:
             raise DataError(
                 f"'{self.folder}': image {row} cannot be read — {error} — write the folder again"
             ) from error
+
+    def encoded(self, index: int) -> bytes:
+        """The compressed image."""
+        return _content(self.column[int(self.rows[index])].as_py(), self.folder)
 
 
 def _content(cell: Mapping[str, Any] | None, folder: Path) -> bytes:

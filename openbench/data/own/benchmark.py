@@ -20,6 +20,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.data.class_names import check_distinct
 from openbench.data.own.listing import NO_CLASS, Row, own_path, read_rows
 from openbench.data.own.source import OwnImages
+from openbench.data.sources.orientation import ADVICE, is_turned, not_applied
 from openbench.data.sources.transforms import cropped
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.say import Say
@@ -214,7 +215,7 @@ def _holds(file: Path, content: bytes) -> bool:
 
 
 def check_readable(benchmark: OwnBenchmark, say: Say) -> None:
-    """Decode every image once.
+    """Decode every image once, and say how many carry an orientation that is not applied.
 
     Args:
         benchmark: not yet written.
@@ -224,6 +225,7 @@ def check_readable(benchmark: OwnBenchmark, say: Say) -> None:
         DataError: images that are not there or cannot be read; the message lists them.
     """
     broken: list[str] = []
+    turned: dict[str, int] = {}
     sets = {**{f"id.{part}": found for part, found in benchmark.id_sets.items()}, **benchmark.ood}
     for where, own in sets.items():
         say(f"read {where}: {len(own.rows)} images")
@@ -233,6 +235,7 @@ def check_readable(benchmark: OwnBenchmark, say: Say) -> None:
         for index, row in enumerate(np.flatnonzero(present)):
             try:
                 found.items[index]  # type: ignore[union-attr]
+                turned[where] = turned.get(where, 0) + is_turned(found.items, index)  # type: ignore[union-attr]
             except DataError as error:
                 broken.append(f"{where} '{own.rows[row][0]}': {str(error).rpartition(' — ')[0] or error}")
     if broken:
@@ -243,6 +246,9 @@ def check_readable(benchmark: OwnBenchmark, say: Say) -> None:
             f"{len(broken):,} of {total:,} images cannot be read — nothing was written; get these files again, or "
             f"remove them:\n  {lines}{more}"
         )
+    said = [f"{where}: {not_applied(count)}" for where, count in turned.items() if count]
+    for line in [*said, ADVICE] if said else ():
+        say(line)
 
 
 def mean_and_std(benchmark: OwnBenchmark) -> tuple[list[float], list[float]]:

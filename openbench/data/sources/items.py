@@ -131,6 +131,10 @@ class FileItems:
             raise _replaced(path)
         return image
 
+    def encoded(self, index: int) -> Path:
+        """The file of an image."""
+        return self.files[index]
+
     def take(self, kept: NDArray[np.int64]) -> "FileItems":
         """The images at the positions `kept`."""
         position = {int(old): new for new, old in enumerate(kept)}
