@@ -14,13 +14,13 @@ from openbench import paths
 from openbench.cli.hydra import config_source
 from openbench.cli.hydra.augmented import augmented
 from openbench.cli.hydra.foreign import check_file
+from openbench.cli.hydra.interpolations import RUNTIME, limited
 from openbench.cli.hydra.published import SCORER_OF_TRAINING, published_scorer
 from openbench.config.annotations import check_seed
 from openbench.config.overrides import NAME, quoted
 from openbench.errors import ConfigError, check_known
 
 SCIENTIFIC = ("benchmark", "backbone", "training", "method", "tune", "metrics", "seed")
-RUNTIME = "runtime"
 OUTLIERS = "outliers"
 VERSION_BASE = "1.3"
 
@@ -99,11 +99,15 @@ def plain(cfg: DictConfig, key: str) -> Any:
     """Return one node of a config as plain Python values.
 
     Raises:
-        ConfigError: an interpolation that does not resolve, or a `???` that nobody filled in.
+        ConfigError: an interpolation that does not resolve, reads the environment or does not end, or a `???` that
+            nobody filled in.
     """
     try:
-        node = cfg[key]
-        return OmegaConf.to_container(node, resolve=True, throw_on_missing=True) if OmegaConf.is_config(node) else node
+        with limited(key):
+            node = cfg[key]
+            if not OmegaConf.is_config(node):
+                return node
+            return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{key} has no value: {reason} — set it on the command line or in the yaml") from error

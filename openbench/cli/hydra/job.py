@@ -10,9 +10,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from openbench.cli.hydra.interpolations import limited
 from openbench.cli.hydra.outcome import DONE, NAMES, NOT_APPLICABLE, OUTCOME, RUNNING, Outcome, Plan, read_outcomes
 from openbench.cli.hydra.sweep import label
 from openbench.cli.process.exits import OK
+from openbench.errors import ConfigError
 from openbench.results.escape import console_lines
 
 
@@ -117,7 +119,8 @@ def _name(cfg: DictConfig, choices: Mapping[str, Any], key: str) -> str:
     if key in choices and key != "benchmark":
         return str(choices[key])
     try:
-        value = OmegaConf.select(cfg, "benchmark.name" if key == "benchmark" else key)
-    except OmegaConfBaseException:
+        with limited(key.partition(".")[0]):
+            value = OmegaConf.select(cfg, "benchmark.name" if key == "benchmark" else key)
+    except (OmegaConfBaseException, ConfigError):
         return ""
     return "" if value is None else str(value)
