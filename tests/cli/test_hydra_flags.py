@@ -106,6 +106,11 @@ FOREIGN = {
     "package": ("method/mine.yaml", "# @package hydra.callbacks.x\n_target_: x.Y", "'@package hydra.callbacks.x'"),
     "default": (MINE, AT_TOP + "defaults: [override /hydra/launcher: mine]", "'override /hydra/launcher'"),
     "package of a default": (MINE, "defaults: [optional /method@hydra.callbacks.x: knn]", "hydra.callbacks.x' in its"),
+    "lines of a shell": (MINE, AT_TOP + "hydra: {launcher: {setup: ['touch x']}}", "'hydra.launcher.setup'"),
+    "other lines of it": (MINE, AT_TOP + "hydra: {launcher: {additional_parameters: {a: b}}}", "additional_parameters"),
+    "a line break": (MINE, AT_TOP + 'hydra: {launcher: {partition: "a\\ntouch x"}}', "'hydra.launcher.partition'"),
+    "a secret": (MINE, AT_TOP + "hydra: {sweeper: {params: {seed: '${oc.env:HOME}'}}}", "'hydra.sweeper.params'"),
+    "a secret name": (MINE, AT_TOP + "defaults: [optional method: '${oc.env:HOME}']", "'optional method' in its"),
     "dotted key": (MINE, "hydra.callbacks: {}", "'hydra.callbacks'"),
 }
 
@@ -124,7 +129,7 @@ def test_a_config_file_that_sets_up_hydra_is_refused_before_anything_is_built(en
         (tmp_path / "mine" / top / "circle").symlink_to(tmp_path / "mine")
     assert main([*RUN, "--config-dir", str(tmp_path / "mine")]) == 2
     shown = capsys.readouterr().err
-    assert "sets up Hydra itself, which would run any class" in shown
+    assert "sets up Hydra itself, which can run any program" in shown
     assert said in shown
     assert engine.asked == []
 

@@ -5,20 +5,30 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from openbench.cli.hydra.flags import LAUNCHERS, NOT_OF_LAUNCHERS
+from openbench.cli.hydra.flags import LAUNCHERS
+from openbench.cli.hydra.interpolations import calls
 from openbench.config.plain_yaml import parse_yaml
 from openbench.errors import ConfigError
 from openbench.public import TARGET
 
 _HYDRA = re.compile(r"((override|optional)\s+)*/?(.*@)?(_global_\.)?hydra\b.*")
 _PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)", re.MULTILINE)
+# Of a launcher: how much of a machine a job gets. Others, such as `setup`, become lines of a shell script.
+_OF_LAUNCHERS = frozenset(
+    (
+        *("timeout_min", "cpus_per_task", "gpus_per_node", "gpus_per_task", "tasks_per_node", "nodes", "mem_gb"),
+        *("mem_per_cpu", "mem_per_gpu", "cpus_per_gpu", "partition", "qos", "account", "constraint", "exclude", "gres"),
+        *("array_parallelism", "signal_delay_s", "max_num_timeout", "n_jobs", "prefer", "verbose", "pre_dispatch"),
+    )
+)
 _ALLOWED = (
-    f"hydra.sweeper.params, hydra.launcher.KEY, and in the defaults 'override /hydra/launcher: {'|'.join(LAUNCHERS)}'"
+    f"hydra.sweeper.params, hydra.launcher.KEY with KEY one of {', '.join(sorted(_OF_LAUNCHERS))}, and in the defaults "
+    f"'override /hydra/launcher: {'|'.join(LAUNCHERS)}' — type other keys of a launcher yourself"
 )
 
 
 def check_file(file: Path, relative: Path) -> None:
-    """Refuse a config file that sets up Hydra itself: it builds callbacks, loggers and launchers from any `_target_`.
+    """Refuse a config file that sets up Hydra itself, whose settings build any class and hold lines for a shell.
 
     Args:
         file: of the user's folder.
@@ -30,7 +40,7 @@ def check_file(file: Path, relative: Path) -> None:
     found = next(_wrong(file, relative), None)
     if found is not None:
         raise ConfigError(
-            f"'{file}' sets up Hydra itself, which would run any class — found {found} — allowed: {_ALLOWED}"
+            f"'{file}' sets up Hydra itself, which can run any program — found {found} — allowed: {_ALLOWED}"
         )
 
 
@@ -49,7 +59,7 @@ def _wrong(file: Path, relative: Path) -> Iterator[str]:
     for entry in defaults if isinstance(defaults, list) else ():
         for key, value in entry.items() if isinstance(entry, Mapping) else ((entry, None),):
             launcher = re.fullmatch(r"override\s+/?hydra/launcher", str(key)) and value in LAUNCHERS
-            if _HYDRA.fullmatch(str(key)) and not launcher:
+            if (_HYDRA.fullmatch(str(key)) and not launcher) or calls(str(key)) or calls(value):
                 yield f"'{key}' in its defaults"
     for key, node in content.items():
         if str(key) == "hydra" and isinstance(node, Mapping):
@@ -63,9 +73,15 @@ def _set(node: Mapping[Any, Any]) -> Iterator[str]:
     for name, child in node.items():
         for key, value in child.items() if isinstance(child, Mapping) else ((None, None),):
             place = f"{name}.{key}" if key is not None else str(name)
-            free = name == "launcher" and key is not None and key not in NOT_OF_LAUNCHERS
-            if not (place == "sweeper.params" or free) or _has_target(value):
+            free = name == "launcher" and key in _OF_LAUNCHERS and not isinstance(value, Mapping | list)
+            if not (place == "sweeper.params" or free) or _has_target(value) or _reads(value):
                 yield place
+
+
+def _reads(node: Any) -> bool:
+    """Whether a value calls a resolver, which may read the environment, or is text of several lines."""
+    values = list(node.values()) if isinstance(node, Mapping) else [node]
+    return any(calls(str(value)) or len(str(value).splitlines()) > 1 for value in values)
 
 
 def _has_target(node: Any) -> bool:
