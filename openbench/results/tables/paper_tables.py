@@ -1,6 +1,6 @@
 """Tables of two papers as data, with openbench's names, to be shown beside its own figures."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from openbench.results.tables.published import reference_rows
 
 REJECTION_SOURCE = "Franc, Prusa, Paplham, arXiv 2307.05199, table 2"
 _NAMES = "paper_names.csv"
+Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,11 @@ def rejection_figures(folder: Path) -> dict[tuple[str, str, str], RejectionFigur
     Raises:
         RecordError: a cell that is not a number, or a name that is not in `paper_names.csv`.
     """
-    table = "reject_option_table2"
-    names, found = _names(folder, table), dict[tuple[str, str, str], dict[str, float]]()
-    for where, row in reference_rows(folder, f"{table}.csv") if names else ():
-        printed = (("benchmark", row["id"]), ("set", row["ood"]), ("method", row["method"]))
-        benchmark, ood, method = (_ours(names, kind, name, where) for kind, name in printed)
+    columns, found = {"benchmark": "id", "set": "ood", "method": "method"}, dict[Key, dict[str, float]]()
+    for where, key_of, row in _figures(folder, "reject_option_table2", columns):
         values = {"risk" if row["metric"] == "selective_risk" else row["metric"]: _number(row["value"], where)}
         values |= {key: _number(row[key], where) for key in ("min_tpr", "max_fpr") if row[key]}
-        found.setdefault((benchmark, ood, method), {}).update(values)
+        found.setdefault(key_of, {}).update(values)
     return {key: RejectionFigure(**values) for key, values in found.items()}
 
 
@@ -59,19 +57,29 @@ def rebench_figures(folder: Path) -> dict[tuple[str, str, str], Mapping[str, flo
     Raises:
         RecordError: a cell that is not a number, or a name that is not in `paper_names.csv`.
     """
-    table = "rebenchmarking_tables"
-    names, found = _names(folder, table), dict[tuple[str, str, str], Mapping[str, float]]()
+    columns = {"benchmark": "case", "training": "method", "method": "method"}
+    return {
+        key_of: {key: _number(row[key], where) for key in ("f1", "auroc", "fpr95", "aupr")}
+        for where, key_of, row in _figures(folder, "rebenchmarking_tables", columns)
+    }
+
+
+def _figures(folder: Path, table: str, columns: Mapping[str, str]) -> Iterator[tuple[str, Key, Mapping[str, str]]]:
+    """Yield place, key in our names, and cells of each row of a table; nothing without the files.
+
+    Args:
+        folder: that of the reference files.
+        table: its name.
+        columns: kind of name → the column that has it; three, in the order of the key.
+    """
+    names = {
+        (row["kind"], row["published"]): row["ours"]
+        for _, row in reference_rows(folder, _NAMES)
+        if row["table"] == table
+    }
     for where, row in reference_rows(folder, f"{table}.csv") if names else ():
-        printed = (("benchmark", row["case"]), ("training", row["method"]), ("method", row["method"]))
-        case, training, method = (_ours(names, kind, name, where) for kind, name in printed)
-        found[case, training, method] = {key: _number(row[key], where) for key in ("f1", "auroc", "fpr95", "aupr")}
-    return found
-
-
-def _names(folder: Path, table: str) -> dict[tuple[str, str], str]:
-    """Our names by (kind, published name) of a table."""
-    rows = (row for _, row in reference_rows(folder, _NAMES))
-    return {(row["kind"], row["published"]): row["ours"] for row in rows if row["table"] == table}
+        first, second, third = (_ours(names, kind, row[column], where) for kind, column in columns.items())
+        yield where, (first, second, third), row
 
 
 def _ours(names: Mapping[tuple[str, str], str], kind: str, published: str, where: str) -> str:

@@ -123,14 +123,14 @@ def load_published(folder: Path) -> dict[Setup, Figure]:
 
 def load_names(folder: Path) -> Names:
     """Return which published names mean which of openbench's; without the file there are none."""
-    rows = (row for _, row in _rows(folder, _NAMES))
+    rows = (row for _, row in reference_rows(folder, _NAMES))
     return Names(Name(r["kind"], r["published"], r["ours"], r["benchmark"], r.get("training", "")) for r in rows)
 
 
 def _table1(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
     """Post-hoc scores on cross-entropy, and trainings with the score that names.csv says they were judged by."""
     source, figures = "openood_v1.5_table1.csv", dict[tuple[str, str, str], dict[str, Estimate | None]]()
-    for where, row in _rows(folder, source):
+    for where, row in reference_rows(folder, source):
         post_hoc = row["group"] == _TABLE1_POST_HOC
         training, method = (_PLAIN_TRAINING, row["method"]) if post_hoc else (row["method"], "")
         value = _estimate(row["mean_percent"], row["std_percent"], where)
@@ -142,7 +142,7 @@ def _augmentations(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]
     """Scores on networks that were trained with augmentations; ID accuracy is printed once for all scores."""
     source, figures = "openood_v1.5_augmentations.csv", dict[tuple[str, str, str], dict[str, Estimate | None]]()
     accuracy: dict[tuple[str, str], Estimate | None] = {}
-    for where, row in _rows(folder, source):
+    for where, row in reference_rows(folder, source):
         benchmark = row["benchmark"] + FULL_SPECTRUM_SUFFIX * (row["setting"] == "full_spectrum")
         training = _PLAIN_TRAINING if row["augmentation"] == _PLAIN_AUGMENTATION else row["augmentation"]
         value = _estimate(row["percent"], "", where)
@@ -167,7 +167,7 @@ def _of_paper(
 
 def _leaderboard(folder: Path, names: Names) -> Iterator[tuple[Setup, Figure]]:
     source = "openood_leaderboard.csv"
-    for where, row in _rows(folder, source):
+    for where, row in reference_rows(folder, source):
         accuracy = _estimate(row["id_acc"], "", where)
         figure = Figure(
             _estimate(row["near_auroc"], row["near_std"], where),
@@ -202,18 +202,6 @@ def _value(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.value
 
 
-def _rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Each row of a CSV with its place; nothing if there is no such file."""
-    path = folder / name
-    if not path.is_file():
-        return
-    with open(path, encoding="utf-8", newline="") as stream:
-        for number, row in enumerate(csv.DictReader(stream), 2):
-            if None in row or None in row.values():
-                raise RecordError(f"{path}, line {number}: more or fewer cells than the first line has columns")
-            yield f"{path}, line {number}", row
-
-
 def reference_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each row of a reference file with its place; nothing if there is no such file.
 
@@ -224,4 +212,11 @@ def reference_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, str
     Raises:
         RecordError: a row with more or fewer cells than there are columns.
     """
-    return _rows(folder, name)
+    path = folder / name
+    if not path.is_file():
+        return
+    with open(path, encoding="utf-8", newline="") as stream:
+        for number, row in enumerate(csv.DictReader(stream), 2):
+            if None in row or None in row.values():
+                raise RecordError(f"{path}, line {number}: more or fewer cells than the first line has columns")
+            yield f"{path}, line {number}", row
