@@ -1,10 +1,11 @@
 """Writing what `--json FILE` asks for."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from openbench.errors import OpenbenchError
+from openbench.errors import ConfigError, OpenbenchError
 from openbench.results.plain import dumps
 from openbench.storage.whole import output
 
@@ -21,3 +22,14 @@ def write_json(values: Any, path: Path) -> None:
     except OSError as error:
         raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
     print(f"written {path}", file=sys.stderr)
+
+
+def check_json(path: Path | None, inputs: Sequence[Path]) -> None:
+    """Refuse a `--json FILE` that is one of the files that are read, by whatever name or link.
+
+    Raises:
+        ConfigError: it is.
+    """
+    for given in inputs:
+        if path is not None and path.exists() and given.exists() and path.samefile(given):
+            raise ConfigError(f"--json {path} would overwrite '{given}', which is read — choose another file")

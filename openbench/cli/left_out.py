@@ -8,6 +8,8 @@ from openbench.cli.process.exits import BAD_INPUT, OK
 from openbench.errors import OpenbenchError
 from openbench.results.escape import console
 
+_SHOWN = 20
+
 
 class LeftOut(list[OpenbenchError]):
     """The reason why each file was left out."""
@@ -30,8 +32,10 @@ def left_out() -> Iterator[LeftOut]:
 
 def say_left_out(unreadable: Sequence[OpenbenchError]) -> int:
     """List on stderr what was left out, each with its reason; the exit code is 2 if there is any."""
-    for error in unreadable:
+    for error in unreadable[:_SHOWN]:
         print(console(f"error: {error}"), file=sys.stderr)
+    if len(unreadable) > _SHOWN:
+        print(f"… and {len(unreadable) - _SHOWN:,} more such errors", file=sys.stderr)
     if unreadable:
-        print(f"{len(unreadable)} files were left out" if unreadable[1:] else "1 file was left out", file=sys.stderr)
+        print(f"{len(unreadable):,} files were left out" if unreadable[1:] else "1 file was left out", file=sys.stderr)
     return BAD_INPUT if unreadable else OK

@@ -82,7 +82,7 @@ def test_of_several_writers_at_once_exactly_one_wins_and_its_text_is_whole(tmp_p
 def test_what_a_killed_writer_leaves_is_no_record_and_does_not_stand_in_the_way(tmp_path):
     program = (
         "import os, sys, time\nsys.path.insert(0, sys.argv[2])\nfrom records import make_record, undigested\n"
-        "from openbench.results import store\n"
+        "from openbench.results.records import store\n"
         "os.link = lambda a, b: (print('written', flush=True), time.sleep(60))\n"
         "store.RecordStore(sys.argv[1]).write(make_record(run_id='0' * 16))\n"
     )

@@ -11,7 +11,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from openbench.cli.json_file import write_json
+from openbench.cli.json_file import check_json, write_json
 from openbench.cli.process.exits import OK
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
@@ -39,6 +39,7 @@ Lists are separated by commas.
 def main(argv: list[str]) -> int:
     """Run the command line `argv` and return its exit code."""
     arguments = _parser().parse_args(argv)
+    check_json(arguments.json, [arguments.scores])
     chosen = {f.name: getattr(arguments, f.name) for f in fields(MetricOptions)}
     options = MetricOptions(**{name: value for name, value in chosen.items() if value is not None})
     with _reading(arguments.scores) as advance:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from openbench import paths
-from openbench.cli.json_file import write_json
+from openbench.cli.json_file import check_json, write_json
 from openbench.cli.kept_options import add_kept_options
 from openbench.cli.left_out import LeftOut, left_out
 from openbench.cli.score_file import read_sets
@@ -36,6 +36,7 @@ def main(argv: list[str]) -> int:
     """Run the command line `argv` and return its exit code."""
     arguments = _parser().parse_args(argv)
     files = [Path(word) for word in arguments.words if word.endswith(_FILES)]
+    check_json(arguments.json, files)
     prefixes = [word for word in arguments.words if not word.endswith(_FILES)]
     methods = [_of_files(files)] if files else []
     results = arguments.results or paths.results_dir()
