@@ -91,7 +91,7 @@ def test_what_grows_by_references_is_one_message_at_once(capsys, tmp_path, text)
     assert said.count("error:") == 1
     assert "references" in said
     assert len(said) < 600
-    assert time.process_time() - before < 5  # and a run to begin takes one or two of them
+    assert time.process_time() - before < 20  # without a bound: hours, or all of the memory
 
 
 @pytest.mark.parametrize("name", ["adbench", "imagenet200_fs"])
