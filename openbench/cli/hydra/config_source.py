@@ -37,7 +37,10 @@ class FileConfigSource(file_config_source.FileConfigSource):
         with path.open(encoding="utf-8") as stream:
             header = ConfigSource._get_header_dict(stream.read(_HEADER))
         return ConfigResult(
-            provider=self.provider, path=f"{self.scheme()}://{self.path}", config=OmegaConf.create(node), header=header
+            provider=self.provider,
+            path=f"{self.scheme()}://{self.path}",
+            config=OmegaConf.create(node or {}),  # an empty file says nothing
+            header=header,
         )
 
 
