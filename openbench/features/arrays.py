@@ -129,6 +129,10 @@ class ColumnWriter:
 
     def finish(self, about: dict[str, Any]) -> None:
         """Put the sidecar and then the array in place; `about` is kept in the sidecar for human readers."""
+        self.put_in_place(self.seal(about))
+
+    def seal(self, about: dict[str, Any]) -> str:
+        """Put the sidecar in place, and return the digest of the array."""
         whole = self.flush()
         self.close()
         stated = {
@@ -139,8 +143,12 @@ class ColumnWriter:
             **about,
         }
         write_whole(self.file.sidecar, json.dumps(stated, indent=1).encode())
+        return whole.digest
+
+    def put_in_place(self, digest: str) -> None:
+        """Give the array, whose sidecar is there, its name."""
         os.replace(self.file.growing, self.file.array)
-        remember(self.file.array, whole.digest)
+        remember(self.file.array, digest)
 
 
 @dataclass(frozen=True)

@@ -118,13 +118,14 @@ class FeatureStore:
 
     def _extraction(self, backbone: Backbone, request: Request) -> "_Source":
         kept = {column.name: column for column in kept_of(backbone, request)}
+        read = tuple(column.name for column in read_by(request))
 
         def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
             columns = tuple(kept[name] for name in names)
             for found in extract(backbone, rest, columns, self.batch_size, self.workers):
                 yield {column.name: array for column, array in found.items()}
 
-        return _Source(tuple(column.name for column in read_by(request)), tuple(kept), rows)
+        return _Source(read, tuple(sorted(kept, key=read.__contains__)), rows)
 
     def _ensure(self, folder: Path, backbone: Backbone, split: Split, source: "_Source") -> None:
         if not _faulty(folder, split, source.read):
@@ -165,7 +166,8 @@ class _Source:
 
     Args:
         read: names of the columns that are wanted.
-        kept: names of these and of the other columns that the same pass yields.
+        kept: names of the other columns that the same pass yields, and then of these: a killed job is resumed as long
+            as one of these is missing.
         rows: makes a pass over some items for some names, batch by batch.
     """
 
@@ -257,9 +259,13 @@ class _Pass:
             "made": made_now(),
         }
         with writing(self.folder):
-            for name, writer in writers.items():
-                writer.finish({"column": name, **about})
+            digests = {name: writers[name].seal({"column": name, **about}) for name in self.names}
+            *others, last = self.names
+            for name in others:
+                writers[name].put_in_place(digests[name])
+            # Before the last column, without which the next job looks at what a killed one left here.
             self._progress.unlink(missing_ok=True)
+            writers[last].put_in_place(digests[last])
 
     @property
     def _progress(self) -> Path:

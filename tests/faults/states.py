@@ -62,7 +62,7 @@ def states_of(place: Place, waiting: Waiting, start: dict[str, Written]) -> Stat
     changes = 0
     for changes, files, added in _entries(note):
         contents.update(added)
-        key = frozenset((re.sub(r"\.[0-9a-f]{12}\.tmp$", ".tmp", name), digest) for name, (digest, _) in files.items())
+        key = frozenset((re.sub(r"\.[0-9a-f]{12}(?=\.|$)", ".*", name), digest) for name, (digest, _) in files.items())
         if seen.setdefault(key, changes) == changes:
             distinct[changes] = {
                 name: None if digest is None else Written(contents[digest], mtime)

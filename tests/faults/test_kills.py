@@ -29,7 +29,7 @@ def kill_at(last: int, n: int) -> None:
 
 def names(found: dict[str, object]) -> set[str]:
     """Names of files, those of temporary files without what is drawn."""
-    return {re.sub(r"[0-9a-f]{12}(\.tmp)?$", "*", name) for name, file in found.items() if file is not None}
+    return {re.sub(r"\.[0-9a-f]{12}(?=\.|$)", ".*", name) for name, file in found.items() if file is not None}
 
 
 def sizes(found: dict[str, Written]) -> dict[str, int]:
