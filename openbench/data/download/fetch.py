@@ -82,7 +82,7 @@ def fetch(expected: Expected, target: Path, say: Say, patience: Patience | None 
     """
     patience = patience or Patience()
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
+    part = part_of(target)
     failures = []
     for url in expected.urls:
         for _ in range(2):
@@ -97,7 +97,7 @@ def fetch(expected: Expected, target: Path, say: Say, patience: Patience | None 
                 _note(part).unlink(missing_ok=True)
                 return
             failures.append(f"{url}: {problem}")
-            _discard(part)
+            discard(part)
             if not resumed:
                 # Bytes left by an earlier run may be the fault; a file that came in one piece will not get better.
                 break
@@ -125,7 +125,7 @@ def _from_mirror(url: str, expected: Expected, part: Path, say: Say, patience: P
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == 416:
-                _discard(part)
+                discard(part)
             elif error.code < 500 and error.code not in (408, 425, 429):
                 return f"HTTP {error.code} {error.reason}"
             problem = f"HTTP {error.code} {error.reason}"
@@ -203,6 +203,12 @@ def _length(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _discard(part: Path) -> None:
+def part_of(target: Path) -> Path:
+    """Where what has arrived of a file is kept."""
+    return target.with_name(target.name + ".part")
+
+
+def discard(part: Path) -> None:
+    """Delete what has arrived of a file, and the note of where it came from."""
     part.unlink(missing_ok=True)
     _note(part).unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from openbench import paths
-from openbench.data.download.fetch import Expected, Patience, fetch, hash_of
+from openbench.data.download.fetch import Expected, Patience, discard, fetch, hash_of, part_of
 from openbench.errors import DataError
 from openbench.say import Say
 from openbench.storage.yaml_file import read_yaml
@@ -157,6 +157,7 @@ def prepare_file(file: RemoteFile, root: Path, say: Say, patience: Patience | No
     store = root / DOWNLOADS
     store.mkdir(parents=True, exist_ok=True)
     target = root / file.gives
+    archive = store / file.name
     with FileLock(store / f"{file.name}.lock"):
         if target.exists():
             problem = file.problem(root)
@@ -164,9 +165,9 @@ def prepare_file(file: RemoteFile, root: Path, say: Say, patience: Patience | No
                 raise DataError(
                     f"'{target}' is there, but {problem} — nothing was changed; move it away and run this again"
                 )
+            _clear(archive)
             return f"{target}: is there"
         _check_space(file, root)
-        archive = store / file.name
         if not archive.exists() or file.expected.wrong(archive):
             archive.unlink(missing_ok=True)
             say(f"download {file.expected.urls[0]}")
@@ -174,16 +175,28 @@ def prepare_file(file: RemoteFile, root: Path, say: Say, patience: Patience | No
         target.parent.mkdir(parents=True, exist_ok=True)
         if file.unpack is None:
             archive.replace(target)
+            _clear(archive)
             return f"{target}: downloaded"
         say(f"unpack {archive.name}")
         _unpack(file, archive, target)
-        archive.unlink()
+        _clear(archive)
         return f"{target}: downloaded and unpacked"
+
+
+def _clear(archive: Path) -> None:
+    """Delete an archive that is no longer needed, and what a process that was killed left of it."""
+    archive.unlink(missing_ok=True)
+    discard(part_of(archive))
+    shutil.rmtree(_workplace(archive), ignore_errors=True)
+
+
+def _workplace(archive: Path) -> Path:
+    return archive.with_name(archive.name + ".unpacking")
 
 
 def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
     """Extract into a folder that nothing reads, check, then rename."""
-    workplace = archive.with_name(archive.name + ".unpacking")
+    workplace = _workplace(archive)
     # A process that was killed may have left one.
     shutil.rmtree(workplace, ignore_errors=True)
     workplace.mkdir()
