@@ -11,6 +11,7 @@ from openbench.errors import NotApplicableError
 from openbench.paths import config_dir
 from openbench.public import TARGET
 from openbench.training.base import TrainingMethod
+from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.methods.fine_tuning import FineTuned
 from openbench.training.weights.shipped import shipped
 
@@ -31,11 +32,13 @@ def check_training_counts(backbone: Backbone, benchmark: Benchmark, config: Mapp
         NotApplicableError: one was chosen; a sweep skips the combination as not applicable.
     """
     node, augment = config.get("training") or {}, (config.get("training") or {}).get(AUGMENT)
-    typed = [f"training={training}"] * (training != PLAIN) + [f"+augment={augment}"] * bool(augment)
+    chosen = target_of(node, "training", (TrainingMethod,)) if node.get(TARGET) else None
+    plain = training == PLAIN or chosen is CrossEntropy
+    typed = [f"training={training}"] * (not plain) + [f"+augment={augment}"] * bool(augment)
     if not typed:
         return
     ways = list(_ways(backbone, benchmark, config.get("backbone") or {}))
-    if node.get(TARGET) and issubclass(target_of(node, "training", (TrainingMethod,)), FineTuned):  # type: ignore[arg-type]
+    if chosen is not None and issubclass(chosen, FineTuned):  # type: ignore[arg-type]
         ways.reverse()
     raise NotApplicableError(
         f"{' '.join(typed)} would be ignored — backbone '{backbone.name}' comes with released weights — "

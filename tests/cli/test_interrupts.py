@@ -7,7 +7,10 @@ import time
 
 import pytest
 
-BEGIN = "from openbench.__main__ import main; import openbench.__main__ as m; from openbench.cli import interrupts\n"
+BEGIN = (
+    "from openbench.__main__ import main; import openbench.__main__ as m\n"
+    "from openbench.cli.process import interrupts\n"
+)
 # The sub-command is replaced; everything around it is what the command line does.
 COMMAND = BEGIN + "import sys, time, os, hashlib\ndef act(rest):\n{body}\nm._dispatch = act\nsys.exit(m.script())\n"
 BODIES = {

@@ -20,7 +20,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
-from openbench.engine.evaluate import class_scores
+from openbench.engine.evaluate import Scoring, class_scores
 from openbench.errors import MethodError
 from openbench.methods.energy import Energy
 from openbench.methods.iodin import IODIN
@@ -161,17 +161,17 @@ def source(split, request):
     return FeatureSet({name: P.test.columns[name] for name in {*request.fields, Field.LABELS}})
 
 
-RUNTIME = (torch.device("cpu"), 7)
+SCORING = Scoring(source, torch.device("cpu"), 7)
 
 
 def test_the_engine_scores_classes_in_batches_without_labels():
-    found = class_scores(MSP(), Images(), source, RUNTIME)
+    found = class_scores(MSP(), Images(), SCORING)
     np.testing.assert_allclose(found, MSP().class_scores(P.test), atol=1e-7)
     assert found.dtype == np.float32
 
 
 def test_a_method_without_a_class_conditional_form_reads_nothing():
-    assert class_scores(Energy(), Images(), None, RUNTIME) is None
+    assert class_scores(Energy(), Images(), Scoring(None, torch.device("cpu"))) is None
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_method_without_a_class_conditional_form_reads_nothing():
 )
 def test_bad_class_scores_are_an_error_that_names_method_and_split(bad, message):
     with pytest.raises(MethodError, match=f"Wide.*{message}"):
-        class_scores(Wide(bad), Images(), source, RUNTIME)
+        class_scores(Wide(bad), Images(), SCORING)
 
 
 def ids(role, rows, by_class):

@@ -122,7 +122,7 @@ def test_scores_that_the_training_is_made_for_are_scales() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"compat": "papr"}, "did you mean 'paper'"), ({"percentile": 100.0}, "percentile < 100")],
+    [({"compat": "papr"}, "did you mean 'paper'"), ({"percentile": 100.0}, "a number ≥ 0 and < 100")],
 )
 def test_values_out_of_range_are_refused(wrong, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -164,5 +164,5 @@ def test_prototypes_begin_as_unit_directions_without_negative_coordinates() -> N
 
 @pytest.mark.parametrize("wrong", [{"top": 5}, {"top": 0}, {"epsilon": 0.0}, {"keep": 1.0}, {"iterations": 0}])
 def test_values_out_of_range_are_refused(wrong) -> None:
-    with pytest.raises(ConfigError, match="1 ≤ top ≤ prototypes"):
+    with pytest.raises(ConfigError, match=r"PALM\.\w+ — found .+ — allowed: "):
         replace(METHOD, **wrong)

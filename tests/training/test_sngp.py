@@ -207,7 +207,7 @@ def test_what_is_evaluated_has_the_variance_as_a_layer_and_the_mode_as_its_head(
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"likelihood": "gausian"}, "did you mean 'gaussian'"), ({"bound": 0.0}, "bound, length_scale")],
+    [({"likelihood": "gausian"}, "did you mean 'gaussian'"), ({"bound": 0.0}, "bound — found 0.0 — allowed")],
 )
 def test_values_out_of_range_are_refused(wrong, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

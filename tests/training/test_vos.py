@@ -143,5 +143,5 @@ def test_virtual_outliers_begin_after_the_share_of_epochs_and_with_full_queues(e
 
 @pytest.mark.parametrize("wrong", [{"queue": 1}, {"select": 60}, {"start": 2.0}, {"compat": "openod"}])
 def test_values_out_of_range_are_refused(wrong) -> None:
-    with pytest.raises(ConfigError, match="training"):
+    with pytest.raises(ConfigError, match=r"VOS\.\w+ — found .+ — allowed: "):
         replace(METHOD, **wrong)

@@ -149,9 +149,11 @@ def check_no_clash(config_dir: Path) -> None:
 
 
 def _config_files(config_dir: Path) -> Iterator[Path]:
-    """Every YAML file below a folder, sorted, linked folders included, each folder once."""
+    """Every YAML file below a folder that may be a group's, sorted, linked folders included, each folder once."""
     seen: set[str] = set()
     for folder, below, files in os.walk(config_dir, followlinks=True):
-        below[:] = sorted(name for name in below if os.path.realpath(os.path.join(folder, name)) not in seen)
+        # No group has a name that begins with a dot; Hydra's own notes on a run lie in such a folder.
+        groups = [name for name in below if not name.startswith(".")]
+        below[:] = sorted(name for name in groups if os.path.realpath(os.path.join(folder, name)) not in seen)
         seen |= {os.path.realpath(os.path.join(folder, name)) for name in below}
         yield from (Path(folder, name) for name in sorted(files) if name.endswith(".yaml"))
