@@ -1,5 +1,7 @@
 """Every training on every benchmark: the common recipe of OpenOOD v1.5, what its paper changes, what is typed."""
 
+import json
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from openbench.cli.hydra.augmented import augmented
 from openbench.cli.hydra.config import compose, plain
 from openbench.config.build import build
 from openbench.errors import ConfigError
+from openbench.storage.yaml_file import read_yaml
 from openbench.training.recipe import Recipe
 from openbench.training.weights.shipped import shipped
 
@@ -83,6 +86,32 @@ WITHOUT_OUTLIERS = {"mcd": {"cifar10": 90, "cifar100": 90, "imagenet200": 80}, "
 WITHOUT_OUTLIERS["npos"]["imagenet1k"] = 1
 
 
+def effect(name: str) -> dict[str, Any]:
+    """All of a benchmark's file that a training can depend on: recipe, keys of trainings, and the ID classes' data."""
+    node: Any = read_yaml(paths.config_dir() / "benchmark" / f"{name}.yaml")
+    found: dict[str, Any] = {key: value for key, value in node.items() if "training" in key or "recipe" in key}
+    for default in node["defaults"]:
+        if isinstance(default, dict):
+            found |= {key: value for key, value in default.items() if "training" in key or "recipe" in key}
+        elif default != "_self_":
+            found = effect(default) | found
+    classes = node["benchmark"].get("classes")
+    return found | ({"data": classes.partition("/")[0]} if isinstance(classes, str) else {})
+
+
+def alike() -> list[list[str]]:
+    groups = defaultdict(list)
+    for name in BENCHMARKS:
+        recipe = {"override /recipe@training.recipe": "cifar"}  # where the file does not say
+        groups[json.dumps(recipe | effect(name), sort_keys=True)].append(name)
+    return list(groups.values())
+
+
+# To compose every training on every benchmark takes minutes: one of those with the same effect stands for the others.
+ALIKE = alike()
+DISTINCT = [names[0] for names in ALIKE]
+
+
 def composed(*words: str) -> dict[str, Any]:
     return plain(compose("run", words), "training")
 
@@ -97,12 +126,11 @@ def cut(recipe: dict[str, Any]) -> str:
     return recipe["augment"][0]["_target_"].rpartition(".")[2]
 
 
-@pytest.mark.parametrize("name", [b for b in BENCHMARKS if b.removesuffix("_fs") in COMMON])
-def test_a_training_has_the_common_recipe_but_for_what_is_its_own(name: str) -> None:
-    data = name.removesuffix("_fs")
+@pytest.mark.parametrize("data", [b for b in DISTINCT if b in COMMON])
+def test_a_training_has_the_common_recipe_but_for_what_is_its_own(data: str) -> None:
     offenders = []
     for training in TRAININGS:
-        node = composed(f"+benchmark={name}", f"training={training}")
+        node = composed(f"+benchmark={data}", f"training={training}")
         assert isinstance(build(node).recipe, Recipe)
         epochs, batch, lr, crop = COMMON[data]
         common = {"epochs": epochs, "batch_size": batch, "lr": lr, "momentum": 0.9, "weight_decay": 5e-4}
@@ -118,10 +146,17 @@ def test_a_training_has_the_common_recipe_but_for_what_is_its_own(name: str) -> 
 
 
 # The ten epochs of rebench are too few for the warm-up of contrastive trainings.
-@pytest.mark.parametrize("name", [b for b in BENCHMARKS if b.removesuffix("_fs") not in COMMON and "rebench" not in b])
+@pytest.mark.parametrize("name", [b for b in DISTINCT if b not in COMMON and "rebench" not in b])
 def test_every_training_can_be_built_on_the_other_benchmarks_too(name: str) -> None:
     for training in TRAININGS:
         assert isinstance(build(composed(f"+benchmark={name}", f"training={training}")).recipe, Recipe)
+
+
+@pytest.mark.parametrize("names", [names for names in ALIKE if len(names) > 1], ids=lambda names: names[0])
+@pytest.mark.parametrize("training", ["mos", "npos"])  # whose values depend on the data most
+def test_benchmarks_that_are_alike_train_alike(names: list[str], training: str) -> None:
+    first, *others = (composed(f"+benchmark={name}", f"training={training}") for name in names)
+    assert others == [first] * len(others)
 
 
 def test_what_is_typed_goes_before_all() -> None:
