@@ -1,6 +1,7 @@
 """Small planted data on which every sensible OOD score must work: tight ID clusters and weak, scattered OOD samples."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -44,12 +45,21 @@ def planted(seed: int = 0, classes: int = 5, free: int = 12) -> Toy:
 
     A sample of class c is active in its own four dimensions; an OOD sample is weakly active everywhere and more so in
     the free dimensions, where ID samples are nearly silent. The head weighs a class' own dimensions against the others.
+    Each call returns tensors of its own: what overwrites them changes no other problem.
 
     Args:
         seed: of the generator.
         classes: number of ID classes.
         free: number of dimensions that no class uses.
     """
+    made = _planted(seed, classes, free)
+    head = Head(made.head.weight.clone(), made.head.bias.clone())
+    return Toy(_copied(made.train), _copied(made.val), _copied(made.id_test), _copied(made.ood_test), head)
+
+
+@lru_cache(maxsize=4)
+def _planted(seed: int, classes: int, free: int) -> Toy:
+    """The problem itself, drawn once in a process."""
     generator = torch.Generator().manual_seed(seed)
     d = _OWN * classes + free
     owned = torch.zeros(classes, d)
@@ -60,6 +70,10 @@ def planted(seed: int = 0, classes: int = 5, free: int = 12) -> Toy:
     head = Head(weight, 0.1 * torch.randn(classes, generator=generator))
     train, val, id_test = (_id_split(owned, head, generator) for _ in range(3))
     return Toy(train, val, id_test, _ood_split(owned, head, generator), head)
+
+
+def _copied(x: FeatureSet) -> FeatureSet:
+    return FeatureSet({k: v.clone() for k, v in x.columns.items()}, {k: v.clone() for k, v in x.maps.items()})
 
 
 def declared(x: FeatureSet, request: Request) -> FeatureSet:
