@@ -72,7 +72,12 @@ def small(variant: tuple[str, dict[str, Any]], **changes: Any) -> TrainingMethod
 
 
 MIXING = pytest.mark.parametrize("variant", [v for v in variants() if small(v).mixes], ids=label)
-EVERY = pytest.mark.parametrize("variant", list(variants()), ids=label)
+
+
+@pytest.fixture(scope="module", params=list(variants()), ids=label)
+def variant(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Of the module, so that all tests of one variant follow each other and share `whole`."""
+    return request.param
 
 
 def trained(made: TrainingJob, root: Path) -> Checkpoint:
@@ -83,6 +88,14 @@ def trained(made: TrainingJob, root: Path) -> Checkpoint:
         train(made, folder, QUIET, first)
 
     return obtain(made, root, start)
+
+
+@pytest.fixture(scope="module")
+def whole(variant, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingJob, Checkpoint, Path]:
+    """A job, trained to its end without a break, and the folder of its checkpoint."""
+    root = tmp_path_factory.mktemp("whole")
+    made = job(small(variant))
+    return made, trained(made, root), root
 
 
 def state_of(method: TrainingMethod, seed: int = 0) -> tuple[nn.Module, Batch, TrainingData]:
@@ -117,7 +130,6 @@ def optimised(method: TrainingMethod, model: nn.Module) -> dict[str, nn.Paramete
     return {name: p for name, p in model.named_parameters() if id(p) in chosen}
 
 
-@EVERY
 def test_loss_of_a_batch_falls_under_its_own_gradient(variant) -> None:
     method = small(variant)
     model, batch, _ = state_of(method)
@@ -134,12 +146,10 @@ def test_loss_of_a_batch_falls_under_its_own_gradient(variant) -> None:
     assert losses[-1] < losses[0] - 0.01
 
 
-@EVERY
-def test_training_tells_the_classes_apart(tmp_path: Path, variant) -> None:
-    assert trained(job(small(variant)), tmp_path).info["best_val_accuracy"] > 0.8
+def test_training_tells_the_classes_apart(whole) -> None:
+    assert whole[1].info["best_val_accuracy"] > 0.8
 
 
-@EVERY
 def test_gradients_reach_every_parameter_that_is_optimised_and_what_else_of_the_network_learns(variant) -> None:
     method = small(variant)
     model, batch, _ = state_of(method)
@@ -154,7 +164,6 @@ def test_gradients_reach_every_parameter_that_is_optimised_and_what_else_of_the_
         assert network.conv.weight.grad.abs().sum() > 0
 
 
-@EVERY
 def test_loss_is_a_finite_float32_scalar_that_changes_neither_images_nor_global_randomness(variant) -> None:
     method = small(variant)
     model, batch, _ = state_of(method)
@@ -166,24 +175,16 @@ def test_loss_is_a_finite_float32_scalar_that_changes_neither_images_nor_global_
     assert torch.equal(torch.get_rng_state(), random)
 
 
-@EVERY
-def test_same_seed_same_bits(tmp_path: Path, variant) -> None:
-    weights = []
-    for name in "ab":
-        torch.rand(5)  # what happened before must not matter
-        weights.append(trained(job(small(variant, epochs=2)), tmp_path / name).sha256)
-    assert weights[0] == weights[1]
-
-
 class KilledError(Exception):
     """Stands for a process that ends between two epochs."""
 
 
-@EVERY
-def test_a_killed_training_goes_on_to_the_same_bits(tmp_path: Path, variant, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = job(small(variant, epochs=4))
-    through = trained(made, tmp_path / "through")
-    first = None if made.initial is None else trained(made.initial, tmp_path / "through").weights
+def test_the_same_seed_gives_the_same_bits_also_after_a_kill(
+    whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, through, root = whole
+    first = None if made.initial is None else trained(made.initial, root).weights
+    torch.rand(5)  # what happened before must not matter
     folder, write, count = folder_of(made, tmp_path / "cut"), loop.write_atomically, [0]
 
     def killing(path: Path, content: bytes) -> None:
@@ -197,10 +198,10 @@ def test_a_killed_training_goes_on_to_the_same_bits(tmp_path: Path, variant, mon
         with pytest.raises(KilledError):
             train(made, folder, QUIET, first)
     assert train(made, folder, QUIET, first).resumed_after == 2
-    assert find_checkpoint(made, tmp_path / "cut").info["files"] == through.info["files"]
+    again = find_checkpoint(made, tmp_path / "cut")
+    assert (again.sha256, again.info["files"]) == (through.sha256, through.info["files"])
 
 
-@EVERY
 def test_a_batch_can_be_computed_in_bf16(variant) -> None:
     method = small(variant)
     model, batch, _ = state_of(method)
@@ -224,10 +225,9 @@ def surfaces(made: TrainingJob, checkpoint: Checkpoint) -> tuple[Any, nn.Module]
     return found, model.eval()
 
 
-@EVERY
-def test_evaluated_logits_are_the_head_of_the_features_and_rank_classes_as_validation_did(tmp_path, variant) -> None:
-    made = job(small(variant, epochs=2))
-    found, model = surfaces(made, trained(made, tmp_path))
+def test_evaluated_logits_are_the_head_of_the_features_and_rank_classes_as_validation_did(whole) -> None:
+    made, checkpoint, _ = whole
+    found, model = surfaces(made, checkpoint)
     images = torch.randn(9, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     outputs = found.outputs(images, Request(fields=frozenset({Field.LOGITS, Field.FEATURES})))
     torch.testing.assert_close(found.head(outputs.features), outputs.logits, rtol=1e-5, atol=1e-5)
@@ -237,10 +237,8 @@ def test_evaluated_logits_are_the_head_of_the_features_and_rank_classes_as_valid
     torch.testing.assert_close(outputs.logits.softmax(1), ours.softmax(1), rtol=1e-4, atol=1e-5)
 
 
-@EVERY
-def test_what_is_evaluated_keeps_its_digest_and_its_stages(tmp_path: Path, variant) -> None:
-    made = job(small(variant, epochs=1))
-    checkpoint = trained(made, tmp_path)
+def test_what_is_evaluated_keeps_its_digest_and_its_stages(whole, variant) -> None:
+    made, checkpoint, _ = whole
     first, again = (evaluated(replace(made, backbone=backbone()), checkpoint) for _ in range(2))
     assert first.digest == again.digest
     assert set(backbone().layers) <= set(first.layers)
