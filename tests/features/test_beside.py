@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from feature_toys import toy_backbone, toy_split
 
 from openbench.core.request import Field, Perturb, Request
 from openbench.data.loading import batches
@@ -12,6 +11,8 @@ from openbench.digest import digest
 from openbench.errors import FieldError
 from openbench.features.columns import separated
 from openbench.features.store import FeatureStore
+
+from .feature_toys import toy_backbone, toy_split
 
 STEP = Perturb(1.0, 0.5, "flat", 0.2)
 BESIDE = Request(fields=frozenset({Field.FEATURES, Field.MOVED}), beside=STEP)

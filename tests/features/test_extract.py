@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from feature_toys import Pixels, toy_backbone, toy_split
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -16,6 +15,8 @@ from openbench.errors import DataError, FieldError
 from openbench.features.columns import Column, extracted_with, pass_for, read_by
 from openbench.features.extract import extract, rest_of
 from openbench.features.progress import bars, reporting
+
+from .feature_toys import Pixels, toy_backbone, toy_split
 
 LOGITS, FEATURES = Column(Field.LOGITS), Column(Field.FEATURES)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from feature_toys import toy_backbone, toy_split
 
 from openbench.core.benchmark import Split
 from openbench.core.request import Field, Perturb, Request
@@ -18,6 +17,8 @@ from openbench.data.loading import batches
 from openbench.errors import CacheError, CheckpointError, FieldError
 from openbench.features import arrays
 from openbench.features.store import FeatureStore
+
+from .feature_toys import toy_backbone, toy_split
 
 FEATURES = Request(fields=frozenset({Field.FEATURES, Field.LABELS}))
 LOGITS = Request()

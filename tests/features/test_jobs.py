@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from feature_toys import toy_backbone, toy_split
 
 from openbench.backbones.base import Outputs
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.request import Field, Request
 from openbench.data.loading import batches
 from openbench.features.store import FeatureStore
+
+from .feature_toys import toy_backbone, toy_split
 
 HERE = Path(__file__).parent
 WANTED = Request(fields=frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS}), layers=("stage3",), pool="mean")
@@ -24,9 +25,9 @@ SHARD = 32
 
 SLOW_JOB = f"""
 import sys, time
-sys.path.insert(0, {str(HERE)!r})
+sys.path.insert(0, {str(HERE.parents[1])!r})
 from pathlib import Path
-import feature_toys
+from tests.features import feature_toys
 from openbench.core.request import Field, Request
 from openbench.features.store import FeatureStore
 

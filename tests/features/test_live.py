@@ -8,7 +8,6 @@ from typing import ClassVar, Self
 import numpy as np
 import pytest
 import torch
-from feature_toys import toy_backbone, toy_split
 
 from openbench.backbones.identity import Identity
 from openbench.core.features import FeatureSet, Head
@@ -22,6 +21,8 @@ from openbench.engine.evaluate import Fitting, Scoring, class_scores, fit, score
 from openbench.engine.outcomes.clock import Clock
 from openbench.errors import MethodError, NotApplicableError, NotFittedError
 from openbench.features.store import FeatureStore
+
+from .feature_toys import toy_backbone, toy_split
 
 CPU = torch.device("cpu")
 

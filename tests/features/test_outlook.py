@@ -4,13 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from feature_toys import toy_backbone, toy_split
 
 from openbench.core.request import Role
 from openbench.engine import cached
 from openbench.engine.cached import CachedFeatures
 from openbench.engine.outcomes.clock import Clock
 from openbench.features.store import FeatureStore
+
+from .feature_toys import toy_backbone, toy_split
 
 SPLITS = [toy_split(seed=seed, role=role) for seed, role in enumerate((Role.ID_TEST, Role.ID_VAL, Role.NEAR))]
 REQUEST = cached._BASE

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from feature_toys import toy_backbone, toy_split
 from PIL import Image as Pillow
 
 from openbench.core.benchmark import Split
 from openbench.core.request import Field, Request
 from openbench.data.sources.items import FileItems
 from openbench.features.store import FeatureStore
+
+from .feature_toys import toy_backbone, toy_split
 
 LOGITS = Request(fields=frozenset({Field.LOGITS}))
 

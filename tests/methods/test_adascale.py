@@ -3,13 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import Problem, assert_equal, f, problem, scores
 from scipy.special import logsumexp, softmax
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Perturb
 from openbench.errors import MethodError
 from openbench.methods.adascale import AdaSCALE
+
+from .problems import Problem, assert_equal, f, problem, scores
 
 
 def with_moved(kind: str) -> Problem:

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from problems import f, problem
 from sklearn.neighbors import NearestNeighbors
 
 from openbench.methods import _bank
 from openbench.methods._bank import Bank
+
+from .problems import f, problem
 
 
 def brute(bank, k: int) -> NearestNeighbors:

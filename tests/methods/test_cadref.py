@@ -3,13 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores, z
 from scipy.special import logsumexp
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.cadref import CADRef
+
+from .problems import KINDS, assert_equal, f, problem, scores, z
 
 
 def means(data) -> np.ndarray:

@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods import cfood
 from openbench.methods.cfood import CFOOD
+
+from .problems import assert_equal, f, problem, scores
 
 KINDS = ["rectified", "signed", "dead", "two_classes"]
 GRID = [*np.linspace(0.001, 0.1, 100), *np.linspace(0.105, 0.5, 81), *np.linspace(0.51, 0.99, 49)]

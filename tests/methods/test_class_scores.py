@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from problems import problem, y
 from scipy.spatial.distance import mahalanobis
 from scipy.special import softmax
 from scipy.stats import spearmanr
@@ -31,6 +30,8 @@ from openbench.methods.odin import ODIN
 from openbench.methods.react import ReAct
 from openbench.methods.temp_scaling import TempScaling
 from openbench.metrics import MetricOptions, SetScores, evaluate
+
+from .problems import problem, y
 
 P = problem("rectified")
 PRESENT = [0, 1, 2, 4, 5]  # class 3 has no samples

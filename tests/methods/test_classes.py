@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, y, z
 
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods._classes import balanced_draw, class_means, predictions
+
+from .problems import KINDS, assert_equal, f, problem, y, z
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores
 from scipy.spatial.distance import cdist
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.cof import COF
+
+from .problems import assert_equal, f, problem, scores
 
 
 def features(rows) -> FeatureSet:

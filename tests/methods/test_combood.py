@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores
 from scipy.spatial.distance import mahalanobis
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import PowerTransformer, StandardScaler
@@ -11,6 +10,8 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods._yeo_johnson import best_exponents, yeo_johnson
 from openbench.methods.combood import CombOOD
+
+from .problems import assert_equal, f, problem, scores
 
 KINDS = ["signed", "two_classes", "many_classes", "rectified"]
 

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
-from problems import KINDS, assert_equal, f, problem, scores
 from scipy.special import logsumexp
 
 from openbench.errors import MethodError
 from openbench.methods.dice import DICE
+
+from .problems import KINDS, assert_equal, f, problem, scores
 
 
 @pytest.mark.parametrize("percentile", [10, 70, 90])

@@ -5,13 +5,14 @@ Disagreements by formula are held beside each method: its tests compare with sum
 
 import pytest
 import yaml
-from problems import assert_equal, problem, scores
 
 from openbench import paths
 from openbench.config.build import build
 from openbench.core.method import Method
 from openbench.methods.dice import DICE
 from openbench.methods.react import ReAct
+
+from .problems import assert_equal, problem, scores
 
 
 def shipped(name: str) -> Method:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores
 from scipy.stats import skew
 
 from openbench.core.features import FeatureSet
@@ -12,6 +11,8 @@ from openbench.errors import MethodError
 from openbench.methods import _tails
 from openbench.methods.copod import COPOD
 from openbench.methods.ecod import ECOD
+
+from .problems import assert_equal, f, problem, scores
 
 METHODS = [ECOD, COPOD]
 

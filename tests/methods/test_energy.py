@@ -1,9 +1,10 @@
 import pytest
-from problems import KINDS, assert_equal, problem, scores, z
 from scipy.special import logsumexp
 
 from openbench.errors import MethodError
 from openbench.methods.energy import Energy
+
+from .problems import KINDS, assert_equal, problem, scores, z
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 10.0])

@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal
 from scipy.special import logit, softmax
 from scipy.stats import entropy
 
 from openbench.core.features import FeatureSet
 from openbench.errors import MethodError
 from openbench.methods.ensemble import Ensemble
+
+from .problems import assert_equal
 
 
 def members(n: int = 50, m: int = 4, c: int = 6, scale: float = 2.0) -> FeatureSet:

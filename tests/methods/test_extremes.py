@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from problems import problem
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
@@ -18,6 +17,8 @@ from openbench.methods.nac import NAC
 from openbench.methods.neco import NECO
 from openbench.methods.optfs import OptFS
 from openbench.methods.weiper import WeiPer
+
+from .problems import problem
 
 METHODS = {
     "CADRef": CADRef,

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores, z
 
 from openbench.core.features import Head
 from openbench.methods.fdbd import FDBD
+
+from .problems import KINDS, assert_equal, f, problem, scores, z
 
 
 def by_loops(data, distance: bool) -> np.ndarray:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, y
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
@@ -15,6 +14,8 @@ from openbench.methods.mds import MDS
 from openbench.methods.residual import Residual
 from openbench.methods.rmds import RMDS
 from openbench.methods.vim import ViM
+
+from .problems import assert_equal, f, problem, y
 
 METHODS = [MDS, RMDS, ViM, Residual]
 

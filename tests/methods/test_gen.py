@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from problems import assert_equal, problem, scores, z
 from scipy.special import log_softmax, logsumexp, softmax
 from scipy.stats import spearmanr
 
 from openbench.errors import MethodError
 from openbench.methods.gen import GEN
+
+from .problems import assert_equal, problem, scores, z
 
 
 @pytest.mark.parametrize(("gamma", "top"), [(0.1, 100), (0.1, 2), (1.0, 3), (10.0, 1000)])

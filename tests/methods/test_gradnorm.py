@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, Problem, assert_equal, problem, scores
 
 from openbench.errors import MethodError
 from openbench.methods.gradnorm import GradNorm
+
+from .problems import KINDS, Problem, assert_equal, problem, scores
 
 
 def by_autograd(data: Problem, temperature: float) -> np.ndarray:

@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores, y, z
 from sklearn.neighbors import NearestNeighbors
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.grood import GROOD
+
+from .problems import assert_equal, f, problem, scores, y, z
 
 KINDS = ["rectified", "signed", "hot", "two_classes", "many_classes", "dead"]
 

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
-from problems import assert_equal, problem, scores, z
 from scipy.special import softmax
 from scipy.stats import entropy
 
 from openbench.methods.klm import KLM
+
+from .problems import assert_equal, problem, scores, z
 
 
 def by_scipy(data) -> np.ndarray:

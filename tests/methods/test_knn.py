@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores
 from sklearn.neighbors import NearestNeighbors
 
 from openbench.core.features import FeatureSet
@@ -12,6 +11,8 @@ from openbench.methods import _bank
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
+
+from .problems import KINDS, assert_equal, f, problem, scores
 
 
 def unit(x: np.ndarray) -> np.ndarray:

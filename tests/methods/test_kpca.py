@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores
 from sklearn.decomposition import PCA
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.kpca import KPCA
+
+from .problems import KINDS, assert_equal, f, problem, scores
 
 
 def unit(x: np.ndarray) -> np.ndarray:

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores, y
 from scipy.special import logsumexp, softmax
 
 from openbench.core.features import FeatureSet
@@ -9,6 +8,8 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods import line
 from openbench.methods.line import LINe
+
+from .problems import KINDS, assert_equal, f, problem, scores, y
 
 
 def contributions(data) -> np.ndarray:

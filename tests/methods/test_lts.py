@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores, z
 from scipy.special import logsumexp, softmax
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.lts import LTS
+
+from .problems import KINDS, assert_equal, f, problem, scores, z
 
 
 def factors(data, percentile: float) -> np.ndarray:

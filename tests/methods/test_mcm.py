@@ -1,6 +1,5 @@
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
@@ -8,6 +7,8 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.mcm import MCM
+
+from .problems import KINDS, assert_equal, f, problem, scores
 
 
 @pytest.mark.parametrize("temperature", [0.01, 1.0, 10.0])

@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores, y
 from scipy.linalg import pinvh
 from sklearn.covariance import EmpiricalCovariance
 
@@ -11,6 +10,8 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods import _stats
 from openbench.methods.mds import MDS
+
+from .problems import KINDS, assert_equal, f, problem, scores, y
 
 
 def by_class(data) -> tuple[list[np.ndarray], np.ndarray]:

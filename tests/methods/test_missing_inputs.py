@@ -5,7 +5,6 @@ import re
 import pytest
 import torch
 import yaml
-from problems import problem
 
 from openbench import paths
 from openbench.config.build import build
@@ -15,6 +14,8 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.errors import MethodError, NotApplicableError
+
+from .problems import problem
 
 
 def built() -> dict[str, Method]:

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from problems import KINDS, problem, scores, z
 
 from openbench.methods.mls import MLS
+
+from .problems import KINDS, problem, scores, z
 
 
 @pytest.mark.parametrize("kind", KINDS)

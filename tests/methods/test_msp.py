@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, problem, scores, z
 from scipy.special import logsumexp, softmax
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.methods.msp import MSP
+
+from .problems import KINDS, assert_equal, problem, scores, z
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,13 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores, y, z
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods._classes import balanced_draw
 from openbench.methods.nac import NAC
+
+from .problems import KINDS, assert_equal, f, problem, scores, y, z
 
 
 def tilted(kind: str):

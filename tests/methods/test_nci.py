@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
-from problems import KINDS, assert_equal, f, problem, scores, z
 
 from openbench.errors import MethodError
 from openbench.methods.nci import NCI
+
+from .problems import KINDS, assert_equal, f, problem, scores, z
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1e-4, 0.1])

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores, z
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
@@ -9,6 +8,8 @@ from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.neco import NECO
+
+from .problems import KINDS, assert_equal, f, problem, scores, z
 
 
 def by_sklearn(data, dim: int, standardise: bool) -> np.ndarray:

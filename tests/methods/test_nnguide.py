@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores, y, z
 from scipy.special import logsumexp
 
 from openbench.errors import MethodError
 from openbench.methods.nnguide import NNGuide
+
+from .problems import assert_equal, f, problem, scores, y, z
 
 
 def by_loops(data, bank: np.ndarray, k: int) -> np.ndarray:

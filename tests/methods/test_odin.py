@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, problem, scores, z
 from scipy.special import logit, logsumexp, softmax
 from torch.nn import functional
 
@@ -12,6 +11,8 @@ from openbench.core.request import Field, Perturb
 from openbench.errors import MethodError
 from openbench.methods.iodin import IODIN
 from openbench.methods.odin import ODIN
+
+from .problems import assert_equal, problem, scores, z
 
 
 @pytest.fixture(scope="module")

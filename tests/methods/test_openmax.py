@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, problem, scores, y, z
 from scipy.optimize import minimize
 from scipy.special import logit
 from scipy.stats import weibull_min
@@ -12,6 +11,8 @@ from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.openmax import OpenMax
+
+from .problems import assert_equal, problem, scores, y, z
 
 
 def fitted_tail(distances: np.ndarray, tail: int):

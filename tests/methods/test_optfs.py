@@ -3,13 +3,14 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores, z
 from scipy.special import logsumexp
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.optfs import OptFS, _quantiles
+
+from .problems import assert_equal, f, problem, scores, z
 
 KINDS = ["rectified", "signed", "hot", "two_classes", "many_classes", "dead"]
 

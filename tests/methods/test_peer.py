@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, problem, scores
 from scipy.stats import rankdata
 
 from openbench._compat import prepare_torchvision
@@ -20,6 +19,8 @@ from openbench.methods.react import ReAct
 from openbench.methods.rmds import RMDS
 from openbench.methods.she import SHE
 from openbench.methods.vim import ViM
+
+from .problems import assert_equal, problem, scores
 
 
 @pytest.fixture(scope="module")

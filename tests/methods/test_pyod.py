@@ -5,7 +5,6 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from sklearn.ensemble import IsolationForest
@@ -17,6 +16,8 @@ from openbench.core.request import Field
 from openbench.errors import MethodError, NotApplicableError
 from openbench.methods.pyod import PyOD
 from openbench.testing.toy import planted
+
+from .problems import assert_equal, f, problem, scores
 
 installed = pytest.mark.skipif(importlib.util.find_spec("pyod") is None, reason="needs the package pyod")
 DATA = problem("signed")

@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores
 from scipy.special import logsumexp
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.react import ReAct
+
+from .problems import KINDS, assert_equal, f, problem, scores
 
 
 def interpolated(values: np.ndarray, percentile: float) -> float:

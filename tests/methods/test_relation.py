@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from problems import assert_equal, f, problem, scores, z
 from scipy.special import softmax
 
 from openbench.errors import MethodError
 from openbench.methods import relation
 from openbench.methods.relation import Relation
+
+from .problems import assert_equal, f, problem, scores, z
 
 
 def by_loops(data, power: float, threshold: float) -> np.ndarray:

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores
 
 from openbench.errors import MethodError
 from openbench.methods.residual import Residual
+
+from .problems import KINDS, assert_equal, f, problem, scores
 
 
 @pytest.mark.parametrize("dim", [1, 8, 16])

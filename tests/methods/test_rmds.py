@@ -3,12 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, f, problem, scores, y
 from scipy.linalg import pinvh
 from sklearn.covariance import EmpiricalCovariance
 
 from openbench.core.request import Field
 from openbench.methods.rmds import RMDS
+
+from .problems import KINDS, assert_equal, f, problem, scores, y
 
 
 def distances(features: np.ndarray, mean: np.ndarray, cloud: np.ndarray) -> np.ndarray:

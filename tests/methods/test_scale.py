@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores
 from scipy.special import logsumexp
 
 from openbench.core.features import FeatureSet, Head
@@ -9,6 +8,8 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.ash import ASH
 from openbench.methods.scale import SCALE
+
+from .problems import assert_equal, f, problem, scores
 
 
 @pytest.mark.parametrize("percentile", [0, 65, 85, 90, 96])  # 96: one of 24 is kept

@@ -3,11 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores, y, z
 
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.she import SHE
+
+from .problems import assert_equal, f, problem, scores, y, z
 
 
 def patterns(data) -> dict[int, np.ndarray]:

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores
 
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.sod import SOD
+
+from .problems import assert_equal, f, problem, scores
 
 
 def features(rows) -> FeatureSet:

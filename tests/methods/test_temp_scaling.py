@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, assert_equal, problem, scores, y, z
 from scipy.optimize import brentq
 from scipy.special import log_softmax, softmax
 
@@ -10,6 +9,8 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods import temp_scaling
 from openbench.methods.temp_scaling import TempScaling
+
+from .problems import KINDS, assert_equal, problem, scores, y, z
 
 
 def likelihood_slope(inverse: float, logits: np.ndarray, labels: np.ndarray) -> float:

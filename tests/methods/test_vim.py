@@ -3,13 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import KINDS, Problem, assert_equal, f, problem, scores, z
 from scipy.special import logsumexp
 
 from openbench.core.features import Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods.vim import ViM
+
+from .problems import KINDS, Problem, assert_equal, f, problem, scores, z
 
 
 def by_svd(data: Problem, dim: int) -> np.ndarray:

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from problems import KINDS, assert_equal, f, problem, scores
 from scipy.special import logsumexp
 from scipy.stats.mstats import mquantiles
 
 from openbench.errors import MethodError
 from openbench.methods.vra import VRA
+
+from .problems import KINDS, assert_equal, f, problem, scores
 
 
 @pytest.mark.parametrize("below", ["lift", "zero"])

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from problems import assert_equal, f, problem, scores
 from scipy.special import softmax
 from scipy.stats import entropy
 
@@ -10,6 +9,8 @@ from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods import weiper
 from openbench.methods.weiper import WeiPer
+
+from .problems import assert_equal, f, problem, scores
 
 KINDS = ["rectified", "signed", "hot", "two_classes", "many_classes", "dead"]
 SMALL = {"repeats": 5, "bins": 20, "smoothing": 4, "smoothing_perturbed": 7}

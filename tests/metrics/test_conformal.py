@@ -1,4 +1,3 @@
-import metric_oracles as oracle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,8 @@ from openbench.metrics.conformal.p_values import (
 )
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.curve_ranking import auroc, fpr_at_tpr
+
+from . import metric_oracles as oracle
 
 INTEGERS = st.lists(st.integers(-3, 3), min_size=1, max_size=20).map(lambda xs: np.array(xs, dtype=float))
 

@@ -1,9 +1,10 @@
-import metric_oracles as oracle
 import numpy as np
 import pytest
 
 from openbench.errors import MetricError
 from openbench.metrics.curve import PooledCurve, check_rate, least_count, most_count
+
+from . import metric_oracles as oracle
 
 
 @pytest.mark.parametrize("total", [1, 3, 7, 49, 100, 1000])

@@ -2,7 +2,6 @@
 
 import functools
 
-import metric_oracles as oracle
 import numpy as np
 import pytest
 
@@ -15,6 +14,8 @@ from openbench.metrics.selective.double_score import (
     fit_double_score_oracle,
 )
 from openbench.metrics.selective.risk import UNABLE, PrecisionRecall, TprFpr
+
+from . import metric_oracles as oracle
 
 BOUNDED, PRECISE = TprFpr(0.7, 0.2), PrecisionRecall(0.9, 0.7, 0.25)
 PUBLISHED, PRINTED = 2.0, 3.0  # OOD means: that from which the published table follows, and that in the text

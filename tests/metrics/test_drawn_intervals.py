@@ -3,7 +3,6 @@
 from collections import Counter
 from itertools import product
 
-import metric_oracles as oracle
 import numpy as np
 import pytest
 from scipy.stats import chisquare
@@ -13,6 +12,8 @@ from openbench.metrics import intervals
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.curve_ranking import CURVE_METRICS
 from openbench.metrics.intervals import bootstrap, bootstrap_keys
+
+from . import metric_oracles as oracle
 
 KEYS = ("fpr95", "fpr95_id_positive")
 PAIRS = {

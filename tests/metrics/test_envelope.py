@@ -1,6 +1,5 @@
 """The best weight at every operating point, against scikit-learn, counting by hand and numerical integration."""
 
-import metric_oracles as oracle
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
@@ -9,6 +8,8 @@ from openbench.errors import MetricError
 from openbench.metrics.selective.double_score import ScorePair, Standard
 from openbench.metrics.selective.envelope import envelope
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
+
+from . import metric_oracles as oracle
 
 MUS = [0.0, 0.3, 1.0, 5.0]
 

@@ -1,4 +1,3 @@
-import metric_oracles as oracle
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -14,6 +13,8 @@ from openbench.metrics.intervals import (
     over_seeds,
     resampled,
 )
+
+from . import metric_oracles as oracle
 
 
 def placement_variance(a, b):

@@ -1,4 +1,3 @@
-import metric_oracles as oracle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,6 +18,8 @@ from openbench.errors import MetricError
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.curve_ranking import CURVE_METRICS
 from openbench.metrics.ranking import auroc, fpr95, ranking
+
+from . import metric_oracles as oracle
 
 CASES = [(0, 60, 40, None), (1, 500, 300, 1), (2, 30, 400, 0), (3, 1, 5, None), (4, 7, 1, 0), (5, 1000, 1000, 2)]
 PAIRS = [oracle.random_pair(*case) for case in CASES]

@@ -1,4 +1,3 @@
-import metric_oracles as oracle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,6 +20,8 @@ from openbench.metrics.selective.risk import (
     oscr_selective,
     risk_coverage,
 )
+
+from . import metric_oracles as oracle
 
 CASES = [(seed, n, m, decimals) for seed in range(4) for n, m, decimals in [(60, 40, None), (50, 30, 0), (9, 70, 1)]]
 

@@ -1,7 +1,6 @@
 import json
 import math
 
-import metric_oracles as oracle
 import numpy as np
 import pytest
 
@@ -14,6 +13,8 @@ from openbench.metrics.selective.coverage import aurc
 from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, least_risk
 from openbench.metrics.suite import MetricOptions, evaluate, fixed_thresholds, higher_is_better
 from openbench.metrics.threshold import Scale, threshold_areas
+
+from . import metric_oracles as oracle
 
 FAST = MetricOptions(replicates=20)
 

@@ -1,4 +1,3 @@
-import metric_oracles as oracle
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -15,6 +14,8 @@ from openbench.metrics.threshold import (
     threshold_stability,
     tnr_threshold,
 )
+
+from . import metric_oracles as oracle
 
 
 def riemann(rate, steps=200_000):

@@ -6,7 +6,6 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from records import full_record, make_record, metrics, named, with_method, with_seed
 
 from openbench.errors import ConfigError
 from openbench.results.leaderboard.across import across, across_csv, needed
@@ -14,6 +13,8 @@ from openbench.results.leaderboard.ranking import boards
 from openbench.results.tables.render import to_csv
 from openbench.results.tables.table import Estimate
 from openbench.results.tables.views import FAMILIES, run_tables
+
+from .records import full_record, make_record, metrics, named, with_method, with_seed
 
 
 def found(records, view):

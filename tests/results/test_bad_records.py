@@ -5,7 +5,6 @@ import os
 
 import numpy as np
 import pytest
-from records import make_record, with_method, with_seed
 
 from openbench.__main__ import main
 from openbench.cli.left_out import say_left_out
@@ -15,6 +14,8 @@ from openbench.engine.verify import _other_weights, recorded
 from openbench.errors import RecordError
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
+
+from .records import make_record, with_method, with_seed
 
 NAME = "bad.json"
 

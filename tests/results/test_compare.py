@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import make_record
 
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.metrics.suite import MetricOptions, evaluate
 from openbench.results.records.compare import compare
 from openbench.results.records.rounding import allowance, rule_of
+
+from .records import make_record
 
 # Scores of the sides overlap little enough that every operating point can be reached.
 SIZES = {"id_val/toy": 500, "ood_val/v": 400, "id_test/toy": 2000, "near/a": 1000, "near/b": 500, "far/c": 4000}

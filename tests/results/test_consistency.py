@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from records import full_record, make_record, named
 
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.store import RecordStore
+
+from .records import full_record, make_record, named
 
 RESULTS = Path(__file__).parents[2] / "results"
 

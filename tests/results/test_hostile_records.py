@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from records import full_record, make_record, with_method
 
 from openbench import paths
 from openbench.core.record import ResultRecord
@@ -24,6 +23,8 @@ from openbench.results.leaderboard.ranking import boards
 from openbench.results.records.store import RecordStore, load, text_of
 from openbench.results.tables.render import FORMATS, render
 from openbench.results.tables.views import VIEWS, run_tables
+
+from .records import full_record, make_record, with_method
 
 FOLDER = Path("records/toy/tiny/bad")
 

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import make_record, metrics, named, split_scores, with_method, with_seed
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import RecordError
 from openbench.results.leaderboard import plots
 from openbench.results.leaderboard.ranking import boards
+
+from .records import make_record, metrics, named, split_scores, with_method, with_seed
 
 
 @pytest.fixture

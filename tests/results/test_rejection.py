@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import make_record, with_method
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from openbench.__main__ import main
@@ -22,6 +21,8 @@ from openbench.results.comparisons.rejection_tables import curve_rows, rejection
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore, per_set_name
 from openbench.results.tables.paper_tables import RejectionFigure
+
+from .records import make_record, with_method
 
 N, SETS = 60, {"a": 40, "b": 50, "c": 45}
 LABELS = np.arange(N) % 3

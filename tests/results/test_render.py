@@ -95,9 +95,9 @@ def test_latex_escapes_and_rules():
 
 
 def test_latex_knows_every_symbol_of_the_metric_header():
-    from records import full_record
-
     from openbench.results.tables.views import VIEWS, run_tables
+
+    from .records import full_record
 
     for view in VIEWS:
         for table in run_tables(full_record(), view):

@@ -2,12 +2,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from records import split_scores
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError
 from openbench.results.records.store import ScoreStore
+
+from .records import split_scores
 
 
 def test_scores_read_back_split_by_split_in_the_order_written(tmp_path):

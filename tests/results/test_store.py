@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from records import make_record, undigested
 
 from openbench.errors import RecordError
 from openbench.results.plain import dumps, loads
 from openbench.results.records.store import RecordStore, text_of
+
+from .records import make_record, undigested
 
 
 def test_a_record_lies_under_benchmark_backbone_method_and_reads_back_equal(tmp_path):
@@ -81,12 +82,13 @@ def test_of_several_writers_at_once_exactly_one_wins_and_its_text_is_whole(tmp_p
 
 def test_what_a_killed_writer_leaves_is_no_record_and_does_not_stand_in_the_way(tmp_path):
     program = (
-        "import os, sys, time\nsys.path.insert(0, sys.argv[2])\nfrom records import make_record, undigested\n"
+        "import os, sys, time\nsys.path.insert(0, sys.argv[2])\n"
+        "from tests.results.records import make_record, undigested\n"
         "from openbench.results.records import store\n"
         "os.link = lambda a, b: (print('written', flush=True), time.sleep(60))\n"
         "store.RecordStore(sys.argv[1]).write(make_record(run_id='0' * 16))\n"
     )
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[2])
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path), here], stdout=subprocess.PIPE) as writer:
         assert writer.stdout.readline() == b"written\n"
         os.kill(writer.pid, signal.SIGKILL)

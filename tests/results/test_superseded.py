@@ -1,7 +1,6 @@
 """Records of code that has changed since: kept, said to be superseded, and not ranked."""
 
 import pytest
-from records import make_record, named
 
 from openbench.cli.commands.listing import show
 from openbench.core.record import ResultRecord
@@ -9,6 +8,8 @@ from openbench.results.leaderboard.pages import generate, write
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.records.store import RecordStore
 from openbench.results.records.superseded import superseding
+
+from .records import make_record, named
 
 OLD, NEW = "2026-01-01T00:00:00+00:00", "2026-02-01T00:00:00+00:00"
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from records import make_record
 from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import NearestNeighbors
@@ -13,6 +12,8 @@ from sklearn.preprocessing import MinMaxScaler
 from openbench.errors import RecordError
 from openbench.metrics.conformal.corrections import correction_table
 from openbench.results.leaderboard.tabular import FIGURES, Gap, gaps, load_figures, summary, write_table
+
+from .records import make_record
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 

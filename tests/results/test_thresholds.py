@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import make_record, with_method, with_seed
 from sklearn.metrics import f1_score, roc_auc_score
 
 from openbench.__main__ import main
@@ -14,6 +13,8 @@ from openbench.errors import CacheError, RecordError
 from openbench.results.comparisons.thresholds import Scored, group_table, scored_runs, summary_table, summary_tables
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
+
+from .records import make_record, with_method, with_seed
 
 
 def split(name, role, scores):

@@ -5,10 +5,11 @@ import io
 from dataclasses import replace
 
 import pytest
-from records import make_record, markdown_table, named
 
 from openbench.results.leaderboard import ranking
 from openbench.results.leaderboard.pages import leaderboard
+
+from .records import make_record, markdown_table, named
 
 
 def boards(records):

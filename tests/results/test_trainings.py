@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from records import make_record, metrics
 from scipy import stats
 
 from openbench.errors import RecordError
@@ -19,6 +18,8 @@ from openbench.results.leaderboard.trainings import (
     write_runs,
 )
 from openbench.results.tables.render import render
+
+from .records import make_record, metrics
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "trainings"
 GAIN = 7

@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from records import full_record, make_record
 
 from openbench.errors import ConfigError
 from openbench.results.records.settings import hyper_parameters
@@ -12,6 +11,8 @@ from openbench.results.tables.conventions import conventions, explained
 from openbench.results.tables.render import to_console, to_csv
 from openbench.results.tables.table import Estimate
 from openbench.results.tables.views import VIEWS, family_of, kind_of, run_table, run_tables
+
+from .records import full_record, make_record
 
 
 @pytest.fixture(scope="module")

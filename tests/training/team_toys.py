@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from training_toys import QUIET, RECIPE, ToyEntropy, backbone, benchmark
 
 from openbench.training.augment.base import HorizontalFlip
 from openbench.training.augment.consistency import JensenShannon
@@ -19,6 +18,8 @@ from openbench.training.loop.distributed import team
 from openbench.training.loop.loop import train
 from openbench.training.recipe import Recipe
 from openbench.training.weights.checkpoints import obtain
+
+from .training_toys import QUIET, RECIPE, ToyEntropy, backbone, benchmark
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,6 @@ def main(root: str, epochs: str, *names: str) -> None:
 
 if __name__ == "__main__":
     # Under its own name: that of a method's module is part of the job's digest.
-    import team_toys
+    from tests.training import team_toys
 
     team_toys.main(*sys.argv[1:])

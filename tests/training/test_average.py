@@ -4,9 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_resume import train_until_killed
 from torch.optim.swa_utils import AveragedModel
-from training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, job
 
 from openbench.digest import digest
 from openbench.errors import ConfigError
@@ -14,6 +12,9 @@ from openbench.training.loop import loop
 from openbench.training.loop.ema import Average
 from openbench.training.loop.loop import accuracy_of, train
 from openbench.training.recipe import Recipe
+
+from .killing import train_until_killed
+from .training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, job
 
 AVERAGED = replace(RECIPE, ema=0.9)
 

@@ -3,12 +3,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_resume import train_until_killed
-from training_toys import QUIET, job
 
 from openbench.errors import ConfigError
 from openbench.training.loop.loop import train
 from openbench.training.loop.tensorboard import FOLDER
+
+from .killing import train_until_killed
+from .training_toys import QUIET, job
 
 WATCHED = replace(QUIET, tensorboard=True)
 

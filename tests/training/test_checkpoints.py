@@ -1,22 +1,10 @@
 import json
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from training_toys import (
-    CLASSES,
-    PREPROCESS,
-    QUIET,
-    RECIPE,
-    ToyEntropy,
-    ToyPrototypes,
-    backbone,
-    benchmark,
-    job,
-    split,
-)
 
 from openbench import paths
 from openbench.cli.hydra.config import compose, plain
@@ -31,26 +19,21 @@ from openbench.training.weights.checkpoints import find_checkpoint, folder_of, o
 from openbench.training.weights.ensure import ensure_trained
 from openbench.training.weights.shipped import merged, shipped
 
+from .settings import CONFIG, NODE, Setting
+from .training_toys import (
+    CLASSES,
+    PREPROCESS,
+    QUIET,
+    RECIPE,
+    ToyEntropy,
+    ToyPrototypes,
+    backbone,
+    benchmark,
+    job,
+    split,
+)
+
 SHIPPED = paths.config_dir() / "training"
-NODE = {
-    "_target_": "openbench.training.methods.cross_entropy.CrossEntropy",
-    "_name_": "cross_entropy",
-    "recipe": {"_target_": "openbench.training.recipe.Recipe", "epochs": 2, "batch_size": 16},
-}
-CONFIG = {"training": NODE, "seed": 5}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The part of a runtime that training reads."""
-
-    checkpoints: Path
-    train: str = "auto"
-    device: str = "cpu"
-    workers: int = 0
-    progress: bool = False
-    compile: bool = False
-    tensorboard: bool = False
 
 
 def test_equal_jobs_have_equal_digests_whatever_weights_the_network_holds() -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from training_toys import CLASSES, FEATURES, QUIET, RECIPE, backbone, job
 
 from openbench import _compat
 from openbench.backbones.cifar import SPECS, CifarResNet
@@ -15,6 +14,8 @@ from openbench.training.methods.cider import CIDER
 from openbench.training.methods.cider_last_stage import CIDERLastStage, last_stage
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.weights.checkpoints import obtain
+
+from .training_toys import CLASSES, FEATURES, QUIET, RECIPE, backbone, job
 
 METHOD = CIDERLastStage(RECIPE, width=6, tuning=FineTuning(3, 0.05))
 

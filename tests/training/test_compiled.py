@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, backbone, job
 
 from openbench.backbones.cifar import resnet
 from openbench.core.preprocess import Preprocess
 from openbench.training.loop.compiled import compiled
 from openbench.training.loop.loop import train
+
+from .training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, backbone, job
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="a C++ compiler")
 

@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file
 from scipy.spatial.distance import jensenshannon
 from torch.nn import functional
-from training_toys import QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
 from openbench import _compat
 from openbench.errors import ConfigError
@@ -17,6 +16,8 @@ from openbench.training.augment.consistency import Consistency, JensenShannon
 from openbench.training.augment.mixing import Mixup
 from openbench.training.loop.loop import train
 from openbench.training.recipe import Recipe
+
+from .training_toys import QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
 
 def logits(seed: int) -> list[torch.Tensor]:

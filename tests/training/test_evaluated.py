@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_checkpoints import Setting
-from training_toys import CLASSES, PREPROCESS, QUIET, RECIPE, backbone, benchmark, job
 
 from openbench.core.request import Field, Request
 from openbench.data.loading import batches
@@ -23,6 +21,9 @@ from openbench.training.methods.rotpred import RotPred
 from openbench.training.weights.checkpoints import obtain
 from openbench.training.weights.ensure import ensure_trained
 from openbench.training.weights.evaluated import evaluated
+
+from .settings import Setting
+from .training_toys import CLASSES, PREPROCESS, QUIET, RECIPE, backbone, benchmark, job
 
 EVERYTHING = frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS})
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from training_toys import PREPROCESS, QUIET, RECIPE, backbone, benchmark
 
 from openbench.backbones.finetuned import finetuned
 from openbench.backbones.network import NetworkBackbone
@@ -16,6 +15,8 @@ from openbench.training.methods.csi import CSI
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.ish import ISH
 from openbench.training.weights.checkpoints import obtain
+
+from .training_toys import PREPROCESS, QUIET, RECIPE, backbone, benchmark
 
 METHOD = ISH(RECIPE, FineTuning(epochs=1, lr=1e-9))
 

@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_toys import PREPROCESS, split
 
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
@@ -11,6 +10,8 @@ from openbench.data.loading import batches
 from openbench.data.sources.items import ArrayItems
 from openbench.training.augment.base import RandomCrop
 from openbench.training.images import hold
+
+from .training_toys import PREPROCESS, split
 
 CPU = torch.device("cpu")
 

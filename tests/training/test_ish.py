@@ -3,7 +3,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from training_toys import CLASSES, FEATURES, backbone
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
@@ -11,6 +10,8 @@ from openbench.errors import ConfigError
 from openbench.methods.scale import SCALE
 from openbench.training.base import Batch, Moment, features_and_logits
 from openbench.training.methods.ish import ISH, shaped_linear
+
+from .training_toys import CLASSES, FEATURES, backbone
 
 N, D, C = 9, 20, 4
 

@@ -7,16 +7,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
-from training_toys import (
-    PREPROCESS,
-    QUIET,
-    RECIPE,
-    ToyEntropy,
-    ToyPrototypes,
-    backbone,
-    job,
-    split,
-)
 
 from openbench.core.request import Request, Role
 from openbench.data.loading import batches
@@ -26,6 +16,17 @@ from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
+
+from .training_toys import (
+    PREPROCESS,
+    QUIET,
+    RECIPE,
+    ToyEntropy,
+    ToyPrototypes,
+    backbone,
+    job,
+    split,
+)
 
 
 def weights(folder: Path, name: str = "last") -> dict[str, Tensor]:

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
-from training_toys import PREPROCESS, QUIET, RECIPE, backbone, job, split
 
 from openbench.core.request import Role
 from openbench.training.augment.base import RandomCrop
@@ -17,6 +16,8 @@ from openbench.training.augment.mixing import Mixed, Mixing
 from openbench.training.base import Batch, TrainingMethod
 from openbench.training.loop.loop import train
 from openbench.training.recipe import Recipe
+
+from .training_toys import PREPROCESS, QUIET, RECIPE, backbone, job, split
 
 SEEN: list[Batch] = []
 

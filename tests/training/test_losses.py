@@ -11,7 +11,6 @@ from scipy.special import expit, log_softmax, logsumexp, softmax
 from scipy.stats import entropy
 from torch import Tensor, nn
 from torch.nn import functional
-from training_toys import CLASSES, FEATURES, backbone
 
 from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, TrainingMethod
@@ -28,6 +27,8 @@ from openbench.training.methods.mixoe import MixOE
 from openbench.training.methods.outlier_exposure import OutlierExposure
 from openbench.training.methods.rotpred import RotPred
 from openbench.training.methods.t2fnorm import T2FNorm
+
+from .training_toys import CLASSES, FEATURES, backbone
 
 Array = NDArray[np.float64]
 N, M = 10, 7

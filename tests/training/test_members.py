@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_checkpoints import CONFIG, Setting
-from training_toys import backbone, benchmark
 
 from openbench.backbones.ensemble import Ensemble, ensemble
 from openbench.core.request import Request
 from openbench.errors import CheckpointError
 from openbench.training.weights.ensure import Trained, ensure_trained
 from openbench.training.weights.members import ensure_members
+
+from .settings import CONFIG, Setting
+from .training_toys import backbone, benchmark
 
 
 def ensured(root: Path, seed: int = 0, members: int = 2, train: str = "auto") -> tuple[Trained, list[str]]:

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import beta, kstest
-from training_toys import QUIET, RECIPE, job
 
 from openbench.errors import ConfigError
 from openbench.training.augment.base import HorizontalFlip
@@ -15,6 +14,8 @@ from openbench.training.loop.loop import train
 from openbench.training.methods.conf_branch import ConfBranch
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
+
+from .training_toys import QUIET, RECIPE, job
 
 KINDS = [Mixup(1.0), RegMixup(2.0), CutMix(1.0)]
 

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from training_toys import QUIET, RECIPE, job
 
 from openbench import _compat, paths
 from openbench.cli.hydra.config import compose, scientific
@@ -16,6 +15,8 @@ from openbench.training.augment.prepared import PreparedVersions
 from openbench.training.loop.loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
+
+from .training_toys import QUIET, RECIPE, job
 
 v2 = _compat.library("torchvision.transforms.v2")
 KINDS = [Cutout(2, 3), RandAugment(2, 20), AugMix(), PixMix(drawn=5)]

@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import load_file
 from scipy.special import log_softmax
 from torch import nn
-from training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
 
 from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError
@@ -20,6 +19,8 @@ from openbench.training.methods.mos import MOS, Grouped
 from openbench.training.parts.class_groups import assignment, clustered
 from openbench.training.weights.checkpoints import obtain
 from openbench.training.weights.evaluated import evaluated
+
+from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0])
 GIVEN = MOS(groups=[[0], [2, 1]], mixup=0.0)

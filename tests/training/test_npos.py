@@ -7,11 +7,12 @@ import torch
 from scipy.special import expit, log_softmax
 from sklearn.neighbors import NearestNeighbors
 from torch.nn import functional
-from training_toys import CLASSES, FEATURES, backbone
 
 from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, TrainingData, features_and_logits
 from openbench.training.methods.npos import NPOS, WithBoundary, remoteness
+
+from .training_toys import CLASSES, FEATURES, backbone
 
 METHOD = NPOS(queue=20, k=5, select=8, pick=3, sample_from=15, keep_farthest=4, sigma=0.3, weight=0.7, width=6)
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import torch
 from PIL import Image as Pillow
 from safetensors.torch import load_file
-from training_toys import backbone, benchmark
 
 from openbench.core.benchmark import Benchmark
 from openbench.data.sources import items
 from openbench.data.sources.items import FileItems
 from openbench.training.weights.ensure import ensure_trained
+
+from .training_toys import backbone, benchmark
 
 CONFIG = {
     "training": {

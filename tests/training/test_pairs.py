@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, logsumexp
 from torch import nn
 from torch.nn import functional
-from training_toys import CLASSES, FEATURES, QUIET, RECIPE, backbone, job
 
 from openbench.core.request import Field, Request
 from openbench.errors import ConfigError
@@ -22,6 +21,8 @@ from openbench.training.methods.reweightood import ReweightOOD
 from openbench.training.methods.supcon import SupCon, contrast
 from openbench.training.weights.checkpoints import obtain
 from openbench.training.weights.evaluated import evaluated
+
+from .training_toys import CLASSES, FEATURES, QUIET, RECIPE, backbone, job
 
 Array = NDArray[np.float64]
 LABELS = torch.tensor([0, 0, 1, 2, 1, 0, 2, 1])

@@ -6,11 +6,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 from torch.nn import functional
-from training_toys import CLASSES, FEATURES, backbone
 
 from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, features_and_logits
 from openbench.training.methods.palm import PALM, Mixture, assignment, contrast
+
+from .training_toys import CLASSES, FEATURES, backbone
 
 Array = NDArray[np.float64]
 METHOD = PALM(weight=0.7, temperature=0.2, keep=0.6, prototypes=4, top=3, epsilon=0.3, width=6)

@@ -6,12 +6,13 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from training_toys import job
 
 from openbench.training.loop import progress
 from openbench.training.loop.curve import EpochRow, as_csv, as_png
 from openbench.training.loop.loop import TrainingSettings, train
 from openbench.training.loop.progress import Bar, bars, reporter
+
+from .training_toys import job
 
 ROWS = [EpochRow(1, 5, 0.1, 1.5, 0.25, 900.0, 0.3), EpochRow(2, 10, 1 / 3, 0.75, 0.625, 1000.0, 0.2)]
 

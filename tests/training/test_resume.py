@@ -10,26 +10,24 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
-from training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
 from openbench.training.base import TrainingMethod
-from openbench.training.job import TrainingJob
 from openbench.training.loop import loop
-from openbench.training.loop.loop import TrainingSettings, train
+from openbench.training.loop.loop import train
 from openbench.training.weights.checkpoints import find_checkpoint, obtain
+
+from .killing import KilledError, train_until_killed
+from .training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
 HERE = Path(__file__).parent
 
 
-class KilledError(Exception):
-    """Stands for a process that ends between two epochs."""
-
-
 def start(method: str, root: Path, pause: float) -> subprocess.Popen[str]:
     environment = {**os.environ, "TOY_PAUSE": str(pause), "OMP_NUM_THREADS": "1"}
-    path = os.pathsep.join([str(HERE.parents[1]), str(HERE), environment.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(HERE.parents[1]), environment.get("PYTHONPATH", "")])
+    program = "import sys; from tests.training import training_toys; training_toys.main(*sys.argv[1:])"
     return subprocess.Popen(
-        [sys.executable, "-c", "import sys, training_toys; training_toys.main(*sys.argv[1:])", method, str(root)],
+        [sys.executable, "-c", program, method, str(root)],
         env={**environment, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -50,22 +48,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def train_until_killed(made: TrainingJob, folder: Path, epochs: int, settings: TrainingSettings = QUIET) -> None:
-    """Train until some epochs are on disk, then end as a kill would: nothing is cleaned up."""
-    write, count = loop.write_atomically, [0]
-
-    def counted(path: Path, content: bytes) -> None:
-        write(path, content)
-        count[0] += path.name == "curve.csv"
-        if count[0] == epochs:
-            raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "write_atomically", counted)
-        with pytest.raises(KilledError):
-            train(made, folder, settings)
 
 
 @pytest.mark.slow

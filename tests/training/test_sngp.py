@@ -10,7 +10,6 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from torch import nn
 from torch.nn import functional
-from training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
 
 from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError
@@ -23,6 +22,8 @@ from openbench.training.parts.gaussian_process import Posterior, RandomFeatures
 from openbench.training.parts.spectral import SpectralBound, overlap
 from openbench.training.weights.checkpoints import obtain
 from openbench.training.weights.evaluated import evaluated
+
+from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
 
 Array = NDArray[np.float64]
 METHOD = SNGP(RECIPE, random_features=32)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from PIL import Image
 from scipy.stats import ks_2samp
-from training_toys import PREPROCESS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job, split
 
 from openbench import _compat
 from openbench.core.preprocess import Preprocess
@@ -24,6 +23,8 @@ from openbench.training.loop import streamed as module
 from openbench.training.loop.loop import train
 from openbench.training.loop.streamed import StreamedImages, open_images
 from openbench.training.recipe import Recipe
+
+from .training_toys import PREPROCESS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job, split
 
 CPU = torch.device("cpu")
 v2 = _compat.library("torchvision.transforms.v2")

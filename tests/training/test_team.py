@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from team_toys import RECIPES, Apart, shared_job
 from torch import nn
-from training_toys import QUIET, RECIPE, ToyEntropy, job
 
 from openbench.errors import ConfigError
 from openbench.training.loop.batch_norm import whole_batch_statistics
 from openbench.training.loop.distributed import Team, require_one_process, team, under_torchrun
 from openbench.training.loop.loop import check_shared_out, train
 from openbench.training.loop.objective import Part
+
+from .team_toys import RECIPES, Apart, shared_job
+from .training_toys import QUIET, RECIPE, ToyEntropy, job
 
 HERE = Path(__file__).parent
 needs_accelerate = pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate")
@@ -33,8 +34,8 @@ class Pretended(Team):
 
 def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run team_toys in two processes."""
-    path = os.pathsep.join([str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")])
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(HERE / "team_toys.py")]
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "tests.training.team_toys"]
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, *command, *arguments],

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, backbone, job, split
 
 import openbench.training.methods
 from openbench import paths
@@ -27,6 +26,9 @@ from openbench.training.recipe import Recipe
 from openbench.training.weights.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
 from openbench.training.weights.evaluated import evaluated
 from openbench.training.weights.shipped import shipped
+
+from .killing import KilledError
+from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, backbone, job, split
 
 NAMES = sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml"))
 RECIPE = Recipe(epochs=6, batch_size=16, lr=0.05, augment=(RandomCrop(1), HorizontalFlip()))
@@ -173,10 +175,6 @@ def test_loss_is_a_finite_float32_scalar_that_changes_neither_images_nor_global_
     assert torch.isfinite(loss)
     assert torch.equal(batch.images, images)
     assert torch.equal(torch.get_rng_state(), random)
-
-
-class KilledError(Exception):
-    """Stands for a process that ends between two epochs."""
 
 
 def test_the_same_seed_gives_the_same_bits_also_after_a_kill(

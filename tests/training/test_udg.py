@@ -9,7 +9,6 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 from torch.nn import functional
-from training_toys import CLASSES, FEATURES, PREPROCESS, backbone, split
 
 from openbench.core.request import Role
 from openbench.errors import ConfigError
@@ -18,6 +17,8 @@ from openbench.training.images import HeldImages, hold
 from openbench.training.methods import udg
 from openbench.training.methods.udg import UDG, Grouped
 from openbench.training.parts.grouping import balancing, k_means, pure_labels, whitened
+
+from .training_toys import CLASSES, FEATURES, PREPROCESS, backbone, split
 
 METHOD = UDG(outlier_weight=0.7, group_weight=0.3, groups=5, outliers_per_step=6)
 N, M = 9, 6

@@ -6,11 +6,12 @@ import torch
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import ks_2samp, multivariate_normal
 from torch.nn import functional
-from training_toys import CLASSES, FEATURES, backbone
 
 from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, features_and_logits
 from openbench.training.methods.vos import VOS, WithQueues
+
+from .training_toys import CLASSES, FEATURES, backbone
 
 METHOD = VOS(queue=20, start=0.4, sample_from=50, weight=0.5)
 
