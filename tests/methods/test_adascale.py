@@ -76,7 +76,7 @@ def test_equal_percentiles_make_scale_of_the_rectified():
 
 def test_features_that_move_further_are_scaled_less():
     data = with_moved("rectified")
-    method = AdaSCALE("l", (10, 90)).fit(data.val, Head(torch.ones(1, 24), torch.zeros(1)))
+    method = AdaSCALE("l", (10, 90)).fit(data.val.without_labels(), Head(torch.ones(1, 24), torch.zeros(1)))
     x = data.test.features[:50]
     still, moved = (method.score(FeatureSet({Field.FEATURES: x, Field.MOVED: x + shift})) for shift in (0.0, 5.0))
     assert bool((moved > still).all()), "a logit is positive here, so less scaling is more energy"

@@ -77,7 +77,7 @@ def test_few_references_still_give_scores_between_zero_and_one(n):
 
 def test_too_few_samples_for_two_references_are_refused():
     with pytest.raises(MethodError, match=r"alpha — found 0\.1 — allowed: at least 0\.133 for 15 samples"):
-        CFOOD().fit(FeatureSet({Field.FEATURES: torch.ones(15, 4)}), None)
+        CFOOD().fit(FeatureSet({Field.FEATURES: torch.arange(60.0).reshape(15, 4)}), None)
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": 0}, {"alpha": 1.1}, {"share": 0.0}, {"share": 2}])

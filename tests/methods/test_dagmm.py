@@ -138,7 +138,10 @@ def test_hyper_parameters_out_of_range_are_refused(name):
         DAGMM(**{name: 0})
 
 
-@pytest.mark.parametrize("rows", [[[1.0, 2.0]], [[1.0, np.nan], [0.0, 1.0]]])
-def test_too_few_samples_or_such_that_are_not_finite_are_an_error(rows):
-    with pytest.raises(MethodError, match="at least 2, all of them finite"):
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [([[1.0, 2.0]], "all 1 training features are equal"), ([[1.0, np.nan], [0.0, 1.0]], "1 of 2 rows .* not finite")],
+)
+def test_one_sample_or_one_that_is_not_finite_is_an_error(rows, found):
+    with pytest.raises(MethodError, match=found):
         DAGMM().fit(features(rows), None)

@@ -113,7 +113,7 @@ def test_doubling_one_row_beyond_its_range_adds_its_relative_excess():
     """Closed form: one channel, one order, all training values 3: g = 6 deviates by (6 − 3)/3."""
 
     def one(value: float, n: int) -> FeatureSet:
-        logits = torch.tensor([[0.0, 0.0]]).expand(n, 2)
+        logits = torch.arange(n, dtype=torch.float32)[:, None].expand(n, 2)  # rows differ, and p̂ = 1/2 in each
         maps = {"stage1": torch.full((n, 1, 10), value)}
         return FeatureSet({Field.LOGITS: logits, Field.LABELS: torch.zeros(n, dtype=torch.int64)}, maps)
 
@@ -169,7 +169,7 @@ def test_orders_and_layers_choose_what_is_read():
 
 def test_what_cannot_be_fitted_is_refused():
     train = columns(data(20))
-    with pytest.raises(MethodError, match="at least 2 needed"):
+    with pytest.raises(MethodError, match="all 1 training logits and stage1 and stage2 are equal"):
         Gram(list(SHAPES)).fit(train[:1], None)
     train.columns[Field.LABELS][:] = 4
     with pytest.raises(MethodError, match="label is 4 — 0 to 3"):
