@@ -114,7 +114,7 @@ def test_what_git_calls_changed_or_unknown_is_found_if_it_is_imported(tmp_path):
     (package / "results/names.py").write_text(
         "import openbench.results.new_here\n" + (package / "results/names.py").read_text()
     )
-    found = ["results/records/compare.py", "results/names.py", "results/new_here.py", "storage/whole.py"]
+    found = ["results/names.py", "results/new_here.py", "results/records/compare.py", "storage/whole.py"]
     assert seen() == [f"{package}/__init__.py True", *(f"openbench/{file}" for file in found)]
 
 

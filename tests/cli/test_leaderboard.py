@@ -95,7 +95,7 @@ def test_a_damaged_file_is_named_and_the_boards_are_made_of_the_others(results, 
     assert main([]) == 2
     said = capsys.readouterr().err
     assert f"error: {broken}: not a result record" in said
-    assert "1 file is not a record" in said
+    assert "1 file was left out" in said
     page, index = ((results / "leaderboard" / name).read_text() for name in ("toy.md", "README.md"))
     assert "| m2 |" in page
     assert "| m1 |" not in page

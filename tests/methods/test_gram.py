@@ -172,7 +172,7 @@ def test_what_cannot_be_fitted_is_refused():
     with pytest.raises(MethodError, match="all 1 training logits and stage1 and stage2 are equal"):
         Gram(list(SHAPES)).fit(train[:1], None)
     train.columns[Field.LABELS][:] = 4
-    with pytest.raises(MethodError, match="label is 4 — 0 to 3"):
+    with pytest.raises(MethodError, match="label 4 — allowed: the logits' classes, 0 to 3"):
         Gram(list(SHAPES), form="openood").fit(train, None)
     with pytest.raises(NotFittedError):
         Gram(list(SHAPES)).score(train)

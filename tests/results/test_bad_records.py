@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -68,8 +69,8 @@ KINDS = {
     "link to nothing": (lambda path, text: path.symlink_to("nowhere"), "No such file"),
     "folder in a circle": (_circle, "the folder cannot be read"),
     "version as text": (_with(method={"name": "knn", "version": "two", "params": {}}), "key 'method.version'"),
-    "schema as text": (_with(schema="1"), "this version reads schema 1"),
-    "schema of another version": (_with(schema=2), "this version reads schema 1"),
+    "schema as text": (_with(schema="2"), "this version reads schema 2"),
+    "schema of another version": (_with(schema=1), "this version reads schema 2"),
     "impossible number": (_with(metrics={"near": {"auroc": 7.0}}), "a number from 0 to 1"),
     "copy in another folder": (_elsewhere, "the record inside belongs in 'toy/tiny/knn'"),
     "too high": (_too_high, "not in the place of a record"),
@@ -152,7 +153,7 @@ def test_the_newest_record_and_one_by_its_name_are_shown_beside_it(place, kind, 
 
 
 def test_a_newest_record_that_is_bad_is_named_before_the_next_is_shown(place, capsys):
-    newest = make_record(provenance={"utc": "2030-01-01T00:00:00+00:00"}, method=make_record().method | {"version": 2})
+    newest = make_record(provenance={"utc": "2026-11-20T00:00:00+00:00"}, method=make_record().method | {"version": 2})
     path = RecordStore(place).write(newest)
     path.write_text(path.read_text().replace("0.75", "0.76"))
     assert main(["show", "record", "latest"]) == 2
@@ -191,10 +192,11 @@ def test_a_run_is_verified_beside_a_bad_record_and_without_one_it_is_said(place)
         run_id, method_name, training, config = "f" * 16, "knn", "cross_entropy", make_record().config
         benchmark, backbone = type("B", (), {"name": "toy", "digest": "aaaa"}), type("N", (), {"name": "tiny"})
         method = type("M", (), {"version": 1})()
+        identity = SimpleNamespace(config=config, committed=SimpleNamespace(run_id=run_id))
 
     spoil(place, "truncated")
     assert recorded(RecordStore(place), Spec)[0] == make_record()
-    Spec.config = {}
+    Spec.config = Spec.identity.config = {}
     with pytest.raises(
         RecordError, match=r"found 1 of toy, tiny, knn with other settings; left out, not records: .*bad"
     ):

@@ -142,7 +142,7 @@ def test_records_of_an_older_version_of_a_method_are_superseded():
     new = replace(with_method(old, "knn", k=50), method={**old.method, "version": 2}, config=old.config)
     (board,) = boards([old, new])
     assert [row.version for row in board.ranked] == [2]
-    said = f"superseded by {new.run_id}: made by version 1 of the method, which is now at 2"
+    said = f"superseded by {named(new).run_id}: made by version 1 of the method, which is now at 2"
     assert board.unranked[0].reasons == (said,)
 
 
