@@ -170,7 +170,6 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         "run --config-dir {0} --cfg job +benchmark=digits method=laughs",
         "check --config-dir {0} +benchmark=laughs",
         "show --config-dir {0} method laughs",
-        "show --config-dir {0} benchmark laughs",
         "data list --config-dir {0} laughs",
     ],
 )

@@ -109,7 +109,8 @@ def test_the_range_of_every_hyper_parameter_is_read_from_source_as_the_class_its
     assert count > 100
 
 
-def test_a_method_is_shown_with_what_its_hyper_parameters_take(capsys):
+def test_a_method_is_shown_with_what_its_hyper_parameters_take(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     lines = [line.split("  ") for line in shown(capsys, "method", "knn").splitlines()]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     assert ["hyper-parameter", "default", "allowed", "searched on validation"] in cells

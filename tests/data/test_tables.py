@@ -198,7 +198,7 @@ def test_a_run_gives_the_auroc_of_scikit_learn(cardio, runtime):
 def test_what_needs_a_classifier_refuses_a_table(cardio, runtime, composed):
     with pytest.raises(ConfigError, match=r"method 'msp' reads logits — benchmark 'adbench_cardio' has one class"):
         api.run(cardio("msp"), runtime)
-    with pytest.raises(ConfigError, match=r"backbone 'r8' classifies images .* goes with backbone=identity"):
+    with pytest.raises(ConfigError, match=r"backbone 'r8' classifies images .* choose backbone=identity"):
         api.run(cardio("knn", "resnet8"), runtime)
 
 

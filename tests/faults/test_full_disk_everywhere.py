@@ -1,6 +1,5 @@
 """A disk that is full under any command: exit 2 and a message; with room, the files of an undisturbed command."""
 
-import importlib.util
 import json
 import os
 import re
@@ -17,17 +16,12 @@ SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
 
 PETS = ("+benchmark=pets", "backbone=resnet8_digits", "training.recipe.epochs=2", "runtime.progress=false")
 SWEEP = ("run", "-m", *PETS, "method=mls,msp", "tune=none", "metrics.replicates=20")
-JOBLIB = (*SWEEP, "runtime=joblib", "hydra.launcher.n_jobs=2")
 TRAIN = ("train", *PETS)
 EXTRACT = ("extract", *PETS, "method=vim")  # wants features and logits
-needs_joblib = pytest.mark.skipif(
-    importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is None, reason="the extra joblib is not installed"
-)
 WRITERS = [
     pytest.param(TRAIN, id="train"),
     pytest.param(EXTRACT, id="extract"),
     pytest.param(SWEEP, id="sweep"),
-    pytest.param(JOBLIB, id="joblib", marks=[needs_joblib, pytest.mark.slow]),
 ]
 
 

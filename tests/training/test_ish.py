@@ -131,5 +131,5 @@ def test_values_out_of_range_are_refused(wrong, words: str) -> None:
 
 
 def test_a_percentile_that_leaves_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="none of 3 activations stays"):
+    with pytest.raises(ConfigError, match="none of 3 activations is left"):
         ISH(percentile=95.0).shaped(torch.ones(2, 3))
