@@ -24,8 +24,8 @@ def test_a_key_can_be_added_to_every_swept_benchmark(engine):
 def test_a_key_that_one_swept_choice_lacks_names_that_job(engine, capsys):
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "method.k=3"]) == 2
     assert capsys.readouterr().err == (
-        "error: method has no key 'k' — allowed: none — in the job method=msp; what lacks the key needs a command "
-        "of its own\n"
+        "error: method has no key 'k' — allowed: none — in the job method=msp; run the jobs without this key "
+        "in a separate command\n"
     )
     assert engine.asked == []
 
