@@ -85,6 +85,8 @@ def _open(path: Path) -> Any:
         if path.suffix in _PICKLED:
             return torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
+        if "allocate memory" in str(error):  # nothing is wrong with the file
+            raise MemoryError(f"weights '{path}' — {error}") from error
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
             f"weights '{path}' cannot be read as tensors alone — {reason[:200]} — save them again with "

@@ -231,3 +231,13 @@ def test_a_pickled_file_with_any_byte_changed_gives_tensors_or_an_error(tmp_path
         except CheckpointError:
             refused += 1
     assert refused
+
+
+def test_want_of_memory_is_not_blamed_on_the_file(tmp_path, monkeypatch):
+    def none_left(path):
+        raise RuntimeError("unable to mmap 305 bytes: Cannot allocate memory (12)")
+
+    (tmp_path / "w.safetensors").write_bytes(b"-")
+    monkeypatch.setattr("openbench.backbones.checkpoints.load_file", none_left)
+    with pytest.raises(MemoryError, match="Cannot allocate memory"):
+        read_weights(tmp_path / "w.safetensors")
