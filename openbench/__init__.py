@@ -1,3 +1,36 @@
-"""openbench: out-of-distribution detection measured so that the numbers can be trusted."""
+"""openbench: out-of-distribution detection measured so that the numbers can be trusted.
+
+The names below are what `import openbench as ob` offers; each is loaded when it is first used, so that the import
+itself loads neither torch nor pandas.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from openbench.api.result import Result, Results
 
 __version__ = "0.1.0"
+
+# Public name → the module that defines it; None: it is a module itself.
+_LAZY = {
+    "Result": "openbench.api.result",
+    "Results": "openbench.api.result",
+    "metrics": None,
+    "testing": None,
+}
+
+__all__ = ["Result", "Results", "__version__", "metrics", "testing"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'openbench' has no attribute '{name}' — it offers {', '.join(sorted(_LAZY))}")
+    home = _LAZY[name]
+    found = import_module(f"openbench.{name}") if home is None else getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

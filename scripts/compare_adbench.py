@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.cli.hydra.config import compose, runtime, scientific
+from openbench.compose.config import compose, runtime, scientific
 from openbench.data.tabular.tables import TableFile, table_facts
 from openbench.engine import api
 from openbench.errors import OpenbenchError

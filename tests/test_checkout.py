@@ -13,7 +13,7 @@ import pytest
 import openbench
 from openbench import checkout
 from openbench.backbones.base import Backbone
-from openbench.cli.hydra.config import compose, scientific
+from openbench.compose.config import compose, scientific
 from openbench.config.build import build
 from openbench.data.build import build_benchmark
 from openbench.digest import file_sha256

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from openbench.__main__ import COMMANDS
-from openbench.cli.hydra.config import compose
+from openbench.compose.config import compose
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "SECURITY.md")]

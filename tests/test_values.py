@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from openbench.backbones.base import Backbone
-from openbench.cli.hydra.config import compose, options, plain
+from openbench.compose.config import compose, options, plain
 from openbench.config.build import build
 from openbench.core.preprocess import Preprocess
 from openbench.data.build import build_benchmark

@@ -9,7 +9,7 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from openbench.cli.hydra.config import OUTLIERS, SCIENTIFIC, compose, options, scientific
+from openbench.compose.config import OUTLIERS, SCIENTIFIC, compose, options, scientific
 from openbench.config.overrides import AUGMENT, NAME, changes
 from openbench.core.record import ResultRecord
 from openbench.digest import digest

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,32 @@ from openbench.training.weights.members import ensure_members
 Config = Mapping[str, Any]
 
 
-def run(config: Config, runtime: Config, say: Say = silent) -> RunOutcome:
+@dataclass(frozen=True)
+class Given:
+    """Objects of the caller's own, in place of what a config would build; its nodes then only describe them.
+
+    Args:
+        benchmark: its sets; None: the config's.
+        backbone: with weights, on any device; None: the config's.
+        method: unfitted; None: the config's.
+    """
+
+    benchmark: Benchmark | None = None
+    backbone: Backbone | None = None
+    method: Method | None = None
+
+
+NOTHING = Given()
+
+
+def run(config: Config, runtime: Config, say: Say = silent, given: Given = NOTHING) -> RunOutcome:
     """Run one method on one benchmark with one backbone; train the backbone first if it has no weights.
 
     Args:
         config: the scientific nodes: benchmark, backbone, training, method, tune, metrics, seed.
         runtime: the runtime node.
         say: receives a line for everything that takes long.
+        given: objects in place of nodes.
 
     Raises:
         OpenbenchError: any bad input, before anything is computed wherever it can be known by then.
@@ -62,7 +81,7 @@ def run(config: Config, runtime: Config, say: Say = silent) -> RunOutcome:
     setting = Runtime.from_config(runtime)
     if setting.on_existing != "verify":
         RecordStore(setting.records).check_writable()
-    return run_spec(_spec(config, setting, say), setting, say)
+    return run_spec(_spec(config, setting, say, given), setting, say)
 
 
 def verify(existing: tuple[ResultRecord, Path], config: Config, runtime: Config, say: Say = silent) -> RunOutcome:
@@ -81,19 +100,21 @@ def verify(existing: tuple[ResultRecord, Path], config: Config, runtime: Config,
         OpenbenchError: the run cannot be repeated as it was.
     """
     setting = Runtime.from_config(runtime)
-    return verify_spec(_spec(config, setting, say, existing[0]), setting, existing, say)
+    return verify_spec(_spec(config, setting, say, record=existing[0]), setting, existing, say)
 
 
-def _spec(config: Config, setting: Runtime, say: Say, record: ResultRecord | None = None) -> RunSpec:
+def _spec(
+    config: Config, setting: Runtime, say: Say, given: Given = NOTHING, record: ResultRecord | None = None
+) -> RunSpec:
     """The run of a config, or of a record; errors are raised before a training begins."""
-    method, space = build_method(config["method"])
+    method, space = build_method(config["method"], given.method)
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
-    benchmark = _benchmark(config, method, space)
+    benchmark = _apart(given.benchmark) if given.benchmark else _benchmark(config, method, space)
     if space and tuning.strategy == "validation":
         benchmark.validation()
     if record is not None:
         check_material(record, benchmark, method)
-    backbone, learnt = ready_backbone(config, benchmark, setting, say)
+    backbone, learnt = ready_backbone(config, benchmark, setting, say, given.backbone)
     shown = learnt is not None and learnt.outliers is not None
     check_classes(benchmark, backbone, method, name_of(config["method"]))
     return RunSpec(
@@ -117,7 +138,8 @@ def train(config: Config, runtime: Config, say: Say = silent) -> Trained:
     """
     setting = Runtime.from_config(runtime)
     benchmark = _apart(build_benchmark(config["benchmark"]))
-    backbone = _backbone(config, benchmark, setting)
+    backbone = _backbone(config, benchmark)
+    _check_images(backbone, benchmark)
     if backbone.trained:
         raise ConfigError(
             f"backbone '{backbone.name}' comes with weights — there is nothing to train; "
@@ -158,10 +180,15 @@ def check(config: Config, runtime: Config, say: Say = silent) -> CheckReport:
     return verify_node(BenchmarkConfig.parse(config["benchmark"]), say, config.get(OUTLIERS) if learns else None)
 
 
-def build_method(node: Config) -> tuple[Method, dict[str, list[Any]]]:
-    """Return the unfitted method of a node and its search space, both checked before anything is loaded."""
+def build_method(node: Config, given: Method | None = None) -> tuple[Method, dict[str, list[Any]]]:
+    """Return the unfitted method of a node and its search space, both checked before anything is loaded.
+
+    Args:
+        node: of the method.
+        given: the method that the node describes, if there is one already.
+    """
     name = name_of(node)
-    method: Method = build(node, f"method '{name}'", Method)
+    method: Method = given or build(node, f"method '{name}'", Method)
     space = node.get("_space_") or {}
     check_kind(space, Mapping[str, Sequence[Any]], f"method '{name}'._space_")
     settings = grid(space, list(method.params()), f"method '{name}'")
@@ -197,18 +224,26 @@ def train_reader(method: Method, space: Config, name: str) -> str:
 
 
 def ready_backbone(
-    config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = silent
+    config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = silent, given: Backbone | None = None
 ) -> tuple[Backbone, Learnt | None]:
     """Return the backbone of a config with weights, on its device, and how they were learnt (None: released).
 
     A backbone without weights is trained now if the policy allows.
+
+    Args:
+        config: the scientific nodes.
+        benchmark: what the network is evaluated on.
+        runtime: how the run is carried out.
+        say: receives a line for everything that takes long.
+        given: the backbone that the config's node describes, if there is one already.
 
     Raises:
         NotApplicableError: a training was chosen for released weights.
     """
     require_one_process("run")
     resolve_device(runtime.device)
-    backbone, learnt = _backbone(config, benchmark, runtime), None
+    backbone, learnt = given or _backbone(config, benchmark), None
+    _check_images(backbone, benchmark)
     if backbone.trained:
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))
     else:
@@ -291,7 +326,7 @@ def _trained_on(backbone: str) -> str:
     return f"backbone '{backbone}', which has no weights and is trained on it"
 
 
-def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbone:
+def _backbone(config: Config, benchmark: Benchmark) -> Backbone:
     node = config["backbone"]
     backbone: Backbone = build(
         node,
@@ -303,6 +338,11 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
         benchmark_classes=benchmark.classes,
         columns=benchmark.columns,
     )
+    return backbone
+
+
+def _check_images(backbone: Backbone, benchmark: Benchmark) -> None:
+    """Refuse a network that classifies images for a table, or one to train for a single class."""
     single = len(benchmark.classes) == 1
     if backbone.classifies and (benchmark.columns is not None or (single and not backbone.trained)):
         has = "rows of a table" if benchmark.columns is not None else "a single class"
@@ -310,7 +350,6 @@ def _backbone(config: Config, benchmark: Benchmark, runtime: Runtime) -> Backbon
             f"backbone '{backbone.name}' classifies images — benchmark '{benchmark.name}' has {has} — "
             "choose backbone=identity for a table, or a network with weights for images of a single class"
         )
-    return backbone
 
 
 def _as_shown(config: Config, benchmark: Benchmark, backbone: Backbone) -> Benchmark:

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from openbench.cli.commands.listing import show
-from openbench.cli.hydra.config import compose, scientific
 from openbench.cli.reproduce import again, command
+from openbench.compose.config import compose, scientific
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.paths import config_dir

@@ -5,15 +5,15 @@ import sys
 
 import pytest
 
-from openbench.cli.hydra.config import compose
+from openbench.compose.config import compose
 
 # As the launchers of joblib, Slurm and Ray do: the state is pickled, and all plug-ins register once more.
 WORKER = """
 import pickle
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.singleton import Singleton
-from openbench.cli.hydra import config_source
-from openbench.cli.hydra.config import compose
+from openbench.compose import config_source
+from openbench.compose.config import compose
 
 compose("check", ["+benchmark=digits"])
 state = Singleton.get_state()

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.hydra.config import compose, scientific
 from openbench.cli.reproduce import again, command
+from openbench.compose.config import compose, scientific
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.public import public

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.hydra.config import compose, plain, runtime
+from openbench.compose.config import compose, plain, runtime
 from openbench.errors import ConfigError
 
 SECRET = "hunter2-of-the-environment"

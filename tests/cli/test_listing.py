@@ -11,8 +11,8 @@ import yaml
 
 from openbench import paths
 from openbench.cli.commands.listing import main, show
-from openbench.cli.hydra.config import compose, plain
 from openbench.cli.method_source import method_source
+from openbench.compose.config import compose, plain
 from openbench.config.annotations import described, hints_of
 from openbench.config.build import target_of
 from openbench.core.live import LiveMethod

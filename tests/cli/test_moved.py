@@ -2,8 +2,8 @@
 
 import pytest
 
-from openbench.cli.hydra.errors import parse
-from openbench.cli.hydra.renamed import refuse_moved
+from openbench.compose.errors import parse
+from openbench.compose.renamed import refuse_moved
 from openbench.errors import ConfigError
 
 

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from openbench import paths
-from openbench.cli.hydra.config import compose, scientific
-from openbench.cli.hydra.published import published_scorer
+from openbench.compose.config import compose, scientific
+from openbench.compose.published import published_scorer
 from openbench.config.build import target_of
 from openbench.errors import ConfigError
 

@@ -3,7 +3,7 @@
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.hydra.sweep import deferred, jobs
+from openbench.compose.sweep import deferred, jobs
 
 
 def ran(engine, *keys):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from openbench.cli.hydra.config import compose, scientific
-from openbench.cli.hydra.unread import refuse_unread
+from openbench.compose.config import compose, scientific
+from openbench.compose.unread import refuse_unread
 from openbench.errors import NotApplicableError
 
 

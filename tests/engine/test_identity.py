@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from openbench.backbones.base import Backbone
-from openbench.cli.hydra.config import compose, scientific
+from openbench.compose.config import compose, scientific
 from openbench.config.build import build
 from openbench.core.record import SOURCES, UNCOMMITTED, RunIdentity
 from openbench.data.build import build_benchmark

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openbench.cli.hydra.config import compose, scientific
+from openbench.compose.config import compose, scientific
 from openbench.config.build import build
 from openbench.core.preprocess import Preprocess
 from openbench.engine.released import check_training_counts

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from openbench import paths
-from openbench.cli.hydra.augmented import augmented
-from openbench.cli.hydra.config import compose, plain
+from openbench.compose.augmented import augmented
+from openbench.compose.config import compose, plain
 from openbench.config.build import build
 from openbench.errors import ConfigError
 from openbench.storage.yaml_file import read_yaml

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from openbench import paths
-from openbench.cli.hydra.config import compose, plain
+from openbench.compose.config import compose, plain
 from openbench.config.build import build
 from openbench.core.request import Request, Role
 from openbench.errors import CheckpointError, ConfigError, DataError, OpenbenchError

@@ -4,7 +4,7 @@ import torch
 import yaml
 
 from openbench import _compat, paths
-from openbench.cli.hydra.config import compose, scientific
+from openbench.compose.config import compose, scientific
 from openbench.config.build import build
 from openbench.errors import ConfigError
 from openbench.training.augment.base import Augmentation

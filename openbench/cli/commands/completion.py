@@ -67,7 +67,7 @@ def _names(command: str, before: list[str]) -> list[str]:
     """Groups after `list` and `show`, their entries after `show GROUP`, run ids where a record is meant."""
     from openbench import paths
     from openbench.cli.commands.listing import RECORD, Registry
-    from openbench.cli.hydra.config import options
+    from openbench.compose.config import options
     from openbench.results.names import is_part
 
     if (command, before) == ("show", [RECORD]) or command == "verify":

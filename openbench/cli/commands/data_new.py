@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openbench.cli.hydra.config import options
 from openbench.cli.process.exits import OK
+from openbench.compose.config import options
 from openbench.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:

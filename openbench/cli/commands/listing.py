@@ -146,7 +146,7 @@ class Registry:
         """
         if config_dir is None:
             return cls((paths.config_dir(),))
-        from openbench.cli.hydra.config import check_no_clash
+        from openbench.compose.config import check_no_clash
 
         check_no_clash(config_dir)
         return cls((paths.config_dir(), config_dir))
@@ -254,8 +254,8 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from openbench.cli.hydra.config import compose
-    from openbench.cli.hydra.interpolations import limited
+    from openbench.compose.config import compose
+    from openbench.compose.interpolations import limited
 
     plus = "+" if entry.group in ("augment", "benchmark", "scorer") else ""
     try:

@@ -111,8 +111,8 @@ def _runtime(overrides: list[str], arguments: argparse.Namespace) -> dict[str, o
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from openbench.cli.hydra.config import compose, runtime
-    from openbench.cli.hydra.errors import Typed, explain
+    from openbench.compose.config import compose, runtime
+    from openbench.compose.errors import Typed, explain
 
     for word in overrides:
         if not word.lstrip("+~").startswith("runtime"):

@@ -21,10 +21,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from openbench import paths
-from openbench.cli.hydra import config_source
-from openbench.cli.hydra.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
-from openbench.cli.hydra.errors import Typed, explain
-from openbench.cli.hydra.flags import check_flags, check_overrides
 from openbench.cli.hydra.job import Done, Job
 from openbench.cli.hydra.killed import ONE_AT_A_TIME, after_a_kill
 from openbench.cli.hydra.outcome import (
@@ -37,12 +33,16 @@ from openbench.cli.hydra.outcome import (
     summary,
     table,
 )
-from openbench.cli.hydra.renamed import refuse_moved
-from openbench.cli.hydra.sweep import deferred, jobs, paired, parse, swept_keys
-from openbench.cli.hydra.unread import refuse_unread
 from openbench.cli.process import interrupts
 from openbench.cli.process.exits import BAD_INPUT, FAILED, OK, code_of
 from openbench.cli.process.os_errors import refused
+from openbench.compose import config_source
+from openbench.compose.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
+from openbench.compose.errors import Typed, explain
+from openbench.compose.flags import check_flags, check_overrides
+from openbench.compose.renamed import refuse_moved
+from openbench.compose.sweep import deferred, jobs, paired, parse, swept_keys
+from openbench.compose.unread import refuse_unread
 from openbench.config.overrides import quoted
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.storage.owned import delete_ownerless, owned

@@ -10,10 +10,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from openbench.cli.hydra.interpolations import limited
 from openbench.cli.hydra.outcome import DONE, NAMES, NOT_APPLICABLE, OUTCOME, RUNNING, Outcome, Plan, read_outcomes
-from openbench.cli.hydra.sweep import label
 from openbench.cli.process.exits import OK
+from openbench.compose.interpolations import limited
+from openbench.compose.sweep import label
 from openbench.errors import ConfigError
 from openbench.results.escape import console_lines
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from openbench.cli.hydra.sweep import label
+from openbench.compose.sweep import label
 from openbench.errors import ConfigError
 from openbench.results.tables.table import Cell, Column, Table
 from openbench.storage.sealed import DamagedError, read_sealed, write_sealed

@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
-from openbench.cli.hydra.config import compose
-from openbench.cli.hydra.sweep import jobs, label, parse, swept_keys
+from openbench.compose.config import compose
+from openbench.compose.sweep import jobs, label, parse, swept_keys
 from openbench.errors import ConfigError, did_you_mean
 from openbench.installation import pip_install
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from openbench.cli.hydra.config import OUTLIERS, options
-from openbench.cli.hydra.sweep import parse
+from openbench.compose.config import OUTLIERS, options
+from openbench.compose.sweep import parse
 from openbench.config.overrides import NAME
 from openbench.errors import ConfigError, NotApplicableError
 

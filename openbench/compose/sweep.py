@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
-from openbench.cli.hydra.config import options
+from openbench.compose.config import options
 from openbench.config.overrides import quoted
 from openbench.errors import ConfigError, did_you_mean
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from openbench.cli.hydra.flags import LAUNCHERS
-from openbench.cli.hydra.interpolations import calls
+from openbench.compose.flags import LAUNCHERS
+from openbench.compose.interpolations import calls
 from openbench.config.plain_yaml import parse_yaml
 from openbench.errors import ConfigError
 from openbench.public import TARGET

@@ -11,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
-from openbench.cli.hydra import config_source
-from openbench.cli.hydra.augmented import augmented
-from openbench.cli.hydra.foreign import check_file
-from openbench.cli.hydra.interpolations import RUNTIME, limited
-from openbench.cli.hydra.published import SCORER_OF_TRAINING, published_scorer
+from openbench.compose import config_source
+from openbench.compose.augmented import augmented
+from openbench.compose.foreign import check_file
+from openbench.compose.interpolations import RUNTIME, limited
+from openbench.compose.published import SCORER_OF_TRAINING, published_scorer
 from openbench.config.annotations import check_seed
 from openbench.config.overrides import NAME, quoted
 from openbench.errors import ConfigError, check_known
@@ -50,9 +50,13 @@ def compose(command: str, overrides: Sequence[str], config_dir: Path | None = No
         ConfigError: a config file that is not plain, valid YAML.
     """
     config_source.install()
-    extra = [] if config_dir is None else [f"hydra.searchpath=[{quoted(config_dir.absolute().as_uri())}]"]
     with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
-        return hydra_compose(command, [*extra, *overrides])
+        return hydra_compose(command, [*search_path(config_dir), *overrides])
+
+
+def search_path(config_dir: Path | None) -> list[str]:
+    """Return the override by which Hydra looks into a user's folder too; none without a folder."""
+    return [] if config_dir is None else [f"hydra.searchpath=[{quoted(config_dir.absolute().as_uri())}]"]
 
 
 def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run") -> dict[str, Any]:
