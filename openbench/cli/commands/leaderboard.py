@@ -40,6 +40,7 @@ Without --view, --benchmark, --where or --format the pages are written; with one
   python -m openbench leaderboard --view selective --of near --format latex
   python -m openbench leaderboard --view overview --format csv
   python -m openbench leaderboard --every-number numbers.csv
+  python -m openbench leaderboard --site site
 
 --of takes near, far, pooled_near, pooled_far, the names of sets, or `{SETS}` for each of them.
 """
@@ -54,6 +55,8 @@ def main(argv: list[str]) -> int:
             f"results folder '{results}' not found — give one with --results DIR or OPENBENCH_RESULTS; "
             "`python -m openbench run` makes it"
         )
+    if arguments.site is not None:
+        return _site(results, arguments.site)
     if arguments.every_number is not None:
         return _every_number(results, arguments.every_number)
     if any((arguments.view, arguments.benchmark, arguments.where, arguments.format, arguments.of)):
@@ -61,6 +64,15 @@ def main(argv: list[str]) -> int:
     made = generate(results)
     code = _check(results, made) if arguments.check else _write(results, made, plots=arguments.plots)
     return _notices(made.boards, made.unreadable) or code
+
+
+def _site(results: Path, folder: Path) -> int:
+    from openbench.cli.method_facts import method_facts
+    from openbench.report.site.write import write_site
+
+    made, unreadable = write_site(results, folder, method_facts())
+    print(f"wrote {len(made)} files — open {folder / 'index.html'}")
+    return _notices((), unreadable)
 
 
 def _check(results: Path, made: Generated) -> int:
@@ -209,6 +221,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--plots", action="store_true", help="also draw near against far AUROC of every benchmark")
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if something would change")
+    parser.add_argument("--site", type=Path, metavar="DIR", help="write a page to sort, filter and compare; no server")
     parser.add_argument("--every-number", type=Path, metavar="FILE.csv", help="write every number of every record")
     show = parser.add_argument_group("printing tables instead of writing pages")
     show.add_argument("--view", choices=(_BOARD, *ACROSS), help=f"which numbers (default: {_BOARD}, the ranking)")

@@ -1,0 +1,149 @@
+"""What the site shows, as plain values: the boards with a list per row, and what opens behind each record."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from openbench.core.record import ResultRecord
+from openbench.core.request import Role
+from openbench.report.site.columns import Metric, metrics_of, titled
+from openbench.report.site.facts import UNKNOWN, MethodFacts
+from openbench.results.leaderboard.pages import side_of
+from openbench.results.leaderboard.ranking import Board, Row, places
+from openbench.results.tables.published import FULL_SPECTRUM_SUFFIX, SOURCES, Figure, Setup
+from openbench.results.tables.table import Estimate
+
+Facts = Mapping[str, MethodFacts]
+Published = Mapping[Setup, Figure]
+Costs = Mapping[str, Mapping[str, float | None]]
+_DIGITS = 6  # of a number; tables print four
+_NOT_SCORED = (Role.ID_TRAIN, Role.OOD_TRAIN)
+
+
+def site_data(boards: Sequence[Board], facts: Facts, published: Published, costs: Costs) -> dict[str, Any]:
+    """Return what the page reads.
+
+    Args:
+        boards: made with `keep=columns.keep`.
+        facts: what each method is.
+        published: figures of others.
+        costs: run id → `cost` of its record.
+    """
+    names = sorted({row.method for board in boards for row in (*board.ranked, *board.unranked)})
+    known = {name: facts.get(name, UNKNOWN) for name in names}
+    return {
+        "boards": [_board(board, published, costs) for board in boards],
+        "methods": {
+            name: {"reads": f.reads, "needs": list(f.needs), "year": f.year, "summary": f.summary}
+            for name, f in known.items()
+        },
+    }
+
+
+def cost(record: ResultRecord) -> dict[str, float | None]:
+    """Return what scoring took: milliseconds per image without cached features, and the peak memory in MiB.
+
+    The time is that of the stage `score` over the images scored; passes of the network are in it only for methods that
+    run the network themselves.
+    """
+    scored = sum(
+        int(count.get("n", 0)) for key, count in record.counts.items() if key.partition("/")[0] not in _NOT_SCORED
+    )
+    seconds, peak = (record.provenance.get(key) for key in ("seconds", "peak_mib"))
+    spent = seconds.get("score") if isinstance(seconds, Mapping) else None
+    most = peak.get("score") if isinstance(peak, Mapping) else None
+    return {
+        "ms": float(f"{1000 * spent / scored:.4g}") if isinstance(spent, float | int) and scored else None,
+        "mib": float(most) if isinstance(most, float | int) else None,
+    }
+
+
+def details(record: ResultRecord) -> dict[str, Any]:
+    """Return what opens behind a record: settings, trials, config, counts and provenance."""
+    return {
+        "run_id": record.run_id,
+        "method": record.method,
+        "tuned": record.tuned,
+        "trials": record.trials,
+        "benchmark": record.benchmark,
+        "backbone": record.backbone,
+        "counts": record.counts,
+        "header": record.header,
+        "provenance": record.provenance,
+        "config": record.config,
+    }
+
+
+def _board(board: Board, published: Published, costs: Costs) -> dict[str, Any]:
+    metrics = metrics_of(board)
+    side = side_of(board)
+    ranked = zip(places(board.ranked), board.ranked, strict=True)
+    rows: Iterable[tuple[tuple[int, bool] | None, Row]] = [*ranked, *((None, row) for row in board.unranked)]
+    return {
+        "id": f"{board.benchmark}{'' if side == 'standard' else '+csid'}-{board.digest[:6]}",
+        "benchmark": board.benchmark,
+        "digest": board.digest,
+        "side": side,
+        "conventions": list(board.headers),
+        "metrics": titled(metrics),
+        "rows": [_row(row, place, metrics, costs) for place, row in rows],
+        "published": list(_figures(board, published)),
+    }
+
+
+def _row(row: Row, place: tuple[int, bool] | None, metrics: Sequence[Metric], costs: Costs) -> dict[str, Any]:
+    found = [costs.get(run, {}) for run in row.runs]
+    return {
+        "rank": None if place is None else place[0],
+        "tied": place is not None and place[1],
+        "method": row.method,
+        "version": row.version,
+        "training": row.training,
+        "augment": row.augment,
+        "outliers": row.outliers,
+        "backbone": row.backbone,
+        "settings": row.settings,
+        "tuned": row.tuned,
+        "networks": row.networks,
+        "runs": list(row.runs),
+        "reasons": list(row.reasons),
+        "ms": _mean(one.get("ms") for one in found),
+        "mib": _mean(one.get("mib") for one in found),
+        "values": [_value(row.value(metric.name, metric.key)) for metric in metrics],
+    }
+
+
+def _value(found: Estimate | str | None) -> Any:
+    """A number, [value, deviation over runs], or [value, low, high] with its interval; None if there is none."""
+    if not isinstance(found, Estimate):
+        return found
+    if found.std is not None:
+        return [_short(found.value), _short(found.std)]
+    if found.low is not None and found.high is not None:
+        return [_short(found.value), _short(found.low), _short(found.high)]
+    return _short(found.value)
+
+
+def _short(value: float) -> float:
+    return round(value, _DIGITS)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return float(f"{sum(found) / len(found):.4g}") if found else None
+
+
+def _figures(board: Board, published: Published) -> Iterator[dict[str, Any]]:
+    """Figures of others for a benchmark, whatever their network: the page says where it is the row's own."""
+    name = board.benchmark + (FULL_SPECTRUM_SUFFIX if board.full_spectrum else "")
+    for setup, figure in published.items():
+        if setup.benchmark == name:
+            yield {
+                "method": setup.method,
+                "training": setup.training,
+                "backbone": setup.backbone,
+                "augment": setup.augment,
+                "near": _value(figure.near),
+                "far": _value(figure.far),
+                "accuracy": figure.accuracy,
+                "source": SOURCES.get(figure.source, figure.source),
+            }

@@ -1,0 +1,156 @@
+"""Writing the site: one page, its data as scripts (a page opened from a disk may read nothing else), its libraries."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Any
+
+from openbench.errors import ConfigError, RecordError
+from openbench.installation import pip_install
+from openbench.report.site.columns import keep
+from openbench.report.site.data import Facts, cost, details, site_data
+from openbench.results.leaderboard.across import across, across_csv, needed
+from openbench.results.leaderboard.ranking import Board, boards
+from openbench.results.records.store import RecordStore
+from openbench.results.tables.published import load_published
+from openbench.results.tables.render import to_csv, to_latex
+from openbench.storage.whole import write_whole
+
+MARK = "openbench-site"
+_HERE = Path(__file__).parent
+_OF = ("near", "far", "sets")
+_SHARDS = 2  # hex digits of a run id: records that open together are in one file
+_EXPORT = re.compile(r"export\s*\{([^{}]*)\}\s*;?\s*(?=/\*|$)")
+
+
+def write_site(results: Path, folder: Path, facts: Facts) -> tuple[list[Path], list[RecordError]]:
+    """Write the site of a results folder and return its files, and an error for each file that is not a record.
+
+    Equal records give equal bytes. A folder that holds something else than a site is refused.
+
+    Args:
+        results: the folder with `records` and `reference`.
+        folder: of the site; made if it is missing, and what an earlier site left there is replaced.
+        facts: what each method is.
+
+    Raises:
+        ConfigError: a library is missing, or the folder is not one of a site.
+        RecordError: a reference file cannot be read, or the folder cannot be written.
+    """
+    libraries = _libraries()
+    _check_folder(folder)
+    unreadable: list[RecordError] = []
+    costs: dict[str, Any] = {}
+    shards: dict[str, list[str]] = {}
+
+    def read() -> Iterable[Any]:
+        for record in RecordStore(results).readable(unreadable.append):
+            costs[record.run_id] = cost(record)
+            shards.setdefault(record.run_id[:_SHARDS], []).append(_script("record", details(record)))
+            yield record
+
+    found = boards(read(), keep)
+    data = site_data(found, facts, load_published(results / "reference"), costs)
+    texts = {
+        "index.html": _page(found, unreadable),
+        "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),
+        "assets/site.js": (_HERE / "templates" / "site.js").read_text(encoding="utf-8"),
+        "assets/data.js": _script("data", data),
+        **libraries,
+        **{f"records/{name}.js": "".join(sorted(lines)) for name, lines in shards.items()},
+        **_tables(results),
+    }
+    return _write(folder, texts), unreadable
+
+
+def _tables(results: Path) -> dict[str, str]:
+    """Every set of every board as CSV and LaTeX."""
+    found = boards(RecordStore(results).readable(lambda _: None), needed("overview"))
+    files: dict[str, str] = {}
+    for board in found:
+        name = f"tables/{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}-{board.digest[:6]}"
+        files[f"{name}.csv"] = to_csv(across_csv([board], "overview", _OF))
+        files[f"{name}.tex"] = "\n".join(to_latex(table) for table in across([board], "overview", _OF))
+    return files
+
+
+def _script(function: str, value: Any) -> str:
+    """A call that hands a value to the page: JSON in which nothing ends a script or a line."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return f"openbench.{function}({text.replace('<', chr(92) + 'u003c')});\n"
+
+
+def _page(found: Iterable[Board], unreadable: Iterable[RecordError]) -> str:
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError as error:
+        raise _missing("jinja2") from error
+    folder = FileSystemLoader(_HERE / "templates")
+    environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
+    rows = sum(len(board.ranked) + len(board.unranked) for board in found)
+    benchmarks = len({board.benchmark for board in found})
+    left_out = sum(1 for _ in unreadable)
+    return environment.get_template("index.html.j2").render(
+        mark=MARK, rows=rows, benchmarks=benchmarks, left_out=left_out
+    )
+
+
+def _libraries() -> dict[str, str]:
+    """The libraries of the page, from their packages: DataTables with jQuery, and plotly."""
+    tables = _file("itables", "itables/html/dt_bundle.js")
+    return {
+        "assets/datatables.js": _classic(tables),
+        "assets/datatables.css": _file("itables", "itables/html/dt_bundle.css"),
+        "assets/plotly.js": _file("plotly", "plotly/package_data/plotly.min.js"),
+    }
+
+
+def _classic(module: str) -> str:
+    """An ES module as a script that leaves jQuery in `window`: browsers load no module from a disk."""
+    exported = _EXPORT.search(module)
+    if exported is None:
+        raise ConfigError(f"itables: its bundle exports nothing — install another version: {pip_install('site')}")
+    names = {public: own for own, _, public in (part.partition(" as ") for part in exported.group(1).split(","))}
+    body = module[: exported.start()] + module[exported.end() :]
+    return f"(() => {{\n{body}\nwindow.jQuery = window.$ = {names['jQuery'].strip()};\n}})();\n"
+
+
+def _file(distribution: str, name: str) -> str:
+    try:
+        found = next((file for file in files(distribution) or () if str(file) == name), None)
+    except PackageNotFoundError as error:
+        raise _missing(distribution) from error
+    if found is None:
+        raise _missing(f"{distribution} with {name}")
+    return Path(str(found.locate())).read_text(encoding="utf-8")
+
+
+def _missing(name: str) -> ConfigError:
+    return ConfigError(f"the site needs {name}, which is not installed — {pip_install('site')}")
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse to replace what is not a site."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ConfigError(f"'{folder}' is not a folder — give one of its own to the site")
+    page = folder / "index.html"
+    if folder.is_dir() and any(folder.iterdir()) and not (page.is_file() and MARK in page.read_text(errors="replace")):
+        raise ConfigError(f"'{folder}' holds other files — give the site an empty folder, or that of an earlier site")
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    try:
+        for part in ("records", "tables", "assets"):
+            if (folder / part).is_dir() and not (folder / part).is_symlink():
+                shutil.rmtree(folder / part)
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / name, text.encode())
+    except OSError as error:
+        raise RecordError(
+            f"site '{folder}' cannot be written — {error.strerror or error} — choose another folder"
+        ) from error
+    return [folder / name for name in sorted(texts)]

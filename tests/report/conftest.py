@@ -1,0 +1,94 @@
+"""The site of a few made-up records, and the system's Chromium to look at it."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from openbench.core.record import ResultRecord, RunIdentity
+from openbench.report.site.facts import MethodFacts
+from openbench.report.site.write import write_site
+from openbench.results.records.store import RecordStore
+
+HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
+FACTS = {
+    "knn": MethodFacts("features", ("training data",), "2022", "Distance to a neighbour."),
+    "msp": MethodFacts("logits", (), "2017", HOSTILE),
+}
+
+
+COUNTS = {"near/a": 5, "near/b": 5, "far/c": 9}
+
+
+def record(method, near, far, deviations=(), benchmark="toy", **params):
+    """A run with two near sets and one far set, ±1 % around the AUROC of each group."""
+    groups = {
+        name: {"auroc": value, "auroc_low": value - 0.01, "auroc_high": value + 0.01, "fpr95": 1 - value, "n_sets": n}
+        for name, value, n in (("near", near, 2), ("far", far, 1))
+    }
+    sets = {name: {"auroc": v, "fpr95": 1 - v} for name, v in (("a", near - 0.02), ("b", near + 0.02), ("c", far))}
+    made = ResultRecord(
+        run_id="",
+        config={"seed": 0, "method": {"_name_": method, **params}, "tune": {"strategy": "none", "_name_": "none"}},
+        benchmark={"name": benchmark, "digest": benchmark, "pristine": not deviations, "deviations": list(deviations)},
+        backbone={"name": "tiny", "digest": "bbbb", "training": "cross_entropy"},
+        method={"name": method, "version": 1, "reference": "", "params": params},
+        tuned={},
+        trials=[],
+        metrics={**sets, **groups, "id": {"accuracy": 0.75, "n_id": 100}},
+        header="FPR@95: OOD positive",
+        counts={key: {"n": n, "expected": n} for key, n in COUNTS.items()},
+        provenance={"utc": "2025-01-01T00:00:00+00:00", "seconds": {"score": 0.019}, "peak_mib": {"score": 100.0}},
+    )
+    return replace(made, run_id=RunIdentity.of(made).run_id)
+
+
+def records():
+    return [
+        record("knn", 0.9, 0.95, k=50),
+        record("msp", 0.8, 0.99),
+        record("vim", 0.95, 0.9, ("near/a incomplete",), note=HOSTILE),
+        record("knn", 0.9, 0.95, benchmark="toy2"),
+    ]
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    for record in records():
+        RecordStore(folder).write(record)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def site(results, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site") / "of records"
+    write_site(results, folder, FACTS)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium on PATH: pages are not looked at")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as running:
+        found = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def view(chromium):
+    """A page that fails the test on an error of its scripts, a message in the console, or a request to a host."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page, complaints = context.new_page(), []
+    page.on("console", lambda message: complaints.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+    page.on(
+        "request", lambda request: request.url.startswith(("file:", "data:", "blob:")) or complaints.append(request.url)
+    )
+    yield page
+    context.close()
+    assert complaints == []

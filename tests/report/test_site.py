@@ -1,0 +1,97 @@
+"""The site: its files follow from the records, and nothing in a record becomes part of the page."""
+
+import json
+import re
+
+import pytest
+
+from openbench.errors import ConfigError
+from openbench.report.site import write
+from openbench.report.site.write import write_site
+
+from .conftest import FACTS, HOSTILE, records
+
+
+def read(site, name="assets/data.js"):
+    """What a script of the site hands to the page, read as JSON."""
+    return [json.loads(line[line.index("(") + 1 : -2]) for line in (site / name).read_text().splitlines()]
+
+
+def boards(site):
+    (data,) = read(site)
+    return {board["benchmark"]: board for board in data["boards"]}
+
+
+def test_every_number_is_that_of_a_record(site):
+    toy, knn = boards(site)["toy"], records()[0]
+    row = next(row for row in toy["rows"] if row["method"] == "knn")
+    values = {metric["id"]: value for metric, value in zip(toy["metrics"], row["values"], strict=True)}
+    assert values["near.auroc"] == [0.9, 0.89, 0.91]
+    assert values["id.accuracy"] == knn.metrics["id"]["accuracy"]
+    assert {name: values[f"{name}.auroc"] for name in "abc"} == {"a": 0.88, "b": 0.92, "c": 0.95}
+    assert row["ms"] == 1.0  # 19 ms for 19 images
+    assert row["mib"] == 100.0
+
+
+def test_ranked_rows_come_first_and_others_say_why_they_are_not(site):
+    rows = boards(site)["toy"]["rows"]
+    assert [(row["method"], row["rank"]) for row in rows] == [("knn", 1), ("msp", 2), ("vim", None)]
+    assert "near/a incomplete" in rows[2]["reasons"][0]
+
+
+def test_every_record_opens(site):
+    opened = [found for file in (site / "records").glob("*.js") for found in read(site, f"records/{file.name}")]
+    assert {found["run_id"]: found["config"] for found in opened} == {r.run_id: r.config for r in records()}
+
+
+def test_equal_records_give_equal_bytes(site, results, tmp_path):
+    write_site(results, tmp_path / "again", FACTS)
+    names = sorted(path.relative_to(site) for path in site.rglob("*") if path.is_file())
+    assert names == sorted(p.relative_to(tmp_path / "again") for p in (tmp_path / "again").rglob("*") if p.is_file())
+    assert all((site / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
+
+
+def test_nothing_in_a_record_ends_a_script(site):
+    scripts = [site / "assets" / "data.js", *(site / "records").glob("*.js")]
+    assert any(HOSTILE.replace("<", r"\u003c") in path.read_text() for path in scripts)
+    assert not [path for path in scripts if "<" in path.read_text()]
+
+
+def test_the_site_is_written_again_over_itself_without_what_is_gone(results, tmp_path):
+    write_site(results, tmp_path / "site", {})
+    stale = tmp_path / "site" / "records" / "zz.js"
+    stale.write_text("")
+    write_site(results, tmp_path / "site", {})
+    assert not stale.exists()
+
+
+def test_a_folder_with_other_files_is_refused(results, tmp_path):
+    (tmp_path / "thesis.tex").write_text("text")
+    with pytest.raises(ConfigError, match="holds other files"):
+        write_site(results, tmp_path, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_missing_library_is_named_with_the_command_that_installs_it(results, tmp_path, monkeypatch):
+    def absent(name):
+        raise write.PackageNotFoundError(name)
+
+    monkeypatch.setattr(write, "files", absent)
+    with pytest.raises(ConfigError, match=r"needs itables.*pip install .*\[site\]"):
+        write_site(results, tmp_path / "site", {})
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_file_that_is_not_a_record_is_counted_on_the_page(results, tmp_path):
+    import shutil
+
+    shutil.copytree(results, tmp_path / "results")
+    next((tmp_path / "results").rglob("*.json")).write_text("{")
+    _, unreadable = write_site(tmp_path / "results", tmp_path / "site", {})
+    assert len(unreadable) == 1
+    assert "1 file could not be read and is left out" in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_no_file_names_another_host_as_a_source(site):
+    texts = [(site / name).read_text() for name in ("index.html", "assets/site.css", "assets/site.js")]
+    assert not [match for text in texts for match in re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?https?:""", text)]

@@ -1,0 +1,107 @@
+"""The site as a reader uses it, in the system's Chromium."""
+
+import csv
+import io
+
+import pytest
+
+from .conftest import HOSTILE
+
+
+def opened(view, site, address=""):
+    view.goto((site / "index.html").as_uri() + address)
+    view.locator("#rows tbody tr").first.wait_for()
+
+
+def methods(view):
+    return view.locator("#rows tbody .open").all_inner_texts()
+
+
+def test_rows_are_sorted_filtered_and_searched(view, site):
+    opened(view, site)
+    assert methods(view) == ["knn", "msp", "vim"]
+    view.get_by_role("columnheader", name="far AUROC").first.click()
+    assert methods(view) == ["msp", "knn", "vim"]
+    view.get_by_label("training data").check()
+    assert methods(view) == ["msp", "vim"]
+    view.get_by_label("ranked rows only").check()
+    assert methods(view) == ["msp"]
+    view.get_by_role("button", name="Reset").click()
+    view.get_by_label("Search").fill("vim")
+    assert methods(view) == ["vim"]
+
+
+def test_the_address_keeps_what_is_shown(view, site):
+    opened(view, site)
+    view.get_by_label("Reads").select_option("logits")
+    view.locator("#columns summary").click()
+    view.get_by_label("near FPR@95", exact=True).uncheck()
+    address = view.evaluate("location.hash")
+    opened(view, site, "#board=")
+    assert methods(view) == ["knn", "msp", "vim"]
+    opened(view, site, address)
+    assert methods(view) == ["msp"]
+    assert view.locator("#rows").get_by_role("columnheader", name="near FPR@95").count() == 0
+
+
+def test_another_benchmark_has_rows_of_its_own(view, site):
+    opened(view, site)
+    view.get_by_label("Benchmark").select_option(label="toy2 (1)")
+    assert methods(view) == ["knn"]
+
+
+def test_a_row_opens_to_its_record_and_its_address_opens_it_again(view, site):
+    opened(view, site)
+    view.get_by_role("button", name="vim", exact=True).click()
+    dialog = view.get_by_role("dialog")
+    dialog.get_by_text("python -m openbench verify").wait_for()
+    assert "near/a incomplete" in dialog.inner_text()
+    address = view.evaluate("location.hash")
+    view.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    opened(view, site, address)
+    assert "vim on toy" in view.get_by_role("dialog").inner_text()
+
+
+def test_selected_rows_are_compared(view, site):
+    opened(view, site)
+    view.get_by_label("Select knn").check()
+    view.get_by_label("Select msp").check()
+    view.get_by_role("button", name="Compare").click()
+    line = view.locator("#comparison tr", has_text="near AUROC").first
+    assert line.locator("td").all_inner_texts() == ["90.00", "80.00 −10.00"]
+
+
+def test_what_is_shown_is_saved_with_full_values(view, site):
+    opened(view, site)
+    view.get_by_label("Search").fill("msp")
+    with view.expect_download() as download:
+        view.get_by_role("button", name="Save what is shown").click()
+    (row,) = csv.DictReader(io.StringIO(download.value.path().read_text()))
+    assert (row["method"], row["near.auroc"], row["near.auroc low"]) == ("msp", "0.8", "0.79")
+
+
+def test_names_are_shown_as_text(view, site):
+    opened(view, site, "#cols=settings|near.auroc")
+    assert HOSTILE in view.locator("#rows").inner_text()
+    view.get_by_role("button", name="msp", exact=True).click()
+    assert HOSTILE in view.get_by_role("dialog").inner_text()
+    assert view.locator("#rows b, dialog b, [onerror]").count() == 0
+
+
+@pytest.mark.parametrize("width", [360, 800, 1440])
+def test_the_page_is_never_wider_than_the_window(view, site, width):
+    view.set_viewport_size({"width": width, "height": 800})
+    opened(view, site)
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_controls_are_reached_by_the_keyboard_and_have_names(view, site):
+    opened(view, site)
+    unnamed = view.evaluate(
+        """[...document.querySelectorAll('main input, main select, main button')].filter(
+            (one) => !one.labels?.length && !one.getAttribute('aria-label') && !one.textContent.trim()).length"""
+    )
+    assert unnamed == 0
+    view.keyboard.press("Tab")
+    assert view.evaluate("document.activeElement.textContent") == "Skip to the table"
