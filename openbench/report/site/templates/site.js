@@ -139,7 +139,7 @@
     });
     table.search.fixed("filters", (_, row) => passes(row));
     table.search(state.q);
-    table.on("order.dt", () => { const [first] = table.order(); state.sort = first && first.length ? `${all[first[0]].name}:${first[1]}` : ""; toAddress(); ranks(); });
+    table.on("order.dt", () => { const [first] = table.order(); state.sort = first && first.length ? `${all[first[0]].name}:${first[1]}` : ""; toAddress(); later(); });
     table.draw();
     after();
   };
@@ -149,28 +149,39 @@
     $("about").textContent = `${rows.length} of ${board.rows.length} rows of ${board.benchmark}`
       + (unranked ? `; ${unranked} are shown but not ranked (a row's details say why)` : "") + `. Definition ${board.digest}.`;
     $("compare").disabled = selected.size < 2;
-    toAddress(); ranks(); comparison();
-    if (seen) { cancelAnimationFrame(drawing); drawing = requestAnimationFrame(() => pareto(rows)); }
+    toAddress(); comparison(); later();
   };
+  // What stands below the table follows when the table has been drawn.
+  const later = () => { clearTimeout(drawing); drawing = setTimeout(() => { ranks(); if (seen) pareto(visible()); }); };
   const filtered = () => { table.search(state.q).draw(); after(); };
 
   // --- ranks under each metric -----------------------------------------------------------------------------------
+  // Value → its rank among the ranked rows, computed once for a column.
+  const placesBy = (metric, index) => {
+    board.places ??= [];
+    if (!board.places[index]) {
+      const values = board.rows.filter((row) => row.rank !== null).map((row) => number(row.values[index])).filter((value) => value !== null);
+      const found = board.places[index] = new Map();
+      Float64Array.from(values, (value) => -metric.better * value).sort().forEach((value, place) => { const own = -metric.better * value; if (!found.has(own)) found.set(own, place + 1); });
+      found.count = values.length;
+    }
+    return board.places[index];
+  };
   const ranks = () => {
     const rows = visible().filter((row) => row.rank !== null).slice(0, MOST_RANKED);
-    const ranked = board.rows.filter((row) => row.rank !== null);
     const used = board.metrics.map((metric, index) => [metric, index]).filter(([metric]) => metric.better !== 0 && (metric.of !== "near" && metric.of !== "far" || ["auroc", "fpr95", "autc", "conformal_auroc", "oscr"].some((key) => metric.id.endsWith(`.${key}`))));
     if (!rows.length) { $("ranks").replaceChildren(element("p", "No ranked row is shown.")); return; }
     const made = element("table", null, { class: "ranks" }), head = made.createTHead().insertRow();
     head.append(element("th", "Method", { scope: "col" }), ...used.map(([metric]) => element("th", metric.title, { scope: "col" })));
-    const sorted = used.map(([metric, index]) => ranked.map((row) => number(row.values[index])).filter((value) => value !== null).sort((a, b) => metric.better * (b - a)));
+    const placed = used.map(([metric, index]) => placesBy(metric, index));
     const body = made.createTBody();
     for (const row of rows) {
       const line = body.insertRow();
       line.append(element("th", row.method, { scope: "row" }));
       used.forEach(([, index], which) => {
-        const value = number(row.values[index]), place = value === null ? null : sorted[which].indexOf(value) + 1;
+        const value = number(row.values[index]), place = value === null ? null : placed[which].get(value);
         const cell = element("td", place ?? "");
-        if (place !== null) cell.style.background = `rgba(var(--heat), ${(0.4 * (1 - (place - 1) / Math.max(1, sorted[which].length - 1))).toFixed(3)})`;
+        if (place !== null) cell.style.background = `rgba(var(--heat), ${(0.4 * (1 - (place - 1) / Math.max(1, placed[which].count - 1))).toFixed(3)})`;
         line.append(cell);
       });
     }
