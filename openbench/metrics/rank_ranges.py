@@ -1,0 +1,169 @@
+"""Which ranks a method may have: paired tests of all methods on the same images, corrected for their number."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtr
+
+from openbench.errors import MetricError
+from openbench.metrics.curve import Floats, as_scores, check_rate
+
+# Scores of one network: of the ID images (n,), and of each OOD set (m_s,).
+Scored = tuple[ArrayLike, Sequence[ArrayLike]]
+_LEAST_FREEDOM = 1.0
+
+
+class RankRange(NamedTuple):
+    """The ranks that a method may have at the family-wise level: from 1 + those surely better to all but those worse.
+
+    Both ends count from 1; `value` is the mean AUROC over OOD sets and networks.
+    """
+
+    value: float
+    best: int
+    worst: int
+
+
+class PairedAreas(NamedTuple):
+    """Mean AUROCs of k methods, and how their differences vary.
+
+    `values` (k,); `images` (k, k): covariance through the draw of test images; `networks` (k, k): covariance of the
+    mean through the draw of trainings, zero where there was one; `draws`: how many networks.
+    """
+
+    values: Floats
+    images: Floats
+    networks: Floats
+    draws: int
+
+
+def paired_areas(methods: Sequence[Sequence[Scored]]) -> PairedAreas:
+    """Return the AUROCs of methods on the same images and networks, averaged over OOD sets and networks.
+
+    An AUROC is the mean of placements: of an ID image the share u of OOD above it, of an OOD image the share v of ID
+    below it, ties counted ½. Averaged over networks and, for u, over sets, they give the covariance through images,
+    S(u)/n + Σ_s S(v_s)/(m_s q²) with q sets (DeLong); the spread of the AUROCs over r networks gives S(AUROC)/r.
+
+    Args:
+        methods: for each method, its scores by each network, in the same order of networks, sets and images.
+
+    Raises:
+        MetricError: nothing to compare, or sides of different size; NaN.
+
+    Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988), equations 5 and 6 for several correlated areas.
+    """
+    _check(methods)
+    draws, sets = len(methods[0]), len(methods[0][0][1])
+    areas = np.zeros((len(methods), draws))
+    of_id = np.zeros((len(methods), np.size(methods[0][0][0])))
+    covariance = np.zeros((len(methods), len(methods)))
+    for at in range(sets):
+        of_ood = np.zeros((len(methods), np.size(methods[0][0][1][at])))
+        for row, networks in enumerate(methods):
+            for draw, (ids, oods) in enumerate(networks):
+                u, v = _placements(as_scores(ids, "ID scores"), as_scores(oods[at], "OOD scores"))
+                of_id[row] += u / (sets * draws)
+                of_ood[row] += v / draws
+                areas[row, draw] += v.mean() / sets
+        covariance += _covariance(of_ood) / of_ood.shape[1] / sets**2
+    covariance += _covariance(of_id) / of_id.shape[1]
+    return PairedAreas(areas.mean(axis=1), covariance, _covariance(areas) / draws, draws)
+
+
+def rank_ranges(methods: Sequence[Sequence[Scored]], level: float = 0.95) -> list[RankRange]:
+    """Return the ranks that each method may have, best mean AUROC first counting as rank 1.
+
+    Every pair is tested two-sided: t = difference / √(image variance + network variance), with the degrees of freedom
+    of Satterthwaite's approximation (infinite through images, networks − 1 through networks). Holm's procedure keeps
+    the chance of any false difference at 1 − level. Methods that are not separable share their ranks.
+
+    Args:
+        methods: as for `paired_areas`.
+        level: one minus the family-wise error rate, in (0, 1).
+
+    Raises:
+        MetricError: as `paired_areas`, or level out of range.
+
+    Reference: Holm, Scandinavian Journal of Statistics 6 (1979); Satterthwaite, Biometrics Bulletin 2 (1946).
+    """
+    check_rate(level, "level", closed=False)
+    found = paired_areas(methods)
+    p = _p_values(found)
+    first, second = np.triu_indices(len(methods), 1)
+    apart = np.zeros((len(methods), len(methods)), dtype=bool)
+    apart[first, second] = holm(p[first, second], 1.0 - level)
+    apart |= apart.T
+    higher = found.values[:, None] > found.values[None, :]
+    beaten_by = (apart & higher.T).sum(axis=1)
+    beats = (apart & higher).sum(axis=1)
+    return [
+        RankRange(float(value), 1 + int(better), len(methods) - int(worse))
+        for value, better, worse in zip(found.values, beaten_by, beats, strict=True)
+    ]
+
+
+def holm(p: ArrayLike, level: float) -> NDArray[np.bool_]:
+    """Return which hypotheses Holm's step-down procedure rejects, so that any false one is among them at most rarely.
+
+    Args:
+        p: (h,) p-values.
+        level: the family-wise error rate.
+
+    Reference: Holm, Scandinavian Journal of Statistics 6 (1979).
+    """
+    values = np.asarray(p, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    passed = values[order] <= level / np.arange(values.size, 0, -1)
+    rejected = np.zeros(values.size, dtype=bool)
+    rejected[order] = np.logical_and.accumulate(passed)
+    return rejected
+
+
+def _p_values(found: PairedAreas) -> Floats:
+    """Two-sided p of every pair; 1 where nothing differs, 0 where a difference has no variance."""
+    images, networks = (_of_differences(covariance) for covariance in (found.images, found.networks))
+    variance = images + networks
+    difference = np.abs(found.values[:, None] - found.values[None, :])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = np.where(networks > 0, (found.draws - 1) * (variance / networks) ** 2, np.inf)
+        t = difference / np.sqrt(variance)
+        p = 2.0 * stdtr(np.maximum(freedom, _LEAST_FREEDOM), -t)
+    return np.where(variance > 0, p, np.where(difference > 0, 0.0, 1.0))
+
+
+def _of_differences(covariance: Floats) -> Floats:
+    """The variance of every difference: Var(a) + Var(b) − 2 Cov(a, b), rounding below zero cut off."""
+    own = np.diag(covariance)
+    found = np.maximum(own[:, None] + own[None, :] - 2.0 * covariance, 0.0)
+    return np.where(found > np.finfo(float).eps * (own[:, None] + own[None, :]), found, 0.0)
+
+
+def _covariance(rows: Floats) -> Floats:
+    """The unbiased covariance (k, k) of rows (k, n); zero for a single column."""
+    if rows.shape[1] < 2:
+        return np.zeros((len(rows), len(rows)))
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    return np.asarray(centred @ centred.T / (rows.shape[1] - 1))
+
+
+def _placements(ids: Floats, ood: Floats) -> tuple[Floats, Floats]:
+    """(n,) share of OOD above each ID image, and (m,) share of ID below each OOD image, ties counted ½."""
+    return 1.0 - _share_below(ids, ood), _share_below(ood, ids)
+
+
+def _share_below(values: Floats, others: Floats) -> Floats:
+    ordered = np.sort(others)
+    twice = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
+    return np.asarray(twice / (2.0 * others.size))
+
+
+def _check(methods: Sequence[Sequence[Scored]]) -> None:
+    sizes = [[(np.size(ids), *map(np.size, oods)) for ids, oods in networks] for networks in methods]
+    if not sizes or not sizes[0] or len(sizes[0][0]) < 2 or any(one != sizes[0] for one in sizes):
+        shown = sorted({str(one) for one in sizes})[:2]
+        raise MetricError(
+            f"ranks need scores of the same images by the same networks from every method — found the sizes "
+            f"{' and '.join(shown) or 'of nothing'} — score the same images in the same order"
+        )

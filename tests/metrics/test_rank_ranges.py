@@ -1,0 +1,110 @@
+"""Ranks that methods may have, against DeLong's formula written out over all pairs of images, and by simulation."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from openbench.errors import MetricError
+from openbench.metrics.rank_ranges import holm, paired_areas, rank_ranges
+
+
+def draw(rng, shifts, n=60, m=(50, 40), noise=1.0):
+    """Scores of methods that see the same images: a common part, and a part of their own."""
+    common_id, common_ood = rng.normal(size=n), [rng.normal(size=size) for size in m]
+    return [
+        [
+            (
+                np.round(common_id + noise * rng.normal(size=n), 1),  # rounded, so that there are ties
+                [np.round(c + shift + noise * rng.normal(size=c.size), 1) for c in common_ood],
+            )
+        ]
+        for shift in shifts
+    ]
+
+
+def kernel(ids, ood):
+    """(n, m) of 1, ½, 0: whether the OOD image has the larger score."""
+    return (ood[None, :] > ids[:, None]) + 0.5 * (ood[None, :] == ids[:, None])
+
+
+def by_definition(one, other):
+    """Difference of two means over sets and its variance, from the U-statistics' kernels."""
+    (ids_a, oods_a), (ids_b, oods_b) = one, other
+    d = [kernel(ids_a, a) - kernel(ids_b, b) for a, b in zip(oods_a, oods_b, strict=True)]
+    of_id = np.mean([each.mean(axis=1) for each in d], axis=0)
+    variance = of_id.var(ddof=1) / of_id.size
+    variance += sum(each.mean(axis=0).var(ddof=1) / each.shape[1] for each in d) / len(d) ** 2
+    return np.mean([each.mean() for each in d]), variance
+
+
+def test_areas_and_variances_are_those_of_the_definition():
+    methods = draw(np.random.default_rng(0), (0.5, 1.0, 1.2))
+    found = paired_areas(methods)
+    for a, b in itertools.combinations(range(3), 2):
+        difference, variance = by_definition(methods[a][0], methods[b][0])
+        assert found.values[a] - found.values[b] == pytest.approx(difference)
+        ours = found.images[a, a] + found.images[b, b] - 2 * found.images[a, b]
+        assert ours == pytest.approx(variance)
+    assert not found.networks.any()
+
+
+def test_networks_add_the_spread_of_their_differences():
+    rng = np.random.default_rng(1)
+    draws = [draw(rng, (0.5, 1.0)) for _ in range(4)]
+    methods = [[draws[r][k][0] for r in range(4)] for k in range(2)]
+    found = paired_areas(methods)
+    differences = [by_definition(methods[0][r], methods[1][r])[0] for r in range(4)]
+    spread = found.networks[0, 0] + found.networks[1, 1] - 2 * found.networks[0, 1]
+    assert spread == pytest.approx(np.var(differences, ddof=1) / 4)
+    assert found.values[0] - found.values[1] == pytest.approx(np.mean(differences))
+
+
+def test_a_method_that_is_surely_better_has_the_first_rank_and_equal_ones_share_theirs():
+    rng = np.random.default_rng(2)
+    methods = draw(rng, (3.0, 1.0, 1.0), n=400, m=(400,))
+    first, *others = rank_ranges(methods)
+    assert (first.best, first.worst) == (1, 1)
+    assert [(one.best, one.worst) for one in others] == [(2, 3), (2, 3)]
+
+
+def test_the_same_scores_twice_are_never_apart():
+    (method,) = draw(np.random.default_rng(3), (1.0,))
+    assert [(one.best, one.worst) for one in rank_ranges([method, method])] == [(1, 2), (1, 2)]
+
+
+def test_a_difference_without_any_variance_is_sure():
+    apart, tied = ([0.0, 0.0], [[1.0, 1.0]]), ([0.0, 0.0], [[0.0, 0.0]])
+    assert [(one.best, one.worst) for one in rank_ranges([[apart], [tied]])] == [(1, 1), (2, 2)]
+
+
+def test_few_networks_make_the_test_cautious():
+    """Two methods that are apart by the normal law are not with two networks, by the t law of one degree."""
+    rng = np.random.default_rng(5)
+    one, other = draw(rng, (1.0, 1.5), n=2000, m=(2000,))
+    networks = [[(one[0][0], [one[0][1][0] + lift]) for lift in (0.15, -0.15)], [other[0], other[0]]]
+    found = paired_areas(networks)
+    variance = found.images + found.networks
+    z = (found.values[1] - found.values[0]) / np.sqrt(variance[0, 0] + variance[1, 1] - 2 * variance[0, 1])
+    assert 1.96 < abs(z) < 12.7
+    assert [(r.best, r.worst) for r in rank_ranges(networks)] == [(1, 2), (1, 2)]
+
+
+def test_equal_methods_are_told_apart_no_more_often_than_promised():
+    rng, runs = np.random.default_rng(4), 400
+    wrong = sum(any(r.best > 1 for r in rank_ranges(draw(rng, (1.0,) * 4), 0.9)) for _ in range(runs))
+    assert wrong <= stats.binom.ppf(0.999, runs, 0.1)
+
+
+def test_holm_rejects_step_by_step():
+    assert holm([0.01, 0.04, 0.03, 0.005], 0.05).tolist() == [True, False, False, True]
+    assert holm([0.02, 0.02], 0.05).tolist() == [True, True]
+    assert holm([0.03, 0.02], 0.05).tolist() == [True, True]
+    assert holm([], 0.05).tolist() == []
+
+
+@pytest.mark.parametrize("methods", [[], [[]], [[([1.0], [])]], [[([1.0], [[1.0]])], [([1.0, 2.0], [[1.0]])]]])
+def test_what_cannot_be_compared_is_refused(methods):
+    with pytest.raises(MetricError, match="same images"):
+        rank_ranges(methods)
