@@ -55,6 +55,7 @@ COMMANDS = {
     "check": Command("openbench.cli.commands.jobs:check", "verify data, splits and weights before a run"),
     "data": Command("openbench.cli.commands.data:main", "get data sets, verify them, look at them, bring your own"),
     "verify": Command("openbench.cli.commands.verify:main", "compute a record again and say whether it reproduces"),
+    "publish": Command("openbench.cli.commands.publish:main", "put the scores of runs beside their records"),
     "evaluate": Command(
         "openbench.cli.commands.evaluate:main", "every table from a file of scores, whatever made them"
     ),

@@ -2,12 +2,17 @@
 
 import json
 import re
+import shutil
 
+import numpy as np
 import pytest
 
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
 from openbench.report.site.write import write_site
+from openbench.results.scores.stored import ScoreStore
 
 from .conftest import FACTS, HOSTILE, records
 
@@ -37,6 +42,21 @@ def test_ranked_rows_come_first_and_others_say_why_they_are_not(site):
     rows = boards(site)["toy"]["rows"]
     assert [(row["method"], row["rank"]) for row in rows] == [("knn", 1), ("msp", 2), ("vim", None)]
     assert "near/a incomplete" in rows[2]["reasons"][0]
+
+
+def test_a_row_states_the_ranks_that_it_may_have(results, tmp_path):
+    shutil.copytree(results, tmp_path / "results")
+    rng, store = np.random.default_rng(0), ScoreStore(tmp_path / "results" / "scores")
+    for record, shift in zip(records()[:2], (9.0, 0.0), strict=True):
+        sets = [(Role.ID_TEST, "toy", 0.0), (Role.NEAR, "a", shift), (Role.NEAR, "b", shift), (Role.FAR, "c", shift)]
+        labels = np.full(50, -1)
+        store.write(
+            record.run_id,
+            [SetScores.of_split(n, role, rng.normal(s, 1, 50).astype("f4"), labels, labels) for role, n, s in sets],
+        )
+    write_site(tmp_path / "results", tmp_path / "site", {})
+    rows = boards(tmp_path / "site")["toy"]["rows"]
+    assert [(row["method"], row["ranks"]) for row in rows] == [("knn", [1, 1]), ("msp", [2, 2]), ("vim", None)]
 
 
 def test_every_record_opens(site):
@@ -83,8 +103,6 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(results, t
 
 
 def test_a_file_that_is_not_a_record_is_counted_on_the_page(results, tmp_path):
-    import shutil
-
     shutil.copytree(results, tmp_path / "results")
     next((tmp_path / "results").rglob("*.json")).write_text("{")
     _, unreadable = write_site(tmp_path / "results", tmp_path / "site", {})

@@ -26,6 +26,7 @@ computes in as many threads as the record was made in, unless OMP_NUM_THREADS is
 in results/records/<benchmark>/<backbone>/<method>/; the beginning of one is enough.
 
   python -m openbench verify 36e6c0dc2b0d35da
+  python -m openbench verify --scores all
   python -m openbench verify 36e6c0dc2b0d35da runtime.device=cpu --results my_results
 """
 
@@ -36,6 +37,8 @@ def main(argv: list[str]) -> int:
     arguments.results = arguments.results or paths.results_dir()
     overrides = [word for word in arguments.words if "=" in word]
     run_ids = [word for word in arguments.words if "=" not in word]
+    if arguments.scores:
+        return _verify_scores(arguments.results, run_ids, overrides)
     if not run_ids:
         raise ConfigError("no run id — found no argument without '=' — type: python -m openbench verify RUN_ID")
     # Sums in another number of threads round differently, and a training ends in other weights. The variable is read
@@ -44,6 +47,17 @@ def main(argv: list[str]) -> int:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     node = _runtime(overrides, arguments)
     return max(_verify(run_id, arguments, node) for run_id in run_ids)
+
+
+def _verify_scores(results: Path, run_ids: list[str], overrides: list[str]) -> int:
+    from openbench.cli.commands.publish import check_scores
+
+    if overrides or not run_ids:
+        raise ConfigError(
+            f"`verify --scores` computes nothing but metrics — found {' '.join(overrides) or 'no run id'} — "
+            "allowed: run ids, or `all`"
+        )
+    return check_scores(results, run_ids)
 
 
 def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object]) -> int:
@@ -137,6 +151,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="+", metavar="RUN_ID", help="a record; or runtime.KEY=VALUE, for how to compute")
+    parser.add_argument(
+        "--scores", action="store_true", help="compute the metrics from the published scores only: no image, a second"
+    )
     parser.add_argument("--results", type=Path, metavar="DIR", help="the results folder")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own group files")
     return parser

@@ -5,21 +5,27 @@ from typing import Any
 
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
+from openbench.metrics.rank_ranges import RankRange
 from openbench.report.site.columns import Metric, metrics_of, titled
 from openbench.report.site.facts import UNKNOWN, MethodFacts
 from openbench.results.leaderboard.pages import side_of
 from openbench.results.leaderboard.ranking import Board, Row, places
+from openbench.results.leaderboard.separable import ranges_of
+from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import FULL_SPECTRUM_SUFFIX, SOURCES, Figure, Setup
 from openbench.results.tables.table import Estimate
 
 Facts = Mapping[str, MethodFacts]
 Published = Mapping[Setup, Figure]
+Ranges = Mapping[tuple[str, ...], RankRange]
 Costs = Mapping[str, Mapping[str, float | None]]
 _DIGITS = 6  # of a number; tables print four
 _NOT_SCORED = (Role.ID_TRAIN, Role.OOD_TRAIN)
 
 
-def site_data(boards: Sequence[Board], facts: Facts, published: Published, costs: Costs) -> dict[str, Any]:
+def site_data(
+    boards: Sequence[Board], facts: Facts, published: Published, costs: Costs, scores: ScoreStore
+) -> dict[str, Any]:
     """Return what the page reads.
 
     Args:
@@ -27,11 +33,12 @@ def site_data(boards: Sequence[Board], facts: Facts, published: Published, costs
         facts: what each method is.
         published: figures of others.
         costs: run id → `cost` of its record.
+        scores: the published ones, from which ranges of ranks follow.
     """
     names = sorted({row.method for board in boards for row in (*board.ranked, *board.unranked)})
     known = {name: facts.get(name, UNKNOWN) for name in names}
     return {
-        "boards": [_board(board, published, costs) for board in boards],
+        "boards": [_board(board, published, costs, ranges_of(board, scores)) for board in boards],
         "methods": {
             name: {"reads": f.reads, "needs": list(f.needs), "year": f.year, "summary": f.summary}
             for name, f in known.items()
@@ -73,7 +80,7 @@ def details(record: ResultRecord) -> dict[str, Any]:
     }
 
 
-def _board(board: Board, published: Published, costs: Costs) -> dict[str, Any]:
+def _board(board: Board, published: Published, costs: Costs, ranges: Ranges) -> dict[str, Any]:
     metrics = metrics_of(board)
     side = side_of(board)
     ranked = zip(places(board.ranked), board.ranked, strict=True)
@@ -85,7 +92,8 @@ def _board(board: Board, published: Published, costs: Costs) -> dict[str, Any]:
         "side": side,
         "conventions": list(board.headers),
         "metrics": titled(metrics),
-        "rows": [_row(row, place, metrics, costs) for place, row in rows],
+        "compared": len(ranges),
+        "rows": [_row(row, place, metrics, costs) | _range(ranges.get(row.runs)) for place, row in rows],
         "published": list(_figures(board, published)),
     }
 
@@ -110,6 +118,11 @@ def _row(row: Row, place: tuple[int, bool] | None, metrics: Sequence[Metric], co
         "mib": _mean(one.get("mib") for one in found),
         "values": [_value(row.value(metric.name, metric.key)) for metric in metrics],
     }
+
+
+def _range(found: RankRange | None) -> dict[str, Any]:
+    """The ranks that a row may have."""
+    return {"ranks": None if found is None else [found.best, found.worst]}
 
 
 def _value(found: Estimate | str | None) -> Any:

@@ -15,6 +15,8 @@ from openbench.report.site.data import Facts, cost, details, site_data
 from openbench.results.leaderboard.across import across, across_csv, needed
 from openbench.results.leaderboard.ranking import Board, boards
 from openbench.results.records.store import RecordStore
+from openbench.results.scores.recompute import PUBLISHED
+from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import load_published
 from openbench.results.tables.render import to_csv, to_latex
 from openbench.storage.whole import write_whole
@@ -53,7 +55,7 @@ def write_site(results: Path, folder: Path, facts: Facts) -> tuple[list[Path], l
             yield record
 
     found = boards(read(), keep)
-    data = site_data(found, facts, load_published(results / "reference"), costs)
+    data = site_data(found, facts, load_published(results / "reference"), costs, ScoreStore(results / PUBLISHED))
     texts = {
         "index.html": _page(found, unreadable),
         "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),

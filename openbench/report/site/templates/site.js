@@ -71,7 +71,8 @@
     const found = [
       { title: "", name: "select", orderable: false, searchable: false, className: "text", data: (row, type) => type === "display" ? `<input type="checkbox" aria-label="Select ${escaped(row.method)}" ${selected.has(idOf(row)) ? "checked" : ""}>` : "" },
       { title: "Rank", name: "rank", searchable: false, data: (row, type) => type === "display" ? (row.rank === null ? "" : `${row.rank}${row.tied ? "=" : ""}`) : row.rank ?? 1e9 },
-      { title: "Method", name: "method", className: "text", data: (row, type) => type === "display" ? `<button type="button" class="open">${escaped(row.method)}</button>` : row.method },
+      { title: "May be", name: "ranks", searchable: false, visible: board.compared > 1, data: (row, type) => type === "display" ? (row.ranks ? (row.ranks[0] === row.ranks[1] ? row.ranks[0] : `${row.ranks[0]}–${row.ranks[1]}`) : "") : row.ranks ? row.ranks[0] + row.ranks[1] / 1e6 : Infinity },
+      { title: "Method", name: "method", className: "text name", data: (row, type) => type === "display" ? `<button type="button" class="open">${escaped(row.method)}</button>` : row.method },
     ];
     for (const [key, title] of TEXTS) found.push({ title, name: key, className: "text", visible: state.cols.includes(key), data: (row, type) => type === "display" ? escaped(row[key]) : row[key] });
     board.metrics.forEach((metric, index) => {
@@ -147,6 +148,7 @@
   const after = () => {
     const rows = visible(), unranked = board.rows.filter((row) => row.rank === null).length;
     $("about").textContent = `${rows.length} of ${board.rows.length} rows of ${board.benchmark}`
+      + (board.compared > 1 ? `; “May be”: the ranks that ${board.compared} rows may have, from paired tests on the same images at 95 % for all pairs together` : "")
       + (unranked ? `; ${unranked} are shown but not ranked (a row's details say why)` : "") + `. Definition ${board.digest}.`;
     $("compare").disabled = selected.size < 2;
     toAddress(); comparison(); later();

@@ -1,0 +1,83 @@
+"""A record's numbers computed again from its kept scores: no image, no network, about a second."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from openbench.core.record import ResultRecord
+from openbench.core.scores import SetScores
+from openbench.errors import OpenbenchError, RecordError
+from openbench.metrics.options import MetricOptions
+from openbench.metrics.suite import evaluate
+from openbench.results.comparisons.kept import is_per_set
+from openbench.results.records.compare import Comparison, compare
+
+PUBLISHED = "scores"  # folder of published scores, beside `records`
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """A record beside the metrics of its scores.
+
+    Args:
+        comparison: of every metric that scores, labels and predictions give.
+        numbers: how many metrics were computed.
+        without: how many of the record's metrics need more than scores: class probabilities, for prediction sets.
+    """
+
+    comparison: Comparison
+    numbers: int
+    without: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every number that was computed is that of the record."""
+        return self.comparison.reproduces
+
+    def __str__(self) -> str:
+        left = f" · {self.without} need class probabilities, which are not kept" if self.without else ""
+        return f"{self.comparison}{left}"
+
+
+def recompute(record: ResultRecord, sets: Sequence[SetScores], corrections: Path | None = None) -> Recomputed:
+    """Return a record's metrics as its scores give them, beside the recorded ones.
+
+    Args:
+        record: of one run.
+        sets: its scores.
+        corrections: where conformal corrections are kept between processes.
+
+    Raises:
+        RecordError: the record's metrics cannot be computed from one file of scores, or its options are not valid.
+    """
+    if is_per_set(record):
+        raise RecordError(
+            f"record {record.run_id} has hyper-parameters per OOD set, hence scores of the ID side for each — "
+            "compute it again from the images: python -m openbench verify"
+        )
+    counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
+    for key, n in counts.items():
+        stated = record.counts.get(key, {}).get("n")
+        if stated != n:
+            raise RecordError(f"record {record.run_id} counts {stated} images in {key}, its scores {n}")
+    found = evaluate(sets, _options(record), corrections)
+    both: dict[str, dict[str, Any]] = {
+        name: {key: value for key, value in values.items() if key in found.get(name, {})}
+        for name, values in record.metrics.items()
+    }
+    numbers = sum(map(len, both.values()))
+    without = sum(map(len, record.metrics.values())) - numbers
+    kept = {name: {k: v for k, v in found[name].items() if k in values} for name, values in both.items() if values}
+    old = replace(record, metrics={name: values for name, values in both.items() if values})
+    return Recomputed(compare(old, replace(record, metrics=kept)), numbers, without)
+
+
+def _options(record: ResultRecord) -> MetricOptions:
+    node = record.config.get("metrics")
+    known = {option.name for option in fields(MetricOptions)}
+    given = {key: value for key, value in node.items() if key in known} if isinstance(node, Mapping) else {}
+    try:
+        return MetricOptions(**given)
+    except (OpenbenchError, TypeError) as error:
+        raise RecordError(f"record {record.run_id}: its options of metrics are not valid — {error}") from error

@@ -1,0 +1,69 @@
+"""`publish` and `verify --scores`: scores travel with a record only if they prove it."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from openbench.__main__ import main
+from openbench.results.records.store import RecordStore, load
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A results folder and a cache with one run of two methods on digits."""
+    root = tmp_path_factory.mktemp("published")
+    words = ["+benchmark=digits", "backbone=resnet8_digits", "training.recipe.epochs=1", "metrics.replicates=0"]
+    folders = [f"runtime.cache={root / 'cache'}", f"runtime.results={root / 'results'}", "runtime.progress=false"]
+    for method in ("msp", "mls"):
+        assert main(["run", *words, f"method={method}", "tune=none", *folders]) == 0
+    return root
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    shutil.copytree(made / "results", tmp_path / "results")
+    return tmp_path / "results"
+
+
+def publish(made, results, *words):
+    return main(["publish", *words, "--results", str(results), "--cache", str(made / "cache")])
+
+
+def test_published_scores_prove_their_records(made, folder, capsys):
+    assert publish(made, folder, "all") == 0
+    assert "copied the scores of 2 records" in capsys.readouterr().out
+    assert main(["verify", "--scores", "all", "--results", str(folder)]) == 0
+    assert "2 of 2 records are what their scores say" in capsys.readouterr().out
+
+
+def test_an_edited_record_is_found_though_its_digest_was_made_again(made, folder, capsys):
+    publish(made, folder, "all")
+    path = next(folder.rglob("msp/*.json"))
+    record = load(path)
+    path.unlink()
+    wrong = {**record.metrics, "far": {**record.metrics["far"], "fpr95": record.metrics["far"]["fpr95"] / 2 + 0.1}}
+    RecordStore(folder).write(replace(record, metrics=wrong))
+    capsys.readouterr()
+    assert main(["verify", "--scores", path.stem, "--results", str(folder)]) == 1
+    assert "not what its scores say: metrics.far.fpr95" in capsys.readouterr().out
+
+
+def test_scores_that_are_not_those_of_the_record_are_not_copied(made, folder, tmp_path, capsys):
+    msp, mls = (next(folder.rglob(f"{name}/*.json")).stem for name in ("msp", "mls"))
+    (tmp_path / "cache/scores").mkdir(parents=True)
+    shutil.copy(made / f"cache/scores/{mls}.parquet", tmp_path / f"cache/scores/{msp}.parquet")
+    assert main(["publish", msp, "--results", str(folder), "--cache", str(tmp_path / "cache")]) == 1
+    assert "not what its scores say" in capsys.readouterr().out
+    assert not (folder / "scores").exists()
+
+
+def test_a_record_without_kept_scores_is_named(folder, tmp_path, capsys):
+    run_id = next(folder.rglob("*.json")).stem
+    assert main(["publish", run_id, "--results", str(folder), "--cache", str(tmp_path)]) == 2
+    assert f"scores of run {run_id} not found" in capsys.readouterr().err
+
+
+def test_without_published_scores_the_command_that_makes_them_is_given(folder, capsys):
+    assert main(["verify", "--scores", "all", "--results", str(folder)]) == 2
+    assert "python -m openbench publish all" in capsys.readouterr().err
