@@ -1,0 +1,226 @@
+"""What speaks against results that somebody sends in: recomputed from their scores, compared with what is known."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
+from openbench.core.scores import SetScores
+from openbench.digest import array_sha256, digest
+from openbench.errors import OpenbenchError, RecordError
+from openbench.results.comparisons.kept import strategy_of
+from openbench.results.leaderboard.consistency import inconsistencies
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.recompute import PUBLISHED, recompute
+from openbench.results.scores.stored import ScoreStore
+
+Verdict = Literal["refused", "apart", "ranked"]
+_SAME = 1e-12  # a trial whose validation AUROC is the test AUROC to rounding
+_FIRST = 3
+_SCORED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One record of a submission.
+
+    Args:
+        run_id: of the record, or the file that is none.
+        method: as typed.
+        refused: why it is not accepted: what it states is not so.
+        apart: why it is shown apart and not ranked: it cannot be recomputed or compared here.
+        numbers: how many numbers were recomputed from its scores.
+    """
+
+    run_id: str
+    method: str
+    refused: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    numbers: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """`refused`, `apart` or `ranked`."""
+        return "refused" if self.refused else "apart" if self.apart else "ranked"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a submission is compared with.
+
+    Args:
+        benchmarks: name → digests of its definitions, from records made with the whole benchmark.
+        counts: name → {role/set: images} of one such record.
+        scores: digest of a run's scores → the run.
+    """
+
+    benchmarks: Mapping[str, frozenset[str]]
+    counts: Mapping[str, Mapping[str, int]]
+    scores: Mapping[str, str]
+
+    @classmethod
+    def of(cls, results: Path) -> "Known":
+        """What the records and the published scores of a results folder tell; unreadable files tell nothing."""
+        benchmarks: dict[str, set[str]] = {}
+        counts: dict[str, dict[str, int]] = {}
+        scores: dict[str, str] = {}
+        store = ScoreStore(results / PUBLISHED)
+        for record in RecordStore(results).readable(lambda _: None):
+            if record.benchmark.get("pristine") is True and not inconsistencies(record):
+                name = str(record.benchmark.get("name"))
+                benchmarks.setdefault(name, set()).add(str(record.benchmark.get("digest")))
+                counts[name] = {key: int(count["n"]) for key, count in record.counts.items()}
+            if found := _digest_of(store, record.run_id):
+                scores[found] = record.run_id
+        return cls({name: frozenset(digests) for name, digests in benchmarks.items()}, counts, scores)
+
+
+def check_submission(folder: Path, known: Known) -> list[Checked]:
+    """Return what speaks against each record of a results folder that somebody sends in, in the order of its files.
+
+    A record is refused if it contradicts itself, its scores do not give its numbers, its scores are another run's, or
+    its hyper-parameters were chosen on test data without saying so. It is shown apart if it cannot be recomputed or
+    compared: no scores, another definition of the benchmark, an incomplete one, an oracle, foreign code.
+
+    Args:
+        folder: with `records` and `scores`, as openbench writes them.
+        known: what is known here.
+
+    Raises:
+        RecordError: the folder holds no record.
+    """
+    unreadable: list[RecordError] = []
+    records = list(RecordStore(folder).readable(unreadable.append))
+    if not records and not unreadable:
+        raise RecordError(
+            f"'{folder}' holds no records — found no records/<benchmark>/<backbone>/<method>/*.json — give a results "
+            "folder as `run` writes it, with the scores that `publish` puts there"
+        )
+    store = ScoreStore(folder / PUBLISHED)
+    digests = {record.run_id: _digest_of(store, record.run_id) for record in records}
+    found = [Checked(str(error).partition(" — ")[0], "?", (str(error),)) for error in unreadable]
+    for record in records:
+        same = [run for run, digest in digests.items() if digest and digest == digests[record.run_id]]
+        others = [run for run in same if run != record.run_id]
+        if (twin := known.scores.get(digests[record.run_id] or "")) not in (None, record.run_id):
+            others.append(str(twin))
+        found.append(_checked(record, store, known, others))
+    return found
+
+
+def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tuple[list[str], list[str]]:
+    """Return what speaks against scores without a record: why they are refused, and why they are shown apart.
+
+    Args:
+        benchmark: the name that the description states.
+        sets: the scores.
+        known: what is known here.
+    """
+    expected = {key: n for key, n in known.counts.get(benchmark, {}).items() if key.startswith(_SCORED)}
+    apart = ["scores without a record: which images, network and settings made them cannot be checked"]
+    if not expected:
+        return [], [*apart, f"benchmark '{benchmark}' has no complete record here to compare the counts with"]
+    found = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
+    tested = {key for key in expected if not key.startswith(("id_val/", "ood_val/", "csid/"))}
+    refused = [f"no scores of {key}, which the benchmark tests on" for key in sorted(tested - found.keys())]
+    refused += [
+        f"scores of {key}, which is not a set of the benchmark" for key in sorted(found.keys() - expected.keys())
+    ]
+    refused += [
+        f"{n} scores of {key}, which has {expected[key]} images"
+        for key, n in found.items()
+        if expected.get(key, n) != n
+    ]
+    return refused, apart
+
+
+def _checked(record: ResultRecord, store: ScoreStore, known: Known, twins: Sequence[str]) -> Checked:
+    refused, apart, numbers = list(inconsistencies(record)), list(_apart(record, known)), 0
+    if twins:
+        refused.append(f"its scores are those of run {', '.join(twins[:_FIRST])}, to the last digit")
+    refused += _tuned_on_test(record)
+    if not store.path(record.run_id).is_file():
+        apart.append(f"no scores in {PUBLISHED}/{record.run_id}.parquet, so that nothing can be recomputed")
+        return Checked(record.run_id, str(record.method.get("name")), tuple(refused), tuple(apart))
+    try:
+        made = recompute(record, store.read(record.run_id))
+        numbers = made.numbers
+        refused += [f"its scores give another number: {difference}" for difference in made.comparison.differ[:_FIRST]]
+    except OpenbenchError as error:
+        refused.append(str(error))
+    return Checked(record.run_id, str(record.method.get("name")), tuple(refused), tuple(apart), numbers)
+
+
+def _apart(record: ResultRecord, known: Known) -> Iterator[str]:
+    name, digest = str(record.benchmark.get("name")), str(record.benchmark.get("digest"))
+    digests = known.benchmarks.get(name, frozenset())
+    if not digests:
+        yield f"benchmark '{name}' has no complete record here to compare its definition with"
+    elif digest not in digests:
+        yield (
+            f"benchmark '{name}' is defined otherwise: digest {digest}, here {', '.join(sorted(digests))}: other "
+            "lists of images, classes or sizes"
+        )
+    if record.benchmark.get("pristine") is not True:
+        deviations = "; ".join(map(str, record.benchmark.get("deviations") or ())) or "not stated"
+        yield f"the benchmark is not as defined: {deviations}"
+    if strategy_of(record).startswith("oracle"):
+        yield f"hyper-parameters chosen on test data ({strategy_of(record).replace('_', ' ')})"
+    foreign = sorted({target for target in _targets(record.config) if "." in target})
+    if foreign or record.provenance.get(SOURCES):
+        yield f"made by code that openbench does not ship: {', '.join(foreign[:_FIRST]) or 'see its sources'}"
+    if record.provenance.get(UNCOMMITTED):
+        yield "made by a changed copy of openbench"
+
+
+def _tuned_on_test(record: ResultRecord) -> Iterator[str]:
+    """Signs that hyper-parameters were chosen by the numbers that they are judged by."""
+    if strategy_of(record) != "validation":
+        return
+    if not any(key.startswith("ood_val/") for key in record.counts):
+        yield "hyper-parameters are said to be chosen on validation, but no validation OOD was read"
+    # Several settings may separate a set perfectly, on validation as on test data.
+    tested = [auroc for values in record.metrics.values() if (auroc := _auroc(values)) is not None and auroc < 1.0]
+    trials = [(trial.get("params"), auroc) for trial in record.trials if (auroc := _auroc(trial)) is not None]
+    found = next((auroc for _, auroc in trials if any(abs(auroc - value) <= _SAME for value in tested)), None)
+    if found is not None:
+        yield f"a tuning trial has the AUROC of a test set, {found:.6g}, to the last digit"
+    chosen = [auroc for params, auroc in trials if params == record.tuned]
+    best = max((auroc for _, auroc in trials), default=0.0)
+    by_risk = any("risk" in trial for trial in record.trials)  # a double score is chosen by its selective risk
+    if chosen and not by_risk and max(chosen) < best:
+        yield f"the chosen hyper-parameters are not the best on validation ({max(chosen):.6g} of {best:.6g})"
+
+
+def _auroc(values: Mapping[str, Any]) -> float | None:
+    found = values.get("auroc")
+    return found if isinstance(found, float) else None
+
+
+def _targets(node: Any) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            if key == "_target_" and isinstance(child, str):
+                yield child
+            else:
+                yield from _targets(child)
+    elif isinstance(node, list | tuple):
+        for child in node:
+            yield from _targets(child)
+
+
+def _digest_of(store: ScoreStore, run_id: str) -> str | None:
+    """Digest of the scores alone, so that equal scores are found whatever run they are filed under."""
+    if not store.path(run_id).is_file():
+        return None
+    try:
+        return digest([[str(s.role), s.name, array_sha256(s.scores)] for s in store.read(run_id)], 64)
+    except OpenbenchError:
+        return None
+
+
+def counted(found: Iterable[Checked]) -> dict[str, int]:
+    """Return {verdict: how many records}."""
+    verdicts = [one.verdict for one in found]
+    return {verdict: verdicts.count(verdict) for verdict in ("ranked", "apart", "refused")}

@@ -1,0 +1,188 @@
+"""A submission that is honest passes; one that cheats is refused, however the digests were made again."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from openbench.__main__ import main
+from openbench.core.record import ResultRecord, RunIdentity
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.metrics.suite import MetricOptions, describe, evaluate
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.stored import ScoreStore
+
+WHOLE = {"name": "toy", "digest": "aaaa", "pristine": True, "deviations": []}
+OPTIONS = {"families": ["ranking", "threshold"], "replicates": 0}
+SHIFTS = {(Role.ID_TEST, "toy"): 0.0, (Role.ID_VAL, "toy"): 0.0, (Role.OOD_VAL, "v"): 1.0, (Role.NEAR, "a"): 1.0,
+          (Role.NEAR, "b"): 1.2, (Role.FAR, "c"): 3.0}  # fmt: skip
+
+
+def scores(seed):
+    rng, unknown = np.random.default_rng(seed), np.full(60, -1)
+    return [
+        SetScores.of_split(name, role, rng.normal(shift, 1, 60).astype("f4"), unknown, unknown)
+        for (role, name), shift in SHIFTS.items()
+    ]
+
+
+def record_of(sets, method="mine", **changes):
+    options = MetricOptions(**OPTIONS)
+    tune = {"strategy": "validation", "_name_": "validation"}
+    record = ResultRecord(
+        run_id="",
+        config={"seed": 0, "method": {"_name_": method, "k": 5}, "tune": tune, "metrics": OPTIONS, "benchmark": {}},
+        benchmark=WHOLE,
+        backbone={"name": "tiny", "digest": "bbbb", "training": "cross_entropy"},
+        method={"name": method, "version": 1, "reference": "", "params": {"k": 5}},
+        tuned={"k": 5},
+        trials=[{"params": {"k": 5}, "auroc": 0.77}, {"params": {"k": 9}, "auroc": 0.75}],
+        metrics=evaluate(sets, options),
+        header=describe(options),
+        counts={f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in sets},
+        provenance={"utc": "2026-01-01T00:00:00+00:00"},
+    )
+    changed = replace(record, **changes)
+    return changed if "run_id" in changes else replace(changed, run_id=RunIdentity.of(changed).run_id)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """A results folder with one published record."""
+    folder = tmp_path_factory.mktemp("known")
+    sets = scores(0)
+    record = record_of(sets, "knn")
+    RecordStore(folder).write(record)
+    ScoreStore(folder / "scores").write(record.run_id, sets)
+    return folder
+
+
+@pytest.fixture
+def check(known, tmp_path, capsys):
+    """Write a record with scores, check them, and return the exit code and what was said."""
+
+    def checked(record, sets=None):
+        RecordStore(tmp_path / "mine").write(record)
+        if sets is not None:
+            ScoreStore(tmp_path / "mine/scores").write(record.run_id, sets)
+        code = main(["submit", "check", str(tmp_path / "mine"), "--results", str(known)])
+        return code, capsys.readouterr().out
+
+    return checked
+
+
+def raised(record, key, by):
+    near = {**record.metrics["near"], key: record.metrics["near"][key] + by}
+    return {**record.metrics, "near": near}
+
+
+def test_an_honest_record_may_be_ranked(check):
+    sets = scores(1)
+    code, said = check(record_of(sets), sets)
+    assert code == 0
+    assert "1 may be ranked, 0 apart, 0 refused" in said
+
+
+CHEATS = {
+    "a better number": (lambda r: replace(r, metrics=raised(r, "autc", -0.01)), 1, "another number: metrics.near.autc"),
+    "a mean that is none": (lambda r: replace(r, metrics=raised(r, "auroc", 0.01)), 1, "does not follow from its sets"),
+    "somebody else's scores": (lambda r: record_of(scores(0)), 0, "scores are those of run"),
+    "better scores than the record's": (lambda r: r, 7, "give another number"),
+    "chosen by the test numbers": (
+        lambda r: record_of(scores(1), trials=[{"params": {"k": 5}, "auroc": r.metrics["a"]["auroc"]}]),
+        1,
+        "has the AUROC of a test set",
+    ),
+    "not the best on validation": (lambda r: record_of(scores(1), tuned={"k": 9}), 1, "not the best on validation"),
+    "the id of another run": (lambda r: replace(r, run_id="0123456789abcdef"), 1, "does not follow from what was run"),
+    "fewer images": (
+        lambda r: record_of(scores(1), counts={**r.counts, "near/a": {"n": 59, "expected": 59}}),
+        1,
+        "counts 59 images in near/a, its scores 60",
+    ),
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_cheat_is_refused(check, cheat):
+    change, seed, why = CHEATS[cheat]
+    code, said = check(change(record_of(scores(1))), scores(seed))
+    assert code == 1
+    assert why in said
+
+
+APART = {
+    "no scores": ({}, "no scores in"),
+    "another definition": ({"benchmark": {**WHOLE, "digest": "cccc"}}, "is defined otherwise"),
+    "an unknown benchmark": ({"benchmark": {**WHOLE, "name": "new"}}, "no complete record here"),
+    "part": ({"benchmark": {**WHOLE, "pristine": False, "deviations": ["near.a limited"]}}, "near.a limited"),
+}
+
+
+@pytest.mark.parametrize("case", APART)
+def test_what_cannot_be_recomputed_or_compared_is_shown_apart(check, case):
+    changes, why = APART[case]
+    sets = scores(1)
+    code, said = check(record_of(sets, **changes), sets if changes else None)
+    assert code == 0
+    assert why in said
+    assert "0 may be ranked, 1 apart, 0 refused" in said
+
+
+def test_code_of_ones_own_is_shown_apart(check):
+    sets = scores(1)
+    record = record_of(sets)
+    config = {**record.config, "method": {**record.config["method"], "_target_": "mine.Method"}}
+    _, said = check(record_of(sets, config=config), sets)
+    assert "code that openbench does not ship: mine.Method" in said
+
+
+def test_a_file_of_scores_with_a_description_is_counted_and_shown_apart(known, tmp_path, capsys):
+    lines = ["score,set,role"]
+    lines += [f"{x},{s.name},{s.role}" for s in scores(3) for x in s.scores]
+    (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
+    about = {"benchmark": "toy", "method": "new", "reference": "a paper", "backbone": "vit", "scores": "scores.csv"}
+    (tmp_path / "description.yaml").write_text("\n".join(f"{key}: {value}" for key, value in about.items()))
+    words = ["submit", "check", str(tmp_path), "--results", str(known)]
+    assert main(words) == 0
+    assert "scores without a record" in capsys.readouterr().out
+    (tmp_path / "scores.csv").write_text("\n".join(lines[:-1]) + "\n")
+    assert main(words) == 1
+    assert "59 scores of far/c, which has 60 images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("method: x\n", "lacks benchmark, reference"), ("[]\n", "holds no keys"), ("metod: x\n", "metod")],
+)
+def test_a_description_that_is_none_is_refused(tmp_path, capsys, text, why):
+    (tmp_path / "description.yaml").write_text(text)
+    assert main(["submit", "check", str(tmp_path), "--results", str(tmp_path)]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_scores_elsewhere_on_the_disk_are_not_read(tmp_path, capsys):
+    about = {"benchmark": "toy", "method": "new", "reference": "a", "backbone": "vit", "scores": "../secret.csv"}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "secret.csv").write_text("score,set,role\n")
+    (tmp_path / "mine/description.yaml").write_text("\n".join(f"{key}: {value}" for key, value in about.items()))
+    assert main(["submit", "check", str(tmp_path / "mine"), "--results", str(tmp_path)]) == 2
+    assert "the name of a file beside it" in capsys.readouterr().err
+
+
+def test_a_folder_without_records_is_an_error(known, tmp_path, capsys):
+    assert main(["submit", "check", str(tmp_path), "--results", str(known)]) == 2
+    assert "holds no records" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_a_record_is_refused_and_the_others_are_checked(check, tmp_path):
+    sets = scores(1)
+    record = record_of(sets)
+    broken = RecordStore(tmp_path / "mine").write(record_of(scores(4), "other"))
+    broken.write_text("{")
+    code, said = check(record, sets)
+    assert code == 1
+    assert "1 may be ranked, 0 apart, 1 refused" in said
+    shutil.rmtree(tmp_path / "mine")
