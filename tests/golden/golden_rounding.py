@@ -46,9 +46,9 @@ _BLURRED = _words(
 # The same everywhere: copies, comparisons, choices, whole numbers, and what IEEE 754 rounds in one way.
 _EXACT = _words(
     "_foreach_mul _foreach_add _foreach_div _linalg_check_errors _local_scalar_dense _record_function_enter_new "
-    "_record_function_exit _to_copy _unsafe_view abs add alias all amax amin any arange argmax argmin bernoulli "
-    "bincount bitwise_and bitwise_not bitwise_or bitwise_xor bucketize cat clamp clamp_min clamp_max clone copy "
-    "detach diagonal diagonal_backward div empty empty_like eq expand eye fill flip floor full full_like gather "
+    "_record_function_exit _to_copy _unsafe_view abs add alias all amax amin aminmax any arange argmax argmin "
+    "bernoulli bincount bitwise_and bitwise_not bitwise_or bitwise_xor bucketize cat clamp clamp_min clamp_max clone "
+    "copy detach diagonal diagonal_backward div empty empty_like eq expand eye fill flip floor full full_like gather "
     "ge gt index index_select isnan isinf isfinite kthvalue le leaky_relu leaky_relu_backward lift_fresh lt "
     "masked_fill max maximum min minimum mul nan_to_num ne neg new_empty new_full new_ones new_zeros "
     "nll_loss_backward nonzero ones ones_like permute rand random randperm relu repeat replication_pad1d round "

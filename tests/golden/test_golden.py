@@ -134,6 +134,13 @@ def test_values_that_moved_with_their_version_are_accepted_when_asked():
     assert golden.accepted(raised, STORED)["cases"]["plain"]["values"] == [1, 2.5]
 
 
+@pytest.mark.parametrize("name", ["methods/KNN", "trainings/CrossEntropy", "images/Corrupted"])
+def test_what_openbench_ships_can_be_accepted(name):
+    first = dict(list(ENTRIES[name].cases.items())[:1])
+    new = golden.accepted(Entry(name, ENTRIES[name].file, first), None)
+    assert list(golden.differences(Entry(name, ENTRIES[name].file, first), new)) == []
+
+
 def test_a_version_that_was_raised_for_nothing_or_lowered_is_noticed():
     assert [d.accepted for d in golden.differences(entry(2, 1.0, 2.0), STORED)] == [True]
     later = golden.accepted(entry(2, 1.0, 2.0), STORED)
