@@ -45,7 +45,7 @@ class KNN(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Sun et al., ICML 2022, arXiv 2204.06507"
 
-    version: ClassVar[int] = 2  # ivf: exact where the probed lists hold fewer than k
+    version: ClassVar[int] = 3  # a training feature of zeros is at distance 1 of every direction
 
     k: Count = 50
     index: Index = "exact"
