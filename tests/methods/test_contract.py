@@ -1,30 +1,19 @@
 """Every method of configs/method, at its defaults and at each choice of its options, against the public checks."""
 
-import itertools
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-import yaml
 
 import openbench.methods
-from openbench import paths
 from openbench.config.build import build, target_of
-from openbench.core.composite import Composite
 from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.testing.checks import all_checks
 from openbench.testing.toy import declared, planted
 from openbench.testing.trial import fitted
 
-NODES = {
-    file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
-    for file in sorted((paths.config_dir() / "method").glob("*.yaml"))
-}
-MODULES = {name: node["_target_"].split(".")[2] for name, node in NODES.items()}
-# Several configs of one class, e.g. two parts of a double score or one adapter's detectors; what has no own defaults.
-PRESETS = {name for name, module in MODULES.items() if name != module and list(MODULES.values()).count(module) > 1}
-COMPOSITES = {name for name, node in NODES.items() if issubclass(target_of(node), Composite)}
+from .discovered import COMPOSITES, MODULES, NODES, PRESETS, label, variants
+
 # (method, option) → {check: why it cannot hold}. Each entry must fail, or it has to go.
 BETWEEN = "the planted OOD samples lie between the clusters, within the range of every feature; it sees single features"
 RANK_ONE = "a planted map is its feature vector times a texture, almost of rank one: what is left of it is noise"
@@ -44,41 +33,9 @@ KNOWN_FAILURES: dict[tuple[str, str], dict[str, str]] = {
         "check_refit_equals_fresh_fit": "it divides clusters into large and small, and refuses these of equal size"
     },
 }
-# What a method can be only once tuning has found numbers for it.
-TUNED_ONLY = {("mds_ensemble", "weights", "logistic")}
 SLOW = {"dagmm", "deep_svdd", "opengan"}  # train a network at every fit
 # Fewer epochs than by default, where a fit would take many seconds; enough of them to tell the planted clusters apart.
 SHORTER = {"opengan": {"epochs": 20, "epoch": 20}}
-
-
-def choices(hint: Any) -> list[Any]:
-    """The values that an annotation enumerates: those of a Literal, True and False for a bool."""
-    if hint is bool:
-        return [False, True]
-    parts = [hint] if get_origin(hint) is Literal else [a for a in get_args(hint) if get_origin(a) is Literal]
-    return list(itertools.chain.from_iterable(get_args(part) for part in parts))
-
-
-def variants() -> list[tuple[str, dict[str, Any]]]:
-    """Each method as its yaml has it, then with each discrete option set to each value that it allows.
-
-    Presets are such settings themselves.
-    """
-    found = []
-    for name, node in NODES.items():
-        found.append((name, {}))
-        if name in PRESETS:
-            continue
-        hints = get_type_hints(target_of(node))
-        for option in (key for key in node if not key.startswith("_")):
-            values = [value for value in choices(hints[option]) if value != node[option]]
-            found += [(name, {option: value}) for value in values if (name, option, value) not in TUNED_ONLY]
-    return found
-
-
-def label(variant: tuple[str, dict[str, Any]]) -> str:
-    name, change = variant
-    return name + "".join(f"[{key}={value}]" for key, value in change.items())
 
 
 @pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.__name__)

@@ -4,34 +4,16 @@ import re
 
 import pytest
 import torch
-import yaml
 
-from openbench import paths
-from openbench.config.build import build
-from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet, Head
-from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Role
-from openbench.errors import MethodError, NotApplicableError
+from openbench.errors import MethodError
 
+from .discovered import NODES, reading_columns
 from .problems import problem
 
-
-def built() -> dict[str, Method]:
-    """The methods that read columns, by the name that users type."""
-    found = {}
-    for file in sorted((paths.config_dir() / "method").glob("*.yaml")):
-        try:
-            method = build(yaml.safe_load(file.read_text(encoding="utf-8")), file.stem)
-        except NotApplicableError:
-            continue
-        if not isinstance(method, LiveMethod | Composite):
-            found[file.stem] = method
-    return found
-
-
-METHODS = built()
+METHODS = {name: method for name, method in reading_columns() if name in NODES}
 HEADED = [name for name, method in METHODS.items() if method.request.head and method.request.fit_on is None]
 FITTED = [name for name, method in METHODS.items() if method.request.fit_on is not None]
 

@@ -6,9 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-import yaml
 
-from openbench import paths
 from openbench.config.build import build
 from openbench.core.composite import leaves
 from openbench.core.features import FeatureSet
@@ -18,10 +16,8 @@ from openbench.errors import OpenbenchError
 from openbench.testing.toy import planted
 from openbench.testing.trial import fitted, samples_of, scored
 
-NODES = {
-    file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
-    for file in sorted((paths.config_dir() / "method").glob("*.yaml"))
-}
+from .discovered import NODES
+
 SHORTER = {"opengan": {"epochs": 2, "epoch": 2}}
 SLOW = {"cblof", "dagmm", "deep_svdd"}  # seconds at every fit: one of the cases that are fitted
 NAMED_BY = {"mds_ensemble": "MDSEnsemble at stage", "mds_ensemble_openood": "MDSEnsemble at stage"}

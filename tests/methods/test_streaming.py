@@ -5,20 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from openbench import paths
-from openbench.config.build import build
-from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet, Head
-from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Role
-from openbench.errors import NotApplicableError
 from openbench.methods import _bank, _tails, relation
 from openbench.methods.weiper import WeiPer
+
+from .discovered import NODES, reading_columns
 
 N, D, C = 10007, 40, 20  # a batch has 4,096; no other size is a multiple of the prime
 QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 300}  # where a method has them
@@ -27,15 +23,10 @@ QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train"
 def fitted_on_columns() -> dict[str, Method]:
     """The methods that are fitted on columns of the training split."""
     found = {}
-    for file in sorted((paths.config_dir() / "method").glob("*.yaml")):
-        try:
-            method = build(yaml.safe_load(file.read_text(encoding="utf-8")), file.stem)
-        except NotApplicableError:
-            continue
-        live = isinstance(method, LiveMethod | Composite)
-        if not live and method.needs.fit_on == Role.ID_TRAIN and not method.request.layers:
+    for name, method in reading_columns():
+        if name in NODES and method.needs.fit_on == Role.ID_TRAIN and not method.request.layers:
             params = method.params()
-            found[file.stem] = type(method)(**params | {k: v for k, v in QUICK.items() if k in params})
+            found[name] = type(method)(**params | {k: v for k, v in QUICK.items() if k in params})
     return found
 
 

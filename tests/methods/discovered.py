@@ -1,0 +1,68 @@
+"""The methods of configs/method, found there, at their defaults and at each choice of their options."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import yaml
+
+from openbench import paths
+from openbench.config.build import build, target_of
+from openbench.core.composite import Composite
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
+from openbench.errors import NotApplicableError
+
+NODES: dict[str, dict[str, Any]] = {
+    file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
+    for file in sorted((paths.config_dir() / "method").glob("*.yaml"))
+}
+MODULES = {name: node["_target_"].split(".")[2] for name, node in NODES.items()}
+# Several configs of one class, e.g. two parts of a double score or one adapter's detectors; what has no own defaults.
+PRESETS = {name for name, module in MODULES.items() if name != module and list(MODULES.values()).count(module) > 1}
+COMPOSITES = {name for name, node in NODES.items() if issubclass(target_of(node), Composite)}
+# What a method can be only once tuning has found numbers for it.
+TUNED_ONLY = {("mds_ensemble", "weights", "logistic")}
+Variant = tuple[str, dict[str, Any]]
+
+
+def choices(hint: Any) -> list[Any]:
+    """The values that an annotation enumerates: those of a Literal, True and False for a bool."""
+    if hint is bool:
+        return [False, True]
+    parts = [hint] if get_origin(hint) is Literal else [a for a in get_args(hint) if get_origin(a) is Literal]
+    return list(itertools.chain.from_iterable(get_args(part) for part in parts))
+
+
+def variants() -> list[Variant]:
+    """Each method as its yaml has it, then with each discrete option set to each value that it allows.
+
+    Presets are such settings themselves.
+    """
+    found: list[Variant] = []
+    for name, node in NODES.items():
+        found.append((name, {}))
+        if name in PRESETS:
+            continue
+        hints = get_type_hints(target_of(node))
+        for option in (key for key in node if not key.startswith("_")):
+            values = [value for value in choices(hints[option]) if value != node[option]]
+            found += [(name, {option: value}) for value in values if (name, option, value) not in TUNED_ONLY]
+    return found
+
+
+def label(variant: Variant) -> str:
+    """`kpca[kernel=cosine]`."""
+    name, change = variant
+    return name + "".join(f"[{key}={value}]" for key, value in change.items())
+
+
+def reading_columns() -> Iterator[tuple[str, Method]]:
+    """Every variant that scores columns by itself, by its label; without those that a library is missing for."""
+    for name, change in variants():
+        try:
+            method = build({**NODES[name], **change}, name, Method)
+        except NotApplicableError:
+            continue
+        if not isinstance(method, LiveMethod | Composite):
+            yield label((name, change)), method
