@@ -13,7 +13,7 @@ from scipy.io import savemat
 
 from openbench.data.download import prepare
 from openbench.data.download.fetch import Expected
-from openbench.data.download.prepare import RemoteFile
+from openbench.data.download.prepare import RemoteFile, prepare_file
 from openbench.data.manifests import folder_rule, manifest
 from openbench.data.own.arrays import npz
 from openbench.data.own.listing import read_rows
@@ -145,7 +145,7 @@ NPZ = {
 def test_an_npz_of_odd_content_is_refused_by_name(name, tmp_path):
     file = tmp_path / "own.npz"
     file.write_bytes(NPZ[name])
-    for read in (npz, packs._npz):
+    for read in (npz, lambda path: packs.NpzPack("own.npz").find(path, [])):
         with pytest.raises(DataError, match=r"own\.npz'"):
             read(file)
 
@@ -156,7 +156,7 @@ def test_an_npz_that_unpacks_to_more_than_memory_is_refused_before_it_is(tmp_pat
     assert npz(file).pixels.shape == (100, 100, 100)
     monkeypatch.setattr("openbench.data.sources.npz_file.memory", lambda: 10**6)
     with pytest.raises(DataError, match=r"unpacks to 0\.0 GB, this machine has"):
-        packs._npz(file)
+        packs.NpzPack("own.npz").find(file, [])
 
 
 def idx(*shape, body=b""):
@@ -175,23 +175,26 @@ def idx(*shape, body=b""):
     ],
 )
 def test_an_idx_file_of_odd_content_is_refused_by_name(content, tmp_path):
-    file = tmp_path / "t10k-images-idx3-ubyte"
-    file.write_bytes(content)
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(content)
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(4, body=bytes(4)))
     with pytest.raises(DataError, match="idx3-ubyte' is not a complete idx file"):
-        packs._idx(file, 3)
+        packs.IdxFiles(["."]).find(tmp_path, [])
 
 
 def test_a_compressed_idx_file_that_is_damaged_or_endless_is_refused(tmp_path, monkeypatch):
-    damaged, endless = tmp_path / "a.gz", tmp_path / "b.gz"
+    damaged, endless = (tmp_path / part / "t10k-images-idx3-ubyte.gz" for part in "ab")
+    for file in (damaged, endless):
+        file.parent.mkdir()
+        file.with_name("t10k-labels-idx1-ubyte").write_bytes(idx(1, body=bytes(1)))
     content = bytearray(gzip.compress(idx(1, 4, 4, body=bytes(range(16)))))
     content[12] ^= 0xFF
     damaged.write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.gz' (cannot be unpacked|is not a complete)"):
-        packs._idx(damaged, 3)
+    with pytest.raises(DataError, match=r"a/.*\.gz' (cannot be unpacked|is not a complete)"):
+        packs.IdxFiles(["."]).find(damaged.parent, [])
     endless.write_bytes(gzip.compress(bytes(10**6)))
     monkeypatch.setattr(packs, "_LARGEST_IDX", 10**5)
-    with pytest.raises(DataError, match=r"b\.gz' unpacks to more than 100,000 bytes"):
-        packs._idx(endless, 3)
+    with pytest.raises(DataError, match=r"b/.*\.gz' unpacks to more than 100,000 bytes"):
+        packs.IdxFiles(["."]).find(endless.parent, [])
 
 
 @pytest.mark.parametrize(
@@ -208,7 +211,7 @@ def test_a_mat_file_of_odd_content_is_refused_by_name(content, tmp_path):
     file = tmp_path / "test_32x32.mat"
     savemat(file, content)
     with pytest.raises(DataError, match=r"test_32x32\.mat'"):
-        packs._mat(file)
+        packs.SvhnMat().find(file, [])
 
 
 def test_a_mat_file_with_any_byte_changed_gives_its_images_or_an_error(tmp_path):
@@ -220,7 +223,7 @@ def test_a_mat_file_with_any_byte_changed_gives_its_images_or_an_error(tmp_path)
         changed[place] ^= 0xFF
         (other := tmp_path / f"{place}.mat").write_bytes(changed)
         try:
-            packs._mat(other)
+            packs.SvhnMat().find(other, [])
         except DataError:
             refused += 1
     assert refused
@@ -270,9 +273,15 @@ def test_a_csv_that_is_not_text_is_refused(line, tmp_path):
         read_rows(file)
 
 
-def unpacked(archive):
-    file = RemoteFile(Expected((f"http://nowhere/{archive.name}",)), "out", archive.suffix[1:])
-    prepare._unpack(file, archive, archive.parent / "out")
+def refused(name, content, root, message):
+    """An archive that lies downloaded below a root is refused, and nothing of it is left there but itself."""
+    file = RemoteFile(Expected((f"http://nowhere/{name}",)), "out", name.rpartition(".")[2])
+    (store := root / prepare.DOWNLOADS).mkdir()
+    (store / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        prepare_file(file, root, lambda line: None)
+    assert [path.name for path in root.iterdir()] == [store.name]
+    assert {path.name for path in store.iterdir()} == {name, f"{name}.lock"}
 
 
 def tar_of(name, kind=tarfile.REGTYPE, link="", content=b""):
@@ -298,20 +307,13 @@ ARCHIVES = {
 
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_an_archive_that_leaves_its_folder_or_cannot_be_read_is_refused(name, tmp_path):
-    archive = tmp_path / name
-    archive.write_bytes(ARCHIVES[name])
-    with pytest.raises(DataError, match=f"archive '.*{name}' cannot be unpacked"):
-        unpacked(archive)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+    refused(name, ARCHIVES[name], tmp_path, f"archive '.*{name}' cannot be unpacked")
 
 
 @pytest.mark.parametrize("name", ["bomb.zip", "bomb.tar"])
 def test_an_archive_larger_than_the_disk_is_refused_before_it_fills_it(name, tmp_path, monkeypatch):
-    archive = tmp_path / name
     zipped = raw_zip({"a": bytes(10**6)}, zipfile.ZIP_DEFLATED)
-    archive.write_bytes(zipped if name.endswith("zip") else tar_of("a", content=bytes(10**6)))
+    content = zipped if name.endswith("zip") else tar_of("a", content=bytes(10**6))
     free = type("Usage", (), {"free": 10**5})
     monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: free)
-    with pytest.raises(DataError, match=r"bomb\.\w+' unpacks to 0\.0 GB or more — 0\.0 GB are free"):
-        unpacked(archive)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+    refused(name, content, tmp_path, r"bomb\.\w+' unpacks to 0\.0 GB or more — 0\.0 GB are free")

@@ -1,5 +1,6 @@
 """What stands between a plain config and a run: names, backbones for one class, options."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,11 @@ IDENTITY = {"_target_": "openbench.backbones.identity.Identity", "name": "identi
 RESNET = {"_target_": "openbench.backbones.cifar.resnet", "name": "tiny", "model": "resnet8"}
 SCORED = (Role.ID_VAL, Role.OOD_VAL, Role.NEAR, Role.ID_TEST)
 MSP = {"_target_": "openbench.methods.msp.MSP"}
+CPU = SimpleNamespace(device="cpu", train="never", checkpoints=Path("none"))
+
+
+def network(node):
+    return {"backbone": node, "training": shipped("training", "cross_entropy"), "seed": 0}
 
 
 def benchmark(*classes, columns=None):
@@ -41,8 +47,8 @@ def test_a_node_is_called_by_its_file_or_else_by_the_module_of_its_target(node, 
 
 def test_rows_of_a_table_go_with_the_identity_whatever_their_classes():
     for classes in (("normal",), ("a", "b")):
-        backbone = api._backbone({"backbone": IDENTITY}, benchmark(*classes, columns=3), None)
-        assert (backbone.feature_dim, backbone.classifies) == (3, False)
+        backbone, learnt = api.ready_backbone(network(IDENTITY), benchmark(*classes, columns=3), CPU)
+        assert (backbone.feature_dim, backbone.classifies, learnt) == (3, False, None)
 
 
 def test_several_classes_go_with_a_classifier():
@@ -55,7 +61,7 @@ def test_several_classes_go_with_a_classifier():
 )
 def test_a_classifier_of_images_is_refused_where_nothing_is_to_classify(of, found):
     with pytest.raises(ConfigError, match=rf"benchmark 'toy' has {found}"):
-        api._backbone({"backbone": RESNET}, of, None)
+        api.ready_backbone(network(RESNET), of, CPU)
 
 
 def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):

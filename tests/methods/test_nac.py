@@ -73,9 +73,8 @@ def test_only_the_drawn_samples_count():
 
 
 def test_bounds_reach_from_zero_over_one_half_to_beyond_one():
-    from openbench.methods.nac import _bounds
-
-    found = _bounds(50)
+    data = problem()
+    found = NAC(bins=50).fit(data.train, data.head).bounds_
     assert len(found) == 50
     assert found[0] == 0
     assert found[24] == pytest.approx(0.5)

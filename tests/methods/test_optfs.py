@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
-from openbench.methods.optfs import OptFS, _quantiles
+from openbench.methods.optfs import OptFS
 
 from .problems import assert_equal, f, problem, scores, z
 
@@ -42,9 +42,10 @@ def test_equals_one_mask_per_interval(kind, intervals):
 
 @pytest.mark.parametrize("n", [3, 50, 5000])
 def test_quantiles_of_streamed_activations_are_numpys(n):
-    features = torch.randn(n, 24, generator=torch.Generator().manual_seed(n))
-    found = _quantiles(FeatureSet({Field.FEATURES: features}))
-    np.testing.assert_allclose(found, np.quantile(features.double().numpy(), [1e-3, 1 - 1e-3]), rtol=1e-9)
+    features, head = torch.randn(n, 24, generator=torch.Generator().manual_seed(n)), problem().head
+    fitted = OptFS().fit(FeatureSet({Field.FEATURES: features, Field.LOGITS: head(features)}), head)
+    ends = np.quantile(features.double().numpy(), [1e-3, 1 - 1e-3])
+    np.testing.assert_allclose(fitted.bounds_[[0, -1]], ends, rtol=1e-9)
 
 
 def test_activations_beyond_the_quantiles_count_for_nothing():
