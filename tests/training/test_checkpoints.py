@@ -220,10 +220,11 @@ def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tm
     assert {key: plain(again, key) for key in ("training", "seed")} == config
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in SHIPPED.glob("*.yaml")))
-def test_a_shipped_node_is_what_hydra_composes(name: str) -> None:
-    composed = plain(compose("train", ["+benchmark=cifar10", f"training={name}"]), "training")
-    assert shipped("training", name) == composed
+def test_a_shipped_node_is_what_hydra_composes() -> None:
+    names = sorted(file.stem for file in SHIPPED.glob("*.yaml"))
+    assert len(names) > 20
+    composed = {name: plain(compose("train", ["+benchmark=cifar10", f"training={name}"]), "training") for name in names}
+    assert [name for name in names if shipped("training", name) != composed[name]] == []
 
 
 def test_a_node_that_is_not_ours_is_none() -> None:
