@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from openbench.training.images import ImageSet
 from openbench.training.recipe import Recipe
 
 Selection = Literal["val_accuracy", "train_loss"]
+Made = TypeVar("Made", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,22 @@ def features_and_logits(network: nn.Module, images: Tensor) -> tuple[Tensor, Ten
     if tapped.features is None or tapped.logits is None:
         raise RuntimeError(f"{type(network).__name__}: its last nn.Linear was not used in the forward pass")
     return tapped.features, tapped.logits
+
+
+def prepared(model: nn.Module, kind: type[Made], where: str) -> Made:
+    """Return `model` as the kind of module that a method's `prepare` returns.
+
+    Args:
+        model: what the method is given.
+        kind: what its `prepare` makes.
+        where: names the method in the message.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(model, kind):
+        raise TypeError(f"{where}: found {type(model).__name__} — pass what prepare returned")
+    return model
 
 
 def head_of(network: nn.Module) -> nn.Linear:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import NonNegative
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
+from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of, prepared
 from openbench.training.recipe import Recipe
 
 
@@ -69,8 +69,7 @@ class ARPL(TrainingMethod):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the cross-entropy of the logits and the penalty of points too far out."""
-        if not isinstance(model, Reciprocal):
-            raise TypeError(f"ARPL.loss: found {type(model).__name__} — pass what prepare returned")
+        model = prepared(model, Reciprocal, "ARPL.loss")
         logits, square = model.distances(batch.images)
         own = square.gather(1, batch.labels[:, None])[:, 0]
         return (

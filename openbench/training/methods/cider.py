@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive
-from openbench.training.base import Batch, TrainingData, features_and_logits
+from openbench.training.base import Batch, TrainingData, features_and_logits, prepared
 from openbench.training.parts.contrastive import Contrastive
 from openbench.training.parts.projected import Projected, moved
 from openbench.training.recipe import Recipe
@@ -101,7 +101,6 @@ class CIDER(Contrastive):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move prototypes and directions by it."""
-        if not isinstance(model, OnSphere):
-            raise TypeError(f"CIDER.loss: found {type(model).__name__} — pass what prepare returned")
+        model = prepared(model, OnSphere, "CIDER.loss")
         _, compactness, apart = model.step(batch.images, batch.labels, self.keep, self.temperature)
         return self.weight * compactness + apart

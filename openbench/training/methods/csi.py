@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Positive
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
+from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of, prepared
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.rotpred import ROTATIONS, rotated
 from openbench.training.methods.supcon import SupCon
@@ -92,8 +92,7 @@ class CSI(TrainingMethod):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of both heads."""
-        if not isinstance(model, Turned):
-            raise TypeError(f"CSI.loss: found {type(model).__name__} — pass what prepare returned")
+        model = prepared(model, Turned, "CSI.loss")
         network, n = model.network.eval(), len(batch.images)
         with torch.no_grad():
             features, _ = features_and_logits(network, rotated(batch.images))

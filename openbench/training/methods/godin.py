@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
+from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of, prepared
 from openbench.training.recipe import Recipe
 
 Compat = Literal["paper", "openood"]
@@ -88,8 +88,7 @@ class GODIN(TrainingMethod):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of h/g."""
-        if not isinstance(model, Decomposed):
-            raise TypeError(f"GODIN.loss: found {type(model).__name__} — pass what prepare returned")
+        model = prepared(model, Decomposed, "GODIN.loss")
         similarity, temperature = model.parts(batch.images)
         return batch.cross_entropy(similarity / temperature)
 

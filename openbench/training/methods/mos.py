@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from openbench.config.constraints import NonNegative
 from openbench.training.augment.mixing import blend, draw_share
-from openbench.training.base import Batch, Moment, Surface, TrainingData, features_and_logits, head_of
+from openbench.training.base import Batch, Moment, Surface, TrainingData, features_and_logits, head_of, prepared
 from openbench.training.methods.fine_tuning import FineTuned, FineTuning
 from openbench.training.parts.class_groups import Groups, assignment, checked, clustered
 from openbench.training.recipe import Recipe
@@ -135,8 +135,7 @@ class MOS(FineTuned):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, mixed first."""
-        if not isinstance(model, Grouped):
-            raise TypeError(f"MOS.loss: found {type(model).__name__} — pass what prepare returned")
+        model = prepared(model, Grouped, "MOS.loss")
         images, partners, share = batch.images, batch.labels, 1.0
         if self.mixup > 0:
             generator = batch.moment.generator

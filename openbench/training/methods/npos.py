@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive, Probability
-from openbench.training.base import Batch, Moment, TrainingData
+from openbench.training.base import Batch, Moment, TrainingData, prepared
 from openbench.training.methods.cider import OnSphere
 from openbench.training.parts import queues
 from openbench.training.parts.contrastive import Contrastive
@@ -129,8 +129,7 @@ class NPOS(Contrastive):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch; moves prototypes and directions by it, and puts its features into the queues."""
-        if not isinstance(model, WithBoundary):
-            raise TypeError(f"NPOS.loss: found {type(model).__name__} — pass what prepare returned")
+        model = prepared(model, WithBoundary, "NPOS.loss")
         features, compact, apart = model.step(batch.images, batch.labels, self.keep, self.temperature)
         loss = self.compactness * compact + self.dispersion * apart
         model.remember(features.detach(), batch.labels)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive
-from openbench.training.base import Batch, features_and_logits
+from openbench.training.base import Batch, features_and_logits, prepared
 from openbench.training.parts.contrastive import Contrastive
 from openbench.training.parts.projected import Projected
 from openbench.training.recipe import Recipe
@@ -117,8 +117,7 @@ class PALM(Contrastive):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move prototypes and directions by it."""
-        if not isinstance(model, Mixture):
-            raise TypeError(f"PALM.loss: found {type(model).__name__} — pass what prepare returned")
+        model = prepared(model, Mixture, "PALM.loss")
         features, _ = features_and_logits(model.network, batch.images)
         model.follow(functional.normalize(features, dim=1), batch.labels, self.keep_direction)
         embedded = functional.normalize(model.project(features).float(), dim=1)

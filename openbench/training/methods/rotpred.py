@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import NonNegative
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of
+from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of, prepared
 from openbench.training.recipe import Recipe
 
 ROTATIONS: Final = 4
@@ -73,8 +73,7 @@ class RotPred(TrainingMethod):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of all four turns of a batch in one pass."""
-        if not isinstance(model, Turning):
-            raise TypeError(f"RotPred.loss: found {type(model).__name__} — pass what prepare returned")
+        model = prepared(model, Turning, "RotPred.loss")
         logits, found = model.turned(batch.images)
         turns = torch.arange(ROTATIONS, device=found.device).repeat_interleave(len(batch.images))
         return batch.cross_entropy(logits) + self.weight * functional.cross_entropy(found, turns)

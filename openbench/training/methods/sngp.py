@@ -7,7 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from openbench.config.constraints import Count, Positive
-from openbench.training.base import Batch, Moment, Surface, TrainingData, TrainingMethod, features_and_logits, head_of
+from openbench.training.base import (
+    Batch,
+    Moment,
+    Surface,
+    TrainingData,
+    TrainingMethod,
+    features_and_logits,
+    head_of,
+    prepared,
+)
 from openbench.training.parts.gaussian_process import Posterior, RandomFeatures, Variance
 from openbench.training.parts.spectral import SpectralBound
 from openbench.training.recipe import Recipe
@@ -109,14 +118,14 @@ class SNGP(TrainingMethod):
 
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
         """Forget the precision of the epoch before; before the first step, apply the bound."""
-        model = prepared(model)
+        model = _aware(model)
         model.posterior.forget()
         if moment.epoch == 0:
             model.limit.hold(model.network)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of the batch, and add its images to the precision."""
-        model = prepared(model)
+        model = _aware(model)
         random, logits = model.parts(batch.images)
         p = logits.detach().float().softmax(dim=1)
         model.posterior.add(random, p * (1 - p) if self.likelihood == "softmax" else torch.ones_like(p[:, :1]))
@@ -124,18 +133,15 @@ class SNGP(TrainingMethod):
 
     def on_step_end(self, model: nn.Module, moment: Moment) -> None:
         """Apply the bound."""
-        model = prepared(model)
+        model = _aware(model)
         model.limit.hold(model.network)
 
     def surface(self, model: nn.Module) -> Surface:
         """Return random features under a linear head, and the output `variance`, (n, c) or (n, 1)."""
-        model = prepared(model)
+        model = _aware(model)
         made = Predictive(model, model.posterior.variance(self.ridge)).eval()
         return Surface(made, made.head, made.network, {"variance": made.variance})
 
 
-def prepared(model: nn.Module) -> DistanceAware:
-    """Return `model` as what `SNGP.prepare` made."""
-    if not isinstance(model, DistanceAware):
-        raise TypeError(f"SNGP: found {type(model).__name__} — pass what prepare returned")
-    return model
+def _aware(model: nn.Module) -> DistanceAware:
+    return prepared(model, DistanceAware, "SNGP")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Interval, NonNegative
-from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod, features_and_logits
+from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod, features_and_logits, prepared
 from openbench.training.images import ImageSet
 from openbench.training.parts.grouping import balancing, k_means, pure_labels, whitened
 from openbench.training.parts.outliers import outliers_of
@@ -155,6 +155,4 @@ def _features(model: nn.Module, images: ImageSet) -> Tensor:
 
 
 def _grouped(model: nn.Module) -> Grouped:
-    if not isinstance(model, Grouped):
-        raise TypeError(f"UDG: found {type(model).__name__} — pass what prepare returned")
-    return model
+    return prepared(model, Grouped, "UDG")

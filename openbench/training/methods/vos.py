@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Interval, NonNegative, Probability
-from openbench.training.base import Batch, Moment, TrainingMethod, features_and_logits, head_of
+from openbench.training.base import Batch, Moment, TrainingMethod, features_and_logits, head_of, prepared
 from openbench.training.parts import queues
 from openbench.training.recipe import Recipe
 
@@ -101,8 +101,7 @@ class VOS(TrainingMethod):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, and put its features into the queues."""
-        if not isinstance(model, WithQueues):
-            raise TypeError(f"VOS.loss: found {type(model).__name__} — pass what prepare returned")
+        model = prepared(model, WithQueues, "VOS.loss")
         features, logits = features_and_logits(model.network, batch.images)
         loss = functional.cross_entropy(logits, batch.labels)
         if model.full() and batch.moment.epoch >= self.start * batch.moment.epochs:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.training.base import Surface, TrainingData, features_and_logits, head_of
+from openbench.training.base import Surface, TrainingData, features_and_logits, head_of, prepared
 
 
 class Projected(nn.Module):
@@ -70,9 +70,7 @@ class Projected(nn.Module):
 
 def projected(model: nn.Module, method: str) -> Projected:
     """Return `model` as what it must be, or raise TypeError that names the method."""
-    if not isinstance(model, Projected):
-        raise TypeError(f"{method}: found {type(model).__name__} — pass what prepare returned")
-    return model
+    return prepared(model, Projected, method)
 
 
 def moved(prototypes: Tensor, embedded: Tensor, labels: Tensor, keep: float) -> Tensor:
