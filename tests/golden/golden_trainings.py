@@ -75,12 +75,19 @@ def classes() -> list[type]:
     return classes_of(openbench.training, (TrainingMethod,))
 
 
+def small() -> dict[str, TrainingMethod]:
+    """The training of every config, with a recipe and sizes that fit 48 images."""
+    found = {}
+    for name in sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml")):
+        method = build({**(shipped("training", name) or {}), **SMALL.get(name, {})}, "training")
+        found[name] = replace(method, recipe=RECIPE)
+    return found
+
+
 def entries() -> Iterator[Entry]:
     """One entry per class, and one for the loop."""
     cases: dict[type, dict[str, Case]] = {cls: {} for cls in classes()}
-    for name in sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml")):
-        method = build({**(shipped("training", name) or {}), **SMALL.get(name, {})}, "training")
-        method = replace(method, recipe=RECIPE)
+    for name, method in small().items():
         given = {key: getattr(method, key) for key in method.__dataclass_fields__}
         cases[type(method)][name] = _case(method)
         for options in variants(type(method), given, {}):
@@ -124,17 +131,24 @@ def set_weights(module: nn.Module) -> None:
             tensor.copy_(single(bell(200 + i, tuple(tensor.shape)) * width / 2 + shift))
 
 
-def _trained(method: TrainingMethod) -> list[float]:
-    """Losses and gradient norms step by step, then every tensor of the module, then what is evaluated."""
+def begun(method: TrainingMethod) -> tuple[nn.Module, TrainingData, Moment]:
+    """A prepared network before its first step, the images, and that step."""
     torch.manual_seed(0)
     network = Tiny()
     set_weights(network)
     model = method.prepare(network, FEATURES, CLASSES).train()
     set_weights(model)
     data = TrainingData(_held(300, IMAGES, True), _held(310, OUTLIERS, False) if method.uses_outliers else None)
-    epochs, generator = method.schedule.epochs, torch.Generator().manual_seed(0)
-    first = Moment(0, epochs, 0, epochs * STEPS, generator)
+    epochs = method.schedule.epochs
+    first = Moment(0, epochs, 0, epochs * STEPS, torch.Generator().manual_seed(0))
     method.on_epoch_start(model, first, data)
+    return model, data, first
+
+
+def _trained(method: TrainingMethod) -> list[float]:
+    """Losses and gradient norms step by step, then every tensor of the module, then what is evaluated."""
+    model, data, first = begun(method)
+    epochs = method.schedule.epochs
     optimiser = torch.optim.SGD(_plain(method.parameter_groups(model)), lr=0.02)
     found = []
     for step in range(STEPS):
@@ -144,7 +158,7 @@ def _trained(method: TrainingMethod) -> list[float]:
         if step == 1:
             _fill(method, model, data, moment)
         rows = torch.arange(12 * step, 12 * step + 12).repeat(method.views)
-        loss = method.loss(model, _batch(method, data, rows, moment))
+        loss = method.loss(model, batch_of(method, data, rows, moment))
         optimiser.zero_grad()
         loss.backward()
         grads = [p.grad for p in model.parameters() if p.grad is not None]
@@ -167,10 +181,11 @@ def _plain(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @torch.no_grad()
 def _fill(method: TrainingMethod, model: nn.Module, data: TrainingData, moment: Moment) -> None:
     for start in range(0, IMAGES, 12):
-        method.loss(model, _batch(method, data, torch.arange(start, start + 12).repeat(method.views), moment))
+        method.loss(model, batch_of(method, data, torch.arange(start, start + 12).repeat(method.views), moment))
 
 
-def _batch(method: TrainingMethod, data: TrainingData, rows: Tensor, moment: Moment) -> Batch:
+def batch_of(method: TrainingMethod, data: TrainingData, rows: Tensor, moment: Moment) -> Batch:
+    """The batch of these images, with as many outliers as the method takes."""
     batch = Batch(data.train.images(rows), data.train.labels[rows], rows, moment)
     if data.outliers is None:
         return batch

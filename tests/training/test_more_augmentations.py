@@ -12,6 +12,7 @@ from openbench.training.augment.cutout import Cutout
 from openbench.training.augment.pixmix import PixMix
 from openbench.training.augment.policies import AugMix, RandAugment
 from openbench.training.augment.prepared import PreparedVersions
+from openbench.training.augment.random_resize import RandomResizedCrop
 from openbench.training.loop.loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
@@ -134,3 +135,8 @@ def test_defaults_of_yaml_and_class_agree(name: str) -> None:
 def test_values_out_of_range_are_refused(make) -> None:
     with pytest.raises(ConfigError, match="allowed"):
         make()
+
+
+def test_a_part_of_one_pixel_is_taken_as_any_other() -> None:
+    kind, rng = RandomResizedCrop((0.25, 0.25), (1.0, 1.0)), np.random.default_rng(0)
+    assert {kind.part(2, 2, rng) for _ in range(40)} == {(top, left, 1, 1) for top in (0, 1) for left in (0, 1)}
