@@ -235,6 +235,12 @@ def prepared(model: nn.Module, kind: type[Made], where: str) -> Made:
     return model
 
 
+def but_classifier(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a module whose part `network` has a classifier that nothing uses: all but that one's."""
+    unused = set(head_of(model.get_submodule("network")).parameters())
+    return [p for p in model.parameters() if p not in unused]
+
+
 def head_of(network: nn.Module) -> nn.Linear:
     """Return the classifier of a network as `prepare` received it: its last nn.Linear."""
     head = network.get_submodule(last_linear(network))

@@ -9,7 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import NonNegative
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of, prepared
+from openbench.training.base import (
+    Batch,
+    Surface,
+    TrainingMethod,
+    but_classifier,
+    features_and_logits,
+    head_of,
+    prepared,
+)
 from openbench.training.recipe import Recipe
 
 
@@ -64,8 +72,7 @@ class ARPL(TrainingMethod):
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return all parameters but those of the unused classifier."""
-        unused = set(head_of(model.get_submodule("network")).parameters())
-        return [{"params": [p for p in model.parameters() if p not in unused]}]
+        return [{"params": but_classifier(model)}]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the cross-entropy of the logits and the penalty of points too far out."""

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits, head_of, prepared
+from openbench.training.base import (
+    Batch,
+    Surface,
+    TrainingMethod,
+    but_classifier,
+    features_and_logits,
+    prepared,
+)
 from openbench.training.recipe import Recipe
 
 Compat = Literal["paper", "openood"]
@@ -80,9 +87,8 @@ class GODIN(TrainingMethod):
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return all parameters but those of the unused classifier; class weights without weight decay."""
-        unused = set(head_of(model.get_submodule("network")).parameters())
         weight = model.get_parameter("weight")
-        rest = [p for p in model.parameters() if p is not weight and p not in unused]
+        rest = [p for p in but_classifier(model) if p is not weight]
         constant = self.compat == "openood"
         return [{"params": rest}, {"params": [weight], "weight_decay": 0.0, "lr_constant": constant}]
 

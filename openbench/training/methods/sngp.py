@@ -13,6 +13,7 @@ from openbench.training.base import (
     Surface,
     TrainingData,
     TrainingMethod,
+    but_classifier,
     features_and_logits,
     head_of,
     prepared,
@@ -113,8 +114,7 @@ class SNGP(TrainingMethod):
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return all parameters but those of the unused classifier."""
-        unused = set(head_of(model.get_submodule("network")).parameters())
-        return [{"params": [p for p in model.parameters() if p not in unused]}]
+        return [{"params": but_classifier(model)}]
 
     def on_epoch_start(self, model: nn.Module, moment: Moment, data: TrainingData) -> None:
         """Forget the precision of the epoch before; before the first step, apply the bound."""

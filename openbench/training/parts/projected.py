@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.training.base import Surface, TrainingData, features_and_logits, head_of, prepared
+from openbench.training.base import Surface, TrainingData, but_classifier, features_and_logits, head_of, prepared
 
 
 class Projected(nn.Module):
@@ -56,8 +56,7 @@ class Projected(nn.Module):
 
     def learning(self) -> list[dict[str, Any]]:
         """Return one optimiser group: all parameters but those of the unused classifier."""
-        unused = set(head_of(self.network).parameters())
-        return [{"params": [p for p in self.parameters() if p not in unused and p.requires_grad]}]
+        return [{"params": [p for p in but_classifier(self) if p.requires_grad]}]
 
     def surface(self) -> Surface:
         """What is evaluated: the network with class mean directions as its head."""
