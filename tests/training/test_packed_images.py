@@ -1,6 +1,6 @@
 """Training from small image files: decoded once, kept beside the features, and the same weights as from arrays."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,32 +12,8 @@ from openbench.data.sources import items
 from openbench.data.sources.items import FileItems
 from openbench.training.weights.ensure import ensure_trained
 
+from .settings import CONFIG, Setting
 from .training_toys import backbone, benchmark
-
-CONFIG = {
-    "training": {
-        "_target_": "openbench.training.methods.cross_entropy.CrossEntropy",
-        "recipe": {"_target_": "openbench.training.recipe.Recipe", "epochs": 2, "batch_size": 16, "lr": 0.05},
-    },
-    "seed": 0,
-}
-
-
-@dataclass
-class Setting:
-    """A runtime on the CPU whose cache is a folder of the test's."""
-
-    cache: Path
-    train: str = "auto"
-    device: str = "cpu"
-    workers: int = 0
-    progress: bool = False
-    compile: bool = False
-    tensorboard: bool = False
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.cache / "checkpoints"
 
 
 def from_files(folder: Path) -> Benchmark:
@@ -58,11 +34,12 @@ def test_files_are_decoded_once_for_several_trainings_and_give_the_weights_of_ar
     genuine = items.decode
     monkeypatch.setattr(items, "decode", lambda path: decoded.append(path) or genuine(path))
     bench, cache = from_files(tmp_path / "files"), tmp_path / "cache"
-    trained = [ensure_trained(backbone(), bench, {**CONFIG, "seed": seed}, Setting(cache)) for seed in (0, 1)]
+    setting, first, second = Setting(cache / "checkpoints"), {**CONFIG, "seed": 0}, {**CONFIG, "seed": 1}
+    trained = [ensure_trained(backbone(), bench, config, setting) for config in (first, second)]
     # The shape of a set is that of its first image, which is looked at before each training.
     assert len(decoded) <= 70 + 40 + 4 * 1
     assert len(list((cache / "images").glob("*.npy"))) == 2
-    arrays = ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path / "other"))
+    arrays = ensure_trained(backbone(), benchmark(), first, Setting(tmp_path / "other" / "checkpoints"))
     found, expected = (load_file(t.checkpoint.weights) for t in (trained[0], arrays))
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert not torch.equal(*(load_file(t.checkpoint.weights)["fc.weight"] for t in trained))
