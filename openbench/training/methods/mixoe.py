@@ -11,7 +11,7 @@ from openbench.config.constraints import NonNegative, Positive
 from openbench.training.augment.mixing import box, draw_share
 from openbench.training.base import Batch
 from openbench.training.methods.fine_tuning import FineTuned, FineTuning
-from openbench.training.parts.outliers import outliers_of
+from openbench.training.parts.outliers import outliers_of, uniform_cross_entropy
 from openbench.training.recipe import Recipe
 
 Mix = Literal["cutmix", "linear"]
@@ -50,7 +50,7 @@ class MixOE(FineTuned):
         logits = model(torch.cat([batch.images, mixed]))
         clean, faded = logits[: len(batch.images)], logits[len(batch.images) :]
         own = functional.cross_entropy(faded, batch.labels[: len(mixed)])
-        uniform = (faded.logsumexp(dim=1) - faded.mean(dim=1)).mean()
+        uniform = uniform_cross_entropy(faded)
         loss: Tensor = batch.cross_entropy(clean) + self.weight * (share * own + (1 - share) * uniform)
         return loss
 

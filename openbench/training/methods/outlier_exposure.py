@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from openbench.config.constraints import Count, NonNegative
 from openbench.training.base import Batch, TrainingMethod
-from openbench.training.parts.outliers import outliers_of
+from openbench.training.parts.outliers import outliers_of, uniform_cross_entropy
 from openbench.training.recipe import Recipe
 
 
@@ -47,6 +47,6 @@ class OutlierExposure(TrainingMethod):
         outliers = outliers_of(batch)
         logits = model(torch.cat([batch.images, outliers]))
         outlying = logits[len(batch.images) :]
-        uniform = (outlying.logsumexp(dim=1) - outlying.mean(dim=1)).mean()
+        uniform = uniform_cross_entropy(outlying)
         loss: Tensor = batch.cross_entropy(logits[: len(batch.images)]) + self.weight * uniform
         return loss

@@ -1,4 +1,4 @@
-"""What methods that learn from outliers share: the outliers of a batch."""
+"""What methods that learn from outliers share: the outliers of a batch, and being unsure of them."""
 
 from torch import Tensor
 
@@ -14,3 +14,8 @@ def outliers_of(batch: Batch) -> Tensor:
     if batch.outliers is None:
         raise TypeError("the loss needs Batch.outliers — found None — the method must declare uses_outliers = True")
     return batch.outliers
+
+
+def uniform_cross_entropy(logits: Tensor) -> Tensor:
+    """Return the mean cross-entropy of logits (m, c) against equal shares of all classes: −(1/c) Σ_k log p_k."""
+    return (logits.logsumexp(dim=1) - logits.mean(dim=1)).mean()
