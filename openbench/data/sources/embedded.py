@@ -50,16 +50,21 @@ class SklearnDigits(Embedded):
 
 
 @dataclass(frozen=True)
-class PhotoPatches(Embedded):
-    """Patches of scikit-learn's two photographs (`china`, `flower`): 32×32 windows in grey, averaged to 8×8.
+class Drawn(Embedded):
+    """A source whose images are drawn from a seed.
 
     Args:
-        seed: where the windows lie.
+        seed: of the draw, with the class and the number of the image.
         deviation: how these images differ from the set as published.
     """
 
     seed: Seed = 0
     deviation: str = ""
+
+
+@dataclass(frozen=True)
+class PhotoPatches(Drawn):
+    """Patches of scikit-learn's two photographs (`china`, `flower`): 32×32 windows in grey, averaged to 8×8."""
 
     def image(self, class_name: str, number: int) -> Image:
         """The window of that number."""
@@ -73,16 +78,8 @@ class PhotoPatches(Embedded):
 
 
 @dataclass(frozen=True)
-class Noise(Embedded):
-    """Pure noise, 8×8: `uniform` over all grey levels, or `normal` with mean 1/2 and deviation 1/4, clipped.
-
-    Args:
-        seed: of the draw.
-        deviation: how these images differ from the set as published.
-    """
-
-    seed: Seed = 0
-    deviation: str = ""
+class Noise(Drawn):
+    """Pure noise, 8×8: `uniform` over all grey levels, or `normal` with mean 1/2 and deviation 1/4, clipped."""
 
     def image(self, class_name: str, number: int) -> Image:
         """The noise image of that number."""
@@ -92,16 +89,8 @@ class Noise(Embedded):
 
 
 @dataclass(frozen=True)
-class Textures(Embedded):
-    """Drawn textures, 8×8: `grating` (a sinusoid of random angle and wavelength), `checks`, `blobs` (two soft spots).
-
-    Args:
-        seed: of the draw.
-        deviation: how these images differ from the set as published.
-    """
-
-    seed: Seed = 0
-    deviation: str = ""
+class Textures(Drawn):
+    """Textures, 8×8: `grating` (a sinusoid of random angle and wavelength), `checks`, `blobs` (two soft spots)."""
 
     def image(self, class_name: str, number: int) -> Image:
         """The texture of that number."""
