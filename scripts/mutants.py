@@ -14,7 +14,9 @@ the words of an error message are not behaviour, raising it is.
 One copy of the tree (`--work`) is mutated at a time. For each mutant a process is forked that has torch imported
 already; in it pytest runs the tests that reach the mutated line, the quickest first, up to the first failure, then
 those tests of the area that start processes. A survivor that no caller can distinguish from the original is
-equivalent: its reason goes to results/mutation/equivalent.csv (the columns file, change, reason).
+equivalent: its reason goes to results/mutation/equivalent.csv (the columns file, change, reason), or to
+golden_equivalent.csv. The area `golden` is what golden values hold beside post-hoc methods; its mutants are in
+golden.csv.
 """
 
 import argparse
@@ -33,6 +35,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -53,7 +56,19 @@ AREAS = (
     "backbones",
     "training",
     "cli",
+    "golden",
 )
+FOLDERS = {  # an area that is not a folder of the package: here what golden values hold, but for post-hoc methods
+    "golden": (
+        "training/methods",
+        "training/parts",
+        "training/augment",
+        "data/sources/corruptions.py",
+        "data/sources/common_corruptions.py",
+        "data/sources/imagenet_c.py",
+        "data/sources/weather.py",
+    ),
+}
 BESIDE = {  # tests of an area that do not lie in tests/<area>
     "methods": ["tests/test_network_methods.py", "tests/test_values.py"],
     "core": ["tests/test_values.py"],
@@ -141,7 +156,9 @@ def draw(area: str, seed: int, count: int, skip: list[str]) -> list[tuple[Mutant
     """Draws mutants with their sources: the operators take turns, one mutant per line of code."""
     from mutmut.configuration import config
 
-    files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "openbench" / area).rglob("*.py"))]
+    places = [ROOT / "openbench" / name for name in FOLDERS.get(area, (area,))]
+    found = [path for place in places for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])]
+    files = [str(path.relative_to(ROOT)) for path in found]
     sources = {file: (ROOT / file).read_text() for file in files if config().should_mutate(file)}
     chance = random.Random(f"{area}-{seed}")
     weights = [len(source) for source in sources.values()]
@@ -307,6 +324,7 @@ class Reach:
         self.lines: dict[str, dict[int, set[str]]] = {}
         self.spawned: list[str] = []
         self.own: set[str] = set()
+        self.named = area in FOLDERS  # whether the tests that name a module run too
         for path in sorted(work.glob("reach.*.json")):
             known = json.loads(path.read_text())
             self.seconds |= known["seconds"]
@@ -323,7 +341,8 @@ class Reach:
             return naming(file)
         of_file = self.lines.get(file, {})
         found = set().union(*(of_file.get(at, set()) for at in statement(source, line)))
-        return self.affordable(found or set().union(*of_file.values()))
+        reached = self.affordable(found or set().union(*of_file.values()))
+        return [*reached, *naming(file)] if self.named else reached
 
     def affordable(self, names: set[str]) -> list[str]:
         """One case of each test function in turn, the quickest first, within the time."""
@@ -387,32 +406,39 @@ def judge(mutant: Mutant, source: str, tree: Path, reach: Reach, more: list[str]
         target.write_text(before)
 
 
+def record_of(area: str) -> Path:
+    """The file that holds an area's mutants."""
+    return RECORD / (f"{area}.csv" if area in FOLDERS else "mutants.csv")
+
+
 def read_record() -> list[Mutant]:
     """The recorded mutants."""
-    path = RECORD / "mutants.csv"
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [Mutant(**(row | {"seed": int(row["seed"]), "line": int(row["line"])})) for row in csv.DictReader(file)]
+    found = []
+    for path in sorted({record_of(area) for area in AREAS}):
+        with path.open(newline="") if path.exists() else nullcontext([]) as file:
+            rows = csv.DictReader(file)
+            found += [Mutant(**(row | {"seed": int(row["seed"]), "line": int(row["line"])})) for row in rows]
+    return found
 
 
 def read_reasons() -> dict[tuple[str, str], str]:
     """Why a mutant, by its file and its change, is equivalent to the original."""
-    path = RECORD / "equivalent.csv"
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {(row["file"], row["change"]): row["reason"] for row in csv.DictReader(file)}
+    found = {}
+    for path in sorted(RECORD.glob("*equivalent.csv")):
+        with path.open(newline="") as file:
+            found |= {(row["file"], row["change"]): row["reason"] for row in csv.DictReader(file)}
+    return found
 
 
 def write_record(mutants: list[Mutant]) -> None:
     """Writes the record, ordered by area and seed."""
     RECORD.mkdir(parents=True, exist_ok=True)
-    with (RECORD / "mutants.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(Mutant.__dataclass_fields__), lineterminator="\n")
-        writer.writeheader()
-        ordered = sorted(mutants, key=lambda m: (AREAS.index(m.area), m.seed, m.file, m.line))
-        writer.writerows(asdict(mutant) for mutant in ordered)
+    ordered = sorted(mutants, key=lambda m: (AREAS.index(m.area), m.seed, m.file, m.line))
+    for path in {record_of(mutant.area) for mutant in ordered}:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(Mutant.__dataclass_fields__), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(asdict(mutant) for mutant in ordered if record_of(mutant.area) == path)
 
 
 def run(area: str, options: argparse.Namespace) -> None:
