@@ -1,0 +1,74 @@
+"""`report`: one run as a page that needs nothing else."""
+
+import argparse
+from pathlib import Path
+
+from openbench import paths
+from openbench.cli.left_out import left_out
+from openbench.core.record import ResultRecord
+from openbench.core.scores import SetScores
+from openbench.errors import RecordError
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.recompute import PUBLISHED
+from openbench.results.scores.stored import ScoreStore
+from openbench.storage.whole import write_whole
+
+_EPILOG = """\
+The page holds what was run, its tables, and, where its scores are kept, ROC, precision and recall, score histograms,
+error rates over the threshold, selective and conformal curves, and the images that were flagged and accepted first.
+
+  python -m openbench report latest
+  python -m openbench report 36e6c0dc2b0d35da --out knn.html --images 0
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Write the page of a record and return the exit code."""
+    arguments = _parser().parse_args(argv)
+    results, cache = arguments.results or paths.results_dir(), arguments.cache or paths.cache_dir()
+    with left_out() as lost:
+        record, _ = RecordStore(results).look_up(arguments.run_id, lost.append)
+    from openbench.cli.contact_sheets import contact_sheets
+    from openbench.cli.reproduce import command
+    from openbench.report.run_page import run_page
+
+    sets = _scores(record, [results / PUBLISHED, cache / "scores"])
+    sheets, classes, why = contact_sheets(record, sets, arguments.images)
+    page = run_page(record, sets, sheets, classes, command(record) or "")
+    path = arguments.out or Path(f"{record.method['name']}-{record.benchmark['name']}-{record.run_id[:8]}.html")
+    try:
+        write_whole(path, page.encode())
+    except OSError as error:
+        raise RecordError(f"'{path}' cannot be written — {error.strerror or error} — give another by --out") from error
+    if why:
+        print(why)
+    print(f"wrote {path}")
+    return lost.code
+
+
+def _scores(record: ResultRecord, folders: list[Path]) -> list[SetScores]:
+    """The scores of a run from the first folder that has them; none if they were not kept.
+
+    Raises:
+        CacheError: they are there and cannot be read.
+    """
+    for folder in folders:
+        store = ScoreStore(folder)
+        if store.path(record.run_id).is_file():
+            return store.read(record.run_id)
+    return []
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m openbench report",
+        description="Write one run as an HTML page with its tables and pictures.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_id", metavar="RUN_ID", help="a record, the beginning of its id, or `latest`")
+    parser.add_argument("--out", type=Path, metavar="FILE.html", help="the page (default: named by the run)")
+    parser.add_argument("--images", type=int, default=12, metavar="N", help="images on each contact sheet; 0 for none")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="the results folder")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder that holds scores/")
+    return parser

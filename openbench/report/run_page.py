@@ -1,0 +1,190 @@
+"""One run as a page: what was run, its tables and pictures, and how to make it again; from its record and scores."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from openbench.core.record import ResultRecord
+from openbench.core.scores import SetScores
+from openbench.errors import MetricError
+from openbench.metrics.options import MetricOptions
+from openbench.metrics.suite import fixed_thresholds
+from openbench.report import figures
+from openbench.report.style import svg
+from openbench.results.tables.conventions import explained
+from openbench.results.tables.table import Column, Table
+from openbench.results.tables.views import VIEWS, run_tables
+
+_HERE = Path(__file__).parent
+_IDS = re.compile(r'(\bid="|url\(#|href="#)')
+_GUARANTEE = (
+    "With probability 1 − δ over the draw of the {n:,} ID test images, a threshold at guaranteed FPR α flags at most a "
+    "share α of new images of the same distribution. Nothing is promised about the share of OOD that is found. "
+    "δ = {delta}, correction: {correction}."
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One image of a contact sheet.
+
+    Args:
+        source: a data URI of a PNG.
+        name: how the benchmark's list writes it.
+        score: the method's.
+        note: e.g. the class.
+    """
+
+    source: str
+    name: str
+    score: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Images in a row, with what they have in common."""
+
+    title: str
+    pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture of the page: its title, what it says, and its SVG."""
+
+    title: str
+    text: str
+    svg: str
+
+
+def run_page(
+    record: ResultRecord,
+    sets: Sequence[SetScores] = (),
+    sheets: Sequence[Sheet] = (),
+    classes: Sequence[str] = (),
+    command: str = "",
+) -> str:
+    """Return the HTML of a run: one file that needs nothing else; equal arguments give equal text.
+
+    Args:
+        record: of the run.
+        sets: its scores; without them there are no pictures, and the page says so.
+        sheets: images that were flagged or accepted first.
+        classes: names of the ID classes, by index.
+        command: what makes the run again, empty if that is not known.
+    """
+    options = _options(record)
+    drawn = list(_drawn(sets, options)) if sets else []
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    title = " · ".join(str(part) for part in (record.method["name"], record.benchmark["name"], record.backbone["name"]))
+    return environment.get_template("run.html.j2").render(
+        title=title,
+        record=record,
+        facts=_facts(record),
+        overview=run_tables(record)[0],
+        tables=[(view, tables) for view in VIEWS if view != "overview" and (tables := _filled(record, view))],
+        pictures=drawn,
+        sheets=sheets,
+        per_class=_per_class(sets, classes),
+        kept=bool(sets),
+        command=command,
+        explained=explained(record.header),
+        config=json.dumps(record.config, indent=2, sort_keys=True, ensure_ascii=False),
+        provenance=json.dumps(record.provenance, indent=2, sort_keys=True, ensure_ascii=False),
+    )
+
+
+def _facts(record: ResultRecord) -> dict[str, Any]:
+    made = record.provenance
+    params = ", ".join(f"{key}={value}" for key, value in record.method.get("params", {}).items())
+    deviations = "; ".join(map(str, record.benchmark.get("deviations") or ()))
+    seconds = made.get("seconds")
+    spent = ", ".join(f"{stage} {value:.3g} s" for stage, value in seconds.items()) if isinstance(seconds, dict) else ""
+    return {
+        "benchmark": f"{record.benchmark['name']}, definition {record.benchmark['digest']}",
+        "not as defined": deviations,
+        "method": f"{record.method['name']}, version {record.method.get('version')}",
+        "hyper-parameters": params,
+        "tuned": ", ".join(f"{key}={value}" for key, value in record.tuned.items()),
+        "from": record.method.get("reference", ""),
+        "backbone": record.backbone["name"],
+        "trained by": record.backbone.get("training") or "released weights",
+        "weights": record.backbone.get("weights_sha256", ""),
+        "seed": record.config.get("seed"),
+        "made": f"{made.get('utc', '?')}, openbench {made.get('openbench', '?')}, commit {made.get('git_sha') or '?'}",
+        "on": made.get("device", ""),
+        "time": spent,
+        "record": record.run_id,
+    }
+
+
+def _filled(record: ResultRecord, view: str) -> list[Table]:
+    return [table for table in run_tables(record, view) if table.rows and len(table.columns) > 1]
+
+
+def _drawn(sets: Sequence[SetScores], options: MetricOptions) -> Iterator[Shown]:
+    """Every picture that the scores allow."""
+    ids, _ = figures.sides(sets)
+    guarantee = _GUARANTEE.format(n=len(ids.scores), delta=options.delta, correction=options.correction)
+    plans: tuple[tuple[str, str, Any], ...] = (
+        ("ROC", "Larger scores are flagged as OOD.", lambda: figures.roc(sets)),
+        ("Precision and recall", "OOD counts as positive.", lambda: figures.precision_recall(sets)),
+        ("Scores", "ID test beside each OOD set.", lambda: figures.histograms(sets)),
+        (
+            "Error rates over the threshold",
+            "The areas are AUFPR and AUFNR, whose weighted mean is AUTC: 0 is perfect, and a method whose scores leave "
+            "a wide gap has room for a threshold.",
+            lambda: figures.threshold_areas_of(sets, options),
+        ),
+        (
+            "Selective prediction",
+            "Left: how often the accepted ID images are wrong. Right: ID images accepted and right, over OOD accepted.",
+            lambda: figures.selective(sets),
+        ),
+        ("Conformal false positive rate", guarantee, lambda: figures.conformal(sets, options)),
+        (
+            "Accuracy by score",
+            "Where a high score means that the classifier errs, rejecting by it also avoids errors.",
+            lambda: figures.accuracy_by_score(sets),
+        ),
+    )
+    for number, (title, text, draw) in enumerate(plans):
+        try:
+            figure = draw()
+        except MetricError as error:
+            yield Shown(title, f"Not drawn: {error}", "")
+            continue
+        if figure is not None:
+            yield Shown(title, text, _IDS.sub(rf"\g<1>p{number}-", svg(figure, f"{title}. {text}")))
+
+
+def _per_class(sets: Sequence[SetScores], classes: Sequence[str]) -> Table | None:
+    """Of each ID class: how many images, how many are flagged at the threshold of 95 % of ID, and the accuracy."""
+    ids = next((s for s in sets if s.role == "id_test"), None)
+    if ids is None or ids.labels is None or not len(ids.labels) or ids.labels.min() < 0:
+        return None
+    flagged = np.asarray(ids.scores) > fixed_thresholds(sets)["95tnr"]
+    rows = []
+    for index in np.unique(ids.labels):
+        chosen = ids.labels == index
+        name = classes[index] if index < len(classes) else f"class {index}"
+        right = None if ids.correct is None else float(np.mean(ids.correct[chosen]))
+        rows.append((name, int(chosen.sum()), float(flagged[chosen].mean()), right))
+    rows.sort(key=lambda row: (-row[2], row[0]))
+    columns = (Column("class"), Column("n", "count"), Column("flagged ↓", "percent"), Column("accuracy ↑", "percent"))
+    return Table("ID test by class, at the threshold that accepts 95 % of all", columns, tuple(rows))
+
+
+def _options(record: ResultRecord) -> MetricOptions:
+    node = record.config.get("metrics")
+    known = {option.name for option in fields(MetricOptions)}
+    return MetricOptions(**{key: value for key, value in node.items() if key in known}) if node else MetricOptions()

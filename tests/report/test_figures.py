@@ -1,0 +1,115 @@
+"""What the pictures of a run show is what its metrics say."""
+
+import numpy as np
+import pytest
+
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.errors import MetricError
+from openbench.metrics.suite import MetricOptions, evaluate
+from openbench.report import figures
+from openbench.report.style import svg
+
+OPTIONS = MetricOptions(replicates=0, correction="simes")
+
+
+def a_set(name, role, shift, rng, n=80, right=None):
+    labels = np.arange(n) % 3 if role.is_id else np.full(n, -1)
+    predictions = labels if right is None else np.where(right, labels, (labels + 1) % 3)
+    scores = rng.normal(shift, 1, n).astype("f4")
+    return SetScores.of_split(name, role, scores, labels, predictions)
+
+
+@pytest.fixture
+def sets():
+    rng = np.random.default_rng(0)
+    right = rng.random(80) < 0.8
+    plan = [("toy", Role.ID_VAL, 0), ("v", Role.OOD_VAL, 1), ("far one", Role.FAR, 3), ("near one", Role.NEAR, 1)]
+    return [a_set("toy", Role.ID_TEST, 0, rng, right=right), *(a_set(*entry, rng) for entry in plan)]
+
+
+def legends(figure):
+    return [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
+
+
+def curve(axes, label):
+    (line,) = (line for line in axes.lines if line.get_label().startswith(label))
+    return np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)
+
+
+def test_curves_are_labelled_with_the_areas_of_the_metrics(sets):
+    values = evaluate(sets, OPTIONS)
+    sets_of = {"near one": "near", "far one": "far"}
+    for draw, key in ((figures.roc, "auroc"), (figures.precision_recall, "aupr_out")):
+        expected = [f"{name} ({role}) {100 * values[name][key]:.1f}" for name, role in sets_of.items()]
+        assert legends(draw(sets)) == expected
+
+
+def test_the_area_below_the_drawn_roc_is_the_auroc(sets):
+    x, y = curve(figures.roc(sets).axes[0], "near one")
+    assert abs(np.trapezoid(y[::-1], x[::-1])) == pytest.approx(evaluate(sets, OPTIONS)["near one"]["auroc"], abs=2e-3)
+
+
+def test_the_shaded_areas_are_aufpr_and_aufnr(sets):
+    values = evaluate(sets, OPTIONS)["near one"]
+    near = figures.threshold_areas_of(sets, OPTIONS).axes[0]
+    for label, key in (("FPR", "aufpr"), ("FNR", "aufnr")):
+        x, y = curve(near, label)
+        assert np.trapezoid(y, x) == pytest.approx(values[key], abs=5e-3)
+        assert f"{label}, area {100 * values[key]:.1f}" in legends(near.figure)
+    marked = [line for line in near.lines if len(set(line.get_xdata())) == 1]
+    assert len(marked) == 3
+
+
+def test_the_guaranteed_fpr_is_never_below_the_measured(sets):
+    for axes in figures.conformal(sets, OPTIONS).axes:
+        measured, sure = curve(axes, "FPR measured"), curve(axes, "FPR guaranteed")
+        at = np.interp(measured[1], sure[1][::-1], sure[0][::-1])
+        assert (at >= measured[0] - 1e-9).all()
+
+
+def test_risk_at_full_coverage_is_the_error_of_the_classifier(sets):
+    x, y = curve(figures.selective(sets).axes[0], "_child")
+    assert x[-1] == 1.0
+    assert y[-1] == pytest.approx(1 - evaluate(sets, OPTIONS)["id"]["accuracy"])
+
+
+def test_ten_groups_of_equal_size_have_the_accuracy_as_their_mean(sets):
+    heights = [bar.get_height() for bar in figures.accuracy_by_score(sets).axes[0].patches]
+    assert len(heights) == 10
+    assert np.mean(heights) == pytest.approx(evaluate(sets, OPTIONS)["id"]["accuracy"])
+
+
+def test_without_predictions_there_is_nothing_to_select(sets):
+    unknown = [SetScores(s.name, s.role, s.scores) for s in sets]
+    assert figures.selective(unknown) is None
+    assert figures.accuracy_by_score(unknown) is None
+
+
+def test_histograms_hold_every_score(sets):
+    wild = [sets[0], *sets[1:-1], SetScores("near one", Role.NEAR, np.append(sets[-1].scores, [np.inf, -np.inf, 1e30]))]
+    for axes in figures.histograms(wild).axes:
+        filled = [patch for patch in axes.patches if patch.get_fill()]
+        assert len(filled) == 2
+        for patch in filled:
+            values, edges, _ = patch.get_data()
+            assert np.sum(values * np.diff(edges)) == pytest.approx(1)
+
+
+def test_scores_without_a_range_are_said_to_have_none(sets):
+    flat = [SetScores(s.name, s.role, np.zeros(5, "f4")) for s in sets]
+    assert "no range" in figures.threshold_areas_of(flat, OPTIONS).axes[0].texts[0].get_text()
+
+
+def test_pictures_need_an_id_set_and_an_ood_set(sets):
+    with pytest.raises(MetricError, match="one ID test set and OOD sets — found 1 and 0"):
+        figures.roc(sets[:1])
+
+
+def test_equal_figures_give_equal_text_in_the_colours_of_the_page(sets):
+    texts = {svg(figures.roc(sets), 'a "label" <b>') for _ in range(2)}
+    assert len(texts) == 1
+    (text,) = texts
+    assert "var(--text)" in text
+    assert "#1b1f24" not in text
+    assert 'aria-label="a &#34;label&#34; &#60;b&#62;"' in text

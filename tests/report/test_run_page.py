@@ -1,0 +1,89 @@
+"""The page of a run: the same for the same record, whole in one file, and nothing of a record becomes part of it."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.report.run_page import Picture, Sheet, run_page
+
+from .conftest import HOSTILE, record
+
+PICTURE = Picture("data:image/png;base64,iVBORw0KGgo=", HOSTILE, 1.25, "cat")
+SHEETS, CLASSES = [Sheet("flagged first", (PICTURE,))], ("cat", "dog", HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def sets():
+    rng, plan = np.random.default_rng(0), [("toy", Role.ID_TEST), ("a", Role.NEAR), ("b", Role.NEAR), ("c", Role.FAR)]
+    found = []
+    for shift, (name, role) in enumerate(plan):
+        labels = np.arange(60) % 3 if role.is_id else np.full(60, -1)
+        found.append(SetScores.of_split(name, role, rng.normal(shift, 1, 60).astype("f4"), labels, labels % 3))
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(sets):
+    made = record("knn", 0.9, 0.95, ("near/a incomplete",), note=HOSTILE)
+    return run_page(
+        made, sets, [Sheet("flagged first", (PICTURE,))], ("cat", "dog", HOSTILE), "python -m openbench run"
+    )
+
+
+class Tags(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.ids = Counter(), Counter()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found[tag] += 1
+        self.ids.update(value for name, value in attributes if name == "id")
+
+
+def test_the_numbers_of_the_record_stand_on_the_page(page):
+    assert "90.00 [89.00, 91.00]" in page
+    assert "near/a incomplete" in page
+
+
+def test_names_are_text(page):
+    tags = Tags(page)
+    assert tags.found["script"] == 0
+    assert tags.found["b"] == 0
+    assert tags.found["img"] == 1  # that of the contact sheet
+
+
+def test_nothing_is_fetched_from_anywhere(page):
+    links = re.findall(r"""(?:src|href)=["']([^"'#][^"']*)["']""", page)
+    assert all(link.startswith("data:") for link in links)
+    assert not re.search(r"@import|url\(['\"]?http", page)
+
+
+def test_no_two_elements_have_the_same_id(page):
+    assert [name for name, times in Tags(page).ids.items() if times > 1] == []
+
+
+def test_equal_arguments_give_an_equal_page(page, sets):
+    made = record("knn", 0.9, 0.95, ("near/a incomplete",), note=HOSTILE)
+    again = run_page(
+        made, sets, [Sheet("flagged first", (PICTURE,))], ("cat", "dog", HOSTILE), "python -m openbench run"
+    )
+    assert again == page
+
+
+def test_each_class_states_how_many_are_flagged(page, sets):
+    (ids, *_) = sets
+    limit = np.sort(ids.scores)[int(np.ceil(0.95 * 60)) - 1]
+    cats = ids.scores[ids.labels == 0]
+    assert re.search(rf">cat</td><td>20</td><td>{100 * np.mean(cats > limit):.2f}</td><td>100.00</td>", page)
+
+
+def test_without_scores_the_page_says_why_there_are_no_pictures():
+    bare = run_page(record("knn", 0.9, 0.95))
+    assert "were not kept" in bare
+    assert "<svg" not in bare
