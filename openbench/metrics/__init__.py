@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from openbench.metrics.curve import PooledCurve
+    from openbench.metrics.paired import paired_delong
     from openbench.metrics.ranking import auroc, fpr95
     from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate, higher_is_better
 
@@ -20,9 +21,10 @@ __all__ = [
     "evaluate",
     "fpr95",
     "higher_is_better",
+    "paired_delong",
 ]
 # Loaded when first asked for: tables need openbench.metrics.keys alone, and scipy takes a third of a second.
-_HOMES = {"PooledCurve": "curve", "auroc": "ranking", "fpr95": "ranking"}
+_HOMES = {"PooledCurve": "curve", "auroc": "ranking", "fpr95": "ranking", "paired_delong": "paired"}
 
 
 def __getattr__(name: str) -> Any:

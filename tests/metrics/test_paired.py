@@ -1,0 +1,119 @@
+"""DeLong's paired comparison against slow placements, scipy, and a permutation test."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from openbench.errors import MetricError
+from openbench.metrics.curve import PooledCurve
+from openbench.metrics.intervals import delong_variance, group_delong_variance
+from openbench.metrics.paired import paired_delong
+
+
+def scores(seed=0, n=60, sizes=(40, 70), shift=1.0, noise=1.0, decimals=1):
+    """Two correlated scores of the same images, rounded so that there are ties: (id, [ood, …]) of each."""
+    rng = np.random.default_rng(seed)
+    base = [rng.normal(size=n), *(rng.normal(shift, size=m) for m in sizes)]
+    first, second = ([np.round(x + noise * rng.normal(size=x.size), decimals) for x in base] for _ in range(2))
+    return (first[0], first[1:]), (second[0], second[1:])
+
+
+def compared_pairwise(ids, ood):
+    """(n, m) 1 where the OOD score is larger, ½ where equal, 0 where smaller; every pair looked at."""
+    return np.array([[1.0 if b > a else 0.5 if b == a else 0.0 for b in ood] for a in ids])
+
+
+def slow_covariance(first, second):
+    """DeLong's covariance matrix (2k, 2k) of the areas of two scores on k OOD sets, from all pairs.
+
+    The structural components of the ID side covary over all sets and both scores; those of the OOD side only within a
+    set.
+    """
+    wins = [compared_pairwise(ids, ood) for ids, oods in (first, second) for ood in oods]
+    k = len(first[1])
+    total = np.cov(np.array([w.mean(axis=1) for w in wins])) / len(first[0])
+    for i, a in enumerate(wins):
+        for j, b in enumerate(wins):
+            if i % k == j % k:
+                total[i, j] += np.cov(a.mean(axis=0), b.mean(axis=0))[0, 1] / a.shape[1]
+    return np.array([w.mean() for w in wins]), total
+
+
+@pytest.mark.parametrize("sizes", [(40,), (40, 70), (5, 90, 30)])
+def test_difference_interval_and_p_are_those_of_delongs_covariance_matrix(sizes):
+    first, second = scores(sizes=sizes)
+    areas, covariance = slow_covariance(first, second)
+    contrast = np.repeat([1.0, -1.0], len(sizes)) / len(sizes)
+    deviation = np.sqrt(contrast @ covariance @ contrast)
+    found = paired_delong(first, second, level=0.9)
+    assert found.first == pytest.approx(areas[: len(sizes)].mean())
+    assert found.difference == pytest.approx(contrast @ areas)
+    expected = stats.norm.interval(0.9, contrast @ areas, deviation)
+    assert (found.low, found.high) == pytest.approx(expected)
+    assert found.p == pytest.approx(2 * stats.norm.sf(abs(contrast @ areas) / deviation))
+
+
+def test_the_area_of_one_score_is_that_of_the_rank_sum():
+    (ids, (ood, _)), second = scores()
+    found = paired_delong((ids, [ood]), (second[0], second[1][:1]))
+    assert found.first == pytest.approx(stats.mannwhitneyu(ood, ids).statistic / (len(ids) * len(ood)))
+
+
+def test_against_a_score_that_ranks_nothing_the_variance_is_that_of_one_auroc():
+    (ids, oods), _ = scores()
+    flat = np.zeros(len(ids)), [np.zeros(len(ood)) for ood in oods]
+    found = paired_delong((ids, oods), flat)
+    curves = [PooledCurve.of(ids, ood) for ood in oods]
+    half = stats.norm.ppf(0.975) * np.sqrt(group_delong_variance(curves))
+    assert found.high - found.low == pytest.approx(2 * half)
+    one = paired_delong((ids, oods[:1]), (flat[0], flat[1][:1]))
+    assert one.high - one.low == pytest.approx(2 * stats.norm.ppf(0.975) * np.sqrt(delong_variance(curves[0])))
+
+
+def test_p_agrees_with_a_permutation_test():
+    first, second = scores(seed=8, n=120, sizes=(100,), decimals=6)
+    ranked = [stats.rankdata(np.concatenate([ids, *oods])) for ids, oods in (first, second)]
+    n, rng = len(first[0]), np.random.default_rng(0)
+
+    def difference(a, b):
+        def area(x):
+            return (x[n:].sum() - (x.size - n) * (x.size - n + 1) / 2) / n / (x.size - n)
+
+        return area(stats.rankdata(a)) - area(stats.rankdata(b))
+
+    observed, extreme, rounds = difference(*ranked), 0, 2000
+    for _ in range(rounds):  # the two scores of an image are exchangeable if neither is better
+        swap = rng.random(ranked[0].size) < 0.5
+        drawn = difference(np.where(swap, ranked[1], ranked[0]), np.where(swap, ranked[0], ranked[1]))
+        extreme += abs(drawn) >= abs(observed) - 1e-12
+    found = paired_delong(first, second)
+    assert found.difference == pytest.approx(observed)
+    assert 0.01 < found.p < 0.6
+    assert found.p == pytest.approx(extreme / rounds, abs=0.03)
+
+
+def test_swapping_the_scores_changes_the_sign_alone():
+    first, second = scores()
+    one, other = paired_delong(first, second), paired_delong(second, first)
+    assert (one.difference, one.low, one.high, one.p) == pytest.approx(
+        (-other.difference, -other.high, -other.low, other.p)
+    )
+
+
+def test_equal_scores_do_not_differ():
+    first, _ = scores()
+    found = paired_delong(first, first)
+    assert found[2:] == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_a_difference_without_any_variance_is_certain():
+    ids, ood = np.zeros(5), np.ones(4)
+    assert paired_delong((ids, [ood]), (ood[:1].repeat(5), [ids[:4]]))[2:] == (1.0, 1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("bad", ["fewer", "none", "nan"])
+def test_scores_of_other_images_are_refused(bad):
+    first, (ids, oods) = scores()
+    second = {"fewer": (ids[1:], oods), "none": (ids, []), "nan": (ids * np.nan, oods)}[bad]
+    with pytest.raises(MetricError, match=r"same images|NaN"):
+        paired_delong(first if bad != "none" else (first[0], []), second)
