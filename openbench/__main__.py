@@ -56,6 +56,7 @@ COMMANDS = {
     "data": Command("openbench.cli.commands.data:main", "get data sets, verify them, look at them, bring your own"),
     "verify": Command("openbench.cli.commands.verify:main", "compute a record again and say whether it reproduces"),
     "publish": Command("openbench.cli.commands.publish:main", "put the scores of runs beside their records"),
+    "compare": Command("openbench.cli.commands.compare:main", "compare runs on the same images"),
     "report": Command("openbench.cli.commands.report:main", "write one run as a page with tables and pictures"),
     "submit": Command("openbench.cli.commands.submit:main", "check results before they are sent in"),
     "evaluate": Command(

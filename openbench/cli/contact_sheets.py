@@ -30,20 +30,11 @@ def contact_sheets(
         sets: its scores.
         most: images on each sheet.
     """
-    node = record.config.get("benchmark")
-    if not isinstance(node, Mapping) or not sets or most < 1:
+    if not sets or most < 1:
         return [], (), ""
-    if _foreign(public(node)):
-        return [], (), "no images: they are read by code that openbench does not ship"
-    from openbench.data.benchmark_config import BenchmarkConfig
-    from openbench.data.build import open_benchmark
-
-    try:
-        benchmark = open_benchmark(BenchmarkConfig.parse(node), reader="")
-    except OpenbenchError as error:
-        return [], (), f"no images: {error}"
-    if benchmark.digest != record.benchmark.get("digest"):
-        return [], tuple(benchmark.classes), "no images: those found here are not those of the run"
+    benchmark, why = _opened(record)
+    if benchmark is None:
+        return [], (), f"no images: {why}"
     splits = {(str(split.role), split.name): split for split in benchmark.splits() if not split.unread}
     sheets = []
     for s in sets:
@@ -59,6 +50,33 @@ def contact_sheets(
         ]
         sheets.append(Sheet(title, tuple(pictures)))
     return sheets, tuple(benchmark.classes), ""
+
+
+def keys_of(record: ResultRecord) -> dict[tuple[str, str], Sequence[str]]:
+    """Return the names of a run's images by role and set; nothing where the images are not here."""
+    benchmark, _ = _opened(record)
+    if benchmark is None:
+        return {}
+    return {(str(split.role), split.name): split.keys for split in benchmark.splits() if not split.unread}
+
+
+def _opened(record: ResultRecord) -> tuple[Any, str]:
+    """The benchmark of a record with the images that it was run on; else None, and why."""
+    node = record.config.get("benchmark")
+    if not isinstance(node, Mapping):
+        return None, "the record names no lists of images"
+    if _foreign(public(node)):
+        return None, "they are read by code that openbench does not ship"
+    from openbench.data.benchmark_config import BenchmarkConfig
+    from openbench.data.build import open_benchmark
+
+    try:
+        benchmark = open_benchmark(BenchmarkConfig.parse(node), reader="")
+    except OpenbenchError as error:
+        return None, str(error)
+    if benchmark.digest != record.benchmark.get("digest"):
+        return None, "those found here are not those of the run"
+    return benchmark, ""
 
 
 def _class(s: SetScores, at: int, benchmark: Any) -> str:

@@ -190,6 +190,27 @@ def accuracy_by_score(sets: Sets) -> Figure | None:
     return figure
 
 
+def roc_of_runs(runs: Mapping[str, Sets]) -> Figure:
+    """Return a panel per OOD set with the ROC of each run.
+
+    Args:
+        runs: name → its sets, the same for all.
+    """
+    _, oods = sides(next(iter(runs.values())))
+    figure, all_axes = panels(len(oods))
+    for at, (axes, ood) in enumerate(zip(all_axes, oods, strict=True)):
+        axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
+        for (name, sets), style in zip(runs.items(), lines(), strict=False):
+            ids, own = sides(sets)
+            curve = PooledCurve.of(ids.scores, own[at].scores)
+            fpr, tpr = 1 - curve.id_accepted / curve.n, 1 - curve.ood_accepted / curve.m
+            axes.plot(*_thinned(fpr, tpr), **style, label=plain(f"{name} {100 * auroc(curve):.1f}"))
+        axes.set(xlabel="FPR (ID flagged)", ylabel="TPR (OOD flagged)", xlim=(0, 1), ylim=(0, 1.005))
+        axes.set_title(plain(_called(ood)), fontsize=9)
+        finish(axes, "lower right", "AUROC in %")
+    return figure
+
+
 def sides(sets: Sets) -> tuple[SetScores, list[SetScores]]:
     """Return the scores of ID test, and those of near and far sets in the order of tables.
 

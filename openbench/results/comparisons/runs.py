@@ -1,0 +1,179 @@
+"""Two or more runs beside each other: how much they differ and how surely, in what they differ, and on which images."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from openbench.core.record import ResultRecord
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.errors import DataError
+from openbench.metrics.paired import PairedDifference, paired_delong
+from openbench.results.tables.table import Cell, Column, Estimate, Table
+from openbench.results.tables.views import GROUPS
+
+Keys = Mapping[tuple[str, str], Sequence[str]]
+_SAME = "compare runs of one benchmark on the same images"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A run with its scores.
+
+    Args:
+        record: of the run.
+        scores: its sets.
+        name: what tells it from the others.
+    """
+
+    record: ResultRecord
+    scores: tuple[SetScores, ...]
+    name: str
+
+    def of(self, *roles: str) -> list[SetScores]:
+        """Its sets of some roles, by name."""
+        return sorted((s for s in self.scores if str(s.role) in roles), key=lambda s: s.name)
+
+
+def compared(runs: Sequence[tuple[ResultRecord, Sequence[SetScores]]]) -> list[Compared]:
+    """Return runs that can be compared, each with a name of its own: the method's, and the run's id where that repeats.
+
+    Raises:
+        DataError: their benchmarks, sets or images differ.
+    """
+    methods = [str(record.method.get("name")) for record, _ in runs]
+    found = [
+        Compared(record, tuple(scores), name if methods.count(name) == 1 else f"{name} {record.run_id[:6]}")
+        for (record, scores), name in zip(runs, methods, strict=True)
+    ]
+    first = found[0]
+    for other in found[1:]:
+        _check_same_images(first, other)
+    return found
+
+
+def difference_table(first: Compared, other: Compared, level: float = 0.95) -> Table:
+    """Return the AUROC of two runs by group and set, the difference with its interval, and p for equal AUROC.
+
+    Args:
+        first: the difference is its AUROC minus the other's.
+        other: on the same images.
+        level: coverage of the intervals.
+
+    Reference: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988); see `metrics.paired_delong` for the group's mean.
+    """
+    columns = (
+        Column("set"),
+        Column("role"),
+        Column(f"{first.name} ↑", "percent"),
+        Column(f"{other.name} ↑", "percent"),
+        Column("difference [interval]", "percent"),
+        Column("p", "number"),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for group in GROUPS:
+        ours, theirs = first.of(group), other.of(group)
+        if not ours:
+            continue
+        rows.append((group, "mean", *_cells(_paired(first, other, ours, theirs, level))))
+        for one, two in zip(ours, theirs, strict=True):
+            rows.append((f"  {one.name}", group, *_cells(_paired(first, other, [one], [two], level))))
+    note = (
+        f"AUROC on the same images: DeLong's paired test, two-sided, not corrected for the number of rows; {level:.0%} "
+        "intervals. One network each: other trainings may differ by more."
+    )
+    return Table(f"{first.name} against {other.name}", columns, tuple(rows), notes=(note,))
+
+
+def config_table(runs: Sequence[Compared]) -> Table:
+    """Return the keys of the configs, and the chosen hyper-parameters, in which runs differ."""
+    leaves = [
+        dict(_leaves({"config": run.record.config, "chosen": run.record.method.get("params", {})})) for run in runs
+    ]
+    keys = sorted({key for one in leaves for key in one})
+    rows = [
+        (key, *(_word(one.get(key)) for one in leaves))
+        for key in keys
+        if len({_word(one.get(key)) for one in leaves}) > 1
+    ]
+    columns = (Column("key"), *(Column(run.name) for run in runs))
+    return Table("What differs in their configs", columns, tuple(rows))
+
+
+def disagreement_table(first: Compared, other: Compared, most: int, keys: Keys) -> Table:
+    """Return the images whose place among all ID test and OOD images of a set differs most between two runs.
+
+    Args:
+        first: the one run.
+        other: the other.
+        most: images of each set.
+        keys: names of the images by role and set, where they are known; else their position is shown.
+    """
+    rows: list[tuple[Cell, ...]] = []
+    (ids_a,), (ids_b,) = first.of(Role.ID_TEST), other.of(Role.ID_TEST)
+    for group in GROUPS:
+        for one, two in zip(first.of(group), other.of(group), strict=True):
+            a = _places(ids_a.scores, one.scores)
+            b = _places(ids_b.scores, two.scores)
+            order = np.argsort(-np.abs(a - b), kind="stable")[:most]
+            for at in order:
+                s, index = (ids_a, int(at)) if at < len(ids_a.scores) else (one, int(at) - len(ids_a.scores))
+                names = keys.get((str(s.role), s.name), ())
+                name = names[index] if index < len(names) else f"image {index}"
+                rows.append((one.name, str(s.role), name, float(a[at]), float(b[at])))
+    columns = (
+        Column("set"),
+        Column("role"),
+        Column("image"),
+        Column(f"{first.name}: larger than", "percent", 1),
+        Column(f"{other.name}: larger than", "percent", 1),
+    )
+    note = "Larger than: the share of the ID test images and of that set whose score is smaller; ties count half."
+    return Table("Images on which they disagree most", columns, tuple(rows), notes=(note,))
+
+
+def _paired(
+    first: Compared, other: Compared, ours: Sequence[SetScores], theirs: Sequence[SetScores], level: float
+) -> PairedDifference:
+    (ids_a,), (ids_b,) = first.of(Role.ID_TEST), other.of(Role.ID_TEST)
+    one = (ids_a.scores, [s.scores for s in ours])
+    return paired_delong(one, (ids_b.scores, [s.scores for s in theirs]), level)
+
+
+def _cells(found: PairedDifference) -> tuple[Cell, ...]:
+    return (found.first, found.second, Estimate(found.difference, found.low, found.high), float(f"{found.p:.3g}"))
+
+
+def _places(ids: np.ndarray, ood: np.ndarray) -> np.ndarray:
+    """(n + m,) share of all scores below each score, ties counted ½."""
+    values = np.concatenate([ids, ood]).astype(float)
+    ordered = np.sort(values)
+    twice = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
+    return np.asarray(twice / (2.0 * values.size))
+
+
+def _check_same_images(first: Compared, other: Compared) -> None:
+    named = f"runs {first.record.run_id} and {other.record.run_id}"
+    digests = [run.record.benchmark.get("digest") for run in (first, other)]
+    if digests[0] != digests[1]:
+        benchmarks = [run.record.benchmark for run in (first, other)]
+        found = " and ".join(f"{one.get('name')} (digest {one.get('digest')})" for one in benchmarks)
+        raise DataError(f"{named}: other benchmarks — found {found} — {_SAME}")
+    sizes = [{(str(s.role), s.name): len(s.scores) for s in run.scores} for run in (first, other)]
+    if sizes[0] != sizes[1]:
+        differing = sorted({f"{role}/{name}" for (role, name), _ in sizes[0].items() ^ sizes[1].items()})
+        raise DataError(f"{named}: other sets or sizes — found a difference in {', '.join(differing)} — {_SAME}")
+
+
+def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping) and node:
+        for key, child in node.items():
+            yield from _leaves(child, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, node
+
+
+def _word(value: Any) -> str:
+    return "" if value is None else str(value)
