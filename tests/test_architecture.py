@@ -19,11 +19,12 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 CONFIGS = sorted(paths.config_dir().rglob("*.yaml"))
 
 # Layer → the layers it may import from, besides itself. `base` are the modules at the top of the package.
-BASE = {"base", "storage"}
+BASE = {"base", "storage", "config"}
 LEAVES = {"metrics", "methods", "data", "backbones"}
 ALLOWED = {
     "base": set(),
     "storage": {"base"},
+    "config": {"base", "storage"},
     "core": BASE,
     "metrics": BASE | {"core"},
     "methods": BASE | {"core", "metrics"},

@@ -11,7 +11,7 @@ _TEXT = ("mcm",)  # the classifier of its paper is made of text
 
 def method_facts() -> dict[str, MethodFacts]:
     """Return {method as typed: facts} of all that openbench ships; what cannot be built here is left out."""
-    from openbench.config.by_data import resolved
+    from openbench.config.shipped import shipped
     from openbench.core.composite import leaves
     from openbench.core.live import LiveMethod
     from openbench.core.request import Field, Role
@@ -20,7 +20,7 @@ def method_facts() -> dict[str, MethodFacts]:
     found: dict[str, MethodFacts] = {}
     for entry in Registry((paths.config_dir(),)).entries("method"):
         try:
-            parts = list(leaves(build_method({**resolved(entry.config()), NAME: entry.name})[0]))
+            parts = list(leaves(build_method({**(shipped("method", entry.name) or {}), NAME: entry.name})[0]))
             source = entry.source()
         except OpenbenchError:  # e.g. it needs a library that is not installed
             continue

@@ -3,6 +3,7 @@
 from typing import Any
 
 from openbench.config.overrides import AUGMENT
+from openbench.config.shipped import shipped
 from openbench.errors import ConfigError
 
 _THEN = "then"
@@ -18,8 +19,6 @@ def augmented(training: dict[str, Any], name: str | None) -> None:
     Raises:
         ConfigError: a benchmark that came later has replaced the list of the file.
     """
-    from openbench.training.weights.shipped import shipped
-
     recipe = training.get("recipe")
     if not isinstance(recipe, dict):
         return

@@ -17,6 +17,7 @@ from openbench.compose.foreign import check_file
 from openbench.compose.interpolations import RUNTIME, limited
 from openbench.compose.published import SCORER_OF_TRAINING, published_scorer
 from openbench.config.annotations import check_seed
+from openbench.config.by_data import by_data
 from openbench.config.overrides import NAME, quoted
 from openbench.errors import ConfigError, check_known
 
@@ -31,7 +32,7 @@ def _by_data(general: Any, others: Mapping[str, Any], *, _root_: DictConfig) -> 
     As `${by_data:0.95,{cifar100:0.5}}` in a yaml: what a paper takes on some data and not on others.
     """
     classes = OmegaConf.select(_root_, "benchmark.classes")  # e.g. cifar100/classes
-    return others.get(classes.partition("/")[0], general) if isinstance(classes, str) else general
+    return by_data(general, others, classes.partition("/")[0] if isinstance(classes, str) else "")
 
 
 OmegaConf.register_new_resolver("by_data", _by_data, replace=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 from openbench.config.build import target_of
 from openbench.config.overrides import NAME
+from openbench.config.shipped import shipped
 from openbench.errors import ConfigError
 from openbench.public import TARGET
 
@@ -19,7 +20,6 @@ def published_scorer(training: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: the target is not a training method, or what it names is not in configs/method.
     """
     from openbench.training.base import TrainingMethod
-    from openbench.training.weights.shipped import shipped
 
     target = target_of(training, "training", (TrainingMethod,))
     if not (isinstance(target, type) and issubclass(target, TrainingMethod)):

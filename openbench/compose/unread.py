@@ -5,10 +5,11 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from openbench.compose.config import OUTLIERS, options
+from openbench.compose.config import OUTLIERS
 from openbench.compose.sweep import parse
 from openbench.config.overrides import NAME
-from openbench.errors import ConfigError, NotApplicableError
+from openbench.config.shipped import names, shipped
+from openbench.errors import NotApplicableError
 
 _SOURCES = ("weights", "checkpoint", "pretrained")
 Node = Mapping[str, Any]
@@ -72,11 +73,6 @@ def _learns_from_outliers(training: Node) -> bool:
 
 def _that_learn_from_outliers() -> Iterator[str]:
     """The shipped trainings that do."""
-    from openbench.training.weights.shipped import shipped
-
-    for name in options("training"):
-        try:
-            if _learns_from_outliers(shipped("training", name) or {}):
-                yield name
-        except ConfigError:  # one of the user's own, which is not shipped
-            continue
+    for name in names("training"):
+        if _learns_from_outliers(shipped("training", name) or {}):
+            yield name

@@ -6,14 +6,13 @@ from typing import Any
 from openbench.backbones.base import Backbone
 from openbench.config.build import target_of
 from openbench.config.overrides import AUGMENT, NAME, changes
+from openbench.config.shipped import names, shipped
 from openbench.core.benchmark import Benchmark
 from openbench.errors import NotApplicableError
-from openbench.paths import config_dir
 from openbench.public import TARGET
 from openbench.training.base import TrainingMethod
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.methods.fine_tuning import FineTuned
-from openbench.training.weights.shipped import shipped
 
 PLAIN = "cross_entropy"  # what released classifiers were trained with, and the default where nothing is typed
 _WEIGHTS = ("weights", "checkpoint")
@@ -68,9 +67,9 @@ def _ways(backbone: Backbone, benchmark: Benchmark, node: Mapping[str, Any]) -> 
 
 def _untrained(node: Mapping[str, Any]) -> str:
     """The shipped backbone that is the same network without weights, if there is one."""
-    for file in sorted((config_dir() / "backbone").glob("*.yaml")):
-        other = shipped("backbone", file.stem) or {}
+    for name in names("backbone"):
+        other = shipped("backbone", name) or {}
         same = all(node.get(key) and other.get(key) == node.get(key) for key in (TARGET, "model"))
         if same and not any(other.get(key) for key in _WEIGHTS):
-            return f"backbone={file.stem}"
+            return f"backbone={name}"
     return ""

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from openbench.config.plain_yaml import parse_yaml
 from openbench.errors import ConfigError
+from openbench.storage.plain_yaml import parse_yaml
 from openbench.storage.regular import read_regular
 
 _MOST_BYTES = 2**20

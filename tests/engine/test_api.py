@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from openbench.config.shipped import shipped
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.engine import api
@@ -12,7 +13,6 @@ from openbench.errors import ConfigError
 from openbench.methods.knn import KNN
 from openbench.methods.odin import ODIN
 from openbench.metrics.suite import MetricOptions
-from openbench.training.weights.shipped import shipped
 
 IDENTITY = {"_target_": "openbench.backbones.identity.Identity", "name": "identity"}
 RESNET = {"_target_": "openbench.backbones.cifar.resnet", "name": "tiny", "model": "resnet8"}

@@ -12,12 +12,12 @@ from golden_inputs import Problem, by_class, fitted, problem, scored
 import openbench.methods
 from openbench import paths
 from openbench.config.build import build, target_of
+from openbench.config.shipped import shipped
 from openbench.core.composite import version_of
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.errors import MethodError
 from openbench.methods._layer_mds import LayerMDS, SteppedLayerMDS
-from openbench.training.weights.shipped import shipped
 
 KINDS = ("plain", "signed", "odd")
 # Parameters that fit 72 samples, so that something is computed; and few epochs, which keep rounding small.

@@ -21,6 +21,7 @@ from openbench import paths
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build
+from openbench.config.shipped import shipped
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
@@ -35,7 +36,6 @@ from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import TrainingSettings, train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe
-from openbench.training.weights.shipped import shipped
 
 SIDE, CLASSES, FEATURES, IMAGES, OUTLIERS = 6, 3, 8, 48, 24
 STEPS = 4

@@ -8,8 +8,8 @@ import torch
 
 from openbench import paths
 from openbench.config.build import build
+from openbench.config.shipped import shipped
 from openbench.training.base import Batch, TrainingMethod
-from openbench.training.weights.shipped import shipped
 
 TRAININGS = golden_trainings.small()
 

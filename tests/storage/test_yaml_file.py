@@ -9,8 +9,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from openbench import paths
-from openbench.config.plain_yaml import MOST_VALUES, parse_yaml
 from openbench.errors import ConfigError
+from openbench.storage.plain_yaml import MOST_VALUES, parse_yaml
 from openbench.storage.yaml_file import read_yaml
 
 TIMES = ",".join(["*{0}"] * 9)

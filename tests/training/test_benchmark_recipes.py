@@ -10,10 +10,10 @@ from openbench import paths
 from openbench.compose.augmented import augmented
 from openbench.compose.config import compose, plain
 from openbench.config.build import build
+from openbench.config.shipped import shipped
 from openbench.errors import ConfigError
 from openbench.storage.yaml_file import read_yaml
 from openbench.training.recipe import Recipe
-from openbench.training.weights.shipped import shipped
 
 BENCHMARKS = sorted(file.stem for file in (paths.config_dir() / "benchmark").glob("*.yaml"))
 TRAININGS = sorted(file.stem for file in (paths.config_dir() / "training").glob("*.yaml"))

@@ -9,6 +9,7 @@ import torch
 from openbench import paths
 from openbench.compose.config import compose, plain
 from openbench.config.build import build
+from openbench.config.shipped import merged, shipped
 from openbench.core.request import Request, Role
 from openbench.errors import CheckpointError, ConfigError, DataError, OpenbenchError
 from openbench.training.augment.base import HorizontalFlip, RandomCrop
@@ -17,7 +18,6 @@ from openbench.training.loop.loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.weights.checkpoints import find_checkpoint, folder_of, obtain
 from openbench.training.weights.ensure import ensure_trained
-from openbench.training.weights.shipped import merged, shipped
 
 from .settings import CONFIG, NODE, Setting
 from .training_toys import (

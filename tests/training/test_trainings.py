@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import openbench.training.methods
 from openbench import paths
 from openbench.config.build import build, target_of
+from openbench.config.shipped import shipped
 from openbench.core.request import Field, Request, Role
 from openbench.training.augment.base import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, Moment, Selection, TrainingData, TrainingMethod
@@ -25,7 +26,6 @@ from openbench.training.loop.loop import train
 from openbench.training.recipe import Recipe
 from openbench.training.weights.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
 from openbench.training.weights.evaluated import evaluated
-from openbench.training.weights.shipped import shipped
 
 from .killing import KilledError
 from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, backbone, job, split

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from openbench import paths
 from openbench.config.overrides import NAME
+from openbench.config.shipped import shipped
 from openbench.digest import digest
 from openbench.public import public
 from openbench.results.names import is_part
@@ -70,8 +70,5 @@ def _merged(values: Sequence[Any]) -> str:
 @cache
 def _file(method: str) -> Mapping[str, Any]:
     """The values of a method's config file; none for a method that openbench does not ship."""
-    from openbench.storage.yaml_file import read_yaml
-
-    path = paths.config_dir() / "method" / f"{method}.yaml"
-    found = read_yaml(path) if is_part(method) and path.is_file() else {}
-    return public(found) if isinstance(found, dict) else {}
+    found = shipped("method", method) if is_part(method) else None
+    return public(found or {})  # type: ignore[no-any-return]

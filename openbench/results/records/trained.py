@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import openbench
-from openbench import paths
-from openbench.config.by_data import data_named, resolved
+from openbench.config.shipped import data_of, names, shipped
 from openbench.core.record import ResultRecord
 from openbench.public import TARGET, modules_defining, public
 
@@ -74,13 +73,10 @@ def _class(node: Mapping[str, Any]) -> str:
 @cache
 def _files() -> dict[str, list[list[Mapping[str, Any]]]]:
     """The special augmentations of each config file by name: in general, and as they are on some data."""
-    from openbench.storage.yaml_file import read_yaml
-
     found = {}
-    for path in sorted((paths.config_dir() / "augment").glob("*.yaml")):
-        node = read_yaml(path)
-        augment = public(node.get("then") or node.get("augment"))
-        found[path.stem] = [_special(resolved(augment, data)) for data in ("", *sorted(set(data_named(augment))))]
+    for name in names("augment"):
+        nodes = [public(shipped("augment", name, data)) for data in ("", *data_of("augment", name))]
+        found[name] = [_special(node.get("then") or node.get("augment")) for node in nodes]
     return found
 
 

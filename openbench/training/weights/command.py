@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from openbench.config.overrides import AUGMENT, NAME, changes
+from openbench.config.shipped import named_for, shipped
 from openbench.data.benchmark_config import typed
 from openbench.public import name_of
 from openbench.training.job import TrainingJob
-from openbench.training.weights.shipped import named_for, shipped
 
 
 def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:

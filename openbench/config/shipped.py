@@ -1,0 +1,74 @@
+"""The config files that openbench ships, as plain values with their defaults merged in: the one way without Hydra."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from openbench.config.by_data import data_named, resolved
+from openbench.paths import config_dir
+from openbench.public import TARGET, public_name
+from openbench.storage.yaml_file import read_yaml
+
+
+def shipped(group: str, name: str, data: str = "") -> dict[str, Any] | None:
+    """Return the node that `group=name` means, or None if openbench does not ship it.
+
+    A file may begin with `defaults` that name others of its group, or of another one as `/group@key: name`; later ones
+    and the file itself override them. References to other keys, `${.name}`, stay as they are written.
+
+    Args:
+        group: a folder of configs.
+        name: of a file in it.
+        data: whose classes are the ID classes, e.g. `cifar100`; empty where no benchmark is known.
+    """
+    found = _file(group, name)
+    if found is None:
+        return None
+    own = resolved(found, data)
+    result: dict[str, Any] = {}
+    for entry in own.pop("defaults", ["_self_"]):
+        result = merged(result, own if entry == "_self_" else _named(group, entry, data))
+    return result
+
+
+def names(group: str) -> list[str]:
+    """Return the names of the files that a group ships, sorted."""
+    return sorted(file.stem for file in (config_dir() / group).glob("*.yaml"))
+
+
+def data_of(group: str, name: str) -> list[str]:
+    """Return the data on which a file of a group has values of its own, sorted."""
+    return sorted(set(data_named(_file(group, name))))
+
+
+def named_for(target: str, group: str) -> str:
+    """Return what is typed for a class: the first shipped file that names it, else the class's own name in lower case.
+
+    Args:
+        target: its public name.
+        group: of configs.
+    """
+    same = (name for name in names(group) if public_name(str((_file(group, name) or {}).get(TARGET))) == target)
+    return next(same, target.rpartition(".")[2].lower())
+
+
+def _file(group: str, name: str) -> dict[str, Any] | None:
+    path = config_dir() / group / f"{name}.yaml"
+    return dict(read_yaml(path) or {}) if path.is_file() else None
+
+
+def _named(group: str, entry: str | Mapping[str, str], data: str) -> dict[str, Any]:
+    """What an entry of a file's defaults brings in."""
+    if isinstance(entry, str):
+        return shipped(group, entry, data) or {}
+    (place, name), *_ = entry.items()
+    other, _, key = place.lstrip("/").partition("@")
+    return {key: shipped(other, name, data) or {}}
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `first` overridden by `second`: mappings key by key, anything else as a whole."""
+    result = dict(first)
+    for key, value in second.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result

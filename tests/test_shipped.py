@@ -1,0 +1,50 @@
+"""Shipped config files as plain values: what Hydra composes of the same file."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from openbench import paths
+from openbench.compose.config import VERSION_BASE
+from openbench.config.shipped import data_of, named_for, names, shipped
+
+GROUPS = ("augment", "backbone", "dataset", "method", "recipe", "training")
+# Files that are more than their own keys: they have defaults, or values that hold on some data.
+COMPOSED = [
+    (group, name)
+    for group in GROUPS
+    for name in names(group)
+    if any(sign in (paths.config_dir() / group / f"{name}.yaml").read_text() for sign in ("\ndefaults:", "${by_data:"))
+]
+
+
+def by_hydra(data: str) -> dict:
+    """{GROUP_FILE: its node} as Hydra composes all these files for a benchmark with the classes of some data."""
+    files = [f"+{group}@{group}_{name}={name}" for group, name in COMPOSED]
+    with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
+        cfg = compose(overrides=[*files, f"+benchmark.classes={data}/classes", "+name=NAME"])
+    return OmegaConf.to_container(cfg, resolve=True)
+
+
+@pytest.mark.parametrize("data", ["", "imagenet1k"])
+def test_a_shipped_file_means_what_hydra_composes_of_it(data):
+    expected = by_hydra(data)
+    found = {f"{group}_{name}": OmegaConf.create(shipped(group, name, data)) for group, name in COMPOSED}
+    differing = [name for name, node in found.items() if OmegaConf.to_container(node, resolve=True) != expected[name]]
+    assert differing == []
+    assert len(COMPOSED) > 25
+
+
+def test_values_hold_on_the_data_that_a_file_names():
+    assert data_of("augment", "randaugment") == ["imagenet1k", "imagenet200"]
+    magnitudes = [shipped("augment", "randaugment", data)["then"][0]["magnitude"] for data in ("", "imagenet200")]
+    assert magnitudes == [14, 10]
+
+
+def test_a_file_that_is_not_shipped_means_nothing():
+    assert shipped("method", "mine") is None
+
+
+def test_a_class_is_typed_by_the_file_that_names_it():
+    assert named_for("CrossEntropy", "training") == "cross_entropy"
+    assert named_for("mine.Loss", "training") == "loss"
