@@ -12,6 +12,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from openbench.checkout import uncommitted
 from openbench.core.benchmark import Image, Items, Split
 from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.digest import BlockHasher, digest
@@ -65,9 +66,11 @@ def packed(split: Split, folder: Path, workers: int = 0, say: Say = silent) -> S
 
 
 def _state(split: Split, items: FileItems) -> str:
-    """What the pixels depend on: which files, their sizes, and when they were last written."""
+    """What the pixels depend on: which files, their sizes, when they were last written, and code without a commit."""
     stats = [os.stat(path) for path in items.files]
-    return digest({"split": split.digest, "files": [(s.st_size, s.st_mtime_ns) for s in stats]}, 24)
+    depends = {"split": split.digest, "files": [(s.st_size, s.st_mtime_ns) for s in stats]}
+    changed = uncommitted(__name__, parts=(split.source,))
+    return digest({**depends, "uncommitted": changed} if changed else depends, 24)
 
 
 def _fault(path: Path) -> str | None:

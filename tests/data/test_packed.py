@@ -1,15 +1,19 @@
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from openbench import checkout
 from openbench.core.preprocess import Preprocess
 from openbench.data.decoded_cache import packed
 from openbench.data.loading import batches
+from openbench.data.sources import items
 from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.errors import DataError
+from openbench.methods import knn
 
 from .conftest import noisy, write_image
 from .made import split_of
@@ -61,6 +65,27 @@ def test_a_file_that_was_replaced_is_decoded_again(files, tmp_path):
     write_image(split.items.files[11], other)
     os.utime(split.items.files[11], (1, 1))
     assert np.array_equal(packed(split, tmp_path / "cache").items[11], other)
+
+
+def test_a_decoder_with_uncommitted_changes_decodes_for_itself(files, tmp_path, monkeypatch):
+    split, decode, decoder = files(noisy((20, 8, 8, 3))), items.decode, Path(items.__file__)
+    monkeypatch.setattr(checkout, "_changed", dict)
+    committed = packed(split, tmp_path / "cache").items[11]
+    monkeypatch.setattr(checkout, "_changed", lambda: {"openbench/data/sources/items.py": decoder})
+    monkeypatch.setattr(items, "decode", lambda *args: 255 - decode(*args))
+    assert np.array_equal(packed(split, tmp_path / "cache").items[11], 255 - committed)
+    monkeypatch.setattr(checkout, "_changed", dict)
+    assert np.array_equal(packed(split, tmp_path / "cache").items[11], committed)
+
+
+def test_changes_that_decode_nothing_leave_decoded_images_as_they_are(files, tmp_path, monkeypatch):
+    split, method = files(noisy((20, 8, 8, 3))), Path(knn.__file__)
+    monkeypatch.setattr(checkout, "_changed", dict)
+    packed(split, tmp_path / "cache")
+    before = sorted((tmp_path / "cache").iterdir())
+    monkeypatch.setattr(checkout, "_changed", lambda: {"openbench/methods/knn.py": method})
+    packed(split, tmp_path / "cache")
+    assert sorted((tmp_path / "cache").iterdir()) == before
 
 
 def test_images_of_several_shapes_stay_files(files, tmp_path):
