@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openbench.errors import RecordError
-from openbench.results.plain import dumps, loads
 from openbench.results.records.store import RecordStore, text_of
+from openbench.storage.plain_json import dumps, loads
 
 from .records import make_record, undigested
 

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     if arguments.explain:
         print(explained(describe(options)), file=sys.stderr if arguments.format == "csv" else sys.stdout)
     if arguments.json is not None:
-        write_json(plain(values), arguments.json)
+        write_json(values, arguments.json)
     return OK
 
 
@@ -86,14 +86,6 @@ def _announce(sets: Sequence[SetScores]) -> None:
         file=sys.stderr,
         flush=True,
     )
-
-
-def plain(values: Mapping[str, Mapping[str, float | int | str]]) -> dict[str, dict[str, float | int | str]]:
-    """Return the values with infinite thresholds, which JSON does not have, as the text `inf`."""
-    return {
-        name: {key: str(v) if isinstance(v, float) and math.isinf(v) else v for key, v in group.items()}
-        for name, group in values.items()
-    }
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     tables += [group_table(method) for method in methods] if arguments.groups else []
     print_tables(tables, arguments.format)
     if arguments.json is not None:
-        write_json({"methods": [_plain(method) for method in methods]}, arguments.json)
+        write_json({"methods": [_numbers(method) for method in methods]}, arguments.json)
     return lost.code
 
 
@@ -66,7 +66,7 @@ def _of_files(files: list[Path]) -> Scored:
     return Scored("scores", "", groups)
 
 
-def _plain(method: Scored) -> dict[str, object]:
+def _numbers(method: Scored) -> dict[str, object]:
     """Every number of a method."""
     about = {"case": method.case, "method": method.method, "about": method.about}
     return {**about, **asdict(shared_thresholds(method.groups))}

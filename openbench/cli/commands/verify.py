@@ -12,8 +12,8 @@ from openbench.cli.process.exits import FAILED, OK
 from openbench.errors import ConfigError, NotReproducedError, RecordError
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part
-from openbench.results.plain import LARGEST, loads
 from openbench.say import silent
+from openbench.storage.plain_json import LARGEST, loads
 from openbench.storage.regular import read_regular
 
 _MOST_THREADS = 1024

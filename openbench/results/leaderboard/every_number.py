@@ -8,7 +8,7 @@ from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.results.escape import csv_row
 from openbench.results.leaderboard.runs import Run, runs_of
-from openbench.results.plain import dumps
+from openbench.storage.plain_json import dumps
 from openbench.storage.whole import output
 
 _ABOUT: dict[str, Callable[[Run], object]] = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from openbench.core.record import ResultRecord
-from openbench.results.plain import plain
 from openbench.results.records.rounding import ROUNDING, SAMPLES, allowance, of_trial
+from openbench.storage.plain_json import plain
 
 # How a number was made may differ; the number may not.
 _NOT_COMPARED = ("provenance",)

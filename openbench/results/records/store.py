@@ -14,9 +14,9 @@ from openbench.core.record import ResultRecord
 from openbench.digest import bytes_sha256
 from openbench.errors import RecordError, did_you_mean
 from openbench.results.names import PART, is_page, is_part
-from openbench.results.plain import LARGEST, dumps, loads, plain
 from openbench.results.records.compare import Comparison, Difference, compare
 from openbench.results.scores.stored import ScoreStore
+from openbench.storage.plain_json import LARGEST, dumps, loads, plain
 from openbench.storage.regular import read_regular
 from openbench.storage.whole import creating, delete_leftovers, delete_temporary
 

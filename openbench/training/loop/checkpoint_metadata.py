@@ -1,9 +1,7 @@
 """What a checkpoint folder says about itself: the job at its start, the outcome at its end."""
 
-import json
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import torch
 from openbench import __version__
 from openbench.checkout import made_now
 from openbench.errors import CheckpointError
-from openbench.public import TARGET, name_of
+from openbench.storage.plain_json import readable
 from openbench.storage.sealed import DamagedError
 from openbench.storage.stated import read_stated, stated
 from openbench.training.job import TrainingJob
@@ -61,7 +59,7 @@ def write_job(folder: Path, job: TrainingJob) -> None:
         "images": {"id_train": len(job.id_train), "id_val": len(job.id_val)},
         **job.identity(),
     }
-    write_atomically(folder / JOB, _json(content))
+    write_atomically(folder / JOB, stated(readable(content)))
 
 
 def write_finished(folder: Path, job: TrainingJob, result: TrainingResult, device: torch.device) -> None:
@@ -81,7 +79,7 @@ def write_finished(folder: Path, job: TrainingJob, result: TrainingResult, devic
         "torch": torch.__version__,
         "made": made_now(),
     }
-    write_atomically(folder / FINISHED, _json(content))
+    write_atomically(folder / FINISHED, stated(readable(content)))
 
 
 def read_finished(folder: Path) -> dict[str, Any] | None:
@@ -105,15 +103,3 @@ def read_finished(folder: Path) -> dict[str, Any] | None:
     if not isinstance(content.get("files"), dict):
         raise CheckpointError(f"'{path}' names no files — it was altered — delete the folder and train again")
     return content
-
-
-def _json(content: Mapping[str, Any]) -> bytes:
-    return stated(json.loads(json.dumps(content, default=_plain)))
-
-
-def _plain(value: Any) -> Any:
-    """A value inside a method's hyper-parameters, with the name of its class."""
-    if is_dataclass(value) and not isinstance(value, type):
-        own = {f.name: getattr(value, f.name) for f in fields(value)}
-        return {TARGET: name_of(type(value)), **own}
-    return str(value)

@@ -1,13 +1,15 @@
-"""Values as strict JSON: what a record may hold, and its one spelling on disk."""
+"""Values as JSON: strict ones, which a record may hold, in their one spelling on disk; and ones for people to read."""
 
 import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
 from openbench.errors import RecordError
+from openbench.public import TARGET, name_of
 
 LARGEST = 1 << 24  # bytes of a record's file that are read; records have some ten thousand
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair can be written as an escape only
@@ -50,11 +52,40 @@ def plain(value: Any, key: str = "") -> Any:
         }
     if isinstance(value, list | tuple):
         return [plain(child, f"{key}[{index}]") for index, child in enumerate(value)]
-    if hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+    if _is_scalar_array(value):
         return plain(value.item(), key)
     raise RecordError(
         f"{where} cannot be recorded — found a {type(value).__name__} — allowed: numbers, strings, lists, mappings"
     )
+
+
+def readable(value: Any) -> Any:
+    """Return a value as JSON types, for files that people read; numbers that are not finite become text, e.g. `inf`.
+
+    A dataclass becomes a mapping with the public name of its class; what else has no JSON form becomes its text.
+
+    Args:
+        value: a tree of mappings, sequences, dataclasses and scalars.
+    """
+    if isinstance(value, Enum):
+        return readable(value.value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {field.name: readable(getattr(value, field.name)) for field in fields(value)}
+        return {TARGET: name_of(type(value)), **own}
+    if isinstance(value, Mapping):
+        return {str(name): readable(child) for name, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [readable(child) for child in value]
+    return readable(value.item()) if _is_scalar_array(value) else str(value)
+
+
+def _is_scalar_array(value: object) -> bool:
+    """Whether this is a number of NumPy or of another array library."""
+    return hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "ndim", None) == 0
 
 
 def _encodable(text: str, where: str) -> str:
