@@ -1,6 +1,5 @@
 """The command that makes a record again, found by comparing what the configs now say with what the record holds."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +8,15 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from openbench.compose.config import OUTLIERS, SCIENTIFIC, compose, options, scientific
-from openbench.config.overrides import AUGMENT, NAME, changes
+from openbench.compose.config import SCIENTIFIC, compose, options, scientific
+from openbench.config.command import choices, command_line, words_of
+from openbench.config.overrides import OUTLIERS, changes
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import ConfigError, RecordError
 from openbench.public import TARGET, public
 
 _SHOWN = 200  # characters of names in a message
-_GROUPS = ("backbone", "training", "method", "tune", "metrics")
-
 
 GONE = (
     "no command gives its config any more: it was made from other config files — check out that commit, or give your "
@@ -57,8 +55,7 @@ def command(record: ResultRecord, config_dir: Path | None = None) -> str | None:
         RecordError: as for `again`.
     """
     found = again(record, config_dir)
-    folder = [] if config_dir is None else ["--config-dir", str(config_dir)]
-    return None if found is None else shlex.join(["python", "-m", "openbench", "run", *found.words, *folder])
+    return None if found is None else command_line("run", found.words, config_dir)
 
 
 def again(record: ResultRecord, config_dir: Path | None = None) -> Again | None:
@@ -75,14 +72,8 @@ def again(record: ResultRecord, config_dir: Path | None = None) -> Again | None:
     fitting = [known for known in options("benchmark", config_dir) if f"{name}_".startswith(f"{known}_")]
     if not fitting:
         return None
-    words = [f"+benchmark={max(fitting, key=len)}"]
-    chosen = {group: wanted.get(group, {}).get(NAME) for group in _GROUPS}
-    words += [f"{group}={chosen[group]}" for group in _GROUPS if chosen[group] not in (None, "default")]
-    outliers = f"dataset@{OUTLIERS}"
-    chosen[outliers] = wanted.get(OUTLIERS, {}).get(NAME)
-    words += [f"{outliers}={chosen[outliers]}"] * bool(chosen[outliers])
-    chosen["augment"] = wanted.get("training", {}).get(AUGMENT)
-    words += [f"+augment={chosen['augment']}"] * bool(chosen["augment"])
+    chosen = choices(wanted)
+    words = [f"+benchmark={max(fitting, key=len)}", *words_of(chosen)]
     try:
         found = _composed(words, wanted, chosen, config_dir)
         foreign = _foreign(record, found)

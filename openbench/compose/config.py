@@ -18,11 +18,10 @@ from openbench.compose.interpolations import RUNTIME, limited
 from openbench.compose.published import SCORER_OF_TRAINING, published_scorer
 from openbench.config.annotations import check_seed
 from openbench.config.by_data import by_data
-from openbench.config.overrides import NAME, quoted
+from openbench.config.overrides import NAME, OUTLIERS, quoted
 from openbench.errors import ConfigError, check_known
 
 SCIENTIFIC = ("benchmark", "backbone", "training", "method", "tune", "metrics", "seed")
-OUTLIERS = "outliers"
 VERSION_BASE = "1.3"
 
 

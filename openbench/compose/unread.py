@@ -5,9 +5,8 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from openbench.compose.config import OUTLIERS
 from openbench.compose.sweep import parse
-from openbench.config.overrides import NAME
+from openbench.config.overrides import NAME, OUTLIERS
 from openbench.config.shipped import names, shipped
 from openbench.errors import NotApplicableError
 

@@ -9,6 +9,7 @@ from openbench.digest import digest
 
 NAME = "_name_"  # key of a node that holds the name of its file, and is not part of it
 AUGMENT = "_augment_"  # key of a training that holds the name typed after `+augment=`; its recipe holds what that means
+OUTLIERS = "outliers"  # key of the node with the outliers that a training is shown
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _NUMBER = re.compile(r"[0-9][0-9_]*(e[0-9_]+)?|0[box][0-9a-f_]+", re.IGNORECASE)
 _WORDS_OF_YAML = {"null", "true", "false", "yes", "no", "on", "off", "nan", "inf"}

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from openbench import paths
 from openbench.compose.config import compose, plain
 from openbench.config.build import build
-from openbench.config.shipped import merged, shipped
+from openbench.config.shipped import shipped
 from openbench.core.request import Request, Role
 from openbench.errors import CheckpointError, ConfigError, DataError, OpenbenchError
 from openbench.training.augment.base import HorizontalFlip, RandomCrop
@@ -32,8 +31,6 @@ from .training_toys import (
     job,
     split,
 )
-
-SHIPPED = paths.config_dir() / "training"
 
 
 def test_equal_jobs_have_equal_digests_whatever_weights_the_network_holds() -> None:
@@ -201,7 +198,8 @@ def test_the_printed_command_names_the_outliers_that_a_training_is_shown(tmp_pat
         config = {"training": training, "outliers": outliers, "seed": 0}
         with pytest.raises(CheckpointError) as caught:
             ensure_trained(backbone(), benchmark(), config, Setting(tmp_path, "never"))
-        assert str(caught.value).endswith(" dataset@outliers=noise outliers.limit=9") == named
+        words = str(caught.value).split()
+        assert [word in words for word in ("dataset@outliers=noise", "outliers.limit=9")] == [named, named]
 
 
 def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tmp_path: Path) -> None:
@@ -218,23 +216,6 @@ def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tm
     typed = ["~method", "+benchmark=digits", *(w for w in words[4:] if w.startswith(("training", "+training", "seed")))]
     again = compose("train", typed)
     assert {key: plain(again, key) for key in ("training", "seed")} == config
-
-
-def test_a_shipped_node_is_what_hydra_composes() -> None:
-    names = sorted(file.stem for file in SHIPPED.glob("*.yaml"))
-    assert len(names) > 20
-    composed = {name: plain(compose("train", ["+benchmark=cifar10", f"training={name}"]), "training") for name in names}
-    assert [name for name in names if shipped("training", name) != composed[name]] == []
-
-
-def test_a_node_that_is_not_ours_is_none() -> None:
-    assert shipped("training", "mine") is None
-
-
-def test_merging_goes_key_by_key_and_replaces_lists() -> None:
-    first = {"a": 1, "b": {"c": 2, "d": [1, 2]}}
-    assert merged(first, {"b": {"d": [3], "e": 4}}) == {"a": 1, "b": {"c": 2, "d": [3], "e": 4}}
-    assert first == {"a": 1, "b": {"c": 2, "d": [1, 2]}}
 
 
 def test_the_shipped_recipe_is_that_of_openood() -> None:

@@ -1,9 +1,9 @@
 """Who made a record: version, commit and time, on which processor, and how to verify it."""
 
-import shlex
 from pathlib import Path
 
 from openbench import paths
+from openbench.config.command import command_line
 from openbench.core.record import ResultRecord
 
 
@@ -47,7 +47,5 @@ def verify_command(run_id: str, results: Path, config_dir: Path | None = None) -
         results: the folder of the records.
         config_dir: the user's folder of group files that the run was given.
     """
-    words = ["python", "-m", "openbench", "verify", run_id]
-    words += [] if config_dir is None else ["--config-dir", str(config_dir)]
-    words += [] if results.absolute() == paths.results_dir().absolute() else ["--results", str(results)]
-    return shlex.join(words)
+    elsewhere = [] if results.absolute() == paths.results_dir().absolute() else ["--results", str(results)]
+    return command_line("verify", [run_id, *elsewhere], config_dir)
