@@ -8,9 +8,9 @@ from typing import Any
 from openbench.config.annotations import check_kinds, hints_of
 from openbench.config.build import check_keys
 from openbench.config.constraints import Seed
+from openbench.core.class_names import check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.data.class_names import check_distinct
 from openbench.data.dataset import Incomplete
 from openbench.data.joined import joined_classes
 from openbench.data.manifests.collection import arranged

@@ -17,10 +17,10 @@ from openbench.config.checked import Checked
 from openbench.config.constraints import Count, Seed
 from openbench.core.benchmark import Split
 from openbench.core.request import Role
-from openbench.data.contents import Contents, contents_of, digest_of
 from openbench.data.fingerprint import Fingerprint, fingerprint
 from openbench.data.manifests.folder_rule import FolderRule, load_rule, rule_path
 from openbench.data.manifests.manifest import Manifest, load_manifest
+from openbench.data.own.contents import Contents, contents_of, digest_of
 from openbench.data.sources.base import Found, Source, raised_versions
 from openbench.data.sources.items import FileItems
 from openbench.data.tabular.tables import is_table_part, table_part

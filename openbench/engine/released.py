@@ -12,7 +12,6 @@ from openbench.errors import NotApplicableError
 from openbench.public import TARGET
 from openbench.training.base import TrainingMethod
 from openbench.training.methods.cross_entropy import CrossEntropy
-from openbench.training.methods.fine_tuning import FineTuned
 
 PLAIN = "cross_entropy"  # what released classifiers were trained with, and the default where nothing is typed
 _WEIGHTS = ("weights", "checkpoint")
@@ -37,7 +36,7 @@ def check_training_counts(backbone: Backbone, benchmark: Benchmark, config: Mapp
     if not typed:
         return
     ways = list(_ways(backbone, benchmark, config.get("backbone") or {}))
-    if chosen is not None and issubclass(chosen, FineTuned):  # type: ignore[arg-type]
+    if getattr(chosen, "fine_tunes", False):
         ways.reverse()
     raise NotApplicableError(
         f"{' '.join(typed)} would be ignored — backbone '{backbone.name}' comes with released weights — "

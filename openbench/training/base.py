@@ -116,6 +116,7 @@ class TrainingMethod(Checked, ABC):
         mixes: whether the loss sees labels through `Batch.cross_entropy` alone, so that mixed images make sense.
         separable: whether the loss of a batch is the mean of losses of single images (batch norm aside) and changes no
             buffer, so that several processes may each take a share of the batch.
+        fine_tunes: whether a backbone that comes with the weights of a classifier takes the place of `initial`.
     """
 
     recipe: Recipe
@@ -128,6 +129,7 @@ class TrainingMethod(Checked, ABC):
     views: ClassVar[int] = 1
     mixes: ClassVar[bool] = False
     separable: ClassVar[bool] = False
+    fine_tunes: ClassVar[bool] = False
 
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> nn.Module:
         """Return the module that is trained: the network itself, or one that holds it beside further parts.

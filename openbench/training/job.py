@@ -10,7 +10,6 @@ from openbench.digest import digest
 from openbench.errors import ConfigError, DataError
 from openbench.source import foreign_sources
 from openbench.training.base import TrainingMethod
-from openbench.training.methods.fine_tuning import FineTuned
 
 # Raised when a change to the loop alters the weights that come out of an unchanged job.
 LOOP_VERSION = 1
@@ -58,7 +57,7 @@ class TrainingJob:
     def initial(self) -> "TrainingJob | None":
         """The job whose weights this one starts from; None: those that the network is initialised with."""
         first = self.method.initial
-        if first is None or (self.backbone.starts_trained and isinstance(self.method, FineTuned)):
+        if first is None or (self.backbone.starts_trained and self.method.fine_tunes):
             return None
         return replace(self, method=first, ood_train=self.ood_train if first.uses_outliers else None)
 

@@ -10,9 +10,9 @@ from PIL import Image as Pillow
 
 from openbench import paths
 from openbench.core.request import Role
-from openbench.data import contents
 from openbench.data.dataset import open_split
 from openbench.data.manifests.manifest import load_manifest
+from openbench.data.own import contents
 from openbench.data.own.listing import read_rows
 from openbench.data.own.source import OwnImages
 from openbench.digest import file_sha256

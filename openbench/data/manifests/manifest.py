@@ -27,7 +27,7 @@ from pathlib import Path
 from string import Formatter
 
 from openbench import paths
-from openbench.data.class_names import check_distinct
+from openbench.core.class_names import check_distinct
 from openbench.data.own.listing import own_path, read_rows
 from openbench.digest import digest
 from openbench.errors import DataError, did_you_mean

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench.core.benchmark import Image
-from openbench.data.class_names import check_distinct
-from openbench.data.contents import contents_within, state_of
+from openbench.core.class_names import check_distinct
+from openbench.data.own.contents import contents_within, state_of
 from openbench.data.sources.items import UNREADABLE, pixels_of, read_bytes
 from openbench.data.sources.npz_file import read_npz
 from openbench.digest import bytes_sha256

@@ -1,6 +1,7 @@
 """Fine-tuning: a short training that starts from the weights of plain cross-entropy."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from openbench.config.checked import Checked
 from openbench.config.constraints import Count, Positive
@@ -34,6 +35,8 @@ class FineTuned(TrainingMethod):
         recipe: of the cross-entropy training that comes first.
         tuning: epochs and rate of the fine-tuning.
     """
+
+    fine_tunes: ClassVar[bool] = True
 
     tuning: FineTuning
 
