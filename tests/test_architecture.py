@@ -117,6 +117,13 @@ def forbidden(source: str) -> list[str]:
     return found + [f"line {n}: unfinished business" for n in marks]
 
 
+def told_directly(source: str) -> list[str]:
+    """Where a module prints or logs, rather than handing a line to the `Say` that it was given."""
+    names = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    texts = {f"line {name.lineno}": ast.unparse(name) for name in names}
+    return [f"{line}: {text}" for line, text in texts.items() if text in ("print", "logging.getLogger", "getLogger")]
+
+
 def offenders(found: dict[str, list]) -> str:
     """What is wrong in which file, a file a line; empty if nothing is."""
     return "\n".join(f"{place}: {what}" for place, what in found.items() if what)
@@ -173,6 +180,13 @@ def test_no_rooms_import_one_another():
     assert circle(rooms_imported(sources, modules)) == []
     back = {"openbench.training.base": "from openbench.training.methods.mos import MOS"}
     assert set(circle(rooms_imported(sources | back, modules))) >= {"openbench.training", "openbench.training.methods"}
+
+
+def test_only_commands_and_progress_write_to_the_terminal():
+    quiet = [file for file in MODULES if home_of(file) != "cli" and file.name != "progress.py"]
+    assert not offenders({name_of(file): told_directly(file.read_text()) for file in quiet})
+    found = told_directly("import logging\nlogging.getLogger()\nprint(1)")
+    assert found == ["line 2: logging.getLogger", "line 3: print"]
 
 
 def test_an_import_against_the_grain_is_noticed():

@@ -1,7 +1,6 @@
 """Small images decoded once: one memory-mapped array of bytes per split, kept beside the features."""
 
 import json
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,6 @@ from openbench.storage.whole import replacing, write_whole
 MAX_SIDE = 96
 MAX_BYTES = 4 << 30
 _PART = 512
-_log = logging.getLogger(__name__)
 
 
 def packed(split: Split, folder: Path, workers: int = 0, say: Say = silent) -> Split:
@@ -38,7 +36,7 @@ def packed(split: Split, folder: Path, workers: int = 0, say: Say = silent) -> S
         split: any.
         folder: where arrays are kept; deleting it is always safe.
         workers: threads that decode; 0 = none.
-        say: receives a line before a long decoding.
+        say: receives a line before images are decoded, and one where those that were kept are damaged.
 
     Raises:
         DataError: an image cannot be read.
@@ -57,7 +55,7 @@ def packed(split: Split, folder: Path, workers: int = 0, say: Say = silent) -> S
             fault = _fault(path)  # another job may have decoded them while this one waited
             if fault is not None:
                 if path.exists():
-                    _log.warning("decoded images: %s — decoded again", fault)
+                    say(f"decoded images: {fault} — decoded again")
                 say(f"decode {split.role}/{split.name} once: {len(items)} images, {size / 1e6:.0f} MB")
                 if not _write(items, shape, path, workers):
                     return split

@@ -157,7 +157,7 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
     backbone, _ = ready_backbone(config, benchmark, setting, say)
     check_classes(benchmark, backbone, method, name_of(config["method"]))
     method = for_layers(method, backbone.layers)
-    store = feature_store(setting)
+    store = feature_store(setting, say)
     passes = {}
     base = Request(fields=frozenset({Field.FEATURES}))
     for split in benchmark.splits():

@@ -120,7 +120,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
     backbone, benchmark = spec.backbone, spec.benchmark
     passes_before = backbone.passes
     device = backbone.device
-    features = CachedFeatures(feature_store(runtime), backbone, clock, say)
+    features = CachedFeatures(feature_store(runtime, say), backbone, clock, say)
     features.expect(_read(spec))
     fitting = Fitting.of(benchmark, backbone.head)
     scoring = Scoring(features, device, runtime.score_batch)
@@ -204,10 +204,10 @@ def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring, say: Say) -> Tuned:
     return tune(spec.method, spec.space, context)
 
 
-def feature_store(runtime: Runtime) -> FeatureStore:
-    """The feature store of a runtime."""
+def feature_store(runtime: Runtime, say: Say) -> FeatureStore:
+    """The feature store of a runtime; `say` receives what it has to tell."""
     return FeatureStore(
-        runtime.features, batch_size=runtime.batch_size, workers=runtime.workers, progress=runtime.progress
+        runtime.features, batch_size=runtime.batch_size, workers=runtime.workers, progress=runtime.progress, say=say
     )
 
 

@@ -1,7 +1,5 @@
 """The columnar cache of features: one pass per image and network, shared by all methods and all jobs."""
 
-import logging
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,10 +25,10 @@ from openbench.features.columns import Column, kept_of, read_by, separated
 from openbench.features.extract import NamedRows, extract, rest_of
 from openbench.features.live import column_of, score_rows
 from openbench.features.progress import reporting
+from openbench.say import Say, silent
 from openbench.source import foreign_sources
 
 _SHARD_SECONDS = 15.0
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -47,6 +45,7 @@ class FeatureStore:
         workers: decode images while the network runs.
         progress: whether long passes are reported on stderr.
         shard: a pass is flushed to disk after this many images, or after 15 seconds if that is sooner.
+        say: receives a line where damage is computed again, images are decoded, or another job is waited for.
     """
 
     root: Path
@@ -54,6 +53,7 @@ class FeatureStore:
     workers: int = 0
     progress: bool = True
     shard: int = 4096
+    say: Say = silent
 
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, memory-mapped, computing in a single pass those that are missing.
@@ -138,7 +138,7 @@ class FeatureStore:
             for name in missing:
                 file = ColumnFile(folder, name)
                 if file.array.exists():
-                    _log.warning("cache: %s in %s — computed again", file.fault(len(split)), folder)
+                    self.say(f"cache: {file.fault(len(split))} in {folder} — computed again")
                     file.array.unlink()
             if missing:
                 _Pass(self, folder, backbone, split, missing, source.rows).run()
@@ -151,8 +151,7 @@ class FeatureStore:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            if self.progress:
-                print(f"features of {split.name}: another job computes them, waiting", file=sys.stderr, flush=True)
+            self.say(f"features of {split.name}: another job computes them, waiting")
             lock.acquire()
         try:
             yield
@@ -213,7 +212,7 @@ class _Pass:
         if start == len(self.split):
             return
         # Small files are decoded once for all backbones; the array lies beside the features.
-        images = packed(self.split, self.store.root.parent / "images", self.store.workers)
+        images = packed(self.split, self.store.root.parent / "images", self.store.workers, self.store.say)
         rest = rest_of(images, start)
         for rows in self.rows(rest, self.names):
             with writing(self.folder):

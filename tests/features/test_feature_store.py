@@ -2,14 +2,15 @@
 
 import errno
 import hashlib
-import logging
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 
 from openbench.core.benchmark import Split
 from openbench.core.request import Field, Perturb, Request
@@ -157,20 +158,34 @@ def damage_stated_type(path: Path) -> None:
     ],
     ids=lambda f: f.__name__,
 )
-def test_a_damaged_column_is_reported_and_computed_again(
-    store: FeatureStore, damage: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_column_is_reported_and_computed_again(store: FeatureStore, damage: object) -> None:
     backbone, split = toy_backbone(), toy_split()
     expected = store.get(backbone, split, LOGITS).logits.clone()
     damage(folder_of(store, split) / "logits.npy")  # type: ignore[operator]
-    with caplog.at_level(logging.WARNING):
-        again = store.get(backbone, split, LOGITS).logits
+    said: list[str] = []
+    again = replace(store, say=said.append).get(backbone, split, LOGITS).logits
     torch.testing.assert_close(again, expected)
     assert backbone.passes == 2 * len(split)
-    assert "logits" in caplog.text
-    assert "computed again" in caplog.text
     # The undamaged column was kept.
-    assert "features.npy" not in caplog.text
+    (line,) = said
+    assert "logits" in line
+    assert line.endswith("computed again")
+    assert "features.npy" not in line
+
+
+def test_a_store_tells_that_it_waits_for_another_job(store: FeatureStore) -> None:
+    split, said = toy_split(), list[str]()
+    folder = folder_of(store, split)
+    folder.mkdir(parents=True)
+    other = FileLock(folder / ".lock")
+    other.acquire()
+
+    def say(text: str) -> None:
+        said.append(text)
+        other.release()
+
+    replace(store, say=say).get(toy_backbone(), split, LOGITS)
+    assert said == [f"features of {split.name}: another job computes them, waiting"]
 
 
 def test_a_copied_cache_is_used_after_its_content_was_checked(store: FeatureStore) -> None:

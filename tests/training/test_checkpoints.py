@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from openbench.compose.config import compose, plain
 from openbench.config.build import build
@@ -172,6 +173,19 @@ def test_a_changed_digit_in_what_a_checkpoint_says_of_itself_is_noticed(tmp_path
     path.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
     with pytest.raises(CheckpointError, match=r"has changed since it was written.*train=force"):
         ensure_trained(backbone(), benchmark(), CONFIG, Setting(tmp_path))
+
+
+def test_a_training_that_another_process_does_is_waited_for(tmp_path: Path) -> None:
+    made, said = job(), list[str]()
+    other = FileLock(tmp_path / f"{made.digest}.lock")
+    other.acquire()
+
+    def say(text: str) -> None:
+        said.append(text)
+        other.release()
+
+    assert obtain(made, tmp_path, lambda folder: train(made, folder, QUIET), say=say).weights.is_file()
+    assert said == [f"checkpoint of {made}: another process trains it, waiting"]
 
 
 def test_never_prints_the_command_that_trains_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from openbench.backbones.device import Precision, arithmetic
 from openbench.errors import ConfigError, TrainingError
+from openbench.say import Say, silent
 from openbench.training.base import Batch, Moment, TrainingData
 from openbench.training.images import ImageSet
 from openbench.training.job import TrainingJob
@@ -42,6 +43,7 @@ class TrainingSettings:
         compile: whether `torch.compile` works on the network's stages; rounds differently.
         tensorboard: whether events are written beside the curve.
         team: the processes that train together; gradients are then summed in another order.
+        say: receives a line where an interrupted training cannot be continued.
     """
 
     device: torch.device
@@ -50,6 +52,7 @@ class TrainingSettings:
     compile: bool = False
     tensorboard: bool = False
     team: Team = ALONE
+    say: Say = silent
 
 
 def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Path | None = None) -> TrainingResult:
@@ -84,7 +87,7 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
     precision: Precision = "tf32" if recipe.precision == "tf32" else "fp32"
     with torch.random.fork_rng(devices=devices), arithmetic(precision, device), ExitStack() as stack:
         session = Session.begin(job, folder, device, start, team)
-        session.resume()
+        session.resume(settings.say)
         resumed_after = len(session.curve)
         loop = _Loop(session, settings)
         stack.enter_context(whole_batch_statistics(session.prepared, team))

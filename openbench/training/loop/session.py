@@ -2,7 +2,6 @@
 
 import io
 import pickle
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, MethodError
+from openbench.say import Say, silent
 from openbench.storage.sealed import DamagedError, read_sealed
 from openbench.training.job import TrainingJob
 from openbench.training.loop.curve import EpochRow
@@ -157,13 +157,16 @@ class Session:
             if file.name not in kept:
                 file.unlink()
 
-    def resume(self) -> bool:
+    def resume(self, say: Say = silent) -> bool:
         """Continue where an interrupted training stopped, and return whether there was one.
 
         A state that cannot be used is reported and ignored: the training then begins again, which costs time but not
         correctness.
+
+        Args:
+            say: receives that line.
         """
-        state = self.team.told(self._usable_state() if self.team.leads else None)
+        state = self.team.told(self._usable_state(say) if self.team.leads else None)
         if state is None:
             return False
         self.prepared.load_state_dict(state["prepared"])
@@ -177,14 +180,14 @@ class Session:
         self.best = Best(**state["best"])
         return True
 
-    def _usable_state(self) -> dict[str, Any] | None:
+    def _usable_state(self, say: Say) -> dict[str, Any] | None:
         path = self.folder / STATE
         if not path.exists():
             return None
         state = _read(path)
         fault = _fault(state, self.job.digest, self.folder)
         if fault:
-            print(f"training {self.job}: '{path}' {fault} — training again from the start", file=sys.stderr, flush=True)
+            say(f"training {self.job}: '{path}' {fault} — training again from the start")
             return None
         return state
 

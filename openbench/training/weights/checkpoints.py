@@ -1,7 +1,6 @@
 """Checkpoints found by what they were trained on, never by a path: `<root>/<digest of the job>/`."""
 
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError
+from openbench.say import Say, silent
 from openbench.training.job import TrainingJob
 from openbench.training.loop.checkpoint_metadata import read_finished
 from openbench.training.loop.distributed import ALONE, Team
@@ -77,7 +77,13 @@ def _lock_of(job: TrainingJob, root: Path) -> Path:
 
 
 def obtain(
-    job: TrainingJob, root: Path, train: Callable[[Path], object], *, anew: bool = False, team: Team = ALONE
+    job: TrainingJob,
+    root: Path,
+    train: Callable[[Path], object],
+    *,
+    anew: bool = False,
+    team: Team = ALONE,
+    say: Say = silent,
 ) -> Checkpoint:
     """Return a job's checkpoint, after training it if it is missing; of several processes one trains, the others wait.
 
@@ -87,13 +93,14 @@ def obtain(
         train: trains the job in the folder given.
         anew: whether a finished or unfinished training is thrown away first.
         team: the processes that train together; the first one looks, locks and writes for all.
+        say: receives a line if another process is waited for.
 
     Raises:
         CheckpointError: the folder cannot be written, or a finished checkpoint was altered.
     """
     if not team.leads:
         return _followed(job, root, train, team)
-    with _only_trainer(job, root):
+    with _only_trainer(job, root, say):
         if anew:
             shutil.rmtree(folder_of(job, root), ignore_errors=True)
         found = find_checkpoint(job, root)
@@ -118,14 +125,14 @@ def _followed(job: TrainingJob, root: Path, train: Callable[[Path], object], tea
 
 
 @contextmanager
-def _only_trainer(job: TrainingJob, root: Path) -> Iterator[None]:
+def _only_trainer(job: TrainingJob, root: Path, say: Say) -> Iterator[None]:
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(_lock_of(job, root))
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            print(f"checkpoint of {job}: another process trains it, waiting", file=sys.stderr, flush=True)
+            say(f"checkpoint of {job}: another process trains it, waiting")
             lock.acquire()
     except OSError as error:
         raise CheckpointError(

@@ -153,6 +153,7 @@ def build_training(node: Mapping[str, Any]) -> TrainingMethod:
 def _train(job: TrainingJob, runtime: TrainingRuntime, say: Say, *, anew: bool) -> Checkpoint:
     together = team(runtime.device)
     check_shared_out(job, together)
+    tell = say if together.leads else silent
     settings = TrainingSettings(
         resolve_device(runtime.device),
         runtime.workers,
@@ -160,25 +161,25 @@ def _train(job: TrainingJob, runtime: TrainingRuntime, say: Say, *, anew: bool) 
         runtime.compile,
         runtime.tensorboard,
         together,
+        tell,
     )
 
     def start(folder: Path) -> None:
         first = None if job.initial is None else _train(job.initial, runtime, say, anew=False).weights
         why = "training again" if anew else "no finished checkpoint, training it first"
         what = f"{job.method.schedule.epochs} epochs of {len(job.id_train):,} images on {settings.device}"
-        if together.leads:
-            say(f"{job}: {why} — {what} — {folder}")
-        train(_packed(job, runtime), folder, settings, first)
+        tell(f"{job}: {why} — {what} — {folder}")
+        train(_packed(job, runtime, tell), folder, settings, first)
 
-    return obtain(job, runtime.checkpoints, start, anew=anew, team=together)
+    return obtain(job, runtime.checkpoints, start, anew=anew, team=together, say=tell)
 
 
-def _packed(job: TrainingJob, runtime: TrainingRuntime) -> TrainingJob:
+def _packed(job: TrainingJob, runtime: TrainingRuntime, say: Say) -> TrainingJob:
     """The same job on arrays of pixels: small image files are decoded once, for all trainings and extractions."""
     folder = runtime.checkpoints.parent / "images"
     return replace(
         job,
-        id_train=packed(job.id_train, folder, runtime.workers),
-        id_val=packed(job.id_val, folder, runtime.workers),
-        ood_train=None if job.ood_train is None else packed(job.ood_train, folder, runtime.workers),
+        id_train=packed(job.id_train, folder, runtime.workers, say),
+        id_val=packed(job.id_val, folder, runtime.workers, say),
+        ood_train=None if job.ood_train is None else packed(job.ood_train, folder, runtime.workers, say),
     )
