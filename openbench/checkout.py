@@ -1,5 +1,6 @@
 """The checkout that the package runs from: its commit, and files that differ from it."""
 
+import shlex
 import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import openbench
 from openbench.digest import file_sha256
+from openbench.errors import ConfigError
 from openbench.source import OURS, closure, file_of, foreign_code, own_modules
 
 # What can change a number. Configs and manifests are only watched for `dirty`: run ids and digests hold their content.
 _WATCHED = ("openbench", "configs", "data_manifests")
+_PATIENCE = 60  # seconds
 
 
 def uncommitted(*modules: str, parts: tuple[object, ...] = ()) -> dict[str, str]:
@@ -23,6 +26,9 @@ def uncommitted(*modules: str, parts: tuple[object, ...] = ()) -> dict[str, str]
 
     Returns:
         Paths from the checkout's root. Empty where nothing has changed, or where there is no checkout.
+
+    Raises:
+        ConfigError: git cannot say what has changed.
     """
     changed = _changed()
     if not changed:
@@ -69,7 +75,14 @@ def _changed() -> Mapping[str, Path]:
     """{path from the root: file} of modules of openbench that were changed since the commit, or are not part of it."""
     if not _is_checkout():
         return {}
-    found = _git("status", "--porcelain", "--untracked-files=all", "--no-renames", "-z", "--", OURS) or ""
+    try:
+        found = _told("status", "--porcelain", "--untracked-files=all", "--no-renames", "-z", "--", OURS)
+    except _UnansweredError as error:
+        raise ConfigError(
+            f"git cannot say what has changed in openbench's checkout '{_root()}' — {error} — results of changed code "
+            "would be taken for those of the commit — install git, or let it read the folder: "
+            f"git config --global --add safe.directory {shlex.quote(str(_root()))}"
+        ) from error
     names = [entry[3:] for entry in found.split("\0") if entry[:2].strip()]
     return {name: _root() / name for name in names if name.endswith(".py")}
 
@@ -88,9 +101,25 @@ def _is_checkout() -> bool:
 
 
 def _git(*args: str) -> str | None:
+    try:
+        return _told(*args)
+    except _UnansweredError:
+        return None
+
+
+def _told(*args: str) -> str:
+    """What git says."""
     command = ["git", "-C", str(_root()), *args]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)
+    except subprocess.CalledProcessError as error:
+        raise _UnansweredError(next(iter(error.stderr.splitlines()), f"it ended with {error.returncode}")) from error
+    except subprocess.TimeoutExpired as error:
+        raise _UnansweredError(f"no answer in {_PATIENCE} s") from error
+    except OSError as error:
+        raise _UnansweredError(f"git: {error.strerror}") from error
     return done.stdout.strip("\n")
+
+
+class _UnansweredError(Exception):
+    """Git is not there, or refuses to answer."""

@@ -19,6 +19,7 @@ from openbench.data.build import build_benchmark
 from openbench.digest import file_sha256
 from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.spec import RunSpec
+from openbench.errors import ConfigError
 from openbench.features.store import FeatureStore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
@@ -118,12 +119,31 @@ def test_what_git_calls_changed_or_unknown_is_found_if_it_is_imported(tmp_path):
     assert seen() == [f"{package}/__init__.py True", *(f"openbench/{file}" for file in found)]
 
 
-def test_an_installed_package_has_no_checkout(monkeypatch, tmp_path):
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """The folder that the package seems to be in, of which nothing is known yet."""
+    known = checkout._changed, checkout.commit, checkout.dirty
+    for answer in known:
+        answer.cache_clear()
     monkeypatch.setattr(checkout, "_root", lambda: tmp_path)
-    for known in (checkout._changed, checkout.commit, checkout.dirty):
-        known.cache_clear()
-    try:
-        assert (checkout.commit(), checkout.dirty(), checkout.uncommitted("openbench.engine.run")) == (None, None, {})
-    finally:
-        for known in (checkout._changed, checkout.commit, checkout.dirty):
-            known.cache_clear()
+    yield tmp_path
+    for answer in known:
+        answer.cache_clear()
+
+
+def test_an_installed_package_has_no_checkout(elsewhere):
+    assert (checkout.commit(), checkout.dirty(), checkout.uncommitted("openbench.engine.run")) == (None, None, {})
+
+
+def test_a_checkout_that_git_does_not_read_reuses_nothing(elsewhere):
+    (elsewhere / ".git").mkdir()
+    with pytest.raises(ConfigError, match=r"git cannot say what .* — fatal: not a git repository.* safe\.directory"):
+        checkout.uncommitted("openbench.engine.run")
+    assert (checkout.commit(), checkout.dirty()) == (None, None)
+
+
+def test_a_checkout_without_git_says_what_is_missing(elsewhere, monkeypatch):
+    (elsewhere / ".git").mkdir()
+    monkeypatch.setenv("PATH", str(elsewhere))
+    with pytest.raises(ConfigError, match=r"— git: No such file or directory — .* — install git"):
+        checkout.uncommitted("openbench.engine.run")
