@@ -89,7 +89,7 @@ class FeatureStore:
             MethodError: a score is NaN, or there is not one per image.
             CacheError, CheckpointError, DataError: as for columns.
         """
-        name, folder = column_of(method), self._folder(backbone, split)
+        name, folder = column_of(method), self._folder(backbone, split, "openbench.features.live")
 
         def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
             return score_rows(method, backbone, rest, self.batch_size, self.workers)
@@ -108,10 +108,16 @@ class FeatureStore:
         """Return by which version, commit and when the cached features of a split were made."""
         return ColumnFile(self._folder(backbone, split), str(Field.FEATURES)).made()
 
-    def _folder(self, backbone: Backbone, split: Split) -> Path:
-        """The two digests name it; code that openbench does not ship, or that is not committed, enters the first."""
+    def _folder(self, backbone: Backbone, split: Split, made_by: str = "openbench.features.extract") -> Path:
+        """The two digests name it; code that openbench does not ship, or that is not committed, enters the first.
+
+        Args:
+            backbone: the network.
+            split: its images.
+            made_by: the module that makes the columns, with all that it imports.
+        """
         sources = foreign_sources(backbone)
-        changed = uncommitted("openbench.features.extract", parts=(backbone, split.source))
+        changed = uncommitted(made_by, parts=(backbone, split.source))
         made_from = {key: files for key, files in (("sources", sources), ("uncommitted", changed)) if files}
         network = digest({"backbone": backbone.digest, **made_from}) if made_from else backbone.digest
         return self.root / network / split.digest

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from openbench import checkout
 from openbench.backbones.identity import Identity
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
@@ -20,7 +21,9 @@ from openbench.engine.cached import CachedFeatures
 from openbench.engine.evaluate import Fitting, Scoring, class_scores, fit, score_split
 from openbench.engine.outcomes.clock import Clock
 from openbench.errors import MethodError, NotApplicableError, NotFittedError
+from openbench.features import live
 from openbench.features.store import FeatureStore
+from openbench.methods.pro import PRO
 
 from .feature_toys import toy_backbone, toy_split
 
@@ -93,6 +96,20 @@ def test_scores_in_double_precision_are_kept_and_returned_in_single(features):
     found = score_split(InDouble(2.0), split, Scoring(features, CPU, 3))
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, expected)
+
+
+def test_scores_are_made_again_by_changed_code_that_scores_and_features_are_not(features, monkeypatch):
+    split, read = toy_split(), Request(fields=frozenset({Field.FEATURES}))
+    monkeypatch.setattr(checkout, "_changed", dict)
+    features(split, read)
+    score_split(PRO(), split, Scoring(features, CPU, 8))
+    assert len(columns(features)) == 1
+    monkeypatch.setattr(checkout, "_changed", lambda: {"openbench/features/live.py": Path(live.__file__)})
+    score_split(PRO(), split, Scoring(features, CPU, 8))
+    assert len(columns(features)) == 2
+    before = features.backbone.passes
+    features(split, read)
+    assert features.backbone.passes == before
 
 
 def test_a_second_run_costs_no_pass_and_other_hyper_parameters_do(features):
