@@ -4,6 +4,7 @@ from dataclasses import dataclass
 import pytest
 
 from openbench.config.build import build
+from openbench.config.checked import Checked
 from openbench.errors import ConfigError
 
 
@@ -62,6 +63,28 @@ def test_a_misspelt_key_of_a_nested_node_names_its_place():
 def test_a_missing_key_is_named():
     with pytest.raises(ConfigError, match="missing name"):
         build({"_target_": WHOLE})
+
+
+@dataclass
+class Drawn(Checked):
+    seed: int | None = None
+
+
+def test_no_seed_is_taken_where_the_annotation_allows_it():
+    assert build({"_target_": f"{__name__}.Drawn", "seed": None}) == Drawn() == Drawn(None)
+    with pytest.raises(ConfigError, match=r"config\.seed — found -1 — allowed: a whole number from 0 to"):
+        build({"_target_": f"{__name__}.Drawn", "seed": -1})
+
+
+class Open:
+    def __init__(self, needed: int, *more: int, **rest: int) -> None:
+        self.given = (needed, more, rest)
+
+
+def test_a_target_that_takes_any_key_is_still_told_what_it_needs():
+    assert build({"_target_": f"{__name__}.Open", "needed": 1, "other": 2}).given == (1, (), {"other": 2})
+    with pytest.raises(ConfigError, match="missing needed — the target"):
+        build({"_target_": f"{__name__}.Open", "other": 2})
 
 
 @pytest.mark.parametrize(

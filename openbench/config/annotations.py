@@ -36,7 +36,7 @@ def hints_of(target: Callable[..., Any]) -> Mapping[str, Any]:
 def check_kinds(values: Mapping[str, Any], annotations: Mapping[str, Any], where: str) -> None:
     """Check that each value is of the kind that its annotation names; one without annotation may be anything.
 
-    A value named `seed` must also be in the range that every random generator takes.
+    A value named `seed` must also be in the range that every random generator takes, or null where that is allowed.
 
     Args:
         values: by name; nodes with a `_target_` among them have been built.
@@ -48,7 +48,7 @@ def check_kinds(values: Mapping[str, Any], annotations: Mapping[str, Any], where
     """
     for name, value in values.items():
         check_kind(value, annotations.get(name, Any), f"{where}.{name}")
-        if name == "seed":
+        if name == "seed" and value is not None:
             check_seed(value, f"{where}.{name}")
 
 

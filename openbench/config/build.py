@@ -161,11 +161,12 @@ def _classes(annotation: Any) -> Iterator[type]:
 
 
 def check_keys(keys: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter], where: str) -> None:
-    """Raise ConfigError unless `keys` fit a signature: none unknown, none missing."""
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return
-    check_known(keys, parameters, where)
-    missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in keys]
+    """Raise ConfigError unless `keys` fit a signature: none unknown, if it does not take any, and none missing."""
+    any_more = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = {name: parameter for name, parameter in parameters.items() if parameter.kind not in any_more}
+    if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        check_known(keys, named, where)
+    missing = [n for n, p in named.items() if p.default is inspect.Parameter.empty and n not in keys]
     if missing:
         raise ConfigError(f"{where}: missing {', '.join(missing)} — the target needs them; add them to the yaml")
 
