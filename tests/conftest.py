@@ -1,3 +1,4 @@
+import base64
 import os
 import random
 import sys
@@ -17,6 +18,23 @@ hypothesis.settings.register_profile("openbench", derandomize=SEED == 0, deadlin
 # Some minutes of generated input, after a change to what reads it.
 hypothesis.settings.register_profile("deep", hypothesis.settings.get_profile("openbench"), max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("OPENBENCH_HYPOTHESIS", "openbench"))
+
+
+# A PNG of one pixel.
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Spare trainings the drawing of their curve: it takes ten times as long as four epochs of a toy network.
+
+    A training leaves a picture all the same, in one process of its own as in those that are forked; what is in it is
+    tested where pictures are. Before all fixtures, since those of a module train.
+    """
+    if loop := sys.modules.get("openbench.training.loop.loop"):
+        loop.as_png = lambda *_: PICTURE
 
 
 @pytest.fixture(autouse=True)

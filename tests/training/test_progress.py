@@ -7,12 +7,12 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from openbench.training.loop import progress
+from openbench.training.loop import loop, progress
 from openbench.training.loop.curve import EpochRow, as_csv, as_png
 from openbench.training.loop.loop import TrainingSettings, train
 from openbench.training.loop.progress import Bar, bars, reporter
 
-from .training_toys import job
+from .training_toys import QUIET, job
 
 ROWS = [EpochRow(1, 5, 0.1, 1.5, 0.25, 900.0, 0.3), EpochRow(2, 10, 1 / 3, 0.75, 0.625, 1000.0, 0.2)]
 
@@ -115,6 +115,13 @@ def test_picture_of_the_curve_is_an_image_and_shows_the_numbers() -> None:
     other = as_png([ROWS[0], EpochRow(2, 10, 1 / 3, 1.4, 0.25, 1000.0, 0.2)], "toy", 2)
     assert as_png(ROWS, "toy", 2) == as_png(ROWS, "toy", 2)
     assert other != as_png(ROWS, "toy", 2)
+
+
+def test_a_training_leaves_the_picture_of_its_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "as_png", as_png)  # elsewhere trainings are spared it
+    made = job()
+    done = train(made, tmp_path, QUIET)
+    assert (tmp_path / "curve.png").read_bytes() == as_png(done.curve, str(made), done.best_epoch)
 
 
 def test_training_reports_on_stderr_and_leaves_stdout_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
