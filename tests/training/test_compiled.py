@@ -58,7 +58,7 @@ def test_every_part_is_specialised_by_itself(monkeypatch: pytest.MonkeyPatch, ca
     whole = torch.compile
     # Everything but the making of machine code.
     monkeypatch.setattr(torch, "compile", lambda forward, options: whole(forward, backend="eager"))
-    network = resnet("tiny", model="resnet20", num_classes=4, preprocess=Preprocess(8, 8)).module()
+    network = resnet("tiny", model="resnet8", num_classes=4, preprocess=Preprocess(8, 8)).module()
     torch._dynamo.reset()
     with compiled(network):
         for _ in range(2):

@@ -1,10 +1,7 @@
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,23 +13,15 @@ from openbench.training.loop import loop
 from openbench.training.loop.loop import train
 from openbench.training.weights.checkpoints import find_checkpoint, obtain
 
+from . import training_toys
+from .forked import Forked
 from .killing import KilledError, train_until_killed
 from .training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
-HERE = Path(__file__).parent
 
-
-def start(method: str, root: Path, pause: float) -> subprocess.Popen[str]:
-    environment = {**os.environ, "TOY_PAUSE": str(pause), "OMP_NUM_THREADS": "1"}
-    path = os.pathsep.join([str(HERE.parents[1]), environment.get("PYTHONPATH", "")])
-    program = "import sys; from tests.training import training_toys; training_toys.main(*sys.argv[1:])"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, method, str(root)],
-        env={**environment, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(method: str, root: Path, pause: float, number: int = 0) -> Forked:
+    note = root.parent / f"{root.name}.{number}.said"
+    return Forked(partial(training_toys.main, method, str(root)), note, TOY_PAUSE=str(pause))
 
 
 def wait_for(condition, seconds: float = 60) -> None:
@@ -50,7 +39,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path, name: str) -> None:
     made = job(METHODS[name]())
@@ -62,8 +50,8 @@ def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path, name:
         wait_for(lambda: curve.exists() and len(curve.read_text().splitlines()) == 3)
         time.sleep(0.2)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.kill()
+        process.ended()
     assert find_checkpoint(made, tmp_path / "root") is None
     results = []
     checkpoint = obtain(made, tmp_path / "root", lambda place: results.append(train(made, place, QUIET)))
@@ -161,11 +149,10 @@ def test_state_of_another_training_is_not_taken(tmp_path: Path) -> None:
     assert train(job(ToyEntropy(replace(RECIPE, lr=0.01))), tmp_path, QUIET).resumed_after == 0
 
 
-@pytest.mark.slow
 def test_of_several_processes_one_trains_and_all_get_its_weights(tmp_path: Path) -> None:
-    processes = [start("entropy", tmp_path, pause=0.02) for _ in range(3)]
-    outputs = [process.communicate(timeout=240) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], outputs
-    lines = [out.split() for out, _ in outputs]
-    assert sum("trains" in line for line in lines) == 1
-    assert len({line[-1] for line in lines}) == 1
+    processes = [start("entropy", tmp_path / "root", 0.02, number) for number in range(3)]
+    outputs = [process.ended() for process in processes]
+    assert [code for code, _ in outputs] == [0, 0, 0], outputs
+    lines = [said.splitlines() for _, said in outputs]
+    assert sum("trains" in said for said in lines) == 1
+    assert len({said[-1] for said in lines}) == 1

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ from openbench.training.loop.distributed import Team, require_one_process, team,
 from openbench.training.loop.loop import check_shared_out, train
 from openbench.training.loop.objective import Part
 
+from . import team_toys
+from .forked import Forked
 from .team_toys import RECIPES, Apart, shared_job
 from .training_toys import QUIET, RECIPE, ToyEntropy, job
 
@@ -53,32 +56,63 @@ def assert_same_weights(one: Path, other: Path) -> None:
         torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5)
 
 
+def two_forked(folder: Path, *arguments: str) -> list[tuple[int, str]]:
+    """Run team_toys in two copies of this process, told what torchrun tells its own; how they ended."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
+
+    def act() -> None:
+        team.cache_clear()
+        team_toys.main(*arguments)
+
+    processes = [Forked(act, folder / f"{rank}.said", RANK=str(rank), LOCAL_RANK=str(rank), **place) for rank in (0, 1)]
+    first = processes[0].ended()
+    if first[0]:  # torchrun ends the others with it
+        processes[1].kill()
+    return [first, processes[1].ended()]
+
+
+def assert_trained_as_alone(name: str, root: Path) -> None:
+    made = shared_job(name)
+    alone = train(made, root / name, QUIET)
+    folder = root / "two" / made.digest
+    assert_same_weights(folder / "last.safetensors", root / name / "last.safetensors")
+    losses = [float(line.split(",")[3]) for line in (folder / "curve.csv").read_text().splitlines()[1:]]
+    assert losses == pytest.approx([row.loss for row in alone.curve], rel=1e-5)
+
+
 @pytest.mark.slow
 @needs_accelerate
-def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
-    done = torchrun(str(tmp_path / "two"), "0", *RECIPES)
+def test_torchrun_gives_the_weights_of_one_process(tmp_path: Path) -> None:
+    done = torchrun(str(tmp_path / "two"), "0", "plain")
     assert done.returncode == 0, done.stderr
-    said = [f"rank {rank} of 2 resumed after 0" for rank in (0, 1) for _ in RECIPES]
     # Two processes write to one pipe: a line's end may come after the other's line.
-    assert sorted(re.findall(r"rank \d of \d resumed after \d+", done.stdout)) == said
-    for name in RECIPES:
-        made = shared_job(name)
-        alone = train(made, tmp_path / name, QUIET)
-        folder = tmp_path / "two" / made.digest
-        assert_same_weights(folder / "last.safetensors", tmp_path / name / "last.safetensors")
-        losses = [float(line.split(",")[3]) for line in (folder / "curve.csv").read_text().splitlines()[1:]]
-        assert losses == pytest.approx([row.loss for row in alone.curve], rel=1e-5)
+    said = sorted(re.findall(r"rank \d of \d resumed after \d+", done.stdout))
+    assert said == [f"rank {rank} of 2 resumed after 0" for rank in (0, 1)]
+    assert_trained_as_alone("plain", tmp_path)
 
 
-@pytest.mark.slow
+@needs_accelerate
+def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
+    names = [name for name in RECIPES if name != "plain"]
+    done = two_forked(tmp_path, str(tmp_path / "two"), "0", *names)
+    assert [code for code, _ in done] == [0, 0], done
+    assert [said.count("resumed after 0") for _, said in done] == [len(names)] * 2
+    for name in names:
+        assert_trained_as_alone(name, tmp_path)
+
+
 @needs_accelerate
 def test_two_processes_go_on_after_a_kill_and_only_one_writes(tmp_path: Path) -> None:
     made = shared_job("uneven")
     train(made, tmp_path / "alone", QUIET)
-    assert torchrun(str(tmp_path), "2", "uneven").returncode != 0
-    done = torchrun(str(tmp_path), "0", "uneven")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("resumed after 2") == 2
+    killed, _ = two_forked(tmp_path, str(tmp_path), "2", "uneven")
+    assert killed[0] == 9, killed
+    done = two_forked(tmp_path, str(tmp_path), "0", "uneven")
+    assert [code for code, _ in done] == [0, 0], done
+    assert [said.count("resumed after 2") for _, said in done] == [1, 1]
     folder = tmp_path / made.digest
     assert_same_weights(folder / "last.safetensors", tmp_path / "alone" / "last.safetensors")
     names = {"best.safetensors", "last.safetensors", "job.json", "finished.json", "curve.csv", "curve.png"}
