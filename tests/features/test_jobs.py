@@ -1,10 +1,7 @@
 """Killed jobs and jobs that run at the same time: at most a shard is lost, and nothing is computed twice."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,59 +13,30 @@ from openbench.core.request import Field, Request
 from openbench.data.loading import batches
 from openbench.features.store import FeatureStore
 
+from ..forked import Forked  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
 
-HERE = Path(__file__).parent
 WANTED = Request(fields=frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS}), layers=("stage3",), pool="mean")
 COUNT = 400
 SHARD = 32
 
-SLOW_JOB = f"""
-import sys, time
-sys.path.insert(0, {str(HERE.parents[1])!r})
-from pathlib import Path
-from tests.features import feature_toys
-from openbench.core.request import Field, Request
-from openbench.features.store import FeatureStore
 
-backbone, split = feature_toys.toy_backbone(), feature_toys.toy_split({COUNT})
-outputs = backbone.outputs
-def slow(images, request):
-    time.sleep(float(sys.argv[2]))
-    return outputs(images, request)
-backbone.outputs = slow
-wanted = Request(fields=frozenset({{Field.LOGITS, Field.FEATURES, Field.MAPS}}), layers=("stage3",), pool="mean")
-print("ready", flush=True)
-sys.stdin.readline()
-store = FeatureStore(Path(sys.argv[1]), batch_size=8, progress=False, shard={SHARD})
-got = store.get(backbone, split, wanted)
-print(backbone.passes, float(got.logits.sum()), float(got.map("stage3").sum()), flush=True)
-"""
+def ask(root: Path, seconds_per_batch: float) -> None:
+    """Ask the store for all outputs of a slow network, and print how many images passed it and what came out."""
+    backbone, split = toy_backbone(), toy_split(COUNT)
+    outputs = backbone.outputs
+
+    def slow(images: torch.Tensor, request: Request) -> Outputs:
+        time.sleep(seconds_per_batch)
+        return outputs(images, request)
+
+    backbone.outputs = slow  # type: ignore[method-assign]
+    got = FeatureStore(root, batch_size=8, progress=False, shard=SHARD).get(backbone, split, WANTED)
+    print(backbone.passes, float(got.logits.sum()), float(got.map("stage3").sum()))
 
 
-def start(root: Path, seconds_per_batch: float) -> "subprocess.Popen[str]":
-    """A job that has imported everything and waits for a line before it asks the store."""
-    job = subprocess.Popen(
-        [sys.executable, "-c", SLOW_JOB, str(root), str(seconds_per_batch)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert job.stdout is not None
-    assert job.stdout.readline() == "ready\n"
-    return job
-
-
-def release(job: "subprocess.Popen[str]") -> None:
-    assert job.stdin is not None
-    job.stdin.write("\n")
-    job.stdin.flush()
-
-
-def kill(job: "subprocess.Popen[str]") -> None:
-    job.send_signal(signal.SIGKILL)
-    job.communicate()
+def start(root: Path, seconds_per_batch: float, number: int = 0) -> Forked:
+    return Forked(partial(ask, root, seconds_per_batch), root.parent / f"{root.name}.{number}.said")
 
 
 def growing_rows(root: Path) -> int:
@@ -78,13 +46,13 @@ def growing_rows(root: Path) -> int:
 
 def killed_midway(root: Path) -> None:
     job = start(root, 0.02)
-    release(job)
     deadline = time.monotonic() + 60
     while growing_rows(root) < 3 * SHARD:
         assert time.monotonic() < deadline
-        assert job.poll() is None
+        assert job.runs
         time.sleep(0.005)
-    kill(job)
+    job.kill()
+    job.ended()
     assert not list(root.glob("*/*/*.npy")), "the job finished before it was killed"
 
 
@@ -122,24 +90,25 @@ def test_what_a_killed_job_left_is_not_trusted_if_it_was_altered(tmp_path: Path,
 
 
 def test_of_three_jobs_one_computes_and_all_get_the_same(tmp_path: Path) -> None:
-    jobs = [start(tmp_path, 0.01) for _ in range(3)]
-    for job in jobs:
-        release(job)
-    lines = [job.communicate(timeout=120)[0].split() for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0, 0]
+    jobs = [start(tmp_path / "store", 0.01, number) for number in range(3)]
+    ends = [job.ended() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0, 0], ends
+    lines = [said.splitlines()[-1].split() for _, said in ends]
     assert sorted(int(passes) for passes, *_ in lines) == [0, 0, COUNT]
     assert len({tuple(sums) for _, *sums in lines}) == 1
 
 
 def test_a_job_that_waited_for_a_killed_one_goes_on_from_there(tmp_path: Path) -> None:
-    first, second = start(tmp_path, 0.02), start(tmp_path, 0.0)
-    release(first)
+    root = tmp_path / "store"
+    first = start(root, 0.02)
     deadline = time.monotonic() + 60
-    while growing_rows(tmp_path) < 2 * SHARD and time.monotonic() < deadline:
+    while growing_rows(root) < 2 * SHARD and time.monotonic() < deadline:
         time.sleep(0.005)
-    release(second)
+    second = start(root, 0.0, 1)
     time.sleep(0.2)
-    assert second.poll() is None, "the second job did not wait"
-    kill(first)
-    passes = int(second.communicate(timeout=60)[0].split()[0])
-    assert 0 < passes <= COUNT - SHARD
+    assert second.runs, "the second job did not wait"
+    first.kill()
+    first.ended()
+    code, said = second.ended()
+    assert code == 0, said
+    assert 0 < int(said.splitlines()[-1].split()[0]) <= COUNT - SHARD

@@ -13,8 +13,8 @@ from openbench.training.loop import loop
 from openbench.training.loop.loop import train
 from openbench.training.weights.checkpoints import find_checkpoint, obtain
 
+from ..forked import Forked  # noqa: TID252 — the tests are no package
 from . import training_toys
-from .forked import Forked
 from .killing import KilledError, train_until_killed
 from .training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 

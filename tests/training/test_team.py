@@ -19,8 +19,8 @@ from openbench.training.loop.distributed import Team, require_one_process, team,
 from openbench.training.loop.loop import check_shared_out, train
 from openbench.training.loop.objective import Part
 
+from ..forked import Forked  # noqa: TID252 — the tests are no package
 from . import team_toys
-from .forked import Forked
 from .team_toys import RECIPES, Apart, shared_job
 from .training_toys import QUIET, RECIPE, ToyEntropy, job
 

@@ -1,4 +1,4 @@
-"""Copies of this process that train: they have imported everything, which takes a new process seconds."""
+"""Copies of this process, to be killed or to run side by side: they need not import everything, as new ones would."""
 
 import os
 import signal
@@ -32,6 +32,11 @@ class Forked:
             finally:
                 sys.stdout.flush()
                 os._exit(code)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def kill(self) -> None:
         """Send what no process survives."""
