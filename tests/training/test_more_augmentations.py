@@ -1,3 +1,6 @@
+import itertools
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -105,6 +108,7 @@ def of_file(name: str) -> list[dict]:
     return file.get("then") or file["augment"]
 
 
+@cache
 def training_of(training: str, augment: str) -> dict:
     """The training node as `train` hands it on."""
     typed = ["+benchmark=digits", f"training={training}", f"+augment={augment}"]
@@ -114,8 +118,10 @@ def training_of(training: str, augment: str) -> dict:
 FILES = sorted(file.stem for file in (paths.config_dir() / "augment").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("training", ["cross_entropy", "logitnorm", "outlier_exposure"])
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [*((name, "cross_entropy") for name in FILES), *zip(FILES, itertools.cycle(["logitnorm", "outlier_exposure"]))],
+)
 def test_an_augmentation_of_the_group_joins_any_training(name: str, training: str) -> None:
     method = build(training_of(training, name), "training")
     own = [node["_target_"].rpartition(".")[2] for node in of_file(name)]
