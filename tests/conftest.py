@@ -2,7 +2,9 @@ import base64
 import os
 import random
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -45,6 +47,54 @@ def seeded() -> None:
     np.random.seed(SEED)  # noqa: NPY002
     if "torch" in sys.modules:  # the metrics need no torch, nor do their tests
         sys.modules["torch"].manual_seed(SEED)
+
+
+# What a whole run must not exceed is five minutes on two processors: CONTRIBUTING.md, "Tests are cheap".
+COSTS: dict[str, float] = {}
+TOLD_FROM = 60  # processor seconds; less is a part of the tests
+LISTED = 10
+
+
+def processor_seconds() -> float:
+    """Of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Note what a test costs, its fixtures and processes included, under its file."""
+    before = processor_seconds()
+    try:
+        return (yield)
+    finally:
+        add_costs({item.nodeid.partition("::")[0]: processor_seconds() - before})
+
+
+def add_costs(costs: Mapping[str, float]) -> None:
+    """Add processor seconds by file."""
+    for file, seconds in costs.items():
+        COSTS[file] = COSTS.get(file, 0.0) + seconds
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what was noted to the process that started this one."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["costs"] = COSTS
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a process of pytest-xdist noted."""
+    add_costs(getattr(node, "workeroutput", {}).get("costs", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the files that cost most."""
+    if sum(COSTS.values()) < TOLD_FROM:
+        return
+    terminalreporter.section(f"processor seconds: {sum(COSTS.values()):.0f}, the {LISTED} files that cost most")
+    for file in sorted(COSTS, key=COSTS.__getitem__, reverse=True)[:LISTED]:
+        terminalreporter.write_line(f"{COSTS[file]:7.1f}  {file}")
 
 
 @pytest.fixture
