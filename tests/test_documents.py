@@ -13,6 +13,7 @@ from openbench.__main__ import COMMANDS
 from openbench.compose.config import compose
 
 ROOT = Path(__file__).parents[1]
+STARTED_IN = ("README.md", "CONTRIBUTING.md", ".ci/run")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "SECURITY.md")]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 
@@ -85,3 +86,11 @@ def test_the_readme_has_commands_and_a_wrong_one_is_noticed():
     assert len(commands(ROOT / "README.md")) > 15
     with pytest.raises(Exception, match="nosuch"):
         composes(["run", "+benchmark=digits", "method=nosuch"])
+
+
+def test_the_tests_are_started_by_one_command_wherever_it_stands():
+    """In the two pages for people and in the check of a change, which keeps no cache of pytest's."""
+    found = [re.findall(r"python (-m pytest -n .*)", (ROOT / name).read_text()) for name in STARTED_IN]
+    plain = {re.split(r" +#| -p no:", command)[0].strip() for commands in found for command in commands}
+    assert all(found)
+    assert plain == {"-m pytest -n auto --dist worksteal"}
