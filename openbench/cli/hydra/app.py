@@ -33,6 +33,7 @@ from openbench.cli.hydra.outcome import (
     summary,
     table,
 )
+from openbench.cli.hydra.submitted import watched
 from openbench.cli.process import interrupts
 from openbench.cli.process.exits import BAD_INPUT, FAILED, OK, code_of
 from openbench.cli.process.os_errors import refused
@@ -223,7 +224,8 @@ def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], fold
         replace(plan, later=later).write(folder)
         try:
             # Jobs that have ended before, or that wait, return at once.
-            _hydra(typed, [*given, *one_at_a_time, *rest], job)
+            with watched():
+                _hydra(typed, [*given, *one_at_a_time, *rest], job)
         except BrokenProcessPool as error:
             later = (*later, *after_a_kill(folder, plan, error))
             continue

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from openbench.cli.hydra.outcome import FAILED_STATUS, RUNNING, Plan, outcome_files
+from openbench.cli.hydra.outcome import FAILED_STATUS, RUNNING, Outcome, Plan, outcome_files
 from openbench.cli.process.exits import FAILED
 from openbench.errors import OpenbenchError
 
@@ -38,8 +38,7 @@ def after_a_kill(folder: Path, plan: Plan, error: Exception) -> tuple[int, ...]:
     if len(running) == 1:
         [(file, outcome)] = running.items()
         message = f"{how} while no other job ran — usually too little memory; the same command tries it again"
-        replace(outcome, code=FAILED, message=message, status=FAILED_STATUS).write(file.parent)
-        print(f"{plan.title(outcome)}: error: {message}", file=sys.stderr, flush=True)
+        fail(outcome, file.parent, plan, message)
         return ()
     for file in running:
         file.unlink()
@@ -51,3 +50,17 @@ def after_a_kill(folder: Path, plan: Plan, error: Exception) -> tuple[int, ...]:
         flush=True,
     )
     return tuple(sorted(outcome.job for outcome in running.values()))
+
+
+def fail(outcome: Outcome, folder: Path, plan: Plan, message: str) -> None:
+    """Count a job as failed that could not do so itself, and say so.
+
+    Args:
+        outcome: what is known of the job.
+        folder: its own.
+        plan: of the sweep.
+        message: what happened to it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    replace(outcome, code=FAILED, message=message, status=FAILED_STATUS).write(folder)
+    print(f"{plan.title(outcome)}: error: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,177 @@
+"""Jobs that submitit hands to Slurm, or to processes here: one that is killed has failed, and the others go on."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig
+
+from openbench.cli.hydra.killed import fail
+from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, outcome_files
+from openbench.cli.process.exits import FAILED
+
+# Slurm's names for a job that will not go on. A preempted one may; one that Slurm has forgotten will not.
+GONE = "no longer known to Slurm"
+ENDED = frozenset(
+    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", GONE)
+)
+_SOONEST, _LATEST = 2.0, 30.0  # seconds between two questions to Slurm
+
+
+class Queue:
+    """What `squeue` says of submitted jobs, in the place of submitit's watcher.
+
+    That one asks `sacct`, which only clusters with accounting have, and after an hour asks every ten minutes.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] = {}
+        self._missing: set[str] = set()
+        self._begun = self._asked = float("-inf")
+        self._complained = False
+
+    def register_job(self, job_id: str) -> None:
+        """Ask about a job from now on."""
+        self._states[job_id] = "UNKNOWN"
+        self._begun, self._asked = time.monotonic(), float("-inf")
+
+    def get_state(self, job_id: str, mode: str = "standard") -> str:
+        """Return the state of a job in Slurm's words.
+
+        Args:
+            job_id: as Slurm shows it: `12`, or `12_3` in an array.
+            mode: `standard` asks now and then, `force` at once, `cache` never.
+        """
+        now = time.monotonic()
+        wait = min(_LATEST, max(_SOONEST, (now - self._begun) / 10))
+        if mode == "force" or (mode == "standard" and now - self._asked > wait):
+            self._ask()
+            self._asked = time.monotonic()
+        return self._states.get(job_id, "UNKNOWN")
+
+    def is_done(self, job_id: str, mode: str = "standard") -> bool:
+        """Whether a job has ended, well or not."""
+        return self.get_state(job_id, mode) in ENDED
+
+    def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
+        """Return what submitit shows of a job."""
+        return {"State": self.get_state(job_id, mode)}
+
+    def _ask(self) -> None:
+        command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i %T"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_LATEST, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            self._complain(error)
+            return
+        found = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if len(line.split()) > 1)
+        for job_id, state in self._states.items():
+            if state in ENDED:
+                continue
+            if job_id in found:
+                self._states[job_id] = found[job_id].strip()
+                self._missing.discard(job_id)
+            elif job_id in self._missing:
+                self._states[job_id] = GONE
+            else:
+                self._missing.add(job_id)  # one answer may come from a Slurm that is just starting
+
+    def _complain(self, error: Exception) -> None:
+        if not self._complained:
+            said = (getattr(error, "stderr", None) or str(error)).strip()
+            print(
+                f"WARNING: Slurm cannot be asked how the jobs are — {said} — the sweep waits for their results; a job "
+                "that is killed is noticed when `squeue` works again",
+                file=sys.stderr,
+                flush=True,
+            )
+        self._complained = True
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Have submitit's launchers, within the block, count a job without a result as failed and wait for the others.
+
+    submitit raises at the first such job while others run, and has no hook for this: hence its methods are replaced,
+    once Hydra has made one of its launchers, so that nobody else waits for its import.
+    """
+    make = Plugins.instantiate_launcher
+    with ExitStack() as replaced:
+
+        def watching(self: Plugins, *, config: DictConfig, **named: Any) -> Launcher:
+            launcher = make(self, config=config, **named)
+            if type(launcher).__module__.startswith("hydra_plugins.hydra_submitit_launcher"):
+                replaced.enter_context(_patient(Path(str(config.hydra.sweep.dir))))
+            return launcher
+
+        replaced.callback(setattr, Plugins, "instantiate_launcher", make)
+        Plugins.instantiate_launcher = watching  # type: ignore
+        yield
+
+
+@contextmanager
+def _patient(folder: Path) -> Iterator[None]:
+    """Have the results of jobs that ended without one replaced by outcomes in the sweep's folder."""
+    from submitit.core import core
+    from submitit.core.utils import FailedJobError, UncompletedJobError
+    from submitit.slurm import slurm
+
+    job: Any = core.Job
+    slurm_job: Any = slurm.SlurmJob
+    results, watcher = job.results, slurm_job.watcher
+
+    def or_failed(self: Any) -> list[Any]:
+        try:
+            found: list[Any] = results(self)
+        except FailedJobError as error:
+            words = f"its job {self.job_id} could not begin — {_last_line(str(error))}"
+        except UncompletedJobError:
+            words = f"its job {self.job_id} ended without a result ({self.state}) — usually it was cancelled, or had "
+            words += "too little memory or time"
+        else:
+            return found
+        number, overrides = _asked_for(self)
+        _count(
+            folder, Outcome(number, overrides, FAILED, f"{words} — see {_log(self)}; the same command tries again", 0)
+        )
+        return [JobReturn(_return_value=FAILED, status=JobStatus.COMPLETED)]
+
+    job.results, slurm_job.watcher = or_failed, Queue()
+    try:
+        yield
+    finally:
+        job.results, slurm_job.watcher = results, watcher
+
+
+def _asked_for(job: Any) -> tuple[int, tuple[str, ...]]:
+    """The number of a job in its sweep, and its overrides: the arguments that the launcher was submitted with."""
+    overrides, _, number, *_ = job.submission().args
+    return int(number), tuple(overrides)
+
+
+def _log(job: Any) -> str:
+    """The file with a job's last words."""
+    paths = [path for path in (job.paths.stderr, job.paths.stdout) if path.exists() and path.stat().st_size]
+    return f"'{(paths or [job.paths.stdout])[0]}'"
+
+
+def _last_line(text: str) -> str:
+    """The last line of the traceback that submitit quotes between two rules."""
+    quoted = text.split("-" * 22)
+    return (quoted[1] if len(quoted) > 2 else text).strip().splitlines()[-1]
+
+
+def _count(folder: Path, failed: Outcome) -> None:
+    """Leave the outcome of a job that ended without a word, unless it had ended well before."""
+    before = {outcome.job: (file.parent, outcome) for file, outcome in outcome_files(folder).items()}
+    place, known = before.get(failed.job, (folder / str(failed.job), failed))
+    if failed.job not in before or known.status == RUNNING:
+        fail(known, place, Plan.read(folder), failed.message)

@@ -1,0 +1,126 @@
+"""Jobs that submitit hands out: what squeue says of them, and what becomes of one that ends without a result."""
+
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import openbench
+from openbench.cli.hydra import submitted
+from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, read_outcomes
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None, reason="the extra slurm is not installed"
+)
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """What Slurm answers: write it into this file; without the file, squeue fails."""
+    says = tmp_path / "says"
+    (tmp_path / "bin").mkdir()
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.write_text(f"#!/bin/sh\ncat {says} 2>/dev/null && exit\necho controller is away >&2; exit 1\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    return says
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "OUT_OF_MEMORY", "NODE_FAIL", "TIMEOUT", "FAILED"])
+def test_a_job_that_slurm_ended_is_done(slurm, state):
+    slurm.write_text(f"7_0 RUNNING\n7_1 {state}\n")
+    queue = submitted.Queue()
+    for job in ("7_0", "7_1"):
+        queue.register_job(job)
+    assert [queue.is_done("7_0"), queue.is_done("7_1")] == [False, True]
+
+
+@pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "PREEMPTED"])
+def test_a_job_that_may_go_on_is_waited_for(slurm, state):
+    slurm.write_text(f"7 {state}\n")
+    queue = submitted.Queue()
+    queue.register_job("7")
+    assert not queue.is_done("7", "force")
+
+
+def test_a_job_that_slurm_does_not_know_twice_in_a_row_is_gone(slurm):
+    slurm.write_text("8 RUNNING\n")
+    queue = submitted.Queue()
+    queue.register_job("7")
+    assert not queue.is_done("7", "force")
+    assert queue.is_done("7", "force")
+
+
+def test_a_slurm_that_does_not_answer_ends_no_job_and_is_told_once(slurm, capsys):
+    queue = submitted.Queue()
+    queue.register_job("7")
+    assert not any(queue.is_done("7", "force") for _ in range(3))
+    said = capsys.readouterr().err
+    assert said.count("WARNING") == 1
+    assert "controller is away" in said
+
+
+def submit(folder: Path, number: int):
+    """A job of Slurm as submitit leaves it, which has ended without a result."""
+    from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
+    from submitit.core.utils import DelayedSubmission
+    from submitit.slurm.slurm import SlurmJob
+
+    job = SlurmJob(folder / "%j", f"7_{number}")
+    job.paths.folder.mkdir()
+    job._results_timeout_s = 0
+    given = {"sweep_overrides": [f"seed={number}"], "job_num": number}
+    names = list(inspect.signature(BaseSubmititLauncher.__call__).parameters)[1:]
+    DelayedSubmission(print, *(given.get(name) for name in names)).dump(job.paths.submitted_pickle)
+    return job
+
+
+def test_a_job_without_a_result_has_failed_and_the_sweep_goes_on(slurm, tmp_path, capsys):
+    slurm.write_text("7_0 OUT_OF_MEMORY\n7_1 CANCELLED\n7_2 NODE_FAIL\n")
+    Plan(3, ("seed",)).write(tmp_path)
+    Outcome(1, ["seed=1"], 0, "", 0.0, RUNNING, {"seed": "1"}).write(tmp_path / "1")
+    Outcome(2, ["seed=2"], 0, "went well", 0.0).write(tmp_path / "2")
+    with submitted._patient(tmp_path):
+        results = [submit(tmp_path, number).results()[0].return_value for number in range(3)]
+    assert results == [1, 1, 1]
+    begun_not, killed, ended = read_outcomes(tmp_path)
+    assert (begun_not.status, begun_not.code, list(begun_not.overrides)) == ("failed", 1, ["seed=0"])
+    assert "its job 7_0 ended without a result (OUT_OF_MEMORY)" in begun_not.message
+    assert (killed.status, killed.code, killed.names) == ("failed", 1, {"seed": "1"})
+    assert (ended.status, ended.message) == ("done", "went well")
+    assert "job 2 of 3 (seed=1): error: its job 7_1 ended without a result (CANCELLED)" in capsys.readouterr().err
+
+
+def test_an_error_outside_the_job_is_told_by_its_last_line(slurm, tmp_path):
+    import cloudpickle
+
+    Plan(1, ()).write(tmp_path)
+    with submitted._patient(tmp_path):
+        job = submit(tmp_path, 0)
+        trace = "Traceback (most recent call last):\n  …\nModuleNotFoundError: No module named 'openbench'\n"
+        job.paths.result_pickle.write_bytes(cloudpickle.dumps(("error", trace)))
+        job.results()
+    [outcome] = read_outcomes(tmp_path)
+    assert "could not begin — ModuleNotFoundError: No module named 'openbench' — see" in outcome.message
+
+
+@pytest.mark.slow
+def test_a_killed_job_fails_and_the_others_go_on(tmp_path):
+    script, root = Path(__file__).parent / "killed_jobs.py", Path(openbench.__file__).parent.parent
+    places = {"TRIES": str(tmp_path / "tries"), "OPENBENCH_CACHE": str(tmp_path)}
+    typed = ["-m", "+benchmark=digits", "seed=2,3", "hydra/launcher=submitit_local"]
+    done = subprocess.run(
+        [sys.executable, script, *typed],
+        env={**os.environ, **places, "PYTHONPATH": f"{root}:{script.parent}"},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "job 1 of 2 (seed=2): error: its job" in done.stderr
+    assert "sweep: 2 jobs, 1 done, 1 failed" in done.stderr
