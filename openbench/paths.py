@@ -34,32 +34,39 @@ def cache_dir() -> Path:
     """Return the folder of features, scores and checkpoints: `OPENBENCH_CACHE`, else `~/.cache/openbench`."""
     named = os.environ.get("OPENBENCH_CACHE")
     if named:
-        return utf8(Path(named).expanduser(), "OPENBENCH_CACHE")
+        return writable(Path(named).expanduser(), "OPENBENCH_CACHE")
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "openbench"
+    return writable((Path(base) if base else Path.home() / ".cache") / "openbench", "the cache")
 
 
 def results_dir() -> Path:
     """Return the folder of records and tables: `OPENBENCH_RESULTS`, else `./results`."""
     # Set but empty is unset, as for the other two: `Path("")` would be the working directory.
-    return utf8(Path(os.environ.get("OPENBENCH_RESULTS") or "results").expanduser(), "OPENBENCH_RESULTS")
+    return writable(Path(os.environ.get("OPENBENCH_RESULTS") or "results").expanduser(), "OPENBENCH_RESULTS")
 
 
-def utf8(folder: Path, key: str) -> Path:
-    """Return a folder that is written to, after checking that configs and records can hold its name.
+def writable(folder: Path, key: str) -> Path:
+    """Return a folder that is written to, after checking that its name can be kept and that no file is in its place.
 
     Args:
-        folder: as it was named.
+        folder: as it was named; it need not exist.
         key: what named it, for the message.
 
     Raises:
-        ConfigError: the name is not UTF-8.
+        ConfigError: the name is not UTF-8, so that configs and records cannot hold it; or it, or a part of the way to
+            it, is a file.
     """
     try:
         str(folder).encode()
     except UnicodeEncodeError as error:
         shown = os.fsencode(folder).decode(errors="backslashreplace")
         raise ConfigError(f"{key} — found '{shown}', which is not UTF-8 — choose another folder") from error
+    there = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
+    if there is not None and not os.path.isdir(there):
+        inside = "" if there == folder else f" — found '{folder}', inside it"
+        raise ConfigError(
+            f"{key}: '{there}' is not a folder{inside} — allowed: a folder, which is made if it is missing"
+        )
     return folder
 
 

@@ -52,12 +52,12 @@ class Runtime(Checked):
         object.__setattr__(
             self,
             "cache",
-            paths.utf8(Path(self.cache).expanduser(), "runtime.cache") if self.cache else paths.cache_dir(),
+            paths.writable(Path(self.cache).expanduser(), "runtime.cache") if self.cache else paths.cache_dir(),
         )
         object.__setattr__(
             self,
             "results",
-            paths.utf8(Path(self.results).expanduser(), "runtime.results") if self.results else paths.results_dir(),
+            paths.writable(Path(self.results).expanduser(), "runtime.results") if self.results else paths.results_dir(),
         )
 
     @classmethod

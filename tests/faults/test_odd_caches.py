@@ -109,3 +109,4 @@ def test_a_cache_that_can_be_no_folder_is_one_message(place: Place, undisturbed,
 
     ending = place.run(elsewhere, [*RUN, *sweep])
     assert ending.refused, (ending.code, ending.text)
+    assert kind == "too long" or "error: OPENBENCH_CACHE: '" in ending.text, ending.text

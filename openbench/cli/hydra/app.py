@@ -273,7 +273,7 @@ def _scratch(typed: Typed) -> Path:
     cache = paths.cache_dir()
     for override in parse(typed.overrides):
         if override.key_or_group == "runtime.cache" and isinstance(override.value(), str):
-            cache = Path(str(override.value())).expanduser()
+            cache = paths.writable(Path(str(override.value())).expanduser(), "runtime.cache")
     if "${" in str(cache):
         raise ConfigError(f"cache '{cache}' — Hydra reads '${{' in a sweep's folder as a reference — choose another")
     return cache.absolute() / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{os.getpid()}"
