@@ -23,6 +23,7 @@ from omegaconf import DictConfig
 from openbench import paths
 from openbench.cli.hydra.job import Done, Job
 from openbench.cli.hydra.killed import ONE_AT_A_TIME, after_a_kill
+from openbench.cli.hydra.launchers.mended import mended
 from openbench.cli.hydra.outcome import (
     FAILED_STATUS,
     NOT_APPLICABLE,
@@ -33,7 +34,6 @@ from openbench.cli.hydra.outcome import (
     summary,
     table,
 )
-from openbench.cli.hydra.submitted import watched
 from openbench.cli.process import interrupts
 from openbench.cli.process.exits import BAD_INPUT, FAILED, OK, code_of
 from openbench.cli.process.os_errors import refused
@@ -224,9 +224,10 @@ def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], fold
         replace(plan, later=later).write(folder)
         try:
             # Jobs that have ended before, or that wait, return at once.
-            with watched():
+            with mended():
                 _hydra(typed, [*given, *one_at_a_time, *rest], job)
         except BrokenProcessPool as error:
+            interrupts.check()  # which ends the processes too
             later = (*later, *after_a_kill(folder, plan, error))
             continue
         if not later:

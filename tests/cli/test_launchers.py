@@ -1,21 +1,26 @@
-"""Jobs that submitit hands out: what squeue says of them, and what becomes of one that ends without a result."""
+"""Launchers whose jobs are killed or interrupted: Slurm through submitit, and joblib."""
 
 import importlib.util
 import inspect
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import openbench
-from openbench.cli.hydra import submitted
+from openbench.cli.hydra.app import QUIET
+from openbench.cli.hydra.launchers import submitit_jobs
 from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, read_outcomes
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None, reason="the extra slurm is not installed"
-)
+
+def needs(name: str) -> pytest.MarkDecorator:
+    """Skip where the plug-in of a launcher is missing."""
+    missing = importlib.util.find_spec(f"hydra_plugins.hydra_{name}_launcher") is None
+    return pytest.mark.skipif(missing, reason=f"hydra-{name}-launcher is not installed")
 
 
 @pytest.fixture
@@ -33,7 +38,7 @@ def slurm(tmp_path, monkeypatch):
 @pytest.mark.parametrize("state", ["CANCELLED", "OUT_OF_MEMORY", "NODE_FAIL", "TIMEOUT", "FAILED"])
 def test_a_job_that_slurm_ended_is_done(slurm, state):
     slurm.write_text(f"7_0 RUNNING\n7_1 {state}\n")
-    queue = submitted.Queue()
+    queue = submitit_jobs.Queue()
     for job in ("7_0", "7_1"):
         queue.register_job(job)
     assert [queue.is_done("7_0"), queue.is_done("7_1")] == [False, True]
@@ -42,21 +47,21 @@ def test_a_job_that_slurm_ended_is_done(slurm, state):
 @pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "PREEMPTED"])
 def test_a_job_that_may_go_on_is_waited_for(slurm, state):
     slurm.write_text(f"7 {state}\n")
-    queue = submitted.Queue()
+    queue = submitit_jobs.Queue()
     queue.register_job("7")
     assert not queue.is_done("7", "force")
 
 
 def test_a_job_that_slurm_does_not_know_twice_in_a_row_is_gone(slurm):
     slurm.write_text("8 RUNNING\n")
-    queue = submitted.Queue()
+    queue = submitit_jobs.Queue()
     queue.register_job("7")
     assert not queue.is_done("7", "force")
     assert queue.is_done("7", "force")
 
 
 def test_a_slurm_that_does_not_answer_ends_no_job_and_is_told_once(slurm, capsys):
-    queue = submitted.Queue()
+    queue = submitit_jobs.Queue()
     queue.register_job("7")
     assert not any(queue.is_done("7", "force") for _ in range(3))
     said = capsys.readouterr().err
@@ -79,12 +84,13 @@ def submit(folder: Path, number: int):
     return job
 
 
+@needs("submitit")
 def test_a_job_without_a_result_has_failed_and_the_sweep_goes_on(slurm, tmp_path, capsys):
     slurm.write_text("7_0 OUT_OF_MEMORY\n7_1 CANCELLED\n7_2 NODE_FAIL\n")
     Plan(3, ("seed",)).write(tmp_path)
     Outcome(1, ["seed=1"], 0, "", 0.0, RUNNING, {"seed": "1"}).write(tmp_path / "1")
     Outcome(2, ["seed=2"], 0, "went well", 0.0).write(tmp_path / "2")
-    with submitted._patient(tmp_path):
+    with submitit_jobs.patient(tmp_path):
         results = [submit(tmp_path, number).results()[0].return_value for number in range(3)]
     assert results == [1, 1, 1]
     begun_not, killed, ended = read_outcomes(tmp_path)
@@ -95,11 +101,12 @@ def test_a_job_without_a_result_has_failed_and_the_sweep_goes_on(slurm, tmp_path
     assert "job 2 of 3 (seed=1): error: its job 7_1 ended without a result (CANCELLED)" in capsys.readouterr().err
 
 
+@needs("submitit")
 def test_an_error_outside_the_job_is_told_by_its_last_line(slurm, tmp_path):
     import cloudpickle
 
     Plan(1, ()).write(tmp_path)
-    with submitted._patient(tmp_path):
+    with submitit_jobs.patient(tmp_path):
         job = submit(tmp_path, 0)
         trace = "Traceback (most recent call last):\n  …\nModuleNotFoundError: No module named 'openbench'\n"
         job.paths.result_pickle.write_bytes(cloudpickle.dumps(("error", trace)))
@@ -109,6 +116,7 @@ def test_an_error_outside_the_job_is_told_by_its_last_line(slurm, tmp_path):
 
 
 @pytest.mark.slow
+@needs("submitit")
 def test_a_killed_job_fails_and_the_others_go_on(tmp_path):
     script, root = Path(__file__).parent / "killed_jobs.py", Path(openbench.__file__).parent.parent
     places = {"TRIES": str(tmp_path / "tries"), "OPENBENCH_CACHE": str(tmp_path)}
@@ -124,3 +132,45 @@ def test_a_killed_job_fails_and_the_others_go_on(tmp_path):
     assert "Traceback" not in done.stderr
     assert "job 1 of 2 (seed=2): error: its job" in done.stderr
     assert "sweep: 2 jobs, 1 done, 1 failed" in done.stderr
+
+
+JOBLIB = """
+import sys, time
+from pathlib import Path
+from joblib import Parallel, delayed
+import openbench.__main__ as m
+from openbench.cli.hydra.launchers.joblib_processes import quiet
+def act(rest):
+    with quiet(Path()):
+        Parallel(n_jobs=2)(delayed(time.sleep)(60) for _ in range(2))
+m._dispatch = act
+sys.exit(m.script())
+"""
+
+
+@needs("joblib")
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="/proc tells when a process has begun")
+def test_ctrl_c_while_joblibs_processes_start_gives_no_traceback():
+    process = subprocess.Popen(
+        [sys.executable, "-c", JOBLIB],
+        env={**os.environ, "PYTHONWARNINGS": QUIET},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # a group of its own, as in a terminal
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    end = time.monotonic() + 60
+    while not importing(process.pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert importing(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)  # until the last process has closed its output
+    assert (process.returncode, said) == (130, "interrupted\n")
+
+
+def importing(group: int) -> bool:
+    """Whether a process of joblib in this group has begun to import, which takes it a good part of a second."""
+    found = subprocess.run(["pgrep", "-g", str(group), "-f", "popen_loky_posix"], capture_output=True, text=True)
+    loaded = [Path("/proc", pid, "maps") for pid in found.stdout.split()]
+    return any("_ssl" in maps.read_text() or "libcrypto" in maps.read_text() for maps in loaded if maps.exists())

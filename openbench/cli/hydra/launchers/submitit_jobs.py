@@ -5,14 +5,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig
 
 from openbench.cli.hydra.killed import fail
 from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, outcome_files
@@ -97,29 +94,14 @@ class Queue:
 
 
 @contextmanager
-def watched() -> Iterator[None]:
-    """Have submitit's launchers, within the block, count a job without a result as failed and wait for the others.
+def patient(folder: Path) -> Iterator[None]:
+    """Have a submitted job that ends within the block without a result count as failed, and the others waited for.
 
-    submitit raises at the first such job while others run, and has no hook for this: hence its methods are replaced,
-    once Hydra has made one of its launchers, so that nobody else waits for its import.
+    submitit raises at the first such job while others run, and has no hook for this: hence its methods are replaced.
+
+    Args:
+        folder: of the sweep.
     """
-    make = Plugins.instantiate_launcher
-    with ExitStack() as replaced:
-
-        def watching(self: Plugins, *, config: DictConfig, **named: Any) -> Launcher:
-            launcher = make(self, config=config, **named)
-            if type(launcher).__module__.startswith("hydra_plugins.hydra_submitit_launcher"):
-                replaced.enter_context(_patient(Path(str(config.hydra.sweep.dir))))
-            return launcher
-
-        replaced.callback(setattr, Plugins, "instantiate_launcher", make)
-        Plugins.instantiate_launcher = watching  # type: ignore
-        yield
-
-
-@contextmanager
-def _patient(folder: Path) -> Iterator[None]:
-    """Have the results of jobs that ended without one replaced by outcomes in the sweep's folder."""
     from submitit.core import core
     from submitit.core.utils import FailedJobError, UncompletedJobError
     from submitit.slurm import slurm
