@@ -124,6 +124,9 @@ class Place:
             code = main([*command, "--config-dir", "pets"] if "+benchmark=pets" in command else command)
             sys.stdout.flush()
         finally:
+            loky = sys.modules.get("joblib.externals.loky.process_executor")
+            if loky is not None:
+                loky._python_exit()  # as Python does at its end; joblib's idle processes would wait for minutes
             os._exit(code)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from importlib.util import find_spec
 
 import pytest
 
@@ -87,6 +88,26 @@ def test_a_full_cache(place: Place, writer):
         if after := wrong_after(place, command, files, expected):
             wrong.append((size, "afterwards", after))
     assert wrong == []
+
+
+JOBLIB = ("runtime=joblib", "hydra.launcher.n_jobs=2")
+PAGES = [int(n) for n in os.environ.get("OPENBENCH_FAULTS_PAGES", "5").split(",")]  # 1 … some 80
+
+
+@pytest.mark.skipif(
+    find_spec("hydra_plugins.hydra_joblib_launcher") is None, reason="the extra joblib is not installed"
+)
+@pytest.mark.parametrize("pages", PAGES)
+def test_a_full_cache_under_joblib(place: Place, pages: int):
+    """Its processes end with the sweep, and each job is told of; with room, the same sweep goes on from there."""
+    place.reset({})
+    with disk(place.folder / "cache", pages * PAGE):
+        ending = place.run(command=[*SWEEP, *JOBLIB])
+        left = place.written
+    assert told(ending), ending
+    place.reset(left)
+    again = place.run(command=SWEEP)
+    assert (again.code, len(numbers(place))) == (0, 2), again
 
 
 def full() -> None:
