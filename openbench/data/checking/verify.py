@@ -31,6 +31,8 @@ _APART = {
         (Role.ID_TRAIN, Role.ID_VAL),
         (Role.ID_TRAIN, Role.ID_TEST),
         (Role.ID_VAL, Role.ID_TEST),
+        (Role.ID_TRAIN, Role.CSID),
+        (Role.ID_VAL, Role.CSID),
         (Role.OOD_TRAIN, Role.OOD_VAL),
         (Role.OOD_TRAIN, Role.NEAR),
         (Role.OOD_TRAIN, Role.FAR),
