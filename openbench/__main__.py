@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import openbench
 from openbench.cli.process.exits import BAD_INPUT, FAILED, OK, Terminated, code_of
-from openbench.cli.process.limits import check_limits
+from openbench.cli.process.limits import LIBRARIES, PYTORCH, check_limits
 from openbench.cli.process.os_errors import refused
 from openbench.errors import OpenbenchError, did_you_mean
 from openbench.installation import check_no_other_openbench
@@ -186,8 +186,7 @@ def _dispatch(arguments: list[str]) -> int:
             f"command '{name}' not found{did_you_mean(name, COMMANDS)} — available: {', '.join(COMMANDS)} "
             "(python -m openbench --help)"
         )
-    if name in NEED_PYTORCH:
-        check_limits()
+    check_limits(PYTORCH if name in NEED_PYTORCH else LIBRARIES)
     try:
         return COMMANDS[name].load()(rest)
     except SystemExit as stop:  # of argparse, after --help

@@ -42,3 +42,9 @@ def test_what_a_disk_refuses_names_the_file(number):
 @pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("shape"), FileNotFoundError(errno.ENOENT, "x", "y")])
 def test_an_error_of_ours_is_none_of_the_systems(error):
     assert refused(error) is None
+
+
+def test_a_library_that_finds_no_room_when_it_is_loaded_names_the_limit():
+    told = refused(ImportError("PLEASE READ THIS\nOriginal error was: _umath.so: cannot map zero-fill pages"))
+    assert told is not None
+    assert str(told).startswith("not enough memory to load a library — cannot map zero-fill pages — raise the limit")

@@ -20,7 +20,12 @@ def end(number: int, frame: object) -> None:
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: object) -> None:
     """Report a lack of memory in imports; a later one is reported by `__main__.main`."""
-    if isinstance(error, MemoryError) or "failed to map segment" in str(error):
-        os.write(2, b"error: not enough memory to start Python's own modules: raise the limit (ulimit -v unlimited)\n")
+    lacking = ("failed to map segment", "cannot map zero-fill", "Cannot allocate memory", "without exception set")
+    if isinstance(error, MemoryError) or any(words in str(error) for words in lacking):
+        os.write(
+            2,
+            b"error: not enough memory to start Python's own modules: raise the limit (ulimit -v unlimited, "
+            b"ulimit -d unlimited)\n",
+        )
         os._exit(2)
     sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ _FILES = {
 }
 _MEMORY = re.compile(
     r"not enough memory|allocate memory|out of memory|bad_alloc|can't start new thread|failed to map segment|"
+    r"cannot map zero-fill pages|cannot create shared object descriptor|"  # of the loader of shared libraries
     r"Unable to allocate|Resource temporarily unavailable|malloc of size|realloc of size|"
     r"could not (create|execute) a (primitive|memory object)$|"  # oneDNN, in torch
     r"error return without exception set",  # of Python, when there was none left for the exception
@@ -30,6 +31,12 @@ def refused(error: BaseException) -> OpenbenchError | None:
     Args:
         error: as it was raised, by Python, NumPy, torch or Arrow.
     """
+    if _of_memory(error) and isinstance(error, ImportError):
+        line = next(line for line in str(error).splitlines() if _MEMORY.search(line))
+        return OpenbenchError(
+            f"not enough memory to load a library — {line.rpartition(': ')[2]} — raise the limit (ulimit -v unlimited, "
+            "ulimit -d unlimited), or ask the batch system for more, and give the same command again"
+        )
     if _of_memory(error):
         return OpenbenchError(
             f"not enough memory — {_first_line(error)} — lower runtime.batch_size (images per forward pass), "
