@@ -12,6 +12,7 @@ from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.checkpoints import find_weights, renamer
 from openbench.backbones.device import Precision
 from openbench.backbones.network import NetworkBackbone
+from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
 from openbench.errors import ConfigError, did_you_mean
 
@@ -127,7 +128,7 @@ def resnet(
     *,
     weights: str | None = None,
     sha256: str | None = None,
-    num_classes: int | None = None,
+    num_classes: Count | None = None,
     preprocess: Preprocess | None = None,
     precision: Precision = "fp32",
 ) -> NetworkBackbone:

@@ -7,6 +7,7 @@ from torch import nn
 
 from openbench.backbones.device import Precision
 from openbench.backbones.network import NetworkBackbone
+from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
 from openbench.errors import ConfigError, check_choice
 
@@ -19,7 +20,7 @@ def finetuned(
     start: NetworkBackbone,
     *,
     head: HeadStart = "new",
-    num_classes: int | None = None,
+    num_classes: Count | None = None,
     preprocess: Preprocess | Literal["start"] | None = None,
     precision: Precision = "fp32",
 ) -> NetworkBackbone:

@@ -18,6 +18,7 @@ from openbench.backbones.libraries import from_timm
 from openbench.backbones.libraries.presets import chosen_preprocess
 from openbench.backbones.libraries.prompts import class_names_of, templates_of
 from openbench.backbones.network import NetworkBackbone
+from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
 from openbench.errors import CheckpointError, ConfigError, did_you_mean
 
@@ -52,7 +53,7 @@ def open_clip_model(
     classes: Sequence[str] | str | None = None,
     templates: Sequence[str] | str = DEFAULT_TEMPLATES,
     benchmark_classes: Sequence[str] | None = None,
-    num_classes: int | None = None,
+    num_classes: Count | None = None,
     preprocess: Preprocess | Literal["preset"] | None = "preset",
     precision: Precision = "fp32",
 ) -> NetworkBackbone:

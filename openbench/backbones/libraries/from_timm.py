@@ -12,6 +12,7 @@ from openbench.backbones.checkpoints import find_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.libraries.presets import chosen_classes, chosen_preprocess, crop_preprocess
 from openbench.backbones.network import NetworkBackbone
+from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
 from openbench.errors import CheckpointError, ConfigError, did_you_mean
 
@@ -23,7 +24,7 @@ def timm_model(
     pretrained: bool = False,
     checkpoint: str | None = None,
     sha256: str | None = None,
-    num_classes: int | None = None,
+    num_classes: Count | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
     precision: Precision = "fp32",
     options: Mapping[str, Any] | None = None,
