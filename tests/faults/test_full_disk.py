@@ -15,7 +15,7 @@ from .conftest import SEED, Place, Written
 from .waiting import Waiting
 
 # Every how-manieth size is tried; 1 = each of them.
-STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "13"))
+STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "29"))
 PAGE = 4096
 
 

@@ -58,7 +58,7 @@ def size_now() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-@pytest.mark.parametrize("more", [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512])
+@pytest.mark.parametrize("more", [0, 2, 8, 32, 128, 512])
 def test_a_run_that_may_grow_by_so_many_mebibytes_ends_well_or_says_so(
     place: Place, waiting: Waiting, undisturbed: dict[str, Written], more: int
 ):
