@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from openbench.core.features import FeatureSet
-from openbench.methods._inputs import finite
 from openbench.methods._stats import FIT_BATCH, mean_feature, sorted_rows
 
 _KEPT = 2**30  # training values that are kept in order, at most: 4 GiB
@@ -30,17 +29,9 @@ class Tails:
     ordered: bool
 
     @classmethod
-    def of(cls, train: FeatureSet, where: str) -> "Tails":
-        """The tails of training features (n, d), read in batches.
-
-        Args:
-            train: with features.
-            where: the method that they are for; errors name it.
-
-        Raises:
-            MethodError: a feature is NaN or infinite.
-        """
-        skew, features = _skewness(train, where), train.features
+    def of(cls, train: FeatureSet) -> "Tails":
+        """The tails of training features (n, d), finite, read in batches."""
+        skew, features = _skewness(train), train.features
         if features.numel() > _KEPT:
             return cls(features, skew, ordered=False)
         n, d = features.shape
@@ -74,9 +65,9 @@ class Tails:
             yield sorted_rows(rows.to(device).T.contiguous())
 
 
-def _skewness(train: FeatureSet, where: str) -> Tensor:
+def _skewness(train: FeatureSet) -> Tensor:
     """The sign (d,) float32 of each feature's third central moment, in two passes."""
-    mean = finite(mean_feature(train)[None], where)[0]
+    mean = mean_feature(train)
     second, third = torch.zeros_like(mean), torch.zeros_like(mean)
     for rows in train.batches(FIT_BATCH):
         centred = rows.features.double() - mean

@@ -11,7 +11,7 @@ from openbench.config.constraints import Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import finite, training
+from openbench.methods._inputs import training
 from openbench.methods._stats import row_normalise, sorted_rows
 
 _ENTRIES = 2**24  # of distances handled at a time
@@ -54,7 +54,7 @@ class CFOOD(Method):
         m = int(self.alpha * len(train))
         self.require(m >= 2, "alpha", f"at least {2 / len(train):.3g} for {len(train)} samples: two references")
         drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(self.seed))[:m].sort().values
-        self.references_ = row_normalise(finite(train.features[drawn], "CFOOD").double())
+        self.references_ = row_normalise(train.features[drawn].double())
         self.squares_ = self.references_.square().sum(dim=1)
         values = np.concatenate(
             [np.linspace(0.001, 0.1, 100), np.linspace(0.105, 0.5, 81), np.linspace(0.51, 0.99, 49)]

@@ -11,7 +11,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.methods._bank import Bank
-from openbench.methods._inputs import drawn, finite, training
+from openbench.methods._inputs import drawn, training
 
 _BLOCK = 512
 
@@ -49,7 +49,7 @@ class COF(Method):
         """Keep training features (n, d) and what each pays for its links, (n,)."""
         bank = drawn(training(train, "COF"), self.max_train, self.seed).features
         self.require(self.k < len(bank), "k", f"1 to {len(bank) - 1}, one less than the training samples")
-        self.bank_ = finite(bank, "COF")
+        self.bank_ = bank
         self.cost_ = self._cost(bank, Bank(bank).nearest_exactly(bank.double(), self.k, own=True))
         return self
 

@@ -34,7 +34,7 @@ class COPOD(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the training values of each feature in order, (d, n), or training features (n, d) where they are."""
-        self.tails_ = Tails.of(training(train, "COPOD"), "COPOD")
+        self.tails_ = Tails.of(training(train, "COPOD"))
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

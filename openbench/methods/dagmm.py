@@ -13,7 +13,6 @@ from openbench.config.constraints import Count, Interval, NonNegative, Positive,
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import MethodError
 from openbench.methods._inputs import training
 
 # Added to each covariance: a component on few samples would be singular.
@@ -64,8 +63,6 @@ class DAGMM(Method):
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Train the networks on training features (n, d), then take the mixture's moments over all of them."""
         whole = training(train, "DAGMM")
-        if len(whole) < 2 or not all(bool(rows.features.isfinite().all()) for rows in whole.batches()):
-            raise MethodError(f"DAGMM.fit: {len(whole)} training samples — at least 2, all of them finite, are needed")
         device = whole.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
             torch.manual_seed(self.seed)

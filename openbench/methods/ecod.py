@@ -35,7 +35,7 @@ class ECOD(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the training values of each feature in order, (d, n), or training features (n, d) where they are."""
-        self.tails_ = Tails.of(training(train, "ECOD"), "ECOD")
+        self.tails_ = Tails.of(training(train, "ECOD"))
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

@@ -11,7 +11,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.methods._classes import balanced_draw
-from openbench.methods._inputs import classifier, finite, training
+from openbench.methods._inputs import classifier, training
 
 _BASE = 1000.0  # of the logarithm that spaces the intervals
 _ROWS = 4096
@@ -62,7 +62,6 @@ class NAC(Method):
         self.weight_ = head.weight.double()
         self.bounds_ = _bounds(self.bins)
         chosen = train[balanced_draw(train.labels, self.samples, self.seed)]
-        finite(chosen.features, "NAC")
         d = head.weight.shape[1]
         counts = torch.zeros(d * (self.bins - 1), dtype=torch.float64, device=chosen.device)
         for rows in chosen.batches(_ROWS):

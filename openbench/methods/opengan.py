@@ -90,7 +90,7 @@ class OpenGAN(Method):
             if epoch % self.every == 0 or epoch == self.epochs:
                 kept[epoch] = copy.deepcopy(discriminator).requires_grad_(False).eval()
         if not all(bool(torch.isfinite(p).all()) for p in discriminator.parameters()):
-            raise MethodError("OpenGAN.fit: the discriminator holds NaN or inf — finite features or a lower lr needed")
+            raise MethodError("OpenGAN.fit: the discriminator holds NaN or inf — a lower lr is needed")
         self.discriminators_ = kept
         return self
 

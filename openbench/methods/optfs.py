@@ -11,7 +11,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._inputs import classifier, finite, training
+from openbench.methods._inputs import classifier, training
 
 _TAIL = 1e-3  # share of training activations beyond each end of the intervals
 _LENGTH = 1000.0  # of θ, as in the authors' code; it matters to the energy alone
@@ -88,7 +88,7 @@ def _quantiles(train: FeatureSet) -> tuple[float, float]:
     kept = min(below + 2, train.features.numel())
     least = most = torch.empty(0)
     for rows in train.batches():
-        values = finite(rows.features, "OptFS").reshape(-1).cpu()
+        values = rows.features.reshape(-1).cpu()
         least, most = _smallest(least, values, kept), _smallest(most, -values, kept)
     least, most = (x.topk(kept, largest=False).values.double() for x in (least, most))
     low, high = (x[below] + (position - below) * (x[min(below + 1, kept - 1)] - x[below]) for x in (least, most))

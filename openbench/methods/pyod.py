@@ -66,8 +66,6 @@ class PyOD(Method):
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Fit the detector on training features (n, d)."""
         features = _array(self._subset(training(train, "PyOD")))
-        if not np.isfinite(features).all():
-            raise MethodError("PyOD.fit: training features hold NaN or inf — finite ones needed")
         # NaN scores are refused below, with a reason that a warning would not give.
         with _seeded(self.seed), np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.filterwarnings("error", message="n_neighbors")  # otherwise it goes on with fewer neighbours

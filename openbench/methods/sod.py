@@ -13,7 +13,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.methods._bank import Bank
-from openbench.methods._inputs import drawn, finite, training
+from openbench.methods._inputs import drawn, training
 
 _BLOCK = 512
 
@@ -59,7 +59,7 @@ class SOD(Method):
         """Keep training features (n, d) and the neighbours of each, (n, k)."""
         bank = drawn(training(train, "SOD"), self.max_train, self.seed).features
         self.require(self.k < len(bank), "k", f"1 to {len(bank) - 1}, one less than the training samples")
-        self.bank_ = finite(bank, "SOD")
+        self.bank_ = bank
         self.neighbours_ = Bank(bank).nearest(bank.double(), self.k, own=True).cpu()
         return self
 

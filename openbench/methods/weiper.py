@@ -11,7 +11,7 @@ from openbench.config.constraints import Count, Interval, NonNegative, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.methods._inputs import classifier, finite, training
+from openbench.methods._inputs import classifier, training
 from openbench.methods._stats import max_softmax
 
 _ENTRIES = 2**23  # of perturbed logits handled at a time
@@ -86,7 +86,6 @@ class WeiPer(Method):
         if self.form == "kld":
             size = min(len(train), self.max_train or len(train))
             drawn = train[torch.randperm(len(train), generator=generator)[:size].sort().values]
-            finite(drawn.features, "WeiPer")
             self._learn_densities(drawn)
         return self
 

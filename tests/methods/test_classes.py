@@ -27,14 +27,6 @@ def test_labels_outside_the_head_are_refused(label):
         class_means(train, 6, "MINE")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_features_that_are_not_finite_are_named(value):
-    train = problem().train
-    train.columns[Field.FEATURES][[0, 599], [20, 11]] = value
-    with pytest.raises(MethodError, match=r"^MINE\.fit: .* in 2 of 24 dimensions, first in dimension 11"):
-        class_means(train, 6, "MINE")
-
-
 @pytest.mark.parametrize(("size", "counts"), [(9, [3, 3, 3]), (10, [3, 3, 4]), (25, [5, 10, 10]), (99, [5, 10, 40])])
 def test_a_balanced_draw_takes_of_each_class_as_many_as_it_has(size, counts):
     labels = torch.tensor([0] * 5 + [1] * 10 + [2] * 40)[torch.randperm(55, generator=torch.Generator().manual_seed(1))]
