@@ -198,6 +198,13 @@ def softmax(logits: Tensor) -> Tensor:
     return torch.softmax(logits.T.contiguous(), dim=0).T
 
 
+def log_softmax(logits: Tensor) -> Tensor:
+    """Return the logarithms of `softmax` in the dtype of `logits`, finite where probabilities underflow."""
+    if logits.shape[1] >= _SHORT:
+        return torch.log_softmax(logits, dim=1)
+    return torch.log_softmax(logits.T.contiguous(), dim=0).T
+
+
 def max_softmax(logits: Tensor) -> Tensor:
     """Return max softmax(z) (n,) in the dtype of `logits`; as in softmax itself, float32 rounds to 1 at leads above 16.
 

@@ -1,21 +1,23 @@
 import numpy as np
 import pytest
+import torch
 from scipy.special import softmax
 from scipy.stats import entropy
 
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
 from openbench.methods.klm import KLM
 
 from .problems import assert_equal, problem, scores, z
 
 
 def by_scipy(data) -> np.ndarray:
-    """scipy.stats.entropy(p, q), pair by pair, which normalises both of its arguments."""
+    """The least scipy.stats.entropy(p, q) over templates q, which normalises both of its arguments."""
     val = softmax(z(data.val), axis=1)
-    predicted, classes = val.argmax(axis=1), val.shape[1]
-    templates = [
-        val[predicted == c].mean(axis=0) if (predicted == c).any() else np.eye(classes)[c] for c in range(classes)
-    ]
-    return np.array([min(entropy(p, q) for q in templates) for p in softmax(z(data.test), axis=1)])
+    predicted, templates = val.argmax(axis=1), np.eye(val.shape[1])
+    for c in np.unique(predicted):
+        templates[c] = val[predicted == c].mean(axis=0)
+    return np.array([entropy(p[:, None], templates.T, axis=0).min() for p in softmax(z(data.test), axis=1)])
 
 
 @pytest.mark.parametrize("kind", ["rectified", "signed", "two_classes", "dead"])
@@ -36,3 +38,29 @@ def test_saturated_probabilities_have_finite_scores():
     found = scores(KLM(), data)
     assert np.isfinite(found).all()
     assert found.min() > -1e-6
+
+
+def logits(rows) -> FeatureSet:
+    return FeatureSet({Field.LOGITS: torch.tensor(rows, dtype=torch.float32)})
+
+
+def test_probabilities_that_underflow_in_templates_have_their_closed_form():
+    """Templates e^-8000 and 1; of p = (1/2, 1/2) the divergence from either is 1/2 log(1/2) + 1/2 (log(1/2) + 8000)."""
+    fitted = KLM().fit(logits([[8000.0, 0.0], [0.0, 8000.0]]), None)
+    found = fitted.score(logits([[5.0, 5.0], [8000.0, 0.0], [0.0, 6000.0]]))
+    assert_equal(found, [4000 - np.log(2), 0.0, 0.0], rtol=1e-7)
+
+
+def test_a_mean_of_underflowing_probabilities_has_its_closed_form():
+    """The second class's share in the template of the first is (e^-1000 + e^-3000) / 2."""
+    fitted = KLM().fit(logits([[1000.0, 0.0, -1e4], [3000.0, 0.0, -1e4], [-1e4, -1e4, 0.0]]), None)
+    p = softmax([0.0, -1.0, -9.0])
+    first = (p[1:] * [1000 + np.log(2), 11000 + np.log(2)]).sum()  # e^-11000 + e^-13000 of the third
+    assert_equal(fitted.score(logits([[0.0, -1.0, -9.0]])), [(p * np.log(p)).sum() + first], rtol=1e-7)
+
+
+def test_a_class_that_no_sample_is_predicted_as_stays_infinitely_far():
+    fitted = KLM().fit(logits([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), None)
+    near_third = fitted.score(logits([[0.0, 0.0, 40.0]]))  # p of the others e^-40: not 0
+    assert_equal(near_third, [np.log(np.e + 2)], rtol=1e-6)
+    assert_equal(fitted.score(logits([[0.0, 0.0, 8000.0]])), [0.0], rtol=0)  # p is one-hot: no divergence
