@@ -161,3 +161,14 @@ def test_the_digest_is_of_classes_splits_and_deviations():
     content = {"classes": ["cat", "dog"], "splits": parts, "deviations": []}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     assert benchmark().digest == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_images_are_preprocessed_with_the_means_and_deviations_of_imagenet_unless_told_otherwise():
+    # https://pytorch.org/vision/stable/models.html
+    preprocess = Preprocess(8, 8)
+    assert preprocess.mean == (0.485, 0.456, 0.406)
+    assert preprocess.std == (0.229, 0.224, 0.225)
+
+
+def test_images_have_the_size_that_networks_take_only_where_a_split_says_so():
+    assert split("pets", Role.ID_TEST, ("cat",)).as_stored is False

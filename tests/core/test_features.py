@@ -68,3 +68,12 @@ def test_a_head_moves_with_its_weight_and_bias():
     assert torch.equal(moved.weight, head.weight)
     assert torch.equal(moved.bias, head.bias)
     assert moved.num_classes == 2
+
+
+def test_the_shape_that_is_expected_is_named():
+    with pytest.raises(FieldError, match=r"'labels' has the shape \(5, 1\) — \(n,\) expected"):
+        FeatureSet({Field.LABELS: torch.zeros(5, 1, dtype=torch.int64)})
+
+
+def test_batches_are_delivered_on_the_processor_unless_told_otherwise():
+    assert features().device == torch.device("cpu")

@@ -1,6 +1,8 @@
 """What every method inherits: its name in the cache, its parts, the energy of reshaped features."""
 
+import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.methods.odin import ODIN
+from openbench.methods.pro import PRO
 
 
 @dataclass
@@ -125,3 +128,21 @@ def test_predictions_are_correct_where_something_is_classified(role, predictions
         "x", role, np.zeros(n, np.float32), np.array([0, 0, 1][:n]), np.array(predictions, np.int64)
     )
     assert (found.correct if correct is None else found.correct.tolist()) == correct
+
+
+def test_a_composite_that_is_fitted_on_one_split_says_its_name():
+    with pytest.raises(MethodError, match=r"^DoubleScore\.fit: each part is fitted on its own split"):
+        DoubleScore(MSP(), KNN()).fit(FeatureSet({Field.LOGITS: torch.arange(6.0).view(2, 3)}), None)
+
+
+def test_what_a_method_reads_unless_it_says_otherwise():
+    assert HeadMethod.needs == Request(fields=frozenset({Field.FEATURES}), head=True)
+    assert MSP.read_by_score == frozenset()
+
+
+def test_live_methods_outside_openbench_are_identified_by_their_source():
+    foreign = Fitted()
+    foreign.fitted_on_ = "split"
+    content = Path(__file__).read_bytes()
+    assert hashlib.sha256(content).hexdigest() in foreign.identity()["sources"].values()
+    assert "sources" not in PRO().identity()

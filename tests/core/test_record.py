@@ -47,3 +47,14 @@ def test_a_record_is_read_back_and_another_schema_or_key_is_refused():
             ResultRecord.from_dict({**content, "schema": wrong}, "here")
     with pytest.raises(RecordError, match=r"missing keys \['counts'\], unknown keys \['extra'\]"):
         ResultRecord.from_dict({**{k: v for k, v in content.items() if k != "counts"}, "extra": 1})
+
+
+def test_a_record_has_the_name_of_the_run_that_made_it():
+    """All that a run is named by, read back from where a record has it."""
+    method, provenance = {"name": "knn", "version": 2}, {"sources": {"mine": "1"}, "uncommitted": {"a.py": "2"}}
+    benchmark = {"digest": "bench", "images": {"ood_train": "x"}}
+    backbone = {"digest": "back", "training": "job", "outliers_digest": "y"}
+    record = ResultRecord("id", CONFIG, benchmark, backbone, method, {}, [], {}, "", {}, provenance)
+    assert RunIdentity.of(record) == RunIdentity(
+        CONFIG, "knn", 2, "bench", "back", "job", {"ood_train": "x"}, "y", {"mine": "1"}, {"a.py": "2"}
+    )

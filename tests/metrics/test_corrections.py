@@ -222,3 +222,14 @@ def test_a_stored_table_is_read_back_and_a_damaged_one_recomputed(tmp_path, monk
         corrections._table.cache_clear()
         np.testing.assert_array_equal(correction_table(123, 0.07, "equal_local_level", tmp_path), first)
         assert file.read_bytes() == whole
+
+
+def test_the_published_correction_goes_on_in_a_straight_line_beyond_the_half():
+    """In steps of s(n/2) − s(n/2 − 1), s(i) = √(i (n − i)) / n^1.5, times the constant of the asymptotic bound."""
+    n, delta = 1000, 0.05
+    table, simes = (correction_table(n, delta, name)[:-1] for name in ("monte_carlo_published", "simes"))
+    excess = table - np.arange(1, n + 1) / n
+    linear = (table < simes) & (np.arange(1, n + 1) > n // 2)
+    assert linear.sum() > 100
+    step = asymptotic_constant(n, delta) * (np.sqrt(500 * 500) - np.sqrt(499 * 501)) / n**1.5
+    np.testing.assert_allclose(np.diff(excess)[linear[1:] & linear[:-1]], step, rtol=1e-6)

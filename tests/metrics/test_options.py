@@ -70,6 +70,7 @@ def test_rates_by_set_stand_in_the_header_and_options_still_hash():
 def test_the_header_names_no_bootstrap_where_nothing_is_drawn():
     assert "bootstrap" in describe(MetricOptions(replicates=20))
     assert "bootstrap" not in describe(MetricOptions(replicates=0))
+    assert " · 95 % intervals: DeLong (AUROC) · prediction sets" in describe(MetricOptions(replicates=0))
     assert "bootstrap" not in describe(MetricOptions(bootstrap_metrics=()))
 
 

@@ -123,6 +123,16 @@ def test_rejecting_everything_is_cheapest_when_rejection_is_free():
     assert got.value == 0.0
 
 
+def test_the_least_cost_of_a_long_curve_has_its_threshold():
+    """One wrong class or accepted OOD input costs 1, one rejection 1/2: accept what is right, the first 1.5 blocks."""
+    size = 2 * BLOCK
+    right = np.arange(size) < 1.5 * BLOCK
+    curve = SelectiveCurve.of(np.arange(float(size)), ~right, np.full(4, 3.0 * BLOCK))
+    got = least_cost(curve, Costs(reject_id=0.5, accept_ood=1.0, reject_ood=0.0, prior=0.5))
+    assert got.threshold == 1.5 * BLOCK - 1
+    assert got.value == pytest.approx(0.5 * 0.5 * 0.25, abs=1e-12)  # a quarter of ID, rejected
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_oscr_is_the_chance_of_correct_id_below_ood(case):
     a, e, b = setup(*case)

@@ -1,6 +1,7 @@
 """Folders of processes that were killed are deleted by the next one; those of living processes are not."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -46,3 +47,27 @@ def test_a_folder_with_what_is_to_be_kept_stays(tmp_path):
 
 def test_a_parent_that_is_missing_is_fine(tmp_path):
     delete_ownerless(tmp_path / "none")
+
+
+def test_what_cannot_be_opened_or_deleted_does_not_keep_the_rest(tmp_path, monkeypatch):
+    (tmp_path / "a" / ".owner").mkdir(parents=True)  # nothing that a process of ours left
+    for name in ("b", "c"):
+        killed_in(tmp_path / name)
+    unlink = os.unlink
+
+    def refusing(path, **rest):
+        if os.path.basename(path) == "note" and refused:
+            raise PermissionError(refused.pop())
+        unlink(path, **rest)
+
+    refused = ["one of the two notes"]
+    monkeypatch.setattr(os, "unlink", refusing)
+    delete_ownerless(tmp_path)
+    left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*"))
+    assert left in (["a", "a/.owner", "b", "b/note"], ["a", "a/.owner", "c", "c/note"])
+
+
+def test_a_folder_may_be_deleted_by_its_owner(tmp_path):
+    with owned(tmp_path / "a"):
+        shutil.rmtree(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
