@@ -344,17 +344,18 @@ class Reach:
             return naming(file)
         of_file = self.lines.get(file, {})
         found = set().union(*(of_file.get(at, set()) for at in statement(source, line)))
-        reached = self.affordable(found or set().union(*of_file.values()))
+        reached = self.affordable(found or set().union(*of_file.values()), f"test_{Path(file).stem}")
         return [*reached, *naming(file)] if self.named else reached
 
-    def affordable(self, names: set[str]) -> list[str]:
-        """One case of each test function in turn, the quickest first, within the time."""
+    def affordable(self, names: set[str], first: str = "") -> list[str]:
+        """One case of each test function in turn, the quickest first, within the time; before them, those of a file."""
         turn: dict[str, int] = {}
         ranked = []
         for name in sorted(names, key=lambda n: (n not in self.own, self.seconds[n], n)):
             function = name.split("[")[0]
             turn[function] = turn.get(function, 0) + 1
-            ranked.append((turn[function], name not in self.own, self.seconds[name], name))
+            elsewhere = Path(function.partition("::")[0]).stem != first
+            ranked.append((elsewhere, turn[function], name not in self.own, self.seconds[name], name))
         spent, chosen = 0.0, []
         for *_, duration, name in sorted(ranked):
             spent += duration + 0.02
