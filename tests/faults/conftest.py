@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from .waiting import Waiting
 
 SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
+# Some minutes, with more states and bytes than each run of all tests has time for; the profile of tests/conftest.py.
+DEEP = os.environ.get("OPENBENCH_HYPOTHESIS") == "deep"
+COUNTS: Counter[str] = Counter()  # of faults, printed at the end
 # Others that write other files: "method=react tune=validation", "method=odin tune=none", "method=gradnorm tune=none".
 METHOD = os.environ.get("OPENBENCH_FAULTS_METHOD", "method=knn method.k=1 tune=none")
 RUN = (
@@ -28,6 +32,12 @@ RUN = (
     *("training.recipe.epochs=2", "metrics.replicates=20", "runtime.progress=false", "runtime.batch_size=8"),
 )
 ROOMS = ("cache", "results")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how much was harmed."""
+    if COUNTS:
+        terminalreporter.write_line("faults: " + ", ".join(f"{n} {what}" for what, n in sorted(COUNTS.items())))
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from .conftest import SEED, Place, Written
+from .conftest import COUNTS, DEEP, SEED, Place, Written
 from .states import State, states_of
 from .waiting import Waiting
 
 # Every byte of small files is too many for each run of the tests; this many positions of each file are drawn.
-POSITIONS = int(os.environ.get("OPENBENCH_FAULTS_POSITIONS", "1"))
+POSITIONS = int(os.environ.get("OPENBENCH_FAULTS_POSITIONS", "4" if DEEP else "1"))
 # Files that only an interrupted run leaves: every how-manieth of their versions is harmed.
-STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "5"))
+STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "1" if DEEP else "5"))
 
 
 def flipped(file: Written, position: int) -> Written:
@@ -47,6 +47,7 @@ def wrong_with(
     It ends with the expected numbers, and so does the same command after it; or it ends in one message that names the
     harmed file, and the same command ends with the expected numbers once that, or its folder, is deleted as told.
     """
+    COUNTS["bytes flipped"] += 1
     place.reset(state)
     ending = waiting.run()
     if ending.code != 0:

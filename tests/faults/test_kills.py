@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from .conftest import ROOMS, SEED, Place, Written
-from .states import States, at_each_change, states_of
+from .conftest import COUNTS, DEEP, ROOMS, SEED, Place, Written
+from .states import State, States, at_each_change, states_of
 from .waiting import Waiting
 
 # Every how-manieth state is one that a run goes on from; 1 = each of them.
-STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "11"))
+STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "1" if DEEP else "11"))
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,20 @@ def test_the_states_are_what_a_kill_leaves(place: Place, waiting: Waiting, state
     assert wrong == []
 
 
+def wrong_in(
+    place: Place, waiting: Waiting, undisturbed: dict[str, Written], expected: object, n: int, state: State
+) -> list[tuple]:
+    """What a run that goes on from the state before change `n` does wrong; nothing if all is well."""
+    COUNTS["operations stopped"] += 1
+    place.reset(state)
+    ending = waiting.run()
+    if ending.code != 0:
+        return [(n, ending.code, ending.text[-500:])]
+    if place.metrics != expected:
+        return [(n, "other numbers")]
+    return [(n, *found) for found in sorted(sizes(place.written).items() ^ sizes(undisturbed).items())]
+
+
 def test_a_run_killed_at_any_change_ends_as_if_nothing_had_happened(
     place: Place, waiting: Waiting, undisturbed: dict[str, Written], states: States
 ):
@@ -57,12 +71,5 @@ def test_a_run_killed_at_any_change_ends_as_if_nothing_had_happened(
     expected = place.metrics
     wrong = []
     for n in sorted(states.distinct)[SEED % STRIDE :: STRIDE]:
-        place.reset(states.distinct[n])
-        ending = waiting.run()
-        if ending.code != 0:
-            wrong.append((n, ending.code, ending.text[-500:]))
-        elif place.metrics != expected:
-            wrong.append((n, "other numbers"))
-        elif sizes(place.written) != sizes(undisturbed):
-            wrong.append((n, sorted(sizes(place.written).items() ^ sizes(undisturbed).items())))
+        wrong += wrong_in(place, waiting, undisturbed, expected, n, states.distinct[n])
     assert wrong == []
