@@ -1,6 +1,7 @@
 """Features, maps and presets of library models against what the libraries themselves compute and publish."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from openbench import _compat
 from openbench.backbones.anatomy import Anatomy, tapping
 from openbench.backbones.libraries.from_open_clip import open_clip_model
-from openbench.backbones.libraries.from_timm import timm_model
+from openbench.backbones.libraries.from_timm import _published, timm_model
 from openbench.backbones.libraries.from_torchvision import released_file, torchvision_model
 from openbench.backbones.libraries.presets import chosen_classes, crop_preprocess
 from openbench.backbones.libraries.prompts import class_names_of, templates_of
@@ -290,3 +291,23 @@ def test_own_weights_take_the_place_of_released_ones_and_do_not_join_them(make, 
         torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
     with pytest.raises(ConfigError, match="and checkpoint both given — choose one"):
         make("own", model, checkpoint=str(tmp_path / "own.pt"), preprocess=SMALL, **released)
+
+
+def test_published_weights_are_those_of_the_model_that_was_asked_for() -> None:
+    calls = []
+
+    def create_model(*arguments: object, **options: object) -> nn.Module:
+        calls.append((arguments, options))
+        return nn.Linear(2, 1)
+
+    state = _published(SimpleNamespace(create_model=create_model), "resnet18", {"img_size": 64})
+    assert set(state) == {"weight", "bias"}
+    assert calls == [(("resnet18",), {"pretrained": True, "img_size": 64})]
+
+
+def test_published_weights_that_cannot_be_had_are_an_error_that_says_why() -> None:
+    def create_model(*arguments: object, **options: object) -> nn.Module:
+        raise ConnectionError("offline")
+
+    with pytest.raises(CheckpointError, match="timm's 'resnet18' cannot be had — ConnectionError: offline"):
+        _published(SimpleNamespace(create_model=create_model), "resnet18", {})

@@ -22,7 +22,7 @@ def net() -> nn.Module:
 
 
 @pytest.mark.parametrize("wrapper", ["plain", "state_dict", "model", "module."])
-@pytest.mark.parametrize("suffix", [".pt", ".pth"])
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".th", ".ckpt", ".bin"])
 def test_state_dicts_are_found_in_their_usual_wrappers(
     net: nn.Module, tmp_path: Path, wrapper: str, suffix: str
 ) -> None:
