@@ -120,7 +120,7 @@ def check(content, suffix):
         return code
 
 
-FEW = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=settings.default.max_examples * 3 // 2, suppress_health_check=[HealthCheck.too_slow])
 
 
 @FEW

@@ -283,7 +283,11 @@ BASE = full_record(trials=[{"params": {"k": 5}, "auroc": 0.5, "set": "a"}], tune
 PLACES = sorted(places(json.loads(json.dumps(BASE))), key=str)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings.default.max_examples // 5,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(place=st.sampled_from(PLACES), value=VALUES, instead=st.booleans())
 def test_a_record_with_any_value_anywhere_is_refused_or_shown(tmp_path, place, value, instead):
     content = copy.deepcopy(BASE)
