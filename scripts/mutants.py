@@ -365,10 +365,18 @@ class Reach:
 
 
 def naming(file: str) -> list[str]:
-    """The test files that name a module, where its area was not covered."""
-    module = ".".join(Path(file).with_suffix("").parts)
-    found = [path for path in (ROOT / "tests").rglob("test_*.py") if module in path.read_text()]
-    return sorted((str(p.relative_to(ROOT)) for p in found), key=lambda name: Path(file).stem not in name)[:4]
+    """The test files that name a module, where its area was not covered.
+
+    Commands are tested from outside: beside them, the files of the area that share a word with the module's path.
+    """
+    _, area, *folders = Path(file).with_suffix("").parts
+    stem, module = Path(file).stem, ".".join(Path(file).with_suffix("").parts)
+    texts = {str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "tests").rglob("test_*.py"))}
+    found = [name for name, text in texts.items() if module in text]
+    words = {word for part in folders for word in part.split("_")}
+    own = [name for name in texts if name.startswith(f"tests/{area}/") and name not in found]
+    found += [name for name in own if words & set(Path(name).stem.split("_"))]
+    return sorted(found, key=lambda name: stem not in Path(name).stem)[:4] or own
 
 
 def statement(source: str, line: int) -> range:
