@@ -374,8 +374,8 @@ def naming(file: str) -> list[str]:
     texts = {str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "tests").rglob("test_*.py"))}
     found = [name for name, text in texts.items() if module in text]
     words = {word for part in folders for word in part.split("_")}
-    own = [name for name in texts if name.startswith(f"tests/{area}/") and name not in found]
-    found += [name for name in own if words & set(Path(name).stem.split("_"))]
+    own = [name for name in texts if name.startswith(f"tests/{area}/") or name in BESIDE.get(area, [])]
+    found += [name for name in own if words & set(Path(name).stem.split("_")) and name not in found]
     return sorted(found, key=lambda name: stem not in Path(name).stem)[:4] or own
 
 

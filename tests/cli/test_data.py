@@ -1,5 +1,6 @@
 """The `data` command as a user meets it; nothing leaves this machine."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from PIL import Image as Pillow
 from sklearn.datasets import load_digits
 
 from openbench.__main__ import main
+from openbench.cli.commands import data_new
 from openbench.data.download import prepare
 from openbench.data.download.fetch import Expected
 from openbench.data.download.prepare import DataSource, RemoteFile
+from openbench.data.own.benchmark import OwnBenchmark
 from openbench.errors import DataError
 
 
@@ -272,3 +275,11 @@ def test_a_new_benchmark_runs_from_the_printed_command(here, photos, capsys):
     assert done.returncode == 0, done.stderr
     assert "eights" in done.stdout
     assert len(list((here / "results").rglob("*.json"))) == 1
+
+
+def test_what_a_new_benchmark_is_where_nothing_is_said():
+    parser = argparse.ArgumentParser()
+    data_new.add_arguments(parser)
+    found = parser.parse_args(["mine", "--id", "photos"])
+    assert (found.side, found.seed, found.epochs) == (32, 0, None)  # as --help says
+    assert found.side == OwnBenchmark.__dataclass_fields__["side"].default

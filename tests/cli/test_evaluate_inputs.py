@@ -1,7 +1,9 @@
 """What `evaluate` makes of the files that runs keep, and of scores and options for which a number is undefined."""
 
+import io
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pandas as pd
 import pytest
 
 from openbench.__main__ import main
+from openbench.cli.commands import evaluate as command
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.metrics import MetricOptions, evaluate
@@ -165,3 +168,17 @@ def test_what_is_read_is_not_written_over(tmp_path, capsys, monkeypatch, command
         f"--json {Path(name)} would overwrite 'scores.csv', which is read — choose another" in capsys.readouterr().err
     )
     assert file.read_bytes() == before
+
+
+def test_how_much_of_a_large_file_is_read_is_shown_on_a_terminal(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    path = tmp_path / "s.csv"
+    path.write_text("set,role,score\n" + "a,id_test,0\n" * 1000)
+    monkeypatch.setattr(command, "_LONG", 0)
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with command._reading(path) as advance:
+        advance(path.stat().st_size)
+    assert "12.0/24.0 kB" in sys.stderr.getvalue()  # a CSV file is read twice, this once

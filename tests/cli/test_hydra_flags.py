@@ -137,7 +137,12 @@ def test_a_config_file_that_sets_up_hydra_is_refused_before_anything_is_built(en
 def test_a_config_file_may_say_what_is_swept_and_how_it_is_launched(engine, tmp_path):
     folder = tmp_path / "mine/runtime"
     folder.mkdir(parents=True)
-    sweep = "hydra: {sweeper: {params: {seed: '0,1'}}, launcher: {timeout_min: 5}}"
+    # What a job gets of a machine, in the words of the launchers for Slurm and joblib.
+    keys = "timeout_min cpus_per_task gpus_per_node gpus_per_task tasks_per_node nodes mem_gb mem_per_cpu mem_per_gpu"
+    keys += " cpus_per_gpu partition qos account constraint exclude gres array_parallelism signal_delay_s"
+    keys += " max_num_timeout n_jobs prefer verbose pre_dispatch"
+    launcher = ", ".join(f"{key}: 5" for key in keys.split())
+    sweep = f"hydra: {{sweeper: {{params: {{seed: '0,1'}}}}, launcher: {{{launcher}}}}}"
     text = f"# @package _global_\ndefaults: [override /hydra/launcher: basic]\nruntime: {{progress: false}}\n{sweep}\n"
     (folder / "mine.yaml").write_text(text)
     assert main([*RUN, "--config-dir", str(tmp_path / "mine")]) == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openbench.cli.commands.leaderboard import main
+from openbench.cli.commands.leaderboard import _condition, main
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.errors import ConfigError, RecordError
 from openbench.results.records.store import RecordStore, text_of
@@ -228,3 +228,7 @@ def test_plots_are_drawn_beside_the_tables(results, capsys):
     drawn = sorted(p.name for p in (results / "leaderboard").glob("*.png"))
     assert drawn
     assert all((results / "leaderboard" / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
+
+
+def test_a_choice_may_hold_a_sign_of_equality():
+    assert _condition("training=a=b,c") == ("training", ("a=b", "c"))

@@ -3,6 +3,7 @@
 import pytest
 
 from openbench.__main__ import main
+from openbench.cli.hydra.app import Call
 from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, duration, summary, table
 from openbench.errors import DataError, NotApplicableError
 from openbench.results.tables.render import to_console
@@ -131,3 +132,11 @@ def test_a_sweep_that_is_interrupted_in_its_first_job_has_no_table(engine, capsy
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "sweep: 2 jobs, 0 done, 0 failed, 1 interrupted, 1 not run" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("runtime", "said"), [({}, "so far\n"), ({"progress": True}, "so far\n"), ({"progress": False}, "")]
+)
+def test_a_job_says_how_far_it_is_unless_told_otherwise(runtime, said, capsys):
+    Call({}, runtime, False).say("so far")
+    assert capsys.readouterr() == ("", said)
