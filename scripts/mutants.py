@@ -73,7 +73,13 @@ FOLDERS = {  # an area that is not a folder of the package: here what golden val
 BESIDE = {  # tests of an area that do not lie in tests/<area>
     "methods": ["tests/test_network_methods.py", "tests/test_values.py"],
     "core": ["tests/test_values.py"],
-    "config": ["tests/test_build.py", "tests/test_values.py", "tests/test_boundaries.py", "tests/test_source.py"],
+    "config": [
+        "tests/test_annotations.py",
+        "tests/test_build.py",
+        "tests/test_values.py",
+        "tests/test_boundaries.py",
+        "tests/test_source.py",
+    ],
     "cli": ["tests/test_security.py"],
 }
 # Imported before the fork, as every test file would import them; openbench itself comes from the mutated tree.
