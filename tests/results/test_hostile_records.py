@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from pydantic_core import PydanticCustomError
 
 from openbench import paths
 from openbench.core.record import ResultRecord
@@ -20,6 +21,7 @@ from openbench.results.leaderboard.every_number import write_every_number
 from openbench.results.leaderboard.pages import MARK, generate, write
 from openbench.results.leaderboard.plots import draw_all
 from openbench.results.leaderboard.ranking import boards
+from openbench.results.records.schema import _checked_tree
 from openbench.results.records.store import RecordStore, load, text_of
 from openbench.results.tables.render import FORMATS, render
 from openbench.results.tables.views import VIEWS, run_tables
@@ -305,3 +307,9 @@ def test_a_record_with_any_value_anywhere_is_refused_or_shown(tmp_path, place, v
     except RecordError:
         return
     show_everything(record, tmp_path)
+
+
+def test_a_refused_value_is_named_by_its_place_in_the_tree():
+    with pytest.raises(PydanticCustomError) as refused:
+        _checked_tree({"a": {"b": [1, 2**70]}})
+    assert refused.value.context["at"] == "a.b"
