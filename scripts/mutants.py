@@ -413,7 +413,7 @@ def judge(mutant: Mutant, source: str, tree: Path, reach: Reach, more: list[str]
         for batch in (more, tests[:12], tests[12:], processes):
             if not batch:
                 continue
-            limit = 20 + (5 * sum(reach.seconds.get(name, 10) for name in batch))
+            limit = 60 + (5 * sum(reach.seconds.get(name, 10) for name in batch))
             heard = in_child(tree, ["-x", "-m", "not slow", *batch], limit)
             if heard is None:
                 return replace(mutant, outcome="slow")
