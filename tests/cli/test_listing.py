@@ -1,3 +1,4 @@
+import ast
 import csv
 import io
 import shlex
@@ -5,16 +6,19 @@ import subprocess
 import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import yaml
 
 from openbench import paths
+from openbench.cli.annotation_source import allowed
 from openbench.cli.commands.listing import main, show
 from openbench.cli.method_source import method_source
 from openbench.compose.config import compose, plain
 from openbench.config.annotations import described, hints_of
 from openbench.config.build import target_of
+from openbench.config.constraints import Interval
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
@@ -286,3 +290,8 @@ def test_it_answers_without_torch(call):
 def test_listing_every_method_costs_less_than_importing_torch(processor_seconds):
     ours, _ = processor_seconds("-c", "from openbench.cli.commands.listing import main; main(['method'])")
     assert ours < processor_seconds("-c", "import torch")[0]
+
+
+def test_a_constraint_is_read_from_source_as_it_would_be_from_the_class():
+    annotation = ast.parse("Annotated[int, Interval(2)] | None", mode="eval").body
+    assert allowed(annotation, lambda name: None) == described(Annotated[int, Interval(2)] | None)
