@@ -8,7 +8,9 @@ import pytest
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import RecordError
+from openbench.metrics.rank_ranges import RankRange
 from openbench.results.leaderboard import plots
+from openbench.results.leaderboard.crowd import STYLES
 from openbench.results.leaderboard.ranking import boards
 
 from .records import make_record, metrics, named, split_scores, with_method, with_seed
@@ -56,24 +58,44 @@ def test_every_method_is_a_point_where_its_numbers_say_with_its_bars(tmp_path, d
             assert high - low == pytest.approx(200 * half)
 
 
-def test_no_two_methods_share_colour_and_marker(tmp_path, drawn):
-    plots.near_far(board(50), tmp_path / "p.png")
+def test_no_two_of_twelve_methods_share_colour_and_marker(tmp_path, drawn):
+    plots.near_far(board(12), tmp_path / "p.png")
     styles = {(c[0].get_color(), c[0].get_marker()) for c in drawn[0].containers}
-    assert len(styles) == 50
+    assert len(styles) == 12
 
 
-def test_a_crowd_is_shown_again_enlarged_with_every_number_of_the_list(tmp_path, drawn):
+def test_of_a_crowd_those_are_named_that_no_other_beats_on_both(tmp_path, drawn):
     found = board(30)
     plots.near_far(found, tmp_path / "p.png")
-    whole, enlarged = drawn
-    assert whole.get_legend() is None
-    labels = [text.get_text() for text in enlarged.get_legend().get_texts()]
-    assert labels == [f"{number} {row.method}" for number, row in enumerate(found.ranked, start=1)]
-    (left, right), far = enlarged.get_xlim(), np.array([100 * row.values["far auroc"].value for row in found.ranked])
-    assert ((left < far) & (far < right)).sum() in (20, 21)  # the margin may hold one more
-    assert {note.get_text(): note.xy for note in enlarged.texts}["7"] == pytest.approx(
-        (100 * found.ranked[6].values["far auroc"].value, 100 * found.ranked[6].values["near auroc"].value)
-    )
+    values = {row.method: (row.values["far auroc"].value, row.values["near auroc"].value) for row in found.ranked}
+    front = {a for a, x in values.items() if not any(y != x and y[0] >= x[0] and y[1] >= x[1] for y in values.values())}
+    named = {note.get_text(): note.xy for note in drawn[0].texts}
+    assert set(named) == front
+    for method, place in named.items():
+        assert place == pytest.approx([100 * value for value in values[method]])
+
+
+def test_beside_a_crowd_every_method_stands_in_order_with_its_interval_and_its_ranks(tmp_path, drawn):
+    found = board(30)
+    first = found.ranked[0]
+    plots.near_far(found, tmp_path / "p.png", ranges={first.runs: RankRange(0.9, 1, 4)})
+    beside = drawn[1]
+    assert [label.get_text() for label in beside.get_yticklabels()] == [row.method for row in found.ranked]
+    for place, (row, container) in enumerate(zip(found.ranked, beside.containers, strict=True)):
+        near = row.values["near auroc"]
+        assert container[0].get_xydata().tolist() == [[100 * near.value, place]]
+        ends = container[2][0].get_segments()[0][:, 0]
+        assert ends.tolist() == pytest.approx([100 * near.low, 100 * near.high])
+    assert "1–4" in [note.get_text() for note in beside.texts]
+
+
+def test_the_families_of_a_crowd_are_colours_with_a_marker_each(tmp_path, drawn):
+    found = board(30)
+    families = {row.method: ("logits", "features", "text")[at % 3] for at, row in enumerate(found.ranked)}
+    plots.near_far(found, tmp_path / "p.png", families)
+    assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == ["logits", "features", "text"]
+    assert len({(colour, marker) for colour, marker in STYLES.values()}) == len(STYLES)
+    assert len({marker for name, (_, marker) in STYLES.items() if name}) == len(STYLES) - 1
 
 
 def test_rows_of_one_method_are_told_apart_in_the_legend(tmp_path, drawn):
@@ -136,8 +158,8 @@ def test_boards_of_one_name_have_pictures_of_their_own(tmp_path):
 
 def test_of_very_many_methods_the_best_are_drawn_and_the_title_says_so(tmp_path, drawn):
     plots.near_far(board(130), tmp_path / "p.png")
-    assert len(drawn[0].containers) == 100
-    assert "the best 100 of 130" in drawn[0].get_title()
+    assert len(drawn[1].containers) == 100
+    assert "the best 100 of 130" in drawn[0].figure.get_suptitle()
 
 
 def areas(axes) -> dict[str, float]:

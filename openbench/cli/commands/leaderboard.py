@@ -96,9 +96,13 @@ def _write(results: Path, made: Generated, *, plots: bool) -> int:
     if not changed:
         print("up to date")
     if plots:
+        from openbench.cli.method_facts import method_facts
         from openbench.results.leaderboard.plots import draw_all
+        from openbench.results.scores.recompute import PUBLISHED
+        from openbench.results.scores.stored import ScoreStore
 
-        drawn, without = draw_all(made.boards, results / FOLDER)
+        families = {name: facts.reads for name, facts in method_facts().items()}
+        drawn, without = draw_all(made.boards, results / FOLDER, families, ScoreStore(results / PUBLISHED))
         for path in drawn:
             print(f"drew {path}")
         if without:

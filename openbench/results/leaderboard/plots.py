@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +13,12 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import RecordError
 from openbench.results.escape import plot
+from openbench.results.leaderboard import crowd
+from openbench.results.leaderboard.crowd import Families, Ranges, bars
 from openbench.results.leaderboard.ranking import Board, Row
+from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.records.trained import NONE
+from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.table import Estimate
 from openbench.results.tables.views import GROUPS
 from openbench.storage.whole import replacing
@@ -35,15 +40,21 @@ _DPI = 150
 _BINS = 60
 _LABEL = 48  # characters
 _MOST = 100  # rows in a picture
-_CROWD = 12  # more methods than this get a second panel that enlarges where most of them lie
+_CROWD = 12  # more methods than this are named in a list beside the picture
+NONE_KNOWN: Families = MappingProxyType({})
+NO_RANGES: Ranges = MappingProxyType({})
 
 
-def draw_all(found: Iterable[Board], folder: Path) -> tuple[list[Path], list[str]]:
+def draw_all(
+    found: Iterable[Board], folder: Path, families: Families = NONE_KNOWN, scores: ScoreStore | None = None
+) -> tuple[list[Path], list[str]]:
     """Draw a picture of every board that can have one: near against far AUROC, or a sorted list of the one that it has.
 
     Args:
         found: the boards.
         folder: of the PNGs, which are named by benchmark and ID side.
+        families: method → what it reads.
+        scores: the published ones, from which ranges of ranks follow.
 
     Returns:
         The files, and the names of boards without any AUROC.
@@ -59,7 +70,8 @@ def draw_all(found: Iterable[Board], folder: Path) -> tuple[list[Path], list[str
             path = path.with_name(f"{path.stem}_{board.digest}.png")
         groups = [group for group in GROUPS if _drawable(board, (group,))[0]]
         if _drawable(board, GROUPS)[0]:
-            drawn.append(near_far(board, path))
+            ranges = ranges_of(board, scores) if scores is not None else NO_RANGES
+            drawn.append(near_far(board, path, families, ranges))
         elif groups:
             drawn.append(sorted_dots(board, groups[0], path))
         else:
@@ -67,15 +79,17 @@ def draw_all(found: Iterable[Board], folder: Path) -> tuple[list[Path], list[str
     return drawn, without
 
 
-def near_far(board: Board, path: Path) -> Path:
+def near_far(board: Board, path: Path, families: Families = NONE_KNOWN, ranges: Ranges = NO_RANGES) -> Path:
     """Draw near against far AUROC of every ranked method, with intervals or deviations, and return the file.
 
-    Where nothing is ranked (a benchmark that is incomplete here), the unranked rows are drawn and the title
-    says so.
+    Of more than twelve methods the best are named, and a list of all stands beside. Where nothing is ranked (a
+    benchmark that is incomplete here), the unranked rows are drawn and the title says so.
 
     Args:
         board: one benchmark on one ID side.
         path: the PNG to write.
+        families: method → what it reads, which decides its colour among many.
+        ranges: run ids of a row → the ranks that it may have.
 
     Raises:
         RecordError: no row has both near and far AUROC, or the file cannot be written.
@@ -86,21 +100,26 @@ def near_far(board: Board, path: Path) -> Path:
             f"plot of '{board.benchmark}': no method has both near and far AUROC — found {len(board.ranked)} ranked "
             f"and {len(board.unranked)} other rows — run a method on a benchmark with near and far sets"
         )
-    crowded = len(rows) > _CROWD
-    # Beside the axes, in the order of the ranking: labels at the points would lie on one another.
-    columns = 1 + len(rows) // 28
-    legend = columns * (0.35 + 0.06 * max(len(_label(row, rows)) for row in rows))
-    with _figure(path, (11.0 + legend, 6.5) if crowded else (6.5 + legend, 5.5), 1 + crowded) as axes:
-        panels = axes.figure.axes
-        for panel in panels:
-            _points(panel, rows)
-            panel.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)")
-            panel.grid(visible=True, color="0.9", linewidth=0.8)
-            panel.set_axisbelow(True)
-        axes.set_title(_title(board, note))
-        if crowded:
-            _enlarge(panels[-1], rows)
-        panels[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8, ncols=columns)
+    names = [_label(row, rows) for row in rows]
+    if len(rows) > _CROWD:
+        # Rows of the list need .13 inches each.
+        with _figure(path, (13.0, max(6.0, 1.2 + 0.13 * len(rows))), 2) as axes:
+            figure = axes.figure
+            figure.suptitle(_title(board, note), fontsize=11)
+            for panel in figure.axes:
+                panel.grid(visible=True, color="0.9", linewidth=0.8)
+                panel.set_axisbelow(True)
+            crowd.dots(figure.axes[1], rows, names, families, ranges)
+            crowd.scatter(axes, rows, names, families)
+        return path
+    legend = 0.35 + 0.06 * max(map(len, names))
+    with _figure(path, (6.5 + legend, 5.5)) as axes:
+        _points(axes, rows)
+        axes.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)", title=_title(board, note))
+        axes.grid(visible=True, color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        # Beside the axes: labels at the points would lie on one another.
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8)
     return path
 
 
@@ -124,7 +143,7 @@ def sorted_dots(board: Board, group: str, path: Path) -> Path:
             axes.errorbar(
                 100 * estimate.value,
                 place,
-                xerr=_bars(estimate),
+                xerr=bars(estimate),
                 fmt="o",
                 color=COLOURS[0],
                 markersize=5,
@@ -164,8 +183,8 @@ def _points(axes: "Axes", rows: Sequence[Row]) -> None:
             axes.errorbar(
                 100 * far.value,
                 100 * near.value,
-                xerr=_bars(far),
-                yerr=_bars(near),
+                xerr=bars(far),
+                yerr=bars(near),
                 fmt=marker,
                 color=colour,
                 markeredgecolor="black",
@@ -175,20 +194,6 @@ def _points(axes: "Axes", rows: Sequence[Row]) -> None:
                 capsize=2,
                 label=_label(row, rows),
             )
-
-
-def _enlarge(axes: "Axes", rows: Sequence[Row]) -> None:
-    """Show the best two thirds of the rows on both axes, and number them as the legend lists them."""
-    values = [(row.values["far auroc"], row.values["near auroc"]) for row in rows]
-    points = [(100 * x.value, 100 * y.value) for x, y in values if isinstance(x, Estimate) and isinstance(y, Estimate)]
-    low, high = np.quantile(points, 1 / 3, axis=0), np.max(points, axis=0)
-    margin = 0.06 * np.maximum(high - low, 0.1)
-    axes.set_xlim(low[0] - margin[0], high[0] + margin[0])
-    axes.set_ylim(low[1] - margin[1], high[1] + margin[1])
-    axes.set_title("best two thirds on each axis, enlarged", fontsize=10)
-    for number, (point, container) in enumerate(zip(points, axes.containers, strict=True), start=1):
-        container.set_label(f"{number} {container.get_label()}")
-        axes.annotate(str(number), point, xytext=(5, 4), textcoords="offset points", fontsize=7, clip_on=True)
 
 
 def histograms(scores: Sequence[SetScores], path: Path, title: str = "") -> Path:
@@ -245,15 +250,6 @@ def _figure(path: Path, size: tuple[float, float], panels: int = 1) -> "Iterator
 
 def _has(row: Row, groups: Sequence[str]) -> bool:
     return all(isinstance(row.values.get(f"{group} auroc"), Estimate) for group in groups)
-
-
-def _bars(estimate: Estimate) -> Any:
-    """Lengths of the error bars in percent, (2, 1): deviation over runs, else the interval, else none."""
-    if estimate.std is not None:
-        return [[100 * estimate.std], [100 * estimate.std]]
-    if estimate.low is not None and estimate.high is not None:
-        return [[max(0.0, 100 * (estimate.value - estimate.low))], [max(0.0, 100 * (estimate.high - estimate.value))]]
-    return None
 
 
 def _label(row: Row, rows: Sequence[Row]) -> str:
