@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtr
+from scipy.optimize import brentq
+from scipy.special import digamma, polygamma, stdtr
 
 from openbench.errors import MetricError
 from openbench.metrics.curve import Floats, as_scores, check_rate
@@ -75,9 +76,11 @@ def paired_areas(methods: Sequence[Sequence[Scored]]) -> PairedAreas:
 def rank_ranges(methods: Sequence[Sequence[Scored]], level: float = 0.95) -> list[RankRange]:
     """Return the ranks that each method may have, best mean AUROC first counting as rank 1.
 
-    Every pair is tested two-sided: t = difference / √(image variance + network variance), with the degrees of freedom
-    of Satterthwaite's approximation (infinite through images, networks − 1 through networks). Holm's procedure keeps
-    the chance of any false difference at 1 − level. Methods that are not separable share their ranks.
+    Every pair is tested two-sided: t = difference / √(image variance + network variance / networks), with the degrees
+    of freedom of Satterthwaite's approximation. Two or three networks tell little of how much a difference varies with
+    the training, while many pairs together tell what is usual: the variances are moderated, each drawn towards the
+    common one as far as their spread allows. Holm's procedure keeps the chance of any false difference at 1 − level.
+    Methods that are not separable share their ranks.
 
     Args:
         methods: as for `paired_areas`.
@@ -86,7 +89,8 @@ def rank_ranges(methods: Sequence[Sequence[Scored]], level: float = 0.95) -> lis
     Raises:
         MetricError: as `paired_areas`, or level out of range.
 
-    Reference: Holm, Scandinavian Journal of Statistics 6 (1979); Satterthwaite, Biometrics Bulletin 2 (1946).
+    Reference: Holm, Scandinavian Journal of Statistics 6 (1979); Satterthwaite, Biometrics Bulletin 2 (1946); Smyth,
+        Statistical Applications in Genetics and Molecular Biology 3 (2004), section 6, for moderated variances.
     """
     check_rate(level, "level", closed=False)
     found = paired_areas(methods)
@@ -102,6 +106,38 @@ def rank_ranges(methods: Sequence[Sequence[Scored]], level: float = 0.95) -> lis
         RankRange(float(value), 1 + int(better), len(methods) - int(worse))
         for value, better, worse in zip(found.values, beaten_by, beats, strict=True)
     ]
+
+
+def moderated(variances: Floats, freedom: int) -> tuple[Floats, float]:
+    """Return sample variances drawn towards their common value, and the degrees of freedom that they then have.
+
+    True variances are taken to scatter as s₀²·d₀/χ²(d₀); d₀ and s₀² follow from mean and variance of the logarithms of
+    the samples, and each becomes (d₀s₀² + d·s²)/(d₀ + d) with d₀ + d degrees of freedom. Where the samples spread no
+    more than chance makes them, d₀ is infinite and all are equal. Zeros, where nothing differs, stay zero.
+
+    Args:
+        variances: any shape, each from d + 1 observations.
+        freedom: d; with 0 there are no variances.
+
+    Reference: Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004), section 6.2.
+    """
+    positive = variances > 0
+    if freedom < 1 or positive.sum() < 2:
+        return variances, float(freedom)
+    d = float(freedom)
+    e = np.log(variances[positive]) - digamma(d / 2) + np.log(d / 2)
+    spread = float(np.var(e, ddof=1)) - float(polygamma(1, d / 2))
+    if spread <= 0:
+        return np.where(positive, np.exp(e.mean()), 0.0), np.inf
+    prior = 2.0 * _inverse_trigamma(spread)
+    common = float(np.exp(e.mean() + digamma(prior / 2) - np.log(prior / 2)))
+    return np.where(positive, (prior * common + d * variances) / (prior + d), 0.0), prior + d
+
+
+def _inverse_trigamma(value: float) -> float:
+    """The x > 0 with trigamma(x) = value: trigamma falls from infinity to zero."""
+    log = brentq(lambda log_x: float(polygamma(1, np.exp(log_x))) - value, -18.0, 18.0, xtol=1e-12)
+    return float(np.exp(log))
 
 
 def holm(p: ArrayLike, level: float) -> NDArray[np.bool_]:
@@ -124,10 +160,11 @@ def holm(p: ArrayLike, level: float) -> NDArray[np.bool_]:
 def _p_values(found: PairedAreas) -> Floats:
     """Two-sided p of every pair; 1 where nothing differs, 0 where a difference has no variance."""
     images, networks = (_of_differences(covariance) for covariance in (found.images, found.networks))
+    networks, of_networks = moderated(networks, found.draws - 1)
     variance = images + networks
     difference = np.abs(found.values[:, None] - found.values[None, :])
     with np.errstate(divide="ignore", invalid="ignore"):
-        freedom = np.where(networks > 0, (found.draws - 1) * (variance / networks) ** 2, np.inf)
+        freedom = np.where(networks > 0, of_networks * (variance / networks) ** 2, np.inf)
         t = difference / np.sqrt(variance)
         p = 2.0 * stdtr(np.maximum(freedom, _LEAST_FREEDOM), -t)
     return np.where(variance > 0, p, np.where(difference > 0, 0.0, 1.0))
