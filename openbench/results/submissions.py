@@ -101,12 +101,22 @@ def check_submission(folder: Path, known: Known) -> list[Checked]:
     digests = {record.run_id: _digest_of(store, record.run_id) for record in records}
     found = [Checked(str(error).partition(" — ")[0], "?", (str(error),)) for error in unreadable]
     for record in records:
-        same = [run for run, digest in digests.items() if digest and digest == digests[record.run_id]]
-        others = [run for run in same if run != record.run_id]
-        if (twin := known.scores.get(digests[record.run_id] or "")) not in (None, record.run_id):
-            others.append(str(twin))
-        found.append(_checked(record, store, known, others))
+        own = digests[record.run_id]
+        alike = [run for run, digest in digests.items() if own and digest == own and run != record.run_id]
+        found.append(_checked(record, store, known, _twins(record, own, known, alike)))
     return found
+
+
+def _twins(record: ResultRecord, own: str | None, known: Known, alike: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Why equal scores speak against a record: refused if they are a published run's, apart if they came with it.
+
+    Methods may coincide, as a double score of weight 0 does with its first part; a published one is ranked already.
+    """
+    twin = known.scores.get(own or "")
+    said = "its scores are those of run {}, to the last digit"
+    published = twin not in (None, record.run_id) and record.run_id not in known.scores.values()
+    refused = [said.format(twin)] if published else []
+    return refused, [said.format(", ".join(alike[:_FIRST]))] if alike and not refused else []
 
 
 def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tuple[list[str], list[str]]:
@@ -135,10 +145,9 @@ def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tup
     return refused, apart
 
 
-def _checked(record: ResultRecord, store: ScoreStore, known: Known, twins: Sequence[str]) -> Checked:
+def _checked(record: ResultRecord, store: ScoreStore, known: Known, twins: tuple[list[str], list[str]]) -> Checked:
     refused, apart, numbers = list(inconsistencies(record)), list(_apart(record, known)), 0
-    if twins:
-        refused.append(f"its scores are those of run {', '.join(twins[:_FIRST])}, to the last digit")
+    refused, apart = [*refused, *twins[0]], [*apart, *twins[1]]
     refused += _tuned_on_test(record)
     if not store.path(record.run_id).is_file():
         apart.append(f"no scores in {PUBLISHED}/{record.run_id}.parquet, so that nothing can be recomputed")
