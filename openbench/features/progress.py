@@ -1,9 +1,11 @@
-"""How far a long pass is: a bar on a terminal, a line now and then elsewhere; always on stderr."""
+"""How far a long pass is: a bar in a notebook or on a terminal, a line now and then on stderr elsewhere."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -11,6 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_BARS = 0.2  # a notebook's page is sent each of them
 _WIDE = 80  # columns from which on the bar's line has room for the rate
 _SHORTEST = 5  # characters of the bar
 _NUMBERS, _RATE = 31, 16  # of the shortest bar, a count of ImageNet's images and the time left; of the rate
@@ -39,6 +42,13 @@ def bars(console: Console) -> Progress:
     )
 
 
+def in_notebook() -> bool:
+    """Return whether the code runs in a notebook's kernel, whose output is a page."""
+    # IPython's own module is loaded wherever it runs; importing it would cost others half a second.
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
+
+
 @contextmanager
 def reporting(title: str, total: int, *, done: int = 0, show: bool = True) -> Iterator[Advance]:
     """Yield a function to call with the number of images just finished.
@@ -51,6 +61,12 @@ def reporting(title: str, total: int, *, done: int = 0, show: bool = True) -> It
     """
     if not show:
         yield lambda _: None
+    elif in_notebook():
+        page = _Page(title, total, done)
+        try:
+            yield page
+        finally:
+            page.show()
     elif sys.stderr.isatty():
         with bars(Console(stderr=True)) as bar:
             task = bar.add_task(title, total=total, completed=done)
@@ -59,24 +75,64 @@ def reporting(title: str, total: int, *, done: int = 0, show: bool = True) -> It
         yield _Lines(title, total, done)
 
 
-class _Lines:
-    """Prints a line every few seconds and one at the end."""
+class _Pass:
+    """How far a pass over images is, in words.
+
+    Args:
+        title: what is being done to what.
+        total: images in all.
+        done: images that an earlier, interrupted job had finished.
+    """
 
     def __init__(self, title: str, total: int, done: int) -> None:
         self.title, self.total, self.done, self.first = title, total, done, done
         self.start = self.last = time.monotonic()
 
-    def __call__(self, count: int) -> None:
+    def due(self, count: int, seconds: float) -> bool:
+        """Count more images; return whether all are done, or so many seconds have gone by since this was last so."""
         self.done += count
         now = time.monotonic()
-        finished = self.done >= self.total
-        if not finished and now - self.last < _SECONDS_BETWEEN_LINES:
-            return
+        if self.done < self.total and now - self.last < seconds:
+            return False
         self.last = now
-        rate = (self.done - self.first) / max(now - self.start, 1e-9)
-        left = f"{now - self.start:.1f} s" if finished else f"{(self.total - self.done) / rate:.0f} s left"
-        print(
-            f"{self.title}: {self.done:,} of {self.total:,} images, {rate:,.0f} images/s, {left}",
-            file=sys.stderr,
-            flush=True,
-        )
+        return True
+
+    def __str__(self) -> str:
+        spent = self.last - self.start
+        rate = (self.done - self.first) / max(spent, 1e-9)
+        left = f"{(self.total - self.done) / rate:.0f} s left" if rate and self.done < self.total else f"{spent:.1f} s"
+        return f"{self.title}: {self.done:,} of {self.total:,} images, {rate:,.0f} images/s, {left}"
+
+
+class _Lines(_Pass):
+    """Prints a line every few seconds and one at the end."""
+
+    def __call__(self, count: int) -> None:
+        if self.due(count, _SECONDS_BETWEEN_LINES):
+            print(self, file=sys.stderr, flush=True)
+
+
+class _Page(_Pass):
+    """Shows a bar in the output of a notebook's cell, and moves it; the text beside it stays when the bar is full."""
+
+    def __init__(self, title: str, total: int, done: int) -> None:
+        super().__init__(title, total, done)
+        # There only where a notebook runs.
+        from IPython.display import display
+
+        self._handle: Any = display(self, display_id=True)
+
+    def __call__(self, count: int) -> None:
+        if self.due(count, _SECONDS_BETWEEN_BARS):
+            self.show()
+
+    def show(self) -> None:
+        """Show how far the pass is."""
+        self._handle.update(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        bar = f'<progress value="{self.done}" max="{self.total}"></progress> '
+        return f"<div>{bar if self.done < self.total else ''}{escape(str(self))}</div>"

@@ -3,6 +3,7 @@
 import io
 import sys
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from openbench.core.request import Field, Perturb, Request
 from openbench.errors import DataError, FieldError
+from openbench.features import progress
 from openbench.features.columns import Column, extracted_with, pass_for, read_by
 from openbench.features.extract import extract, rest_of
 from openbench.features.progress import bars, reporting
@@ -113,6 +115,29 @@ def test_on_a_terminal_progress_is_a_bar(capsys: pytest.CaptureFixture[str], mon
     with reporting("toy", 100) as advance:
         advance(100)
     assert "100/100" in capsys.readouterr().err
+
+
+def test_in_a_notebook_progress_is_a_bar_in_the_cell(capsys, monkeypatch):
+    cell = []
+    handle = SimpleNamespace(update=lambda shown: cell.append(shown._repr_html_()))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object())))
+    display = SimpleNamespace(display=lambda shown, display_id: handle if display_id else None)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_BARS", 0)
+    with reporting("<toy>", 100, done=10) as advance:
+        advance(30)
+        advance(60)
+    assert cell[0].startswith('<div><progress value="40" max="100"></progress> &lt;toy&gt;: 40 of 100 images, ')
+    assert "left" in cell[0]
+    assert cell[-1].startswith("<div>&lt;toy&gt;: 100 of 100 images, ")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_pass_that_stops_says_how_far_it_came(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0)
+    with reporting("toy", 100) as advance:
+        advance(0)
+    assert capsys.readouterr().err.startswith("toy: 0 of 100 images, 0 images/s")
 
 
 def test_progress_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
