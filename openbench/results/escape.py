@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
+from html import escape
 from urllib.parse import quote
 
 _MARKS = 3  # combining marks on one character that are kept; more would run into other lines
@@ -89,6 +90,11 @@ def markdown_link(text: str, target: str) -> str:
     """Return a link to a file beside the page."""
     shown = _LINK.sub(lambda match: f"\\{match.group()}", console(text))
     return f"[{shown}]({quote(target.encode('utf-8', 'replace'), safe='')})"
+
+
+def html(text: str) -> str:
+    """Return text for a page, between tags or in quotes, on one line."""
+    return escape(console(text), quote=True)
 
 
 def csv_cell(text: str) -> str:

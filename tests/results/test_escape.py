@@ -5,6 +5,8 @@ import io
 import re
 import sys
 import unicodedata
+from collections import Counter
+from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from openbench.results import escape
+from openbench.results.tables.html import to_html
 from openbench.results.tables.render import FORMATS, render
 from openbench.results.tables.table import Column, Link, Table
 
@@ -84,7 +87,9 @@ def shows(sign: str) -> bool:
     return sign == "\n" or (sign.isprintable() and unicodedata.category(sign)[0] != "C")
 
 
-@pytest.mark.parametrize("write", [escape.console, escape.markdown, escape.csv_cell, escape.latex, escape.plot])
+@pytest.mark.parametrize(
+    "write", [escape.console, escape.markdown, escape.html, escape.csv_cell, escape.latex, escape.plot]
+)
 def test_no_control_or_format_character_of_unicode_is_written(write):
     wrong = [sign for sign in EVERY if not all(map(shows, write(f"a{sign}b"))) or "\n" in write(f"a{sign}b")]
     assert wrong == []
@@ -141,6 +146,22 @@ def test_markdown_has_no_html_link_image_or_code_and_the_same_cells_in_every_row
     assert (kinds.count("th_open"), kinds.count("td_open")) == (4, 12)
     assert kinds.count("heading_open") == 1
     assert kinds.count("paragraph_open") == len([text for text in (texts[3], *texts[:2]) if text.strip()])
+
+
+@given(st.lists(TEXTS, min_size=4, max_size=4))
+def test_html_has_the_tags_of_a_table_only_and_shows_the_text(texts):
+    tags, shown = Counter(), []
+    page = HTMLParser(convert_charrefs=True)
+    page.handle_starttag = lambda tag, attrs: tags.update([tag])
+    page.handle_comment = page.handle_decl = page.handle_pi = lambda data: tags.update(["other"])
+    page.handle_data = shown.append
+    page.feed(to_html(table_of(texts), notes=[texts[0]], warnings=[texts[3]]))
+    page.close()
+    # Title, note and warning; four columns and three rows; the footnotes and the line of conventions.
+    expected = {"div": 1, "table": 1, "thead": 1, "tbody": 1, "strong": 1, "th": 4, "td": 12, "tr": 4}
+    below = sum(map(bool, (texts[0], texts[1], texts[3])))
+    assert tags == Counter({**expected, "p": 3 + below, "small": below})
+    assert escape.console(texts[0]) in "".join(shown)
 
 
 @given(TEXTS, TEXTS)

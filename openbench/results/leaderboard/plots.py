@@ -214,7 +214,7 @@ def histograms(scores: Sequence[SetScores], path: Path, title: str = "") -> Path
     finite = [values[np.isfinite(values)] for values, *_ in groups]
     if not any(values.size for values in finite):
         raise RecordError("histograms: no finite test scores — found none of ID test, csID, near and far — run first")
-    edges = _edges([values for values in finite if values.size])
+    edges = bin_edges([values for values in finite if values.size])
     with _figure(path, (8.0, 4.5)) as axes:
         for values, colour, line, label in groups:
             density = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / (values.size * np.diff(edges))
@@ -267,8 +267,8 @@ def _pooled(scores: Sequence[SetScores], role: Role) -> "np.ndarray[Any, np.dtyp
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _edges(groups: "Sequence[np.ndarray[Any, np.dtype[np.float64]]]") -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Bin edges that hold the bulk of every group, so that a few extreme scores do not squeeze the rest."""
+def bin_edges(groups: "Sequence[np.ndarray[Any, np.dtype[np.float64]]]") -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Return bin edges that hold the bulk of every group, so that a few extreme scores do not squeeze the rest."""
     low = min(float(np.quantile(values, 0.002)) for values in groups)
     high = max(float(np.quantile(values, 0.998)) for values in groups)
     if not high > low:

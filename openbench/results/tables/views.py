@@ -15,6 +15,7 @@ from openbench.results.tables.table import Cell, Column, Estimate, Kind, Table
 
 FULL_SPECTRUM = "full_spectrum/"
 GROUPS = ("near", "far")
+MEMBER = "  "  # before the name of a set, below that of its group
 SIDES = {"": "", FULL_SPECTRUM: "full spectrum"}
 
 # View → the keys it shows, in this order; a key belongs to the first view that lists it. A key that no view lists
@@ -46,7 +47,7 @@ _END = re.compile(r"(.+)_(low|high)")
 
 def run_table(record: ResultRecord, decimals: int = 2) -> Table:
     """Return the overview of a run: AUROC and FPR@95 with intervals, AUPR per set and group, on both ID sides."""
-    sides = [side for side in SIDES if any((side + name) in record.metrics for name in _names(record))]
+    sides = [side for side in SIDES if any((side + name) in record.metrics for name in names_of(record))]
     columns = [Column("set"), Column("role"), Column("n", "count")]
     for side in sides:
         short = "FS " if side else ""
@@ -55,8 +56,8 @@ def run_table(record: ResultRecord, decimals: int = 2) -> Table:
         if not side:
             columns += [Column("AUPR-in ↑", "percent", decimals), Column("AUPR-out ↑", "percent", decimals)]
     rows = []
-    for name in _names(record):
-        cells: list[Cell] = [name if name in GROUPS else f"  {name}", _role(record, name)]
+    for name in names_of(record):
+        cells: list[Cell] = [name if name in GROUPS else f"{MEMBER}{name}", role_of(record, name)]
         cells.append(record.metrics.get(name, {}).get("n_ood"))
         for side in sides:
             values = record.metrics.get(side + name, {})
@@ -134,8 +135,8 @@ def kind_of(key: str) -> Kind:
     return "number" if re.fullmatch(r"f1_threshold.*|\w+_size@.+|cost", key) else "percent"
 
 
-def _names(record: ResultRecord) -> list[str]:
-    """Groups and sets in the order of tables: near, its sets, far, its sets, whatever else was measured."""
+def names_of(record: ResultRecord) -> list[str]:
+    """Return groups and sets in the order of tables: near, its sets, far, its sets, whatever else was measured."""
     present = {name.removeprefix(FULL_SPECTRUM) for name in record.metrics} - {"id"}
     order = [name for group in GROUPS for name in (group, *_members(record, group)) if name in present]
     return [*order, *sorted(present - set(order))]
@@ -145,7 +146,8 @@ def _members(record: ResultRecord, group: str) -> list[str]:
     return sorted(key.partition("/")[2] for key in record.counts if key.startswith(f"{group}/"))
 
 
-def _role(record: ResultRecord, name: str) -> str:
+def role_of(record: ResultRecord, name: str) -> str:
+    """Return the role of a set, `mean` for a group of sets, – for what else was measured."""
     if name in GROUPS:
         return "mean"
     return next((group for group in GROUPS if f"{group}/{name}" in record.counts), "–")
@@ -190,10 +192,10 @@ def _notes(record: ResultRecord) -> tuple[str, ...]:
 def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[Table]:
     """One table of a view: rows are sets, groups and pooled groups; empty if the view has nothing on this side."""
     rows: list[tuple[str, str, Mapping[str, Any]]] = []
-    for name in _names(record):
+    for name in names_of(record):
         values = record.metrics.get(side + name, {})
         pooled = {k.removeprefix("pooled_"): v for k, v in values.items() if k.startswith("pooled_")}
-        rows.append((name, _role(record, name), {k: v for k, v in values.items() if not k.startswith("pooled_")}))
+        rows.append((name, role_of(record, name), {k: v for k, v in values.items() if not k.startswith("pooled_")}))
         rows += [(name, "pooled", pooled)] if pooled else []
     found = {key for _, _, values in rows for key in values}
     if view == "intervals":
