@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from openbench.api.records import load, records
     from openbench.api.result import Result, Results
 
 __version__ = "0.1.0"
@@ -16,11 +17,13 @@ __version__ = "0.1.0"
 _LAZY = {
     "Result": "openbench.api.result",
     "Results": "openbench.api.result",
+    "load": "openbench.api.records",
     "metrics": None,
+    "records": "openbench.api.records",
     "testing": None,
 }
 
-__all__ = ["Result", "Results", "__version__", "metrics", "testing"]
+__all__ = ["Result", "Results", "__version__", "load", "metrics", "records", "testing"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,194 @@
+"""All records as one tidy DataFrame: a row per record and set, typed columns, nothing rounded."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openbench.core.record import ResultRecord, Value
+from openbench.errors import RecordError, did_you_mean
+from openbench.results.records.settings import hyper_parameters
+from openbench.results.records.trained import augmentation_of, outliers_of, training_of
+from openbench.results.tables.views import FAMILIES, FULL_SPECTRUM, family_of, key_order, names_of, role_of, tuned_on
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+ALL = "all"
+# Column → dtype, in the order of the columns; the metrics stand between the two parts.
+_ABOUT = {
+    **dict.fromkeys(("method", "training", "backbone", "benchmark"), "category"),
+    "seed": "Int64",
+    **dict.fromkeys(("side", "role", "set"), "category"),
+}
+_MADE = {
+    "id_accuracy": "float64",
+    **dict.fromkeys(("augment", "outliers", "params", "tuned_on"), "category"),
+    "version": "Int64",
+    **dict.fromkeys(("pristine", "complete"), "bool"),
+    "utc": "datetime64[us, UTC]",
+    **dict.fromkeys(("run_id", "path"), "str"),
+}
+_OF_ROW = {name: _ABOUT[name] for name in ("side", "role", "set")}
+_OF_RECORD: dict[str, Any] = {name: dtype for name, dtype in (_ABOUT | _MADE).items() if name not in _OF_ROW}
+_COUNTS = "n_"
+_ID = "id_"
+
+
+def tidy(records: "Iterable[tuple[ResultRecord, Path]]", metrics: str | Sequence[str] = "ranking") -> "DataFrame":
+    """Return a row per record and set, group and ID side.
+
+    Args:
+        records: with their files.
+        metrics: which columns of numbers: a family (ranking, threshold, selective, conformal) with its intervals,
+            `all`, or keys. Keys that a record states of its ID side have the prefix `id_`.
+
+    Raises:
+        RecordError: a key that no record has.
+    """
+    import pandas as pd
+
+    needed, about, rows = _Needed(metrics), _columns(_OF_RECORD), 0
+    places, numbers, counts = _columns(_OF_ROW), dict[str, list[Value | None]](), list[int]()
+    for record, path in records:
+        own = {name: value for name, value in _of_id(record).items() if needed[name]}
+        for name, value in _same(record, path).items():
+            about[name].append(value)
+        before = rows
+        for place, values in _rows(record):
+            for name, text in place.items():
+                places[name].append(text)
+            for key in values:
+                if needed[key]:
+                    _put(numbers, key, rows, values[key])
+            for key, value in own.items():
+                _put(numbers, key, rows, value)
+            rows += 1
+        counts.append(rows - before)
+    _check_found(numbers, metrics, rows)
+    keys = sorted(numbers, key=_order) if isinstance(metrics, str) else list(dict.fromkeys(metrics))
+    record_of = np.repeat(np.arange(len(counts)), counts)
+    found = {name: pd.Series(values, dtype=_OF_ROW[name]) for name, values in places.items()}
+    found |= {name: _typed(name, about[name]).take(record_of).reset_index(drop=True) for name in _OF_RECORD}
+    found |= {key: _numeric(key, [*numbers.get(key, []), *[None] * (rows - len(numbers.get(key, [])))]) for key in keys}
+    return pd.DataFrame({name: found[name] for name in (*_ABOUT, *keys, *_MADE)})
+
+
+class _Needed(dict[str, bool]):
+    """Key → whether it is one of those that were asked for: of a family, of a list, or any; found out once a key."""
+
+    def __init__(self, metrics: str | Sequence[str]) -> None:
+        super().__init__()
+        self.metrics = metrics
+
+    def __missing__(self, key: str) -> bool:
+        if isinstance(self.metrics, str):
+            self[key] = self.metrics in (ALL, family_of(_base(key)))
+        else:
+            self[key] = key in self.metrics
+        return self[key]
+
+
+def check_metrics(metrics: str | Sequence[str]) -> None:
+    """Check that a choice of metrics is a family, `all`, or keys.
+
+    Raises:
+        RecordError: it is another word.
+    """
+    known = (*FAMILIES, ALL)
+    if isinstance(metrics, str) and metrics not in known:
+        raise RecordError(
+            f"metrics '{metrics}' not found{did_you_mean(metrics, known)} — allowed: {', '.join(known)}, or a list of "
+            "keys such as ['auroc', 'aupr_in']"
+        )
+
+
+def _same(record: ResultRecord, path: Path) -> dict[str, Any]:
+    """What is the same in all rows of a record."""
+    return {
+        "method": str(record.method.get("name")),
+        "training": training_of(record),
+        "backbone": str(record.backbone.get("name")),
+        "benchmark": str(record.benchmark.get("name")),
+        "seed": record.config.get("seed"),
+        "id_accuracy": _number(record.metrics.get("id", {}).get("accuracy")),
+        "augment": augmentation_of(record),
+        "outliers": outliers_of(record),
+        "params": hyper_parameters(record.method.get("params") or {}),
+        "tuned_on": tuned_on(record) if record.tuned else "",
+        "version": record.method.get("version"),
+        "pristine": record.benchmark.get("pristine") is True,
+        "complete": all(count["n"] == count["expected"] for count in record.counts.values()),
+        "utc": str(record.provenance.get("utc") or ""),
+        "run_id": record.run_id,
+        "path": str(path),
+    }
+
+
+def _rows(record: ResultRecord) -> Iterator[tuple[dict[str, str], Mapping[str, Value]]]:
+    """Which row it is, and its numbers."""
+    for name in names_of(record):
+        role = role_of(record, name)
+        for side, prefix in (("standard", ""), ("full spectrum", FULL_SPECTRUM)):
+            values = record.metrics.get(prefix + name)
+            if values is not None:
+                yield {"side": side, "role": role, "set": name}, values
+
+
+def _put(numbers: dict[str, list[Value | None]], key: str, row: int, value: Value) -> None:
+    """Write a number into its column; rows without one come before it."""
+    column = numbers.setdefault(key, [])
+    if len(column) < row:
+        column.extend([None] * (row - len(column)))
+    column.append(value)
+
+
+def _columns(names: Iterable[str]) -> dict[str, list[Any]]:
+    return {name: [] for name in names}
+
+
+def _of_id(record: ResultRecord) -> dict[str, Value]:
+    values = record.metrics.get("id", {})
+    return {f"{_ID}{key}": value for key, value in values.items() if f"{_ID}{key}" not in _MADE}
+
+
+def _check_found(numbers: Mapping[str, Any], metrics: str | Sequence[str], rows: int) -> None:
+    if isinstance(metrics, str) or not rows:
+        return
+    for key in metrics:
+        if key not in numbers:
+            raise RecordError(f"metric '{key}' is in no record — metrics='{ALL}' shows every key that there is")
+
+
+def _number(value: object) -> float | None:
+    """A number as it is; `unable` and what is missing as None."""
+    return float(value) if isinstance(value, float | int) else None
+
+
+def _numeric(key: str, values: list[Value | None]) -> "Series":
+    import pandas as pd
+
+    plain = [None if isinstance(value, str) else value for value in values]
+    return pd.Series(plain, dtype="Int64" if _base(key).startswith(_COUNTS) else "float64")
+
+
+def _typed(name: str, values: list[Any]) -> "Series":
+    import pandas as pd
+
+    dtype = _OF_RECORD[name]
+    if name == "utc":
+        texts = pd.Series(values, dtype="str")
+        values = pd.to_datetime(texts, utc=True, errors="coerce", format="ISO8601").tolist()
+    found: Series = pd.Series(values, dtype=dtype)
+    return found
+
+
+def _base(key: str) -> str:
+    return key.removesuffix("_low").removesuffix("_high")
+
+
+def _order(key: str) -> tuple[Any, ...]:
+    """Sets' keys before ID's and pooled ones, families as the views have them, the ends of an interval after it."""
+    base = _base(key)
+    return base.startswith((_ID, "pooled_")), key_order(family_of(base), base), base, key != base, key.endswith("_high")
