@@ -1,0 +1,271 @@
+"""All that is wrong with a method, at once and in words, with the line of its code where that can be told."""
+
+import ast
+import inspect
+import linecache
+import re
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.errors import MethodError, OpenbenchError
+from openbench.testing.checks import (
+    Check,
+    CheckError,
+    MethodFactory,
+    all_checks,
+    check_fit_returns_self,
+    check_pickles,
+    check_unfitted_raises_not_fitted,
+)
+
+# Check → the part of a method that it is about, where nothing points to a line; `score` for the others.
+_ABOUT = {
+    "check_metadata_is_complete": "class",
+    "check_declares_where_labels_come_from": "class",
+    "check_fit_returns_self": "fit",
+    "check_refit_equals_fresh_fit": "fit",
+    "check_hyper_parameters_stay_as_given": "fit",
+    "check_learnt_state_ends_in_underscore": "fit",
+}
+_ASSIGNED = ("check_hyper_parameters_stay_as_given", "check_learnt_state_ends_in_underscore")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the code that is checked.
+
+    Args:
+        file: as Python names it; of a notebook, that of the cell.
+        line: counted from 1.
+        inside: the function, or `class NAME`.
+    """
+
+    file: str
+    line: int
+    inside: str
+
+    def __str__(self) -> str:
+        code = linecache.getline(self.file, self.line).strip()
+        return f"{self.file}:{self.line}, in {self.inside}" + f": {code}" * bool(code)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    Args:
+        text: what.
+        place: where; None if it cannot be told.
+        checks: the checks that fail because of it.
+    """
+
+    text: str
+    place: Place | None
+    checks: tuple[Check, ...]
+
+    def __str__(self) -> str:
+        lines = [self.text, *([str(self.place)] if self.place else [])]
+        facts = [inspect.cleandoc(check.__doc__ or check.__name__).splitlines()[0] for check in self.checks]
+        more = f" (and {len(facts) - 1} more)" if len(facts) > 1 else ""
+        return "\n     ".join([*lines, *(f"expected: {fact}{more}" for fact in facts[:1])])
+
+
+@dataclass(frozen=True)
+class MethodReport:
+    """What was checked of a method that passes.
+
+    Args:
+        method: its class's name.
+        checks: the names of the checks.
+    """
+
+    method: str
+    checks: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.method} passes all {len(self.checks)} checks"
+
+
+def check_method(method: type[Method] | Method) -> MethodReport:
+    """Run the checks that every method of openbench passes, and return a report.
+
+    They fit and score the method on small planted data: that it reads what it declares, gives one finite float32 score
+    per sample whatever the batch size and order, learns nothing while scoring, leaves its inputs and hyper-parameters
+    alone, is deterministic, pickles, and separates planted clusters.
+
+    Args:
+        method: a class whose hyper-parameters have defaults, or an unfitted instance.
+
+    Raises:
+        MethodError: everything that is wrong, with file and line where they can be told.
+    """
+    make, checks = _factory(method), all_checks()
+    cls = method if isinstance(method, type) else type(method)
+    findings: dict[object, Finding] = {}
+    repaired = _repaired(make) if "fit" in _functions(cls) and not _returns_self(make) else None
+    for check in checks:
+        if repaired is not None and check is check_pickles:
+            continue  # the repaired class is in no module
+        try:
+            check(make if repaired is None or check is check_fit_returns_self else repaired)
+        except Exception as error:  # a method may raise anything
+            raised, text = _raised_at(cls, error), _text(cls, error)
+            place = raised or _about(cls, check, error)
+            # An error in one line of the method is one fault, however many checks it ends.
+            key = place if raised and check is not check_unfitted_raises_not_fitted else (text, place)
+            before = findings.get(key, Finding(text, place, ()))
+            findings[key] = Finding(before.text, before.place, (*before.checks, check))
+    if findings:
+        failed = sum(len(finding.checks) for finding in findings.values())
+        listed = (f"  {number}. {finding}" for number, finding in enumerate(findings.values(), start=1))
+        raise MethodError("\n".join([f"{cls.__name__} fails {failed} of {len(checks)} checks:", *listed]))
+    return MethodReport(cls.__name__, tuple(check.__name__ for check in checks))
+
+
+def _factory(method: type[Method] | Method) -> MethodFactory:
+    """What makes a new, unfitted method at each call.
+
+    Raises:
+        MethodError: it is not a method, or one cannot be made of the class.
+    """
+    cls = method if isinstance(method, type) else type(method)
+    if not issubclass(cls, Method):
+        raise MethodError(
+            f"check_method — found {cls.__name__}, which is not a Method — allowed: a class derived from "
+            "openbench.core.method.Method, or an instance of one"
+        )
+    where = f" ({place})" if (place := _definition(cls, "class")) else ""
+    if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise MethodError(f"{cls.__name__}{where} does not define {', '.join(lacking)} — every method needs it")
+    if not is_dataclass(cls):
+        raise MethodError(f"{cls.__name__}{where} is not a dataclass — write @dataclass above the class")
+    if not isinstance(method, type):
+        if learnt := sorted(name for name in vars(method) if name.endswith("_")):
+            raise MethodError(
+                f"{cls.__name__} is fitted already: it has {', '.join(learnt)} — pass the class or a new instance"
+            )
+        return lambda: deepcopy(method)
+    try:
+        cls()
+    except TypeError as error:
+        raise MethodError(
+            f"{cls.__name__}{where} cannot be made without arguments: {error} — give every hyper-parameter a default, "
+            f"or pass an instance: check_method({cls.__name__}(…))"
+        ) from error
+    return cls
+
+
+def _returns_self(make: MethodFactory) -> bool:
+    try:
+        check_fit_returns_self(make)
+    except CheckError:
+        return False
+    except Exception:  # reported by the checks
+        return True
+    return True
+
+
+def _repaired(make: MethodFactory) -> MethodFactory:
+    """The same methods with a `fit` that returns self, without which no other check could tell what else is wrong."""
+    cls = type(make())
+
+    def fit(self: Method, train: FeatureSet | None, head: Head | None) -> Method:
+        cls.fit(self, train, head)
+        return self
+
+    body = {"fit": fit, "__doc__": cls.__doc__, "__module__": cls.__module__}
+    fixed = type(cls.__name__, (cls,), body)
+
+    def again() -> Method:
+        method = make()
+        method.__class__ = fixed
+        return method
+
+    return again
+
+
+def _text(cls: type, error: Exception) -> str:
+    text = str(error).removeprefix(f"{cls.__name__}: ")
+    return text if isinstance(error, CheckError | OpenbenchError) else f"{type(error).__name__}: {text}"
+
+
+def _raised_at(cls: type, error: Exception) -> Place | None:
+    """The last line of the method's own code that an error came through; None if it came through none."""
+    files = {function.__code__.co_filename for function in _functions(cls).values()}
+    raised: BaseException | None = error
+    while raised is not None:
+        frames = [f for f in traceback.extract_tb(raised.__traceback__) if f.filename in files]
+        if frames:
+            return Place(_short(frames[-1].filename), frames[-1].lineno or 0, frames[-1].name)
+        raised = raised.__cause__ or raised.__context__
+    return None
+
+
+def _about(cls: type, check: Check, error: Exception) -> Place | None:
+    """The part of a method that a failed check is about."""
+    if check.__name__ in _ASSIGNED:
+        names = re.findall(r"\b[A-Za-z]\w*", str(error))
+        if (found := _assignment(cls, names)) is not None:
+            return found
+    return _definition(cls, _ABOUT.get(check.__name__, "score")) or _definition(cls, "score")
+
+
+def _functions(cls: type) -> "dict[str, Callable[..., object]]":
+    """The functions that a class and its bases outside openbench define."""
+    found: dict[str, Callable[..., object]] = {}
+    for base in reversed(cls.__mro__):
+        if base.__module__.startswith("openbench.") and base is not cls:
+            continue
+        for name, value in vars(base).items():
+            own = inspect.unwrap(value) if inspect.isfunction(value) else None
+            if own is not None and not own.__code__.co_filename.startswith("<string>"):
+                found[name] = own
+    return found
+
+
+def _definition(cls: type, name: str) -> Place | None:
+    """Where a class begins, or one of its functions."""
+    functions = _functions(cls)
+    if name in functions:
+        code = functions[name].__code__
+        return Place(_short(code.co_filename), code.co_firstlineno, name)
+    if name != "class":
+        return None
+    try:
+        file, (_, line) = inspect.getsourcefile(cls), inspect.getsourcelines(cls)
+    except (OSError, TypeError):  # in a notebook
+        return None
+    return Place(_short(file or "?"), line, f"class {cls.__name__}")
+
+
+def _assignment(cls: type, names: list[str]) -> Place | None:
+    """The first line in which a function of the class sets one of these attributes of its object."""
+    for function in _functions(cls).values():
+        for node in _nodes(function):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            flat = [part for target in targets for part in getattr(target, "elts", [target])]
+            if any(isinstance(t, ast.Attribute) and ast.unparse(t.value) == "self" and t.attr in names for t in flat):
+                code = function.__code__
+                return Place(_short(code.co_filename), code.co_firstlineno + node.lineno - 1, function.__name__)
+    return None
+
+
+def _nodes(function: "Callable[..., object]") -> Iterator[ast.stmt]:
+    """The statements of a function that set something, their lines counted from its first."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):
+        return
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign))
+
+
+def _short(file: str) -> str:
+    """A file's path, relative to the working directory where it is below it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
