@@ -54,6 +54,9 @@ COMMANDS = {
     "extract": Command("openbench.cli.commands.jobs:extract", "fill the feature cache ahead of a sweep"),
     "check": Command("openbench.cli.commands.jobs:check", "verify data, splits and weights before a run"),
     "data": Command("openbench.cli.commands.data:main", "get data sets, verify them, look at them, bring your own"),
+    "new": Command(
+        "openbench.cli.commands.new:main", "a method, training, data set or backbone of your own, to be filled in"
+    ),
     "verify": Command("openbench.cli.commands.verify:main", "compute a record again and say whether it reproduces"),
     "publish": Command("openbench.cli.commands.publish:main", "put the scores of runs beside their records"),
     "compare": Command("openbench.cli.commands.compare:main", "compare runs on the same images"),

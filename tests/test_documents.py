@@ -51,14 +51,15 @@ def test_python_of_the_contribution_guide_keeps_the_contract(tmp_path):
 
 
 def test_the_method_of_the_readme_passes_the_test_of_the_readme(tmp_path):
-    files = {block.splitlines()[0].removeprefix("# "): block for block in blocks(ROOT / "README.md", "python")}
+    found = [block for block in blocks(ROOT / "README.md", "python") if block.startswith("# ")]
+    files = {block.splitlines()[0].removeprefix("# "): block for block in found}
     assert set(files) == {"nearest_mean.py", "test_nearest_mean.py"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_nearest_mean.py"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert re.search(r"\d\d passed", done.stdout)
+    assert "1 passed" in done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -64,15 +64,18 @@ def candidates(line: str) -> list[str]:
 
 
 def _names(command: str, before: list[str]) -> list[str]:
-    """Groups after `list` and `show`, their entries after `show GROUP`, run ids where a record is meant."""
+    """Groups after `list` and `show`, entries after `show GROUP`, kinds after `new`, run ids of records."""
     from openbench import paths
     from openbench.cli.commands.listing import RECORD, Registry
+    from openbench.cli.commands.new import KINDS
     from openbench.compose.config import options
     from openbench.results.names import is_part
 
     if (command, before) == ("show", [RECORD]) or command == "verify":
         found = {path.stem for path in (paths.results_dir() / "records").glob("*/*/*/*.json")}
         return sorted(filter(is_part, found))
+    if command == "new":
+        return [] if before else list(KINDS)
     if command == "show" and before:
         return options(before[0])
     return [*Registry.of(None).groups(), *[RECORD] * (command == "show")] if command in ("list", "show") else []

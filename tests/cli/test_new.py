@@ -1,0 +1,148 @@
+"""`new`: what it writes runs and passes its own test as it is; what cannot be is refused and leaves nothing."""
+
+import io
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from openbench.__main__ import main
+from openbench.cli.commands import new
+from openbench.cli.commands.completion import candidates
+from openbench.results.records.store import RecordStore
+
+SHORT = ["training.recipe.epochs=1", "metrics.replicates=0", "metrics.correction=simes", "runtime.progress=false"]
+SHORT += ["~benchmark.csid", "~benchmark.near.nine", "~benchmark.far.noise", "benchmark.id.train.limit=60"]
+SHORT += [f"benchmark.{path}.limit=40" for path in ("id.test", "near.eight", "far.patches", "ood_val")]
+NAMES = {kind: f"zz_own_{kind}" for kind in new.KINDS}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder with one of each kind, and what was printed about each."""
+    folder, said = tmp_path_factory.mktemp("new"), {}
+    for kind, name in NAMES.items():
+        with redirect_stdout(io.StringIO()) as out:
+            assert main(["new", kind, name, "--dir", str(folder)]) == 0
+        said[kind] = out.getvalue()
+    return folder, said
+
+
+@pytest.fixture
+def inside(written, monkeypatch):
+    folder, _ = written
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("OPENBENCH_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(folder / "results"))
+    yield folder
+    for name in NAMES.values():
+        sys.modules.pop(name, None)
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def typed(text: str, what: str) -> list[str]:
+    """The words of a printed command after `python -m openbench`."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{what}:")]
+    return line.partition("python -m openbench ")[2].split()
+
+
+@pytest.mark.parametrize("kind", new.KINDS)
+def test_what_is_written_runs_with_the_printed_command(kind, inside, written, capsys):
+    text = written[1][kind]
+    assert f"cd {inside}" in text
+    assert main([*typed(text, "run"), *SHORT]) == 0
+    record, _ = RecordStore(inside / "results").look_up("latest")
+    shown = record.to_dict()
+    place = {"method": shown["method"]["name"], "training": shown["backbone"]["training"]}
+    place |= {"backbone": shown["backbone"]["name"], "dataset": "far" if f"far/{NAMES[kind]}" in record.counts else ""}
+    assert place[kind] == ("far" if kind == "dataset" else NAMES[kind])
+    assert NAMES[kind] in record.provenance["sources"]
+    capsys.readouterr()
+    assert main(typed(text, "list")) == 0
+    assert NAMES[kind] in capsys.readouterr().out
+
+
+def test_the_generated_tests_pass(written):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "."]
+    done = subprocess.run(command, cwd=written[0], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "8 passed" in done.stdout
+
+
+def test_every_file_says_what_to_fill_in(written):
+    for kind, name in NAMES.items():
+        for file in (f"{name}.py", f"test_{name}.py", f"mine/{kind}/{name}.yaml"):
+            text = (written[0] / file).read_text()
+            assert "FILL IN" in text, file
+            assert "$" not in text, file
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["method", "knn"], "method 'knn' exists"),
+        (["method", "Nearest"], "allowed: lower-case letters, digits and underscores"),
+        (["method", "2d"], "allowed: lower-case"),
+        (["method", "a/b"], "allowed: lower-case"),
+        (["method", "class"], "no word of Python or yaml"),
+        (["method", "null"], "no word of Python or yaml"),
+        (["method", "json"], "is that of an installed module"),
+        (["method", "torch"], "is that of an installed module"),
+        (["method", "request"], "would be called Request, as is something that it needs"),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_refused_and_nothing_is_written(arguments, words, tmp_path, capsys):
+    assert main(["new", *arguments, "--dir", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+    assert files_in(tmp_path) == set()
+
+
+def test_another_kind_says_which_there_are(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["new", "metod", "mine"])
+    assert "invalid choice: 'metod' (choose from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("there", ["near_one.py", "mine/method/near_one.yaml", "test_near_one.py"])
+def test_files_that_exist_are_left_alone(there, tmp_path, capsys):
+    file = tmp_path / there
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("mine")
+    assert main(["new", "method", "near_one", "--dir", str(tmp_path)]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert files_in(tmp_path) == {there}
+    assert file.read_text() == "mine"
+
+
+def test_a_name_of_ones_own_is_taken_too(tmp_path, capsys):
+    (tmp_path / "mine" / "method").mkdir(parents=True)
+    (tmp_path / "mine" / "method" / "near_one.yaml").write_text("_target_: other.One\n")
+    assert main(["new", "method", "near_one", "--dir", str(tmp_path)]) == 2
+    assert "method 'near_one' exists" in capsys.readouterr().err
+
+
+def test_nothing_is_left_half_written(tmp_path, monkeypatch, capsys):
+    whole, calls = new.write_whole, []
+
+    def full(file, content):
+        calls.append(file)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        whole(file, content)
+
+    monkeypatch.setattr(new, "write_whole", full)
+    assert main(["new", "method", "near_one", "--dir", str(tmp_path / "deep" / "er")]) == 2
+    assert "No space left on device — nothing was written" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_tab_key_knows_the_kinds():
+    assert candidates("openbench new ") == list(new.KINDS)
+    assert candidates("openbench new me") == ["method"]
+    assert candidates("openbench new method n") == []
