@@ -36,7 +36,10 @@ def to_console(table: Table, width: int | None = None) -> str:
     table = _shown(table)
     room = max(_NARROWEST, shutil.get_terminal_size((WIDTH, 24)).columns if width is None else width)
     stream = io.StringIO()
-    console = Console(file=stream, width=room, color_system=None, force_terminal=False, legacy_windows=False)
+    # Without force_jupyter=False, rich would show the table in a notebook's cell in place of writing it.
+    console = Console(
+        file=stream, width=room, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False
+    )
     grids = [_grid(part, room) for part in _parts(table, room)]
     console.print(Text(table.title), *grids, *(Text(line) for line in (table.header, *table.notes) if line), sep="\n")
     return "\n".join(line.rstrip() for line in stream.getvalue().strip("\n").split("\n")) + "\n"
