@@ -35,7 +35,7 @@ def images(result: "Result") -> "DataFrame":
     import pandas as pd
 
     scores = scores_of(result)
-    names, why = _names(result.record)
+    names, why = names_of(result.record)
     unnamed = {f"{s.role}/{s.name}": why or _other(s, names) for s in scores if not _fits(s, names)}
     found = pd.concat([_rows(s, names) for s in scores], ignore_index=True)
     found = found.astype({"set": "category", "role": "category"})
@@ -73,23 +73,41 @@ def _other(s: SetScores, names: _Names) -> str:
     return f"the benchmark has {listed} images of this set, and {len(s.scores)} were scored"
 
 
-def _names(record: ResultRecord) -> tuple[_Names, str]:
-    """The images of each role and set in the order of their scores; else none, and why."""
+def names_of(record: ResultRecord) -> tuple[_Names, str]:
+    """Return the images of each role and set in the order of their scores; else none, and why.
+
+    Args:
+        record: of the run.
+    """
+    benchmark, why = opened(record)
+    if benchmark is None:
+        return {}, why
+    return {(str(split.role), split.name): list(split.keys) for split in benchmark.splits() if not split.unread}, ""
+
+
+def opened(record: ResultRecord) -> tuple[Benchmark | None, str]:
+    """Return the benchmark of a run with the images that it was run on; else None, and why.
+
+    Code that a record names and openbench does not ship is not run.
+
+    Args:
+        record: of the run.
+    """
     node = record.config.get("benchmark")
     if not isinstance(node, Mapping):
-        return {}, "the record names no lists of images"
+        return None, "the record names no lists of images"
     if foreign := sorted(set(_foreign(public(node)))):
-        return {}, f"its images are read by code that openbench does not ship: {', '.join(foreign)}"
+        return None, f"its images are read by code that openbench does not ship: {', '.join(foreign)}"
     try:
         benchmark = open_benchmark(BenchmarkConfig.parse(_ordered(node)), reader="")
     except OpenbenchError as error:
-        return {}, str(error)
+        return None, str(error)
     if benchmark.digest != record.benchmark.get("digest"):
-        return {}, (
+        return None, (
             f"the images found here are not those of the run — digest {benchmark.digest} here, "
             f"{record.benchmark.get('digest')} in the record"
         )
-    return _keys(benchmark), ""
+    return benchmark, ""
 
 
 def _ordered(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,10 +119,6 @@ def _ordered(node: Mapping[str, Any]) -> dict[str, Any]:
             names = sorted(sets, key=lambda name: place.get(f"{group}.{name}", len(place)))
             ordered[group] = {name: sets[name] for name in names}
     return ordered
-
-
-def _keys(benchmark: Benchmark) -> _Names:
-    return {(str(split.role), split.name): list(split.keys) for split in benchmark.splits() if not split.unread}
 
 
 def _foreign(node: Any) -> list[str]:

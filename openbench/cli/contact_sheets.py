@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from openbench.api.images import names_of, opened
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
-from openbench.errors import OpenbenchError
-from openbench.public import TARGET, public
 from openbench.report.run_page import Picture, Sheet
 
 _SIDE = 192  # pixels of a picture's longer side, at most
@@ -32,7 +31,7 @@ def contact_sheets(
     """
     if not sets or most < 1:
         return [], (), ""
-    benchmark, why = _opened(record)
+    benchmark, why = opened(record)
     if benchmark is None:
         return [], (), f"no images: {why}"
     splits = {(str(split.role), split.name): split for split in benchmark.splits() if not split.unread}
@@ -52,31 +51,9 @@ def contact_sheets(
     return sheets, tuple(benchmark.classes), ""
 
 
-def keys_of(record: ResultRecord) -> dict[tuple[str, str], Sequence[str]]:
+def keys_of(record: ResultRecord) -> Mapping[tuple[str, str], Sequence[str]]:
     """Return the names of a run's images by role and set; nothing where the images are not here."""
-    benchmark, _ = _opened(record)
-    if benchmark is None:
-        return {}
-    return {(str(split.role), split.name): split.keys for split in benchmark.splits() if not split.unread}
-
-
-def _opened(record: ResultRecord) -> tuple[Any, str]:
-    """The benchmark of a record with the images that it was run on; else None, and why."""
-    node = record.config.get("benchmark")
-    if not isinstance(node, Mapping):
-        return None, "the record names no lists of images"
-    if _foreign(public(node)):
-        return None, "they are read by code that openbench does not ship"
-    from openbench.data.benchmark_config import BenchmarkConfig
-    from openbench.data.build import open_benchmark
-
-    try:
-        benchmark = open_benchmark(BenchmarkConfig.parse(node), reader="")
-    except OpenbenchError as error:
-        return None, str(error)
-    if benchmark.digest != record.benchmark.get("digest"):
-        return None, "those found here are not those of the run"
-    return benchmark, ""
+    return names_of(record)[0]
 
 
 def _class(s: SetScores, at: int, benchmark: Any) -> str:
@@ -99,9 +76,3 @@ def _png(item: Any) -> str:
     stream = io.BytesIO()
     image.save(stream, format="png")
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
-
-
-def _foreign(node: Any) -> bool:
-    if isinstance(node, Mapping):
-        return "." in str(node.get(TARGET, "")) or any(_foreign(child) for child in node.values())
-    return isinstance(node, list | tuple) and any(_foreign(child) for child in node)
