@@ -1,6 +1,8 @@
 """What a record must be, key by key. Imported where a record is read or written: pydantic takes its time to load."""
 
+import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -99,8 +101,25 @@ def _is_rate(value: object) -> bool:
     return _is_number(value) and bounds("auroc").hold(float(str(value)))
 
 
+def _is_within(key: str, number: float) -> bool:
+    """Whether a result is surely as it should be, with one look-up: records have thousands of them."""
+    low, high = _ends(key)
+    return low <= number <= high
+
+
+@lru_cache(maxsize=1 << 14)
+def _ends(key: str) -> tuple[float, float]:
+    """The smallest and largest number that the key can have; none for what is no key, and for counts."""
+    found = bounds(key)
+    if not is_words(key) or found.whole:
+        return math.inf, -math.inf
+    return max(found.low, -_LARGEST), min(found.high, _LARGEST)
+
+
 def _checked_results(value: Any) -> Any:
     for key, number in value.items() if isinstance(value, dict) else ():
+        if type(number) is float and _is_within(key, number):
+            continue
         if not is_words(key):
             raise _refusal(WORDS, key)
         if _is_number(number):
@@ -116,6 +135,9 @@ def _checked_tree(value: Any) -> Any:
     return value
 
 
+_CHECKED = (int, dict, list)  # any other value may stand in a tree
+
+
 def _check_tree(value: Any, left: int, at: str) -> None:
     if type(value) is int:
         if not -_MOST <= value <= _MOST:
@@ -126,10 +148,12 @@ def _check_tree(value: Any, left: int, at: str) -> None:
         for key, child in value.items():
             if not is_words(key):
                 raise _refusal(f"as a key {WORDS}", key, at)
-            _check_tree(child, left - 1, f"{at}.{key}" if at else key)
+            if isinstance(child, _CHECKED):
+                _check_tree(child, left - 1, f"{at}.{key}" if at else key)
     elif isinstance(value, list):
         for child in value:
-            _check_tree(child, left - 1, at)
+            if isinstance(child, _CHECKED):
+                _check_tree(child, left - 1, at)
 
 
 Part = Annotated[str, _only(is_part, f"a name: {PART}")]
