@@ -53,11 +53,13 @@ class Known:
         benchmarks: name → digests of its definitions, from records made with the whole benchmark.
         counts: name → {role/set: images} of one such record.
         scores: digest of a run's scores → the run.
+        runs: the ids of all records.
     """
 
     benchmarks: Mapping[str, frozenset[str]]
     counts: Mapping[str, Mapping[str, int]]
     scores: Mapping[str, str]
+    runs: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, results: Path) -> "Known":
@@ -65,15 +67,17 @@ class Known:
         benchmarks: dict[str, set[str]] = {}
         counts: dict[str, dict[str, int]] = {}
         scores: dict[str, str] = {}
+        runs: list[str] = []
         store = ScoreStore(results / PUBLISHED)
         for record in RecordStore(results).readable(lambda _: None):
+            runs.append(record.run_id)
             if record.benchmark.get("pristine") is True and not inconsistencies(record):
                 name = str(record.benchmark.get("name"))
                 benchmarks.setdefault(name, set()).add(str(record.benchmark.get("digest")))
                 counts[name] = {key: int(count["n"]) for key, count in record.counts.items()}
             if found := _digest_of(store, record.run_id):
                 scores[found] = record.run_id
-        return cls({name: frozenset(digests) for name, digests in benchmarks.items()}, counts, scores)
+        return cls({name: frozenset(digests) for name, digests in benchmarks.items()}, counts, scores, frozenset(runs))
 
 
 def check_submission(folder: Path, known: Known) -> list[Checked]:
@@ -114,7 +118,7 @@ def _twins(record: ResultRecord, own: str | None, known: Known, alike: Sequence[
     """
     twin = known.scores.get(own or "")
     said = "its scores are those of run {}, to the last digit"
-    published = twin not in (None, record.run_id) and record.run_id not in known.scores.values()
+    published = twin not in (None, record.run_id) and record.run_id not in known.runs
     refused = [said.format(twin)] if published else []
     return refused, [said.format(", ".join(alike[:_FIRST]))] if alike and not refused else []
 
