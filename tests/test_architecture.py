@@ -38,7 +38,7 @@ ALLOWED = {
     "engine": BASE | {"core", "features", "training", "results"} | LEAVES,
     "testing": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
     "compose": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
-    "api": BASE | {"core", "features", "training", "results", "engine", "compose", "testing"} | LEAVES,
+    "api": BASE | {"core", "features", "training", "results", "report", "engine", "compose", "testing"} | LEAVES,
     "cli": BASE | {"core", "features", "training", "results", "engine", "compose", "testing", "api", "report"} | LEAVES,
 }
 

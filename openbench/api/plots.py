@@ -3,7 +3,6 @@
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,15 +16,15 @@ from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.curve_ranking import aupr_out, auroc
 from openbench.metrics.suite import fixed_thresholds
+from openbench.report.style import lines as lines_apart
+from openbench.report.style import thinned
 from openbench.results.escape import plot as plain
-from openbench.results.leaderboard.plots import COLOURS, bin_edges
+from openbench.results.leaderboard.plots import bin_edges
 from openbench.results.tables.views import GROUPS
 
 if TYPE_CHECKING:
     from openbench.api.result import Result
 
-# No two of the first 24 lines share colour and dashes, and neighbours differ in both.
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _PANEL = (4.4, 3.9)  # inches
 _WIDE = (5.2, 4.4)
 _ROW = 3  # panels beside one another
@@ -101,22 +100,22 @@ def _curves(results: "Mapping[str, Result]", draw: Callable[[Axes, Sequence[_Lin
 
 def _draw_roc(axes: Axes, lines: Sequence[_Line]) -> None:
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
-    for line, style in zip(lines, _styles(), strict=False):
+    for line, style in zip(lines, lines_apart(), strict=False):
         curve = PooledCurve.of(line.ids, line.ood)
         fpr, tpr = 1 - curve.id_accepted / curve.n, 1 - curve.ood_accepted / curve.m
-        axes.plot(*_thinned(fpr, tpr), **style, label=plain(f"{line.name} {100 * auroc(curve):.1f}"))
+        axes.plot(*thinned(fpr, tpr), **style, label=plain(f"{line.name} {100 * auroc(curve):.1f}"))
     axes.set(xlabel="FPR (ID flagged)", ylabel="TPR (OOD flagged)", xlim=(0, 1), ylim=(0, 1.005))
     _finish(axes, "AUROC in %", "lower right")
 
 
 def _draw_pr(axes: Axes, lines: Sequence[_Line]) -> None:
-    for line, style in zip(lines, _styles(), strict=False):
+    for line, style in zip(lines, lines_apart(), strict=False):
         curve = PooledCurve.of(line.ids, line.ood)
         hits = curve.m - curve.ood_accepted[:-1]
         precision = hits / (hits + curve.n - curve.id_accepted[:-1])
         # Where nothing is flagged, precision is 1, as in AUPR.
         recall, precision = np.append(hits / curve.m, 0.0), np.append(precision, 1.0)
-        axes.plot(*_thinned(recall, precision), **style, label=plain(f"{line.name} {100 * aupr_out(curve)[0]:.1f}"))
+        axes.plot(*thinned(recall, precision), **style, label=plain(f"{line.name} {100 * aupr_out(curve)[0]:.1f}"))
     axes.set(xlabel="recall (OOD flagged)", ylabel="precision", xlim=(0, 1), ylim=(0, 1.005))
     _finish(axes, "AUPR-out in %", "lower left")
 
@@ -131,7 +130,7 @@ def _scores(results: "Mapping[str, Result]") -> Figure:
         if not kept:
             raise DataError(f"plot 'scores': '{name}' has no finite score — fix the method that produced them")
         bins = bin_edges(kept)[:: 1 if min(values.size for values in kept) >= _FEW else 3]
-        for (label, values), style in zip(groups, _styles(), strict=False):
+        for (label, values), style in zip(groups, lines_apart(), strict=False):
             clipped = np.clip(np.asarray(values, np.float64), bins[0], bins[-1])
             density = np.histogram(clipped, bins)[0] / (clipped.size * np.diff(bins))
             axes.stairs(density, bins, fill=label == "ID test", alpha=0.2, color=style["color"], linewidth=0)
@@ -152,7 +151,7 @@ def _threshold(results: "Mapping[str, Result]") -> Figure:
             raise DataError(f"plot 'threshold': '{name}' has no finite score — fix the method that produced them")
         ends = bin_edges([values for values in kept if values.size])
         at = np.linspace(ends[0], ends[-1], _POINTS // 2)
-        styles = _styles()
+        styles = lines_apart()
         flagged = 1 - np.searchsorted(np.sort(scores[0]), at, side="right") / scores[0].size
         axes.plot(at, flagged, **next(styles), label="FPR: ID flagged")
         for ood, values in zip(oods, scores[1:], strict=True):
@@ -213,22 +212,6 @@ def _panels(count: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
     made = _Picture(figsize=(columns * size[0], rows * size[1]), layout="constrained")
     FigureCanvasAgg(made)
     return made, [made.add_subplot(rows, columns, at + 1) for at in range(count)]
-
-
-def _styles() -> Any:
-    """Colour and dashes of one line after another, without end."""
-    # Six colours and four kinds of dashes; the shift after twelve lines keeps pairs from coming again before 24.
-    pairs = [(COLOURS[at % 6], _DASHES[(at + at // 12) % 4]) for at in range(_MOST)]
-    return cycle({"color": colour, "linestyle": dashes, "linewidth": 1.6} for colour, dashes in pairs)
-
-
-def _thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The points of a curve, in equal steps along it if there are more than a picture shows."""
-    if x.size <= _POINTS:
-        return x, y
-    along = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
-    kept = np.unique(np.searchsorted(along, np.linspace(0.0, along[-1], _POINTS)))
-    return x[kept], y[kept]
 
 
 def _finish(axes: Axes, title: str | None, place: _Place) -> None:

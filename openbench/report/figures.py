@@ -18,7 +18,7 @@ from openbench.metrics.options import MetricOptions
 from openbench.metrics.selective.risk import SelectiveCurve, oscr, risk_coverage
 from openbench.metrics.suite import fixed_thresholds
 from openbench.metrics.threshold import Scale, balanced_threshold, choose_scale, threshold_areas
-from openbench.report.style import INK, finish, lines, panels
+from openbench.report.style import INK, finish, lines, panels, thinned
 from openbench.results.escape import plot as plain
 from openbench.results.tables.views import GROUPS
 
@@ -40,7 +40,7 @@ def roc(sets: Sets) -> Figure:
     for ood, style in zip(oods, lines(), strict=False):
         curve = PooledCurve.of(ids.scores, ood.scores)
         fpr, tpr = 1 - curve.id_accepted / curve.n, 1 - curve.ood_accepted / curve.m
-        axes.plot(*_thinned(fpr, tpr), **style, label=plain(f"{_called(ood)} {100 * auroc(curve):.1f}"))
+        axes.plot(*thinned(fpr, tpr), **style, label=plain(f"{_called(ood)} {100 * auroc(curve):.1f}"))
     axes.set(xlabel="FPR (ID flagged)", ylabel="TPR (OOD flagged)", xlim=(0, 1), ylim=(0, 1.005))
     finish(axes, "lower right", "AUROC in %")
     return figure
@@ -55,7 +55,7 @@ def precision_recall(sets: Sets) -> Figure:
         hits = curve.m - curve.ood_accepted[:-1]
         precision = np.append(hits / (hits + curve.n - curve.id_accepted[:-1]), 1.0)
         label = plain(f"{_called(ood)} {100 * aupr_out(curve)[0]:.1f}")
-        axes.plot(*_thinned(np.append(hits / curve.m, 0.0), precision), **style, label=label)
+        axes.plot(*thinned(np.append(hits / curve.m, 0.0), precision), **style, label=label)
     axes.set(xlabel="recall (OOD flagged)", ylabel="precision", xlim=(0, 1), ylim=(0, 1.005))
     finish(axes, "lower left", "AUPR-out in %")
     return figure
@@ -128,7 +128,7 @@ def selective(sets: Sets) -> Figure | None:
     losses = 1.0 - np.asarray(ids.correct, float)
     figure, (first, second) = panels(2, _WIDE, across=2)
     curve = SelectiveCurve.of(ids.scores, losses, oods[0].scores)
-    first.plot(*_thinned(*risk_coverage(curve)), **next(lines()))
+    first.plot(*thinned(*risk_coverage(curve)), **next(lines()))
     first.set(xlabel="coverage (ID accepted)", ylabel="risk (wrong among the accepted ID)", xlim=(0, 1))
     first.set_ylim(bottom=0)
     finish(first, None)
@@ -136,7 +136,7 @@ def selective(sets: Sets) -> Figure | None:
         curve = SelectiveCurve.of(ids.scores, losses, ood.scores)
         right = (curve.pair.id_accepted - curve.cumulated[curve.pair.id_accepted]) / curve.pair.n
         accepted = curve.pair.ood_accepted / curve.pair.m
-        second.plot(*_thinned(accepted, right), **style, label=plain(f"{_called(ood)} {100 * oscr(curve):.1f}"))
+        second.plot(*thinned(accepted, right), **style, label=plain(f"{_called(ood)} {100 * oscr(curve):.1f}"))
     second.set_xscale("symlog", linthresh=1e-2)
     second.set(xlabel="OOD accepted", ylabel="CCR (ID accepted and right)", xlim=(0, 1), ylim=(0, 1.005))
     finish(second, "lower right", "OSCR in %")
@@ -163,8 +163,8 @@ def conformal(sets: Sets, options: MetricOptions | None = None, cache: Path | No
         tpr, empirical, bound = 1 - curve.ood_accepted / curve.m, flagged / curve.n, conformal_fpr(flagged, table)
         styles = lines()
         measured, sure = np.maximum(empirical, _LEAST_FPR), np.maximum(bound, _LEAST_FPR)
-        axes.plot(*_thinned(measured, tpr), **next(styles), label="FPR measured")
-        axes.plot(*_thinned(sure, tpr), **next(styles), label="FPR guaranteed")
+        axes.plot(*thinned(measured, tpr), **next(styles), label="FPR measured")
+        axes.plot(*thinned(sure, tpr), **next(styles), label="FPR guaranteed")
         few = slice(None, None, 1 + tpr.size // _POINTS)
         axes.fill_betweenx(tpr[few], measured[few], sure[few], color="0.6", alpha=0.2, linewidth=0)
         axes.set(xlabel="FPR", ylabel="TPR", xscale="log", xlim=(_LEAST_FPR, 1), ylim=(0, 1.005))
@@ -204,7 +204,7 @@ def roc_of_runs(runs: Mapping[str, Sets]) -> Figure:
             ids, own = sides(sets)
             curve = PooledCurve.of(ids.scores, own[at].scores)
             fpr, tpr = 1 - curve.id_accepted / curve.n, 1 - curve.ood_accepted / curve.m
-            axes.plot(*_thinned(fpr, tpr), **style, label=plain(f"{name} {100 * auroc(curve):.1f}"))
+            axes.plot(*thinned(fpr, tpr), **style, label=plain(f"{name} {100 * auroc(curve):.1f}"))
         axes.set(xlabel="FPR (ID flagged)", ylabel="TPR (OOD flagged)", xlim=(0, 1), ylim=(0, 1.005))
         axes.set_title(plain(_called(ood)), fontsize=9)
         finish(axes, "lower right", "AUROC in %")
@@ -253,13 +253,3 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
         return 0.0, 1.0
     low, high = (float(np.quantile(values, q)) for q in _TAILS)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The points of a curve, in equal steps along it if there are more than a picture shows."""
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    if x.size <= _POINTS:
-        return x, y
-    along = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
-    kept = np.unique(np.searchsorted(along, np.linspace(0.0, along[-1], _POINTS)))
-    return x[kept], y[kept]

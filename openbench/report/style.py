@@ -7,9 +7,11 @@ from itertools import cycle
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 # Okabe and Ito's colours without black and yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -17,6 +19,8 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2
 PANEL = (4.2, 3.4)  # inches
 _ROW = 3  # panels beside one another
 _MOST = 24
+_POINTS = 600  # of a drawn curve
+Floats = NDArray[Any]
 # What a page colours itself, in light and in dark: colour in the file → variable of the page.
 INK, GRID, GROUND = "#1b1f24", "#d0d7de", "#fffffe"
 _VARIABLES = {INK: "var(--text)", GRID: "var(--line)", GROUND: "var(--ground)"}
@@ -62,6 +66,21 @@ def finish(axes: Axes, place: Any = "best", title: str | None = None) -> None:
         legend.get_frame().set_facecolor(GROUND)
         for text in (*legend.get_texts(), legend.get_title()):
             text.set_color(INK)
+
+
+def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return the points of a curve, in equal steps along it if there are more than a picture shows.
+
+    Args:
+        x: (k,) positions.
+        y: (k,) heights.
+    """
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if x.size <= _POINTS:
+        return x, y
+    along = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
+    kept = np.unique(np.searchsorted(along, np.linspace(0.0, along[-1], _POINTS)))
+    return x[kept], y[kept]
 
 
 def svg(figure: Figure, label: str) -> str:
