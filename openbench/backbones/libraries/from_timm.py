@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 
@@ -12,7 +12,7 @@ from openbench.backbones.checkpoints import find_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.libraries.presets import chosen_classes, chosen_preprocess, crop_preprocess
 from openbench.backbones.network import NetworkBackbone
-from openbench.config.constraints import Count
+from openbench.config.constraints import Interval
 from openbench.core.preprocess import Preprocess
 from openbench.errors import CheckpointError, ConfigError, did_you_mean
 
@@ -24,7 +24,7 @@ def timm_model(
     pretrained: bool = False,
     checkpoint: str | None = None,
     sha256: str | None = None,
-    num_classes: Count | None = None,
+    num_classes: Annotated[int, Interval(0)] | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
     precision: Precision = "fp32",
     options: Mapping[str, Any] | None = None,
