@@ -7,24 +7,61 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from openbench.metrics.conformal.corrections import correction_table
+    from openbench.metrics.conformal.p_values import benjamini_hochberg, p_values
     from openbench.metrics.curve import PooledCurve
     from openbench.metrics.paired import paired_delong
-    from openbench.metrics.ranking import auroc, fpr95
+    from openbench.metrics.ranking import (
+        aupr_in,
+        aupr_out,
+        auroc,
+        detection_error,
+        fpr95,
+        fpr_at_tpr,
+        fpr_at_tpr_id_positive,
+    )
+    from openbench.metrics.selective.coverage import aurc, excess_aurc
     from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate, higher_is_better
 
 __all__ = [
     "MetricOptions",
     "PooledCurve",
     "SetScores",
+    "aupr_in",
+    "aupr_out",
+    "aurc",
     "auroc",
+    "benjamini_hochberg",
+    "correction_table",
     "describe",
+    "detection_error",
     "evaluate",
+    "excess_aurc",
     "fpr95",
+    "fpr_at_tpr",
+    "fpr_at_tpr_id_positive",
     "higher_is_better",
+    "p_values",
     "paired_delong",
 ]
 # Loaded when first asked for: tables need openbench.metrics.keys alone, and scipy takes a third of a second.
-_HOMES = {"PooledCurve": "curve", "auroc": "ranking", "fpr95": "ranking", "paired_delong": "paired"}
+_RANKING = (
+    "aupr_in",
+    "aupr_out",
+    "auroc",
+    "detection_error",
+    "fpr95",
+    "fpr_at_tpr",
+    "fpr_at_tpr_id_positive",
+)
+_HOMES = {
+    "PooledCurve": "curve",
+    **dict.fromkeys(_RANKING, "ranking"),
+    **dict.fromkeys(("aurc", "excess_aurc"), "selective.coverage"),
+    **dict.fromkeys(("benjamini_hochberg", "p_values"), "conformal.p_values"),
+    "correction_table": "conformal.corrections",
+    "paired_delong": "paired",
+}
 
 
 def __getattr__(name: str) -> Any:

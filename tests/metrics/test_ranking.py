@@ -14,6 +14,7 @@ from sklearn.metrics import (
     roc_curve,
 )
 
+from openbench import metrics
 from openbench.errors import MetricError
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.curve_ranking import CURVE_METRICS
@@ -220,3 +221,25 @@ def test_inputs_are_left_untouched():
     ranking(a, b)
     np.testing.assert_array_equal(a, kept[0])
     np.testing.assert_array_equal(b, kept[1])
+
+
+@pytest.mark.parametrize("tpr", [0.3, 0.8, 0.95])
+def test_fpr_at_any_tpr_is_read_from_scikit_learns_curve(tpr):
+    for a, b in PAIRS:
+        labels, scores = labelled(a, b)
+        for positive, found in ((1, metrics.fpr_at_tpr(a, b, tpr)), (0, metrics.fpr_at_tpr_id_positive(a, b, tpr))):
+            signed = scores if positive else -scores
+            fpr, reached, _ = roc_curve(labels == positive, signed, drop_intermediate=False)
+            assert found == pytest.approx(fpr[reached >= tpr].min(), abs=1e-12)
+
+
+def test_metrics_of_two_arrays_are_those_of_the_ranking_family():
+    for a, b in PAIRS:
+        family = ranking(a, b)
+        for key in ("auroc", "fpr95", "aupr_in", "aupr_out", "detection_error"):
+            assert getattr(metrics, key)(a, b) == family[key]
+
+
+def test_a_rate_in_percent_is_refused():
+    with pytest.raises(MetricError, match=r"tpr is out of range — found 95 "):
+        metrics.fpr_at_tpr([0.0], [1.0], 95)
