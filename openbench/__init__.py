@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from openbench.api.records import load, records
     from openbench.api.result import Result, Results
+    from openbench.api.scores import evaluate_scores
 
 __version__ = "0.1.0"
 
 # Public name → the module that defines it; None: it is a module itself.
 _LAZY = {
+    "evaluate_scores": "openbench.api.scores",
     "Result": "openbench.api.result",
     "Results": "openbench.api.result",
     "load": "openbench.api.records",
@@ -23,7 +25,16 @@ _LAZY = {
     "testing": None,
 }
 
-__all__ = ["Result", "Results", "__version__", "load", "metrics", "records", "testing"]
+__all__ = [
+    "Result",
+    "Results",
+    "__version__",
+    "evaluate_scores",
+    "load",
+    "metrics",
+    "records",
+    "testing",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,160 @@
+"""Every metric of scores that the caller has already: arrays in, the numbers of `python -m openbench evaluate` out."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openbench.api.arrays import as_array
+from openbench.api.result import Result
+from openbench.core.record import ResultRecord
+from openbench.core.scores import SetScores
+from openbench.digest import digest
+from openbench.errors import DataError, check_known
+from openbench.metrics.curve import as_scores
+from openbench.metrics.suite import MetricOptions, describe, evaluate
+from openbench.results.names import WORDS, is_words
+
+Side = ArrayLike | Mapping[str, ArrayLike]
+Sets = Mapping[str, ArrayLike]
+_ID_KEYS = ("scores", "labels", "predictions", "probabilities")
+_SUM = 0.01  # by which a row of probabilities may miss 1, as in files of scores
+
+
+def evaluate_scores(
+    id: Side,
+    ood: Sets | None = None,
+    *,
+    near: Sets | None = None,
+    far: Sets | None = None,
+    csid: Mapping[str, Side] | None = None,
+    id_val: Side | None = None,
+    ood_val: ArrayLike | None = None,
+    id_labels: ArrayLike | None = None,
+    predictions: ArrayLike | None = None,
+    probabilities: ArrayLike | None = None,
+    metrics: MetricOptions | Mapping[str, Any] | None = None,
+    name: str = "scores",
+) -> Result:
+    """Return every metric of OOD scores, larger = more OOD: the numbers of `python -m openbench evaluate`, to the bit.
+
+    Arrays may be numpy's, torch's, JAX's, pandas' or lists. Nothing is written.
+
+    Args:
+        id: (n,) scores of ID test; or a mapping with `scores` and, where they are known, `labels` (n,), `predictions`
+            (n,) or `probabilities` (n, c), as for the other ID-side sets.
+        ood: OOD sets by name, (m,) each, where near and far are not told apart; they count as far.
+        near: semantically close OOD sets by name.
+        far: distant OOD sets by name.
+        csid: covariate-shifted ID sets by name; everything is then reported for the full spectrum, too.
+        id_val: of ID validation.
+        ood_val: (m,) of OOD validation.
+        id_labels: (n,) the true class of each ID test sample, for accuracy and selective risk.
+        predictions: (n,) the predicted classes.
+        probabilities: (n, c) class probabilities, for prediction sets; without predictions the largest is the answer.
+        metrics: options, e.g. `{"replicates": 0}`; None = the defaults.
+        name: what the scores are called in tables.
+
+    Raises:
+        MetricError: no OOD set, scores that are NaN, empty or not one-dimensional, or options that do not fit.
+        DataError: labels, predictions or probabilities that do not belong to the scores.
+    """
+    options = metrics if isinstance(metrics, MetricOptions) else MetricOptions(**_known_options(metrics or {}))
+    extra = {"labels": id_labels, "predictions": predictions, "probabilities": probabilities}
+    given = {key: value for key, value in extra.items() if value is not None}
+    sets = [_id_set("id_test", "id_test", _merged(id, given))]
+    sets += [] if id_val is None else [_id_set("id_val", "id_val", _merged(id_val, {}))]
+    sets += [_id_set(named, "csid", _merged(side, {})) for named, side in _named(csid, "csid")]
+    sets += [] if ood_val is None else [SetScores("ood_val", "ood_val", _scores(ood_val, "ood_val"))]
+    for role, group, where in (("near", near, "near"), ("far", far, "far"), ("far", ood, "ood")):
+        sets += [SetScores(named, role, _scores(value, f"{where} '{named}'")) for named, value in _named(group, where)]
+    return Result(_record(name, sets, evaluate(sets, options), options), tuple(sets))
+
+
+def _known_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    check_known(options, MetricOptions.__dataclass_fields__, "metrics")
+    return options
+
+
+def _named(sets: Mapping[str, Any] | None, where: str) -> Iterator[tuple[str, Any]]:
+    if sets is not None and not isinstance(sets, Mapping):
+        raise DataError(
+            f"{where} — found a {type(sets).__name__} — allowed: sets by name — write {where}={{'svhn': scores}}"
+        )
+    for name, value in (sets or {}).items():
+        if not is_words(name):
+            raise DataError(f"{where} — found the set name {name!r} — allowed: {WORDS}")
+        yield name, value
+
+
+def _merged(side: Side, extra: Mapping[str, ArrayLike]) -> dict[str, Any]:
+    return {**side, **extra} if isinstance(side, Mapping) else {"scores": side, **extra}
+
+
+def _scores(value: ArrayLike, where: str) -> NDArray[np.float64]:
+    return as_scores(as_array(value, f"scores of {where}"), f"scores of {where}")
+
+
+def _id_set(name: str, role: str, given: Mapping[str, Any]) -> SetScores:
+    """An ID-side set, with what its labels and predictions say about correctness."""
+    where = name if name == role else f"{role} '{name}'"
+    check_known(given, _ID_KEYS, where)
+    if "scores" not in given:
+        raise DataError(f"{where} — found {', '.join(given)} — `scores` is needed")
+    scores = _scores(given["scores"], where)
+    n = len(scores)
+    probabilities = _probabilities(given["probabilities"], n, where) if "probabilities" in given else None
+    classes = None if probabilities is None else probabilities.shape[1]
+    labels = _indices(given["labels"], n, classes, f"labels of {where}") if "labels" in given else None
+    predicted = _indices(given["predictions"], n, None, f"predictions of {where}") if "predictions" in given else None
+    if predicted is None and probabilities is not None:
+        predicted = probabilities.argmax(axis=1)
+    correct = None if labels is None or predicted is None else (labels == predicted).astype(np.float64)
+    return SetScores(name, role, scores, correct, labels, probabilities, predictions=predicted)
+
+
+def _indices(value: ArrayLike, n: int, classes: int | None, where: str) -> NDArray[np.int64]:
+    found = as_array(value, where)
+    if found.shape != (n,):
+        raise DataError(f"{where} — found shape {found.shape} — allowed: ({n},), one for each score")
+    whole = found.dtype.kind in "iub" or (found.dtype.kind == "f" and bool((found == np.round(found)).all()))
+    allowed = "whole numbers ≥ 0" if classes is None else f"whole numbers from 0 to {classes - 1}"
+    if not whole or found.min() < 0 or (classes is not None and found.max() >= classes):
+        shown = f"{found.min()} to {found.max()}" if found.dtype.kind in "iubf" else str(found.dtype)
+        raise DataError(f"{where} — found {shown} — allowed: {allowed}, the index of a class")
+    return found.astype(np.int64)
+
+
+def _probabilities(value: ArrayLike, n: int, where: str) -> NDArray[np.float64]:
+    found = as_array(value, f"probabilities of {where}")
+    if found.ndim != 2 or len(found) != n or found.dtype.kind not in "fiu":
+        raise DataError(f"probabilities of {where} — found {found.dtype} {found.shape} — allowed: numbers ({n}, c)")
+    rows = found.astype(np.float64)
+    if not (rows >= 0).all() or not (np.abs(rows.sum(axis=1) - 1) <= _SUM).all():
+        raise DataError(
+            f"probabilities of {where} — found rows that are negative, NaN or do not sum to 1 — allowed: class "
+            "probabilities — pass softmax(logits), not logits"
+        )
+    return rows
+
+
+def _record(
+    name: str, sets: list[SetScores], values: dict[str, dict[str, Any]], options: MetricOptions
+) -> ResultRecord:
+    """The numbers as a record; there is no network and no method that openbench knows of."""
+    content = [{key: value for key, value in vars(s).items() if value is not None} for s in sets]
+    config = {"metrics": asdict(options)}
+    return ResultRecord(
+        run_id=digest({"scores": content, **config}),
+        config=config,
+        benchmark={"name": name, "digest": digest(content), "pristine": True, "deviations": []},
+        backbone={},
+        method={"name": name},
+        tuned={},
+        trials=[],
+        metrics=values,
+        header=describe(options),
+        counts={f"{s.role}/{s.name}": {"n": len(s.scores), "expected": len(s.scores)} for s in sets},
+    )
