@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from openbench.api.estimator import Estimator, method
     from openbench.api.records import load, records
     from openbench.api.result import Result, Results
     from openbench.api.scores import evaluate_scores
@@ -16,6 +17,8 @@ __version__ = "0.1.0"
 
 # Public name → the module that defines it; None: it is a module itself.
 _LAZY = {
+    "Estimator": "openbench.api.estimator",
+    "method": "openbench.api.estimator",
     "evaluate_scores": "openbench.api.scores",
     "Result": "openbench.api.result",
     "Results": "openbench.api.result",
@@ -26,11 +29,13 @@ _LAZY = {
 }
 
 __all__ = [
+    "Estimator",
     "Result",
     "Results",
     "__version__",
     "evaluate_scores",
     "load",
+    "method",
     "metrics",
     "records",
     "testing",

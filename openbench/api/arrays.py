@@ -1,12 +1,21 @@
 """Arrays from any library as numpy's: torch's, JAX's, pandas' and memory-mapped ones."""
 
 import sys
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openbench.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from openbench.core.features import Head
+
+ArrayLike = Any  # an array of any library: what `as_array` takes
+_HEADS = (("weight", "bias"), ("coef_", "intercept_"))
 
 
 def as_array(value: Any, where: str) -> NDArray[Any]:
@@ -32,3 +41,107 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
     if found.dtype.kind not in "biuf" and found.dtype.name != "bfloat16":
         raise DataError(f"{where} — found {reason} — allowed: an array of numbers (numpy, torch, JAX, or a list)")
     return found.astype(np.float32) if found.dtype.name == "bfloat16" else found
+
+
+def as_features(value: Any, where: str) -> "Tensor":
+    """Return rows of numbers as a float32 tensor on the CPU, without a copy where they are float32 already.
+
+    Args:
+        value: (n, k), as for `as_array`.
+        where: what it is, for messages.
+
+    Raises:
+        DataError: another shape, or numbers that float32 does not hold: NaN, infinite or too large.
+    """
+    import torch
+
+    found = as_array(value, where)
+    if found.ndim != 2 or 0 in found.shape:
+        raise DataError(f"{where} — found shape {found.shape} — allowed: (n, k), a row for each sample")
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(found, dtype=np.float32)
+    refuse_not_finite(rows, where)
+    with warnings.catch_warnings():
+        # Methods do not write to their arguments, so a read-only array need not be copied.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(rows)
+
+
+def refuse_not_finite(rows: NDArray[np.float32], where: str, first: int = 0) -> None:
+    """Check rows (n, k) for NaN and infinity.
+
+    Args:
+        rows: in float32, where numbers beyond 3.4e38 are infinite.
+        where: what they are, for messages.
+        first: the number of the first of them.
+
+    Raises:
+        DataError: there is one.
+    """
+    with np.errstate(invalid="ignore"):
+        if np.isfinite(rows.sum(dtype=np.float64)):
+            return
+    bad = ~np.isfinite(rows).all(axis=1)
+    if bad.any():
+        raise DataError(
+            f"{where} — found NaN or infinity in {int(bad.sum())} of {len(rows)} rows, the first in row "
+            f"{first + int(bad.argmax())} — allowed: numbers that float32 holds — look at what computed them"
+        )
+
+
+def as_labels(value: Any, n: int, where: str = "y") -> "Tensor":
+    """Return class indices (n,) int64.
+
+    Args:
+        value: (n,) whole numbers ≥ 0, as for `as_array`.
+        n: how many there must be.
+        where: what they are, for messages.
+
+    Raises:
+        DataError: another shape, or values that are not class indices.
+    """
+    import torch
+
+    found = as_array(value, where)
+    whole = found.dtype.kind in "iub" or (found.dtype.kind == "f" and bool((found == np.round(found)).all()))
+    if found.shape != (n,) or not whole or (n and found.min() < 0):
+        shown = f"{found.dtype} of shape {found.shape}" + (f" from {found.min()}" if found.size else "")
+        raise DataError(f"{where} — found {shown} — allowed: ({n},) whole numbers ≥ 0, the class of each row")
+    return torch.from_numpy(found.astype(np.int64))
+
+
+def as_head(value: Any, d: int) -> "Head":
+    """Return a linear classifier z = W f + b.
+
+    Args:
+        value: (W, b) with W (c, d) and b (c,) or None; a torch.nn.Linear; or a fitted linear model with `coef_` and
+            `intercept_`, as scikit-learn's.
+        d: the number of features.
+
+    Raises:
+        DataError: something else, or shapes that do not fit.
+    """
+    import torch
+
+    from openbench.core.features import Head
+
+    pair = next(
+        ((getattr(value, w), getattr(value, b)) for w, b in _HEADS if hasattr(value, w) and hasattr(value, b)), value
+    )
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise DataError(
+            f"head — found a {type(value).__name__} — allowed: (W, b) with W (c, d) and b (c,), a torch.nn.Linear, or "
+            "a fitted linear model of scikit-learn"
+        )
+    weight = as_features(pair[0], "head: W")
+    if weight.shape[1] != d:
+        turned = " — pass W.T" if weight.shape[0] == d else ""
+        raise DataError(
+            f"head: W — found shape {tuple(weight.shape)} — allowed: (c, {d}), a row for each class{turned}"
+        )
+    if pair[1] is None:
+        return Head(weight, torch.zeros(len(weight)))
+    bias = as_features(as_array(pair[1], "head: b").reshape(1, -1), "head: b")[0]
+    if len(bias) != len(weight):
+        raise DataError(f"head: b — found shape {tuple(bias.shape)} — allowed: ({len(weight)},), one for each row of W")
+    return Head(weight, bias)
