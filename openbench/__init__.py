@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from openbench.api.estimator import Estimator, method
+    from openbench.api.features import evaluate_features
     from openbench.api.records import load, records
     from openbench.api.result import Result, Results
     from openbench.api.scores import evaluate_scores
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 
 # Public name → the module that defines it; None: it is a module itself.
 _LAZY = {
+    "evaluate_features": "openbench.api.features",
     "Estimator": "openbench.api.estimator",
     "method": "openbench.api.estimator",
     "evaluate_scores": "openbench.api.scores",
@@ -33,6 +35,7 @@ __all__ = [
     "Result",
     "Results",
     "__version__",
+    "evaluate_features",
     "evaluate_scores",
     "load",
     "method",

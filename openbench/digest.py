@@ -112,6 +112,13 @@ def array_sha256(array: np.ndarray[Any, Any]) -> str:
     return hasher.hexdigest()
 
 
+def row_digests(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the first 16 bytes of the SHA-256 of each row of an array (n, k), as (n, 16) uint8."""
+    content = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
+    found = b"".join(hashlib.sha256(row.data).digest()[:16] for row in content)
+    return np.frombuffer(found, dtype=np.uint8).reshape(-1, 16)
+
+
 def _canonical(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value.value if isinstance(value, Enum) else value

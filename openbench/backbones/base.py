@@ -47,6 +47,8 @@ class Backbone(ABC):
         trained: False until weights are loaded, for architectures that wait for training.
         starts_trained: whether `initialise` gives the weights of a trained classifier, which fine-tunings go on from.
         classifies: whether its logits are class scores; False where there is no classifier.
+        has_head: whether its logits are known to be a linear function of its features, and `head` says which.
+        has_network: whether there is a network to run; False where features come from a file or an array.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Backbone(ABC):
     trained: bool = True
     starts_trained: bool = False
     classifies: bool = True
+    has_head: bool = True
+    has_network: bool = True
 
     @property
     @abstractmethod

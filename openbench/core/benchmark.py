@@ -36,7 +36,8 @@ class Split:
         name: the data set's name in the benchmark, e.g. `tin`; unique within its role.
         role: what the images are for.
         items: decoded images in manifest order.
-        labels: (n,) int64 index into the benchmark's ID classes; −1 for OOD roles.
+        labels: (n,) int64 index into the benchmark's ID classes; −1 for OOD roles, and throughout an ID split whose
+            labels are not known.
         keys: (n,) the manifest's path of each image, for messages.
         classes: names of the classes that occur (ID: all, in index order); empty where the source has none.
         digest: covers the manifest and a fingerprint of the pixels found: equal digests, equal images.
@@ -209,7 +210,8 @@ class Benchmark:
     def _check_labels(self, split: Split) -> None:
         if split.unread:
             return
-        low, high = (0, len(self.classes)) if split.role.is_id else (-1, 0)
+        known = split.role.is_id and split.labels.max() >= 0
+        low, high = (0, len(self.classes)) if known else (-1, 0)
         if split.labels.min() < low or split.labels.max() >= high:
             raise DataError(
                 f"split '{split.name}' ({split.role}): labels from {split.labels.min()} to {split.labels.max()} — "

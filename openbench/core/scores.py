@@ -47,14 +47,15 @@ class SetScores:
             name: the data set's name in the benchmark.
             role: the split's role.
             scores: (n,) float32.
-            labels: (n,) int64, −1 where the image has no ID class.
-            predictions: (n,) int64; all −1 where nothing is classified; `correct` is then None.
+            labels: (n,) int64, −1 where the image has no ID class, or where it is not known.
+            predictions: (n,) int64; all −1 where nothing is classified; `correct` is then None, as it is where an
+                ID side's labels are not known.
         """
         if not len(scores) == len(labels) == len(predictions):
             raise ValueError(
                 f"scores of '{name}': {len(scores)} scores, {len(labels)} labels, {len(predictions)} predictions — one "
                 "of each per image expected"
             )
-        answered = role.is_id and not (len(predictions) and predictions.max() < 0)
+        answered = role.is_id and not any(len(known) and known.max() < 0 for known in (predictions, labels))
         correct = predictions == labels if answered else None
         return cls(name, role, scores, correct, labels, predictions=predictions)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
+from openbench.core.rows import RowItems
 from openbench.data.sources.items import ArrayItems
 from openbench.data.sources.transforms import cropped, normalise, resized_shape, stack
 from openbench.errors import ConfigError, DataError
@@ -106,6 +107,8 @@ def _joined(parts: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
 def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArray[Any]:
     """Images [start, stop) in the network's size, uint8; rows of a table as they are."""
     items = split.items
+    if isinstance(items, RowItems):
+        return items.gather(start, stop)
     if isinstance(items, ArrayItems) and _as_stored(items, preprocess):
         return items.gather(start, stop)
     crops = []

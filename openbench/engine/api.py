@@ -25,6 +25,7 @@ from openbench.data.checking.same_images import refuse_listed_images, refuse_sam
 from openbench.data.checking.verify import CheckReport, verify_node
 from openbench.data.outliers import WHERE as OUTLIERS
 from openbench.data.outliers import with_outliers
+from openbench.engine.applicable import refuse_missing_parts
 from openbench.engine.evaluate import for_layers
 from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.outcomes.outcome import RunOutcome
@@ -259,9 +260,10 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
     """Check that a network has a classifier for the benchmark's classes, if the method reads one.
 
     Raises:
-        NotApplicableError: the method reads a classifier and there is none.
+        NotApplicableError: the method reads a classifier and there is none, or another part that the backbone lacks.
     """
     if tells_apart(backbone, benchmark):
+        refuse_missing_parts(backbone, method, name)
         return
     requests = [leaf.request for leaf in leaves(method)]
     free = {Field.FEATURES, Field.LABELS, Field.MOVED} | ({Field.MAPS} if backbone.layers else set())

@@ -128,7 +128,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         tuned = _tune(spec, fitting, scoring, say)
     with clock.stage("fit"):
         method = tuned.fitted or fit(with_params(spec.method, tuned.params), fitting, features, device)
-    splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None)
+    splits = tuple(s for s in (benchmark.id_val, benchmark.ood_val) if s is not None and not s.unread)
     with clock.stage("score"):
         # First, so that it refuses before all the test sets are extracted.
         by_class = _class_scores(method, spec, scoring)
@@ -177,7 +177,8 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
 def _read(spec: RunSpec) -> list[Split]:
     """The splits whose features a run reads: what is scored, and what the method is fitted on."""
     fitted_on = {leaf.request.fit_on for leaf in leaves(spec.method)}
-    return [s for s in spec.benchmark.splits() if s.role in fitted_on or s.role not in (Role.ID_TRAIN, Role.OOD_TRAIN)]
+    unscored = {Role.ID_TRAIN, Role.OOD_TRAIN} - fitted_on
+    return [s for s in spec.benchmark.splits() if s.role not in unscored and not s.unread]
 
 
 def _made_from(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:
@@ -218,7 +219,7 @@ def _class_scores(method: Method, spec: RunSpec, scoring: Scoring) -> dict[Role,
         return {}
     c = len(benchmark.classes)
     found = {}
-    for split in (benchmark.id_val, benchmark.id_test):
+    for split in _classified(benchmark):
         scores = found[split.role] = class_scores(method, split, scoring)
         if scores is not None and scores.shape[1] > c:
             raise MethodError(
@@ -231,6 +232,11 @@ def _class_scores(method: Method, spec: RunSpec, scoring: Scoring) -> dict[Role,
         for role, scores in found.items()
         if scores is not None
     }
+
+
+def _classified(benchmark: Benchmark) -> list[Split]:
+    """The splits that prediction sets are made of, as far as there are samples with labels."""
+    return [s for s in (benchmark.id_val, benchmark.id_test) if not s.unread and s.labels.max() >= 0]
 
 
 def _class_probabilities(
@@ -281,7 +287,7 @@ def metric_sets(
     classified = any(s.correct is not None for s in scores)
     probabilities = {
         split.role: softmax(features(split, Request(fields=frozenset({Field.LOGITS}))))
-        for split in (benchmark.id_val, benchmark.id_test)
+        for split in _classified(benchmark)
         if classified
     }
     return [

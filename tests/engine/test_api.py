@@ -65,7 +65,7 @@ def test_a_classifier_of_images_is_refused_where_nothing_is_to_classify(of, foun
 
 
 def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
-    backbone = SimpleNamespace(classifies=True, num_classes=2, layers=())
+    backbone = SimpleNamespace(classifies=True, num_classes=2, layers=(), has_network=True, has_head=True)
     monkeypatch.setattr(api, "_benchmark", lambda *arguments: benchmark("a", "b"))
     monkeypatch.setattr(api, "ready_backbone", lambda *arguments: (backbone, None))
     monkeypatch.setattr(api, "run_spec", lambda spec, setting, say: spec)

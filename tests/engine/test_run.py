@@ -126,7 +126,8 @@ def test_a_hyper_parameter_that_came_later_is_written_down_where_it_is_not_as_be
 
 @pytest.fixture
 def three_classes() -> SimpleNamespace:
-    splits = {role: SimpleNamespace(role=Role(role), name="some") for role in ("id_val", "id_test")}
+    some = {"name": "some", "unread": False, "labels": np.arange(3)}
+    splits = {role: SimpleNamespace(role=Role(role), **some) for role in ("id_val", "id_test")}
     benchmark = SimpleNamespace(name="toy", classes=("a", "b", "c"), **splits)
     return SimpleNamespace(benchmark=benchmark, metrics=MetricOptions())
 

@@ -1,0 +1,38 @@
+"""What a method reads, and a backbone does not have."""
+
+from openbench.backbones.base import Backbone
+from openbench.core.composite import leaves
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
+from openbench.core.request import Field, Request
+from openbench.errors import NotApplicableError
+
+
+def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
+    """Check that a backbone has the network and the linear head that a method reads.
+
+    Args:
+        backbone: with features, and with logits if the method reads them.
+        method: unfitted.
+        name: what users type for it.
+
+    Raises:
+        NotApplicableError: it has not.
+    """
+    lacking = [what for leaf in leaves(method) for what in _lacking(backbone, leaf, leaf.request)]
+    if lacking:
+        has = "a network" if backbone.has_network else "features and logits" if backbone.num_classes else "features"
+        has += " and a head" if backbone.has_head and backbone.num_classes and not backbone.has_network else ""
+        raise NotApplicableError(
+            f"method '{name}' reads {', '.join(dict.fromkeys(lacking))} — backbone '{backbone.name}' has {has} only — "
+            "choose a method that reads features, e.g. knn, or a backbone that has what is missing"
+        )
+
+
+def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
+    found = ["the head"] * (request.head and not backbone.has_head)
+    if not backbone.has_network:
+        found += ["images"] * isinstance(method, LiveMethod)
+        found += ["maps of its layers"] * (Field.MAPS in request.fields)
+        found += ["input gradients"] * bool(request.perturb or request.beside)
+    return found
