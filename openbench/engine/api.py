@@ -27,6 +27,7 @@ from openbench.data.outliers import WHERE as OUTLIERS
 from openbench.data.outliers import with_outliers
 from openbench.engine.applicable import refuse_missing_parts
 from openbench.engine.evaluate import for_layers
+from openbench.engine.from_file import as_read_by
 from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.outcomes.outcome import RunOutcome
 from openbench.engine.released import check_training_counts
@@ -119,7 +120,7 @@ def _spec(
     shown = learnt is not None and learnt.outliers is not None
     check_classes(benchmark, backbone, method, name_of(config["method"]))
     return RunSpec(
-        benchmark=benchmark,
+        benchmark=as_read_by(backbone, benchmark),
         backbone=backbone,
         method=for_layers(method, backbone.layers),
         method_name=name_of(config["method"]),
@@ -159,7 +160,7 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
     check_classes(benchmark, backbone, method, name_of(config["method"]))
     method = for_layers(method, backbone.layers)
     store = feature_store(setting, say)
-    passes = {}
+    benchmark, passes = as_read_by(backbone, benchmark), {}
     base = Request(fields=frozenset({Field.FEATURES}))
     for split in benchmark.splits():
         if split.unread:

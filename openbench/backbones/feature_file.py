@@ -1,0 +1,192 @@
+"""Features of a benchmark's images that were computed elsewhere, in a file or folder: `backbone=features`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from openbench.backbones.rows import Rows
+from openbench.core.benchmark import Split
+from openbench.core.features import Head
+from openbench.core.request import Role
+from openbench.core.rows import RowItems
+from openbench.digest import digest
+from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.paths import data_roots
+from openbench.storage.array_file import arrays_digest, open_arrays
+
+FEATURES, LOGITS, NAMES, LABELS = "features", "logits", "names", "labels"
+_GROUPS = (Role.NEAR, Role.FAR, Role.CSID)
+_SHOWN = 3
+
+
+class FeatureFile(Rows):
+    """The rows of a file, set by set; the file's content enters the digest.
+
+    The arrays are named by role and, in a group, by set: `id_train/features`, `near/cifar100/features` (n, d); beside
+    each, optionally, `logits` (n, c), `names` (n,) and `labels` (n,); once, optionally, `head/weight` (c, d) and
+    `head/bias` (c,).
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        """Open a file.
+
+        Args:
+            name: how it is called in records.
+            path: an `.npz`, or a folder of `.npy` files.
+
+        Raises:
+            DataError: it cannot be read, or its arrays do not fit together.
+        """
+        self.path, self._arrays = path, open_arrays(path)
+        features = [key for key in self._arrays if key.endswith(f"/{FEATURES}")]
+        if not features:
+            raise DataError(
+                f"'{path}' holds no features — found {_few(list(self._arrays))} — expected: arrays such as "
+                "`id_test/features` and `near/cifar100/features` (n, d); see `python -m openbench show backbone "
+                "features`"
+            )
+        for key in features:
+            self._check(key)
+        d = self._one_width(features)
+        logits = [key for key in self._arrays if key.endswith(f"/{LOGITS}")]
+        if logits and len(logits) != len(features):
+            lacking = sorted({_set(key) for key in features} - {_set(key) for key in logits})
+            raise DataError(f"'{path}': {_few(lacking)} have features and no logits — give logits for all sets or none")
+        for key in logits:
+            self._check(key)
+        super().__init__(name, d, logits=self._one_width(logits) if logits else 0, head=self._read_head(d))
+        if self.has_head and logits and self.head.num_classes != self.num_classes:
+            raise DataError(
+                f"'{path}': head/weight has {self.head.num_classes} classes, the logits have {self.num_classes} — the "
+                "same expected"
+            )
+        self.digest = digest({"rows": self.digest, "file": arrays_digest(path)})
+
+    def items_of(self, split: Split) -> RowItems:
+        """Return the rows of a split, in the order of its images.
+
+        Args:
+            split: of a benchmark, with the names of its images.
+
+        Raises:
+            DataError: the file does not have the set, or not its images.
+        """
+        where = f"{split.role}/{split.name}" if split.role in _GROUPS else str(split.role)
+        features = self._arrays.get(f"{where}/{FEATURES}")
+        if features is None:
+            known = sorted(_set(key) for key in self._arrays if key.endswith(f"/{FEATURES}"))
+            raise DataError(
+                f"'{self.path}' has no `{where}/{FEATURES}`{did_you_mean(where, known)} — found features of "
+                f"{', '.join(known)} — the benchmark has this set; add it, or leave the set out: "
+                f"~benchmark.{where.replace('/', '.')}"
+            )
+        rows = self._rows(where, split, len(features))
+        self._compare_labels(where, split, rows)
+        parts = (features, self._arrays[f"{where}/{LOGITS}"]) if f"{where}/{LOGITS}" in self._arrays else (features,)
+        return RowItems(parts, rows)
+
+    def _rows(self, where: str, split: Split, count: int) -> NDArray[np.int64] | None:
+        """Which rows are a split's images; None = all of them, in order."""
+        names = self._arrays.get(f"{where}/{NAMES}")
+        if names is None:
+            if count == len(split):
+                return None
+            raise DataError(
+                f"'{self.path}': `{where}/{FEATURES}` has {count:,} rows — {len(split):,} images were found for this "
+                f"set — give one row for each image in the order of its manifest, or `{where}/{NAMES}` with the "
+                "manifest's name of each row"
+            )
+        row_of = {str(name): row for row, name in enumerate(np.asarray(names).tolist())}
+        if names.shape != (count,) or len(row_of) != count or names.dtype.kind != "U":
+            raise DataError(
+                f"'{self.path}': `{where}/{NAMES}` — found {len(row_of):,} different names in {names.dtype} "
+                f"{names.shape} — allowed: ({count},) text, each name once"
+            )
+        missing = [key for key in split.keys if key not in row_of]
+        if missing:
+            raise DataError(
+                f"'{self.path}': `{where}/{NAMES}` lacks {len(missing):,} of the set's {len(split):,} images — "
+                f"{_few(missing)} — it has, e.g., {_few(list(row_of))} — name rows as the manifest names the images"
+            )
+        return np.array([row_of[key] for key in split.keys], dtype=np.int64)
+
+    def _compare_labels(self, where: str, split: Split, rows: NDArray[np.int64] | None) -> None:
+        labels = self._arrays.get(f"{where}/{LABELS}")
+        if labels is None or not split.role.is_id:
+            return
+        found = np.asarray(labels)[slice(None) if rows is None else rows]
+        if found.shape != split.labels.shape or not np.array_equal(found, split.labels):
+            differing = int((found != split.labels).sum()) if found.shape == split.labels.shape else len(split)
+            raise DataError(
+                f"'{self.path}': `{where}/{LABELS}` differ from the benchmark's for {differing:,} of {len(split):,} "
+                "images — rows in the order of the manifest expected — give names, or leave the labels out if only "
+                "their numbering differs"
+            )
+
+    def _check(self, key: str) -> None:
+        array = self._arrays[key]
+        if array.ndim != 2 or array.dtype.kind not in "fiu" or 0 in array.shape:
+            raise DataError(f"'{self.path}': `{key}` — found {array.dtype} {array.shape} — allowed: numbers (n, k)")
+        beside = self._arrays.get(f"{_set(key)}/{FEATURES}")
+        if beside is not None and len(beside) != len(array):
+            raise DataError(
+                f"'{self.path}': `{key}` has {len(array):,} rows, the features beside it have {len(beside):,}"
+            )
+
+    def _one_width(self, keys: Sequence[str]) -> int:
+        widths = {key: int(self._arrays[key].shape[1]) for key in keys}
+        if len(set(widths.values())) > 1:
+            shown = ", ".join(f"{key} {width}" for key, width in widths.items())
+            raise DataError(f"'{self.path}': columns differ — found {shown} — allowed: one number of columns")
+        return widths[keys[0]]
+
+    def _read_head(self, d: int) -> Head | None:
+        weight, bias = (self._arrays.get(f"head/{part}") for part in ("weight", "bias"))
+        if weight is None:
+            return None
+        bias = np.zeros(len(weight), np.float32) if bias is None else bias
+        if weight.ndim != 2 or weight.shape[1] != d or bias.shape != weight.shape[:1]:
+            raise DataError(
+                f"'{self.path}': head/weight {weight.shape} and head/bias {bias.shape} — allowed: (c, {d}) and (c,)"
+            )
+        return Head(*(torch.from_numpy(np.array(part, dtype=np.float32)) for part in (weight, bias)))
+
+
+def features(name: str, path: str | None = None) -> FeatureFile:
+    """Return features in a file as a backbone.
+
+    Args:
+        name: how it is called in records, e.g. the network that made the features.
+        path: an `.npz`, or a folder of `.npy` files; absolute, or below the working folder or a data root.
+
+    Raises:
+        ConfigError: no path.
+        DataError: nothing is there, or its arrays do not fit together.
+    """
+    if path is None:
+        raise ConfigError(
+            f"backbone '{name}': path — found null — the file with the features is needed: backbone.path=FILE.npz "
+            "(python -m openbench show backbone features says what it holds)"
+        )
+    given = Path(path).expanduser()
+    places = [given] if given.is_absolute() else [given, *(root / given for root in data_roots())]
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        searched = ", ".join(f"'{place}'" for place in places)
+        raise DataError(
+            f"backbone '{name}': path '{path}' not found — searched: {searched} — give the file's full path"
+        )
+    return FeatureFile(name, found)
+
+
+def _set(key: str) -> str:
+    return key.rpartition("/")[0]
+
+
+def _few(names: Sequence[Any]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return (", ".join(f"'{name}'" for name in names[:_SHOWN]) or "nothing") + more

@@ -1,0 +1,85 @@
+"""Named arrays of any size: a folder of `.npy` files or one `.npz`, memory-mapped wherever the file allows."""
+
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.digest import digest
+from openbench.errors import DataError
+from openbench.storage.content import content_digest
+from openbench.storage.npy import DAMAGED
+
+_LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of its name and of what follows the name
+_UNREADABLE = (*DAMAGED, zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError, MemoryError)
+
+
+def open_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays below a folder, or in an `.npz`, by name: `near/svhn/features` for `near/svhn/features.npy`.
+
+    Compressed members of an `.npz` are read into memory; all other arrays are memory-mapped, read-only.
+
+    Raises:
+        DataError: no such place, a file that cannot be read, or arrays of Python objects.
+    """
+    if path.is_dir():
+        return {_name(file, path): _checked(file, lambda f=file: _loaded(f)) for file in sorted(path.rglob("*.npy"))}
+    if not path.is_file():
+        raise DataError(f"'{path}' not found — expected: an .npz file, or a folder of .npy files")
+    return _checked(path, lambda: _members(path))  # type: ignore[no-any-return]
+
+
+def arrays_digest(path: Path) -> str:
+    """Return a digest of all arrays below a folder or in an `.npz`, 64 hex digits.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    files = {_name(file, path): file for file in sorted(path.rglob("*.npy"))} if path.is_dir() else {"": path}
+    return digest({name: _checked(f, lambda f=f: content_digest(f)) for name, f in files.items()}, length=64)
+
+
+def _checked(file: Path, read: Any) -> Any:
+    try:
+        return read()
+    except _UNREADABLE as error:
+        reason = str(error) or type(error).__name__
+        raise DataError(
+            f"'{file}' cannot be read — {reason} — expected: arrays of numbers or text as numpy.save and numpy.savez "
+            "write them"
+        ) from error
+
+
+def _name(file: Path, folder: Path) -> str:
+    return file.relative_to(folder).with_suffix("").as_posix()
+
+
+def _loaded(file: Path) -> NDArray[Any]:
+    found: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    return found
+
+
+def _members(path: Path) -> dict[str, NDArray[Any]]:
+    with zipfile.ZipFile(path) as pack, open(path, "rb") as stream:
+        stored = [m for m in pack.infolist() if m.filename.endswith(".npy") and m.compress_type == zipfile.ZIP_STORED]
+        found = {m.filename.removesuffix(".npy"): _mapped(path, stream, m) for m in stored}
+    with np.load(path, allow_pickle=False) as loaded:
+        return {name: found[name] if name in found else loaded[name] for name in loaded.files}
+
+
+def _mapped(path: Path, stream: Any, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """The array of a member that is not compressed, where it lies in the file."""
+    stream.seek(member.header_offset)
+    stream.seek(sum(_LOCAL.unpack(stream.read(_LOCAL.size))), 1)
+    version = np.lib.format.read_magic(stream)
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = header(stream)
+    if dtype.hasobject:
+        raise ValueError(f"'{member.filename}' holds Python objects")
+    if not np.prod(shape, dtype=np.int64):
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", stream.tell(), shape, "F" if fortran else "C")

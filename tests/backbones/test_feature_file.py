@@ -1,0 +1,108 @@
+"""Files of features: found by name or order, memory-mapped, and refused in words where they do not fit."""
+
+import numpy as np
+import pytest
+
+from openbench.backbones.feature_file import FeatureFile, features
+from openbench.core.benchmark import Split
+from openbench.core.request import Role
+from openbench.core.rows import RowItems
+from openbench.errors import ConfigError, DataError
+from openbench.storage.array_file import open_arrays
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+KEYS = tuple(f"test/{i}.png" for i in range(4))
+LABELS = np.array([0, 1, 0, 1])
+
+
+def split(name="cifar100", role=Role.NEAR, keys=KEYS, labels=None):
+    n = len(keys)
+    labels = np.full(n, -1) if labels is None else labels
+    return Split(name, role, RowItems((np.zeros((n, 1)),)), labels, keys, (), "d", n)
+
+
+def saved(tmp_path, arrays, kind=np.savez):
+    kind(tmp_path / "f.npz", **{"near/cifar100/features": X, **arrays})
+    return FeatureFile("features", tmp_path / "f.npz")
+
+
+@pytest.mark.parametrize("kind", [np.savez, np.savez_compressed])
+def test_rows_stand_in_order_or_are_found_by_name(tmp_path, kind):
+    in_order = saved(tmp_path, {}, kind).items_of(split())
+    assert np.array_equal(in_order.gather(1, 3), X[1:3])
+    named = {"near/cifar100/names": np.array([*KEYS[::-1], "more"]), "near/cifar100/features": np.vstack([X, X[:1]])}
+    by_name = saved(tmp_path, named, kind).items_of(split(keys=KEYS[1:]))
+    assert np.array_equal(by_name.gather(0, 3), X[[2, 1, 0]])
+    assert np.array_equal(by_name[2], X[0])
+
+
+def test_arrays_of_a_folder_and_of_a_plain_npz_stay_on_disk(tmp_path):
+    np.savez(tmp_path / "f.npz", **{"a/b": np.asfortranarray(X), "c": np.array(["x", "yz"]), "e": X[:0]})
+    np.save(tmp_path / "b.npy", X)
+    mapped = open_arrays(tmp_path / "f.npz")
+    assert isinstance(mapped["a/b"], np.memmap)
+    assert np.array_equal(mapped["a/b"], X)
+    assert mapped["c"].tolist() == ["x", "yz"]
+    assert mapped["e"].shape == (0, 3)
+    assert isinstance(open_arrays(tmp_path)["b"], np.memmap)
+
+
+def test_a_changed_number_changes_the_digest(tmp_path):
+    first = saved(tmp_path, {}).digest
+    assert saved(tmp_path, {}).digest == first
+    assert saved(tmp_path, {"near/cifar100/features": X + 1}).digest != first
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        (
+            {"near/cifar100/features": X[:3]},
+            r"`near/cifar100/features` has 3 rows — 4 images were found .* or `.*names`",
+        ),
+        ({"near/cifar100/names": np.array(["a", "b", "c", "d"])}, r"lacks 4 of the set's 4 images — 'test/0.png', "),
+        ({"near/cifar100/names": np.array(["a"] * 4)}, "found 1 different names"),
+        ({"near/cifar100/logits": X[:2]}, "`near/cifar100/logits` has 2 rows, the features beside it have 4"),
+        ({"far/x/features": X, "far/x/logits": X}, "'near/cifar100' have features and no logits"),
+        ({"far/x/features": X[:, :2]}, "columns differ — found near/cifar100/features 3, far/x/features 2"),
+        ({"near/cifar100/features": X[0]}, r"`near/cifar100/features` — found float32 \(3,\) — allowed: numbers"),
+        ({"head/weight": X[:, :2]}, r"head/weight \(4, 2\) and head/bias \(4,\) — allowed: \(c, 3\)"),
+        ({"head/weight": X, "near/cifar100/logits": X}, "head/weight has 4 classes, the logits have 3"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(tmp_path, arrays, words):
+    with pytest.raises(DataError, match=words):
+        saved(tmp_path, arrays).items_of(split())
+
+
+def test_a_set_that_is_not_there_and_a_wrong_order_are_noticed(tmp_path):
+    file = saved(tmp_path, {"id_test/features": X, "id_test/labels": LABELS[::-1]})
+    with pytest.raises(
+        DataError, match=r"no `near/cifar10/features`; did you mean 'near/cifar100'.*~benchmark.near.cifar10"
+    ):
+        file.items_of(split("cifar10"))
+    with pytest.raises(DataError, match="`id_test/labels` differ from the benchmark's for 4 of 4 images"):
+        file.items_of(split("cifar10", Role.ID_TEST, labels=LABELS))
+
+
+def test_files_that_are_no_arrays_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="path — found null — the file with the features is needed"):
+        features("features")
+    with pytest.raises(DataError, match=r"'gone.npz' not found — searched: 'gone.npz', "):
+        features("features", "gone.npz")
+    (tmp_path / "f.npz").write_bytes(b"no zip")
+    with pytest.raises(DataError, match=r"f.npz' cannot be read — .* — expected: arrays of numbers or text"):
+        features("features", "f.npz")
+    np.savez("f.npz", a=X)
+    with pytest.raises(DataError, match="holds no features — found 'a' — expected"):
+        features("features", "f.npz")
+    np.savez("f.npz", **{"id_test/features": np.array([{}], dtype=object)})
+    with pytest.raises(DataError, match="cannot be read"):
+        features("features", "f.npz")
+    whole = (tmp_path / "f.npz").read_bytes()
+    np.savez("f.npz", **{"id_test/features": X})
+    whole = (tmp_path / "f.npz").read_bytes()
+    (tmp_path / "f.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="cannot be read"):
+        features("features", "f.npz")

@@ -1,0 +1,92 @@
+"""The same features by both ways, from the network and from a file, give the same numbers to the bit."""
+
+import numpy as np
+import pytest
+
+from openbench.compose.composed import composed
+from openbench.core.request import Field, Request
+from openbench.data.build import build_benchmark
+from openbench.engine.api import ready_backbone, run
+from openbench.engine.runtime import Runtime
+from openbench.errors import NotApplicableError
+from openbench.features.store import FeatureStore
+
+SETS = ["~benchmark.csid", "~benchmark.ood_train", "~benchmark.far.patches", "~benchmark.near.nine"]
+QUICK = ["tune=none", "metrics.replicates=0", "metrics.correction=simes", "+metrics.set_splits=0"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return tmp_path_factory.mktemp("file")
+
+
+def outcome(folders, *words):
+    made = composed("run", ["+benchmark=digits", *SETS, *QUICK, *words])
+    own = {"cache": str(folders / "cache"), "results": str(folders / "results"), "progress": False, "device": "cpu"}
+    return made.config, {**made.runtime, **own}
+
+
+@pytest.fixture(scope="module")
+def network(folders):
+    """The words that choose a network with random weights, and its features of all sets."""
+    import torch
+
+    from openbench.backbones.cifar import resnet
+    from openbench.core.preprocess import Preprocess
+
+    made = resnet("resnet8_digits", "resnet8", num_classes=6, preprocess=Preprocess(16, 16))
+    torch.save(made.initialise(1).module().state_dict(), folders / "r8.pt")
+    words = ["backbone=resnet8_digits", f"backbone.weights='{folders / 'r8.pt'}'", "backbone.num_classes=6"]
+    config, runtime = outcome(folders, *words)
+    benchmark, setting = build_benchmark(config["benchmark"]), Runtime.from_config(runtime)
+    backbone, _ = ready_backbone(config, benchmark, setting)
+    store = FeatureStore(setting.features, progress=False)
+    both = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}))
+    arrays = {"head/weight": backbone.head.weight.numpy(), "head/bias": backbone.head.bias.numpy()}
+    rng = np.random.default_rng(0)
+    for split in benchmark.splits():
+        group = str(split.role) in ("near", "far")
+        where, x = f"{split.role}/{split.name}" if group else str(split.role), store.get(backbone, split, both)
+        order = rng.permutation(len(split))  # rows are found by their names
+        arrays[f"{where}/features"] = x.features.numpy()[order]
+        arrays[f"{where}/logits"] = x.logits.numpy()[order]
+        arrays[f"{where}/names"] = np.array(list(split.keys))[order]
+        if split.role.is_id:
+            arrays[f"{where}/labels"] = split.labels[order]
+    return words, arrays
+
+
+@pytest.fixture(scope="module")
+def file(folders, network):
+    np.savez(folders / "mine.npz", **network[1])
+    return folders / "mine.npz"
+
+
+@pytest.mark.parametrize("method", ["knn", "vim", "msp", "react"])
+def test_features_from_a_file_give_the_numbers_of_the_network(method, folders, network, file):
+    by_network = run(*outcome(folders, *network[0], f"method={method}")).record
+    by_file = run(*outcome(folders, "backbone=features", f"backbone.path='{file}'", f"method={method}")).record
+    assert by_file.metrics == by_network.metrics
+    assert by_file.benchmark == by_network.benchmark
+    assert by_file.counts == by_network.counts
+    assert by_file.run_id != by_network.run_id
+    assert by_file.provenance["passes"] == 0
+
+
+def test_another_content_of_the_file_is_another_run(folders, network, file):
+    words = ["backbone=features", "method=knn"]
+    first = run(*outcome(folders, *words, f"backbone.path='{file}'")).record.run_id
+    for name, array in network[1].items():
+        place = folders / "folder" / f"{name}.npy"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        np.save(place, array.astype(np.float64) if name.endswith("features") else array)
+    again = run(*outcome(folders, *words, f"backbone.path='{folders / 'folder'}'"))
+    assert again.record.metrics == run(*outcome(folders, *words, f"backbone.path='{file}'")).record.metrics
+    assert again.record.run_id != first
+
+
+def test_what_needs_the_network_is_not_applicable(folders, file):
+    with pytest.raises(
+        NotApplicableError, match=r"'odin' reads input gradients — backbone 'features' has features and"
+    ):
+        run(*outcome(folders, "backbone=features", f"backbone.path='{file}'", "method=odin"))
