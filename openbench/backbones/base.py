@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
 from openbench.errors import NotApplicableError
+
+HeadKind = Literal["linear_probe", "nearest_mean", "knn"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,9 @@ class Backbone(ABC):
         classifies: whether its logits are class scores; False where there is no classifier.
         has_head: whether its logits are known to be a linear function of its features, and `head` says which.
         has_network: whether there is a network to run; False where features come from a file or an array.
+        features_from: the backbone whose features and maps these are, so that they are cached once; None = its own.
+        head_to_fit: the kind of head to be fitted on its features before it is evaluated; None = it is used as it is.
+        fitted_head: what a record says of a head that was fitted on its features; None = there is none.
     """
 
     name: str
@@ -65,6 +71,9 @@ class Backbone(ABC):
     classifies: bool = True
     has_head: bool = True
     has_network: bool = True
+    features_from: "Backbone | None" = None
+    head_to_fit: HeadKind | None = None
+    fitted_head: Mapping[str, Any] | None = None
 
     @property
     @abstractmethod
@@ -83,6 +92,10 @@ class Backbone(ABC):
     @abstractmethod
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any."""
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Logits (n, c) of features (n, d), on their device."""
+        return self.head(features)
 
     def frozen(self) -> AbstractContextManager[torch.nn.Module]:
         """The network in eval mode without parameter gradients, for methods that run it themselves; passes are counted.

@@ -28,6 +28,7 @@ from openbench.data.outliers import with_outliers
 from openbench.engine.applicable import refuse_missing_parts
 from openbench.engine.evaluate import for_layers
 from openbench.engine.from_file import as_read_by
+from openbench.engine.heads import head_reader, with_fitted_head
 from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.outcomes.outcome import RunOutcome
 from openbench.engine.released import check_training_counts
@@ -254,7 +255,8 @@ def ready_backbone(
         backbone = trained.backbone
         method = build_training(config["training"])
         learnt = Learnt(name_of(config["training"]), shown.ood_train, method, trained.reused)
-    return backbone.to(resolve_device(runtime.device)), learnt
+    backbone = backbone.to(resolve_device(runtime.device))
+    return with_fitted_head(backbone, benchmark, runtime, say), learnt
 
 
 def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name: str) -> None:
@@ -306,7 +308,7 @@ def _benchmark(config: Config, method: Method, space: Config) -> Benchmark:
         LeakageError: an image is on two sides.
     """
     parsed, network = BenchmarkConfig.parse(config["benchmark"]), config["backbone"]
-    reader = train_reader(method, space, name_of(config["method"]))
+    reader = train_reader(method, space, name_of(config["method"])) or head_reader(network)
     try:
         benchmark = open_benchmark(parsed, reader)
     except DataError:

@@ -21,8 +21,8 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
     """
     lacking = [what for leaf in leaves(method) for what in _lacking(backbone, leaf, leaf.request)]
     if lacking:
-        has = "a network" if backbone.has_network else "features and logits" if backbone.num_classes else "features"
-        has += " and a head" if backbone.has_head and backbone.num_classes and not backbone.has_network else ""
+        has = "features and logits" if backbone.num_classes else "features"
+        has += " and a head" if backbone.has_head and backbone.num_classes else ""
         raise NotApplicableError(
             f"method '{name}' reads {', '.join(dict.fromkeys(lacking))} — backbone '{backbone.name}' has {has} only — "
             "choose a method that reads features, e.g. knn, or a backbone that has what is missing"
@@ -31,8 +31,8 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
 
 def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
     found = ["the head"] * (request.head and not backbone.has_head)
-    if not backbone.has_network:
+    found += ["maps of its layers"] * (Field.MAPS in request.fields and not backbone.has_network)
+    if not (backbone.has_network and backbone.has_head):
         found += ["images"] * isinstance(method, LiveMethod)
-        found += ["maps of its layers"] * (Field.MAPS in request.fields)
         found += ["input gradients"] * bool(request.perturb or request.beside)
     return found

@@ -87,6 +87,11 @@ class Runtime(Checked):
         return self._cache / "checkpoints"
 
     @property
+    def heads(self) -> Path:
+        """Where heads fitted on cached features live."""
+        return self._cache / "heads"
+
+    @property
     def records(self) -> Path:
         """The results folder."""
         if self.results is None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -70,6 +70,9 @@ class FeatureStore:
         """
         request, beside = separated(request)
         moved = {} if beside is None else {Field.MOVED: self.get(backbone, split, beside).features}
+        if backbone.features_from is not None and request.perturb is None:
+            found = self._with_logits(backbone, backbone.features_from, split, request)
+            return replace(found, columns={**found.columns, **moved})
         wanted = read_by(request)
         if Field.LOGITS in request.fields and not backbone.num_classes:
             raise NotApplicableError(f"backbone '{backbone.name}' has no classifier, so no logits — read features")
@@ -80,6 +83,22 @@ class FeatureStore:
         if Field.LABELS in request.fields:
             columns[Field.LABELS] = torch.from_numpy(split.labels.copy())
         return FeatureSet(columns | moved, {c.layer: tensor for c, tensor in tensors.items() if c.field == Field.MAPS})
+
+    def _with_logits(self, backbone: Backbone, network: Backbone, split: Split, request: Request) -> FeatureSet:
+        """The columns of a network, and the logits that a head fitted on its features makes of them."""
+        found = self.get(network, split, replace(request, fields=request.fields - {Field.LOGITS} | {Field.FEATURES}))
+        if Field.LOGITS not in request.fields:
+            return found
+        name, folder = str(Field.LOGITS), self._folder(backbone, split)
+
+        def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
+            start = len(split) - len(rest)
+            for part in range(start, len(split), self.shard):
+                features = found.features[part : part + self.shard].to(backbone.device)
+                yield {name: backbone.classify(features).cpu().numpy()}
+
+        self._ensure(folder, backbone, split, _Source((name,), (name,), rows))
+        return replace(found, columns={**found.columns, Field.LOGITS: ColumnFile(folder, name).open()})
 
     def scores(self, backbone: Backbone, split: Split, method: LiveMethod) -> Tensor:
         """Return the scores (n,) float32 of a split by a fitted live method, made now if they are not cached.
@@ -99,6 +118,7 @@ class FeatureStore:
 
     def missing(self, backbone: Backbone, split: Split, request: Request) -> tuple[Column, ...]:
         """Return the columns that passes for `request` would have to compute."""
+        backbone = backbone.features_from or backbone
         folder = self._folder(backbone, split)
         columns = [c for part in separated(request) if part is not None for c in kept_of(backbone, part)]
         missing = _faulty(folder, split, [column.name for column in columns])
@@ -106,7 +126,7 @@ class FeatureStore:
 
     def made(self, backbone: Backbone, split: Split) -> str:
         """Return by which version, commit and when the cached features of a split were made."""
-        return ColumnFile(self._folder(backbone, split), str(Field.FEATURES)).made()
+        return ColumnFile(self._folder(backbone.features_from or backbone, split), str(Field.FEATURES)).made()
 
     def _folder(self, backbone: Backbone, split: Split, made_by: str = "openbench.features.extract") -> Path:
         """The two digests name it; code that openbench does not ship, or that is not committed, enters the first.

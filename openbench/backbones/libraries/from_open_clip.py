@@ -14,9 +14,9 @@ from openbench import _compat
 from openbench.backbones.anatomy import Anatomy, choose_stages
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
 from openbench.backbones.device import Precision
-from openbench.backbones.libraries import from_timm
 from openbench.backbones.libraries.presets import chosen_preprocess
 from openbench.backbones.libraries.prompts import class_names_of, templates_of
+from openbench.backbones.libraries.stages import stages
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
@@ -130,7 +130,7 @@ def anatomy(module: nn.Module) -> Anatomy:
     """Return where the parts of a ZeroShot network are; without stages where the image tower's layout is not known."""
     visual: Any = module.visual
     if hasattr(visual, "trunk"):
-        return Anatomy("head", *from_timm.stages(visual.trunk, "visual.trunk."))
+        return Anatomy("head", *stages(visual.trunk, "visual.trunk."))
     if hasattr(visual, "layer1"):
         return Anatomy("head", {f"stage{i}": f"visual.layer{i}" for i in range(1, 5)})
     blocks = getattr(getattr(visual, "transformer", None), "resblocks", None)

@@ -1,16 +1,20 @@
 """timm's classifiers as backbones: released weights with their data settings, your own weights, or untrained."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from openbench import _compat
-from openbench.backbones.anatomy import Anatomy, Layout, choose_stages
-from openbench.backbones.checkpoints import find_weights
+from openbench.backbones.anatomy import Anatomy
+from openbench.backbones.base import HeadKind
+from openbench.backbones.checkpoints import find_weights, read_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.libraries.presets import chosen_classes, chosen_preprocess, crop_preprocess
+from openbench.backbones.libraries.stages import stages
+from openbench.backbones.libraries.tokens import INSIDE, TokenFeatures, Tokens, with_tokens
+from openbench.backbones.libraries.tokens import anatomy as anatomy_of_tokens
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Interval
 from openbench.core.preprocess import Preprocess
@@ -27,6 +31,8 @@ def timm_model(
     num_classes: Annotated[int, Interval(0)] | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
     precision: Precision = "fp32",
+    head: HeadKind | None = None,
+    tokens: Tokens | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> NetworkBackbone:
     """Return a timm classifier as a backbone.
@@ -40,10 +46,13 @@ def timm_model(
         num_classes: c; the weights' where they are released, else the benchmark's; 0 = no classifier, features only.
         preprocess: `preset` = timm's data settings of the model; null = the benchmark's.
         precision: see NetworkBackbone.
+        head: a classifier to fit on the features, in place of one of its own: `linear_probe`, `nearest_mean`, `knn`.
+        tokens: which tokens of a vision transformer are the features, in place of what the model pools: `cls`,
+            `patch_mean`, `cls_last4`, or one of the first and the second joined by `+`; it has no classifier then.
         options: further arguments of timm.create_model, e.g. {pad_type: same}.
 
     Raises:
-        ConfigError: unknown model, or a classifier that is not linear.
+        ConfigError: unknown model, a classifier that is not linear, or one beside `head` or `tokens`.
         CheckpointError: weights that are missing, cannot be had, or do not fit.
     """
     timm = _compat.library("timm")
@@ -58,20 +67,38 @@ def timm_model(
     published = settings.get("num_classes", 1000)
     where = f"backbone '{name}'"
     given = dict(options or {})
-    classes = chosen_classes(num_classes, published, pretrained)
+    own = head is None and tokens is None
+    classes = chosen_classes(num_classes, published, pretrained) if own else 0
+    make = partial(timm.create_model, model, pretrained=False, num_classes=classes, **given)
     backbone = NetworkBackbone(
-        name,
-        f"timm {model.split('.')[0]}, {classes} classes, {sorted(given.items())}",
-        partial(timm.create_model, model, pretrained=False, num_classes=classes, **given),
-        anatomy,
+        name if tokens is None else f"{name}_{tokens}",
+        f"timm {model.split('.')[0]}, {classes} classes, {sorted(given.items())}"
+        + (f", tokens {tokens}" if tokens else ""),
+        make if tokens is None else partial(_tokens_of, make, tokens, where),
+        anatomy if tokens is None else anatomy_of_tokens,  # type: ignore[arg-type]
         preprocess=chosen_preprocess(preprocess, _preset(timm, settings, preprocess, where), where),
         precision=precision,
+        rename=str if tokens is None else INSIDE.__add__,
     )
-    if checkpoint is not None:
+    backbone.head_to_fit = head
+    if checkpoint is not None and classes:
         return backbone.load(find_weights(checkpoint), sha256)
+    if checkpoint is not None:
+        file = find_weights(checkpoint)
+        return backbone.load_state(_without(settings.get("classifier"), read_weights(file, sha256)), f"'{file}'")
     if not pretrained:
         return backbone
     return backbone.load_state(_published(timm, model, {**given, "num_classes": classes}), f"of timm's '{model}'")
+
+
+def _without(classifier: str | Sequence[str] | None, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights without those of the classifier that a file may hold and a network without one does not have."""
+    names = (classifier,) if isinstance(classifier, str) else tuple(classifier or ())
+    return {key: value for key, value in state.items() if not key.startswith(tuple(f"{name}." for name in names))}
+
+
+def _tokens_of(make: Callable[[], nn.Module], tokens: Tokens, where: str) -> TokenFeatures:
+    return with_tokens(make(), tokens, where)
 
 
 def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
@@ -92,16 +119,6 @@ def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
             "methods need logits = W·features + b — choose another model"
         )
     return Anatomy(names[id(head)], *stages(module, prefix))
-
-
-def stages(module: nn.Module, prefix: str = "") -> tuple[dict[str, str], Layout, int]:
-    """Return the stages of a timm network, their layout and the number of tokens before the patches."""
-    info = [(prefix + part["module"], part["reduction"]) for part in getattr(module, "feature_info", None) or ()]
-    if not info:
-        return {}, "nchw", 0
-    if len({reduction for _, reduction in info}) == 1:
-        return choose_stages(info), "tokens", int(getattr(module, "num_prefix_tokens", 0))
-    return choose_stages(info), "nhwc" if getattr(module, "output_fmt", "") == "NHWC" else "nchw", 0
 
 
 def _preset(timm: Any, settings: Mapping[str, Any], wanted: object, where: str) -> Preprocess | None:

@@ -29,7 +29,7 @@ class Learnt:
 
 
 def describe_backbone(backbone: Backbone, learnt: Learnt | None, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the backbone's part of a record; augmentation and outliers only if there are any.
+    """Return the backbone's part of a record; a fitted head, augmentation and outliers only if there are any.
 
     Args:
         backbone: with weights.
@@ -44,6 +44,7 @@ def describe_backbone(backbone: Backbone, learnt: Learnt | None, config: Mapping
         "feature_dim": backbone.feature_dim,
         "preprocess": asdict(backbone.preprocess),
         "training": None if learnt is None else learnt.training,
+        **({} if backbone.fitted_head is None else {"head": dict(backbone.fitted_head)}),
     }
     return described if learnt is None else described | named(learnt, config)
 

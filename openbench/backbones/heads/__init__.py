@@ -1,0 +1,1 @@
+"""Classifiers fitted on the cached features of a network that has none."""

@@ -1,0 +1,161 @@
+"""A network without a classifier, with one that was fitted on its features."""
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from openbench.backbones.base import Backbone, HeadKind, Outputs
+from openbench.backbones.heads.fit import FittedHead
+from openbench.backbones.network import NetworkBackbone
+from openbench.core.features import Head
+from openbench.core.request import Request
+from openbench.digest import array_sha256, digest
+from openbench.errors import CheckpointError, NotApplicableError
+
+_VERSION = 1  # raised when a fit or the logits change
+
+
+class Headed(Backbone):
+    """A network's features and maps, and the logits of a head that was fitted on its features.
+
+    The features are cached as those of the network alone, so another head costs no pass. With a linear head, methods
+    that run the network or take gradients see it with the head in its place.
+    """
+
+    def __init__(
+        self,
+        network: NetworkBackbone,
+        kind: HeadKind,
+        classify: Callable[[Tensor], Tensor],
+        *,
+        classes: int,
+        fitted_on: Any,
+    ) -> None:
+        """Join a network and a head.
+
+        Args:
+            network: without a classifier, with weights.
+            kind: of the head, e.g. `linear_probe`; the name ends in it.
+            classify: features (n, d) → logits (n, c); a Head where they are linear.
+            classes: c.
+            fitted_on: what stands for the samples that the head was fitted and chosen on; enters the digest.
+        """
+        self.features_from, self._classify = network, classify
+        self.name = f"{network.name}_{kind}"
+        self.architecture = f"{network.architecture}, {kind} of {classes} classes"
+        self.num_classes, self.feature_dim = classes, network.feature_dim
+        self.layers, self.preprocess = network.layers, network.preprocess
+        self.has_head = isinstance(classify, Head)
+        identity = {"kind": kind, "version": _VERSION, "classes": classes, "fitted_on": fitted_on}
+        self.digest = digest({"backbone": network.digest, "head": identity})
+        self.weights_sha256 = network.weights_sha256
+        self.fitted_head = {"kind": kind}
+        if isinstance(classify, Head):
+            parts = [array_sha256(part.numpy()) for part in (classify.weight, classify.bias)]
+            self.fitted_head = {"kind": kind, "sha256": digest(parts, length=64)}
+        self._network = network
+
+    @classmethod
+    def fitted(cls, network: NetworkBackbone, kind: HeadKind, found: FittedHead, fitted_on: Any) -> "Headed":
+        """Return a network with a linear head, and with what a record says of it."""
+        made = cls(network, kind, found.head, classes=found.head.num_classes, fitted_on=fitted_on)
+        made.fitted_head = {**(made.fitted_head or {}), **found.about}
+        return made
+
+    @property
+    def made_of(self) -> tuple[object, ...]:
+        """The network and the class of the head; their source may enter an identity."""
+        return (self._network, type(self._classify))
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]
+        """Images pushed through the network so far."""
+        return self._network.passes + (self._whole.passes if "_whole" in vars(self) else 0)
+
+    @property
+    def head(self) -> Head:
+        """The linear head on the CPU; with zero classes where it is not linear."""
+        if isinstance(self._classify, Head):
+            return self._classify
+        return Head(torch.zeros(0, self.feature_dim), torch.zeros(0))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self._network.device
+
+    def to(self, device: torch.device) -> Self:
+        """Move the network; return self."""
+        self._network.to(device)
+        if "_whole" in vars(self):
+            self._whole.to(device)
+        return self
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Logits (n, c) of features (n, d), on their device."""
+        with torch.no_grad():
+            return self._classify(features)
+
+    def outputs(self, images: Tensor, request: Request) -> Outputs:
+        """Return what `request` names for normalised images (n, 3, h, w), after its input-gradient step if any.
+
+        Raises:
+            NotApplicableError: an input step where the head is not linear.
+        """
+        if request.perturb is not None:
+            return self._whole.outputs(images, request)
+        found = self._network.outputs(images, request)
+        return Outputs(self.classify(found.features), found.features, found.maps)
+
+    def frozen(self) -> AbstractContextManager[nn.Module]:
+        """The network with the head, in eval mode without parameter gradients.
+
+        Raises:
+            NotApplicableError: the head is not linear.
+        """
+        return self._whole.frozen()
+
+    def changing(self, layer: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+        """While open, the layers after `layer` receive its map (n, c, h, w) as `change` returns it."""
+        return self._whole.changing(layer, change)
+
+    def module(self) -> nn.Module:
+        """The network with the head."""
+        return self._whole.module()
+
+    def initialise(self, seed: int) -> Self:
+        """Refuse: the head belongs to these weights.
+
+        Raises:
+            CheckpointError: always.
+        """
+        raise CheckpointError(f"backbone '{self.name}' has a head fitted on its features — it is not trained")
+
+    def load(self, path: Path, sha256: str | None = None) -> Self:
+        """Refuse: the head belongs to these weights.
+
+        Raises:
+            CheckpointError: always.
+        """
+        raise CheckpointError(f"backbone '{self.name}' has weights already — '{path}' cannot be loaded")
+
+    @cached_property
+    def _whole(self) -> NetworkBackbone:
+        """One network with the head where it has none; made when a method runs it itself."""
+        if not isinstance(self._classify, Head):
+            raise NotApplicableError(
+                f"backbone '{self.name}': its head is no linear layer of the network, so there are no gradients — "
+                "choose a method that reads features or logits, or backbone.head=linear_probe"
+            )
+        module, head, anatomy = copy.deepcopy(self._network.module()), self._classify, self._network.anatomy
+        linear = nn.Linear(self.feature_dim, self.num_classes)
+        linear.weight.data, linear.bias.data = head.weight.clone(), head.bias.clone()
+        parent, _, last = anatomy.head.rpartition(".")
+        setattr(module.get_submodule(parent), last, linear.to(self.device))
+        return self._network.replaced(module, anatomy, self.architecture)

@@ -1,0 +1,120 @@
+"""Heads fitted on the cached features of a network that has no classifier: once for each cache, then read back."""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from openbench.backbones.base import Backbone, HeadKind
+from openbench.backbones.heads.fit import FittedHead, linear_probe, nearest_mean
+from openbench.backbones.heads.headed import Headed
+from openbench.backbones.heads.neighbours import NearestNeighbours
+from openbench.backbones.network import NetworkBackbone
+from openbench.checkout import uncommitted
+from openbench.core.benchmark import Benchmark
+from openbench.core.features import FeatureSet, Head
+from openbench.core.request import Field, Request
+from openbench.digest import digest
+from openbench.engine.run import feature_store
+from openbench.engine.runtime import Runtime
+from openbench.errors import NotApplicableError
+from openbench.say import Say
+from openbench.source import foreign_sources
+from openbench.storage.npy import DAMAGED
+from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
+
+_LABELLED = Request(fields=frozenset({Field.FEATURES, Field.LABELS}))
+_KINDS = ("linear_probe", "nearest_mean", "knn")
+
+
+def head_reader(node: Mapping[str, Any]) -> str:
+    """Return how messages name a backbone whose head is fitted on ID training images; empty if it has none to fit.
+
+    Args:
+        node: of the backbone.
+    """
+    fits = node.get("head") in _KINDS
+    return f"backbone '{node.get('name')}', whose head is fitted on it" if fits else ""
+
+
+def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime, say: Say) -> Backbone:
+    """Return a backbone with the head that its config asks for, fitted now or read back; others as they are.
+
+    Args:
+        backbone: with weights, on its device.
+        benchmark: on whose ID training features the head is fitted, and on whose ID validation it is chosen.
+        runtime: where features and heads are kept.
+        say: receives a line for what takes long.
+
+    Raises:
+        NotApplicableError: the benchmark has a single class.
+    """
+    kind = backbone.head_to_fit
+    if kind is None or not isinstance(backbone, NetworkBackbone):
+        return backbone
+    c = len(benchmark.classes)
+    if c < 2 or benchmark.id_train.unread or benchmark.id_val.unread:
+        raise NotApplicableError(
+            f"backbone '{backbone.name}': head={kind} is fitted on labelled ID training images and chosen on ID "
+            f"validation — benchmark '{benchmark.name}' has {'one class' if c < 2 else 'none of them here'} — set "
+            "backbone.head=null and choose a method that reads features only, e.g. method=knn"
+        )
+    store = feature_store(runtime, say)
+    fitted_on = [benchmark.id_train.digest, benchmark.id_val.digest]
+    train = store.get(backbone, benchmark.id_train, _LABELLED).on(backbone.device)
+    if kind == "knn":
+        return Headed(backbone, kind, NearestNeighbours(train, c), classes=c, fitted_on=fitted_on)
+    val = store.get(backbone, benchmark.id_val, _LABELLED).on(backbone.device)
+    # The head itself is not known yet: what identifies it is what it is fitted on.
+    name = _name(Headed(backbone, kind, torch.nn.Identity(), classes=c, fitted_on=fitted_on))
+    found = _kept(runtime, name, say)
+    if found is None:
+        say(f"head: {kind} of {backbone.name} is fitted on {len(train):,} features of {benchmark.id_train.name}")
+        found = _fit(kind, train, val, c, say)
+        write_sealed(_place(runtime, name), _packed(found))
+    return Headed.fitted(backbone, kind, found, fitted_on)
+
+
+def _name(unfitted: Headed) -> str:
+    """What identifies a head before it is fitted; code that is foreign or not committed enters it."""
+    sources, changed = foreign_sources(unfitted), uncommitted(__name__, parts=(unfitted,))
+    made_from = {key: files for key, files in (("sources", sources), ("uncommitted", changed)) if files}
+    return digest({"head": unfitted.digest, **made_from})
+
+
+def _fit(kind: HeadKind, train: FeatureSet, val: FeatureSet, c: int, say: Say) -> FittedHead:
+    if kind == "nearest_mean":
+        return nearest_mean(train, val, c)
+    return linear_probe(train, val, c, say)
+
+
+def _place(runtime: Runtime, name: str) -> Path:
+    return runtime.heads / f"{name}.npz"
+
+
+def _packed(found: FittedHead) -> bytes:
+    stream = io.BytesIO()
+    np.savez(
+        stream,
+        weight=found.head.weight.numpy(),
+        bias=found.head.bias.numpy(),
+        about=np.array(json.dumps(dict(found.about))),
+    )
+    return stream.getvalue()
+
+
+def _kept(runtime: Runtime, name: str, say: Say) -> FittedHead | None:
+    """The head as it was kept; None where there is none, or a damaged one, which is reported and fitted again."""
+    try:
+        with np.load(io.BytesIO(read_sealed(_place(runtime, name))), allow_pickle=False) as pack:
+            head = Head(*(torch.from_numpy(pack[part]) for part in ("weight", "bias")))
+            return FittedHead(head, json.loads(str(pack["about"])))
+    except FileNotFoundError:
+        return None
+    except (DamagedError, *DAMAGED) as error:
+        say(f"head: {error} — fitted again")
+        return None

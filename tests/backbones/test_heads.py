@@ -1,0 +1,100 @@
+"""Heads fitted on features: what scikit-learn fits at the same λ, the nearest mean, and votes of neighbours."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
+
+from openbench.backbones.heads import fit, neighbours
+from openbench.backbones.heads.fit import LAMBDAS, linear_probe, nearest_mean
+from openbench.backbones.heads.neighbours import NearestNeighbours
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.errors import DataError
+
+CLASSES, D = 3, 5
+CENTRES = np.random.default_rng(9).normal(size=(CLASSES, D))
+
+
+def drawn(seed, n=90, spread=1.0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % CLASSES
+    x = (7 + 3 * (CENTRES[y] + spread * rng.normal(size=(n, D)))).astype(np.float32)
+    return FeatureSet({Field.FEATURES: torch.from_numpy(x), Field.LABELS: torch.from_numpy(y)})
+
+
+TRAIN, VAL = drawn(0), drawn(1, 60)
+X, Y = TRAIN.features.numpy().astype(np.float64), TRAIN.labels.numpy()
+
+
+def test_linear_probe_is_scikit_learns_at_the_chosen_weight():
+    found = linear_probe(TRAIN, VAL, CLASSES)
+    scaled = (X - X.mean(0)) / np.sqrt(((X - X.mean(0)) ** 2).mean())
+    oracle = LogisticRegression(C=1 / (len(X) * found.about["lambda"]), tol=1e-10, max_iter=10_000).fit(scaled, Y)
+    expected = oracle.predict_proba((VAL.features.numpy() - X.mean(0)) / np.sqrt(((X - X.mean(0)) ** 2).mean()))
+    assert torch.softmax(found.head(VAL.features), 1).numpy() == pytest.approx(expected, abs=1e-4)
+    assert [trial["lambda"] for trial in found.about["trials"]] == list(LAMBDAS)
+    best = max(found.about["trials"], key=lambda trial: (trial["accuracy"], -trial["cross_entropy"]))
+    assert best["lambda"] == found.about["lambda"]
+    answers = found.head(VAL.features).argmax(1)
+    assert found.about["id_val_accuracy"] == pytest.approx(float((answers == VAL.labels).float().mean()))
+
+
+@pytest.mark.parametrize("weight", [1e-6, 1e-3, 10.0])
+def test_a_probe_of_separable_classes_has_converged_at_any_weight(weight, monkeypatch):
+    monkeypatch.setattr(fit, "LAMBDAS", (10.0, weight))
+    train, val = drawn(0, spread=0.2), drawn(1, spread=0.2)
+    found = [trial["cross_entropy"] for trial in linear_probe(train, val, CLASSES).about["trials"]][1]
+    x, y = train.features.numpy().astype(np.float64), train.labels.numpy()
+    mean, scale = x.mean(0), np.sqrt(((x - x.mean(0)) ** 2).mean())
+    oracle = LogisticRegression(C=1 / (len(x) * weight), tol=1e-10, max_iter=100_000).fit((x - mean) / scale, y)
+    p = oracle.predict_proba((val.features.numpy() - mean) / scale)[np.arange(len(val)), val.labels.numpy()]
+    assert np.log(found) == pytest.approx(np.log(-np.log(p).mean()), abs=0.01)
+
+
+def test_the_scale_of_the_features_changes_nothing():
+    def scaled(x, by):
+        return FeatureSet({**x.columns, Field.FEATURES: by * x.features})
+
+    small = linear_probe(scaled(TRAIN, 0.01), scaled(VAL, 0.01), CLASSES)
+    plain = linear_probe(TRAIN, VAL, CLASSES)
+    assert small.about["lambda"] == plain.about["lambda"]
+    assert small.head(0.01 * VAL.features).numpy() == pytest.approx(plain.head(VAL.features).numpy(), abs=1e-3)
+
+
+def test_nearest_mean_answers_as_scikit_learn_at_the_best_temperature():
+    found = nearest_mean(TRAIN, VAL, CLASSES)
+    assert np.array_equal(found.head(VAL.features).argmax(1), NearestCentroid().fit(X, Y).predict(VAL.features.numpy()))
+    distances = ((VAL.features.numpy()[:, None] - np.stack([X[y == Y].mean(0) for y in range(CLASSES)])) ** 2).sum(2)
+
+    def loss(t):
+        logits = torch.from_numpy(-0.5 * t * distances)
+        return float(torch.nn.functional.cross_entropy(logits, VAL.labels))
+
+    t = found.about["temperature"]
+    assert loss(t) < min(loss(0.9 * t), loss(1.1 * t))
+    own = torch.softmax(found.head(VAL.features), 1)
+    assert own.numpy() == pytest.approx(torch.softmax(torch.from_numpy(-0.5 * t * distances), 1).numpy(), abs=1e-4)
+
+
+def test_neighbours_vote_as_in_scikit_learn_whatever_the_block(monkeypatch):
+    train = drawn(0, spread=3.0)
+    logits = NearestNeighbours(train, CLASSES)(VAL.features)
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (train.features.numpy(), VAL.features.numpy())]
+
+    def votes(distances):  # ‖a − b‖² = 2 − 2 cos
+        return np.exp((1 - distances**2 / 2) / 0.07)
+
+    oracle = KNeighborsClassifier(20, weights=votes).fit(unit[0], Y)
+    expected = (20 * oracle.predict_proba(unit[1]) + 1 / CLASSES) / 21
+    assert torch.softmax(logits, 1).numpy() == pytest.approx(expected, abs=1e-3)
+    monkeypatch.setattr(neighbours, "_BANK", 7)
+    monkeypatch.setattr(neighbours, "_QUERIES", 11)
+    assert NearestNeighbours(train, CLASSES)(VAL.features).numpy() == pytest.approx(logits.numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize("fitting", [linear_probe, nearest_mean])
+def test_a_class_without_samples_is_refused(fitting):
+    with pytest.raises(DataError, match=r"a head for 4 classes — found 3 of them .* none of class 3"):
+        fitting(TRAIN, VAL, 4)
