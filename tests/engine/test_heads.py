@@ -1,0 +1,167 @@
+"""Backbones without a classifier of their own: a head is fitted once for each cache, recorded, and read back."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import NearestCentroid
+
+from openbench.backbones.heads.headed import Headed
+from openbench.compose.composed import composed
+from openbench.config.build import build
+from openbench.config.shipped import shipped
+from openbench.core.request import Field, Perturb, Request
+from openbench.data.build import build_benchmark
+from openbench.engine import heads
+from openbench.engine.api import ready_backbone, run
+from openbench.engine.runtime import Runtime
+from openbench.errors import ConfigError, NotApplicableError
+from openbench.features.store import FeatureStore
+from openbench.paths import config_dir
+
+DIGITS = [
+    "+benchmark=digits",
+    "~benchmark.csid",
+    "~benchmark.ood_train",
+    "~benchmark.far.patches",
+    "~benchmark.near.nine",
+]
+DIGITS += [f"+benchmark.{place}.limit=30" for place in ("id.val", "id.test", "near.eight", "far.noise")]
+DIGITS += ["+benchmark.id.train.limit=90", "tune=none", "metrics.families=[ranking]"]
+SMALL = {"embed_dim": 16, "depth": 4, "num_heads": 2}
+FOUNDATION = sorted(
+    f.stem for f in (config_dir() / "backbone").glob("*.yaml") if "\nhead: linear_probe" in f.read_text()
+)
+SIDE = 28  # two patches of 14 pixels
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("heads")
+
+
+@pytest.fixture(scope="module")
+def words(folder):
+    """The words that choose a small DINOv2 with random weights."""
+    chosen = [*DIGITS, "backbone=dinov2_vits14", "backbone.pretrained=false", f"backbone.options.img_size={SIDE}"]
+    chosen += [f"+backbone.options.{key}={value}" for key, value in SMALL.items()]
+    chosen += [f"backbone.preprocess.resize={SIDE}", f"backbone.preprocess.crop={SIDE}"]
+    config = composed("run", chosen).config
+    untrained = build(config["backbone"], "backbone", num_classes=6)
+    torch.save(untrained.initialise(3).module().state_dict(), folder / "vit.pt")
+    return [*chosen, f"backbone.checkpoint='{folder / 'vit.pt'}'"]
+
+
+@cache
+def made_of(*words):
+    return composed("run", list(words))
+
+
+def job(folder, words, *more):
+    made = made_of(*words, *more)
+    own = {"cache": str(folder / "cache"), "results": str(folder / "results"), "progress": False, "device": "cpu"}
+    return made.config, {**made.runtime, **own}
+
+
+def ready(folder, words, *more):
+    config, runtime = job(folder, words, *more)
+    benchmark, setting = build_benchmark(config["benchmark"]), Runtime.from_config(runtime)
+    said: list[str] = []
+    return ready_backbone(config, benchmark, setting, said.append)[0], benchmark, FeatureStore(setting.features), said
+
+
+def test_a_head_is_fitted_once_recorded_and_read_back(folder, words):
+    first, benchmark, store, said = ready(folder, words)
+    assert said[0] == "head: linear_probe of dinov2_vits14 is fitted on 90 features of digits"
+    assert first.name == "dinov2_vits14_linear_probe"
+    again, _, _, silent = ready(folder, words)
+    assert silent == []
+    assert again.digest == first.digest
+    assert torch.equal(again.head.weight, first.head.weight)
+    record = run(*job(folder, words, "method=msp")).record
+    assert record.backbone["name"] == first.name
+    assert record.backbone["head"] == first.fitted_head
+    assert record.backbone["head"]["sha256"]
+    x = store.get(first, benchmark.id_test, Request(fields=frozenset({Field.LOGITS})))
+    accuracy = float((x.logits.argmax(1).numpy() == benchmark.id_test.labels).mean())
+    assert record.metrics["id"]["accuracy"] == pytest.approx(accuracy)
+    (kept,) = (folder / "cache/heads").glob("*.npz")
+    kept.write_bytes(kept.read_bytes()[:-1] + b"x")
+    repaired, _, _, said = ready(folder, words)
+    assert said[0].endswith("has changed since it was written — fitted again")
+    assert torch.equal(repaired.head.weight, first.head.weight)
+
+
+def test_heads_share_the_features_and_differ_in_identity(folder, words):
+    made = {kind: ready(folder, words, f"backbone.head={kind}") for kind in ("nearest_mean", "knn", "linear_probe")}
+    assert len({backbone.digest for backbone, *_ in made.values()}) == 3
+    assert [backbone.passes for backbone, *_ in made.values()] == [0, 0, 0]  # cached by the test before
+    both = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}))
+    mean, benchmark, store, _ = made["nearest_mean"]
+    train, test = (store.get(mean, split, both) for split in (benchmark.id_train, benchmark.id_test))
+    oracle = NearestCentroid().fit(train.features.numpy(), benchmark.id_train.labels)
+    assert np.array_equal(test.logits.argmax(1), oracle.predict(test.features.numpy()))
+    knn = run(*job(folder, words, "backbone.head=knn", "method=msp")).record
+    assert knn.backbone["head"] == {"kind": "knn"}
+    for method, read in (("odin", "input gradients"), ("react", "the head")):
+        with pytest.raises(
+            NotApplicableError, match=f"'{method}' reads {read} — backbone 'dinov2_vits14_knn' has feat"
+        ):
+            run(*job(folder, words, "backbone.head=knn", f"method={method}"))
+
+
+def test_methods_that_take_gradients_see_the_linear_head(folder, words):
+    backbone, benchmark, store, _ = ready(folder, words)
+    still = Request(perturb=Perturb(epsilon=0.0))
+    clean, moved = (store.get(backbone, benchmark.id_test, request) for request in (Request(), still))
+    assert moved.logits.numpy() == pytest.approx(clean.logits.numpy(), abs=1e-4)
+    step = store.get(backbone, benchmark.id_test, Request(perturb=Perturb(epsilon=0.01))).logits
+    assert not torch.allclose(step, clean.logits, atol=1e-4)
+    with backbone.frozen() as whole:
+        images = torch.zeros(2, 3, SIDE, SIDE)
+        assert whole(images).shape == (2, 6)
+
+
+def test_without_a_head_only_methods_that_read_features_run(folder, words):
+    config, runtime = job(folder, words, "backbone.head=null", "method=msp")
+    with pytest.raises(NotApplicableError, match="'msp' reads logits — backbone 'dinov2_vits14' has no classifier"):
+        run(config, runtime)
+    assert "accuracy" not in run(*job(folder, words, "backbone.head=null", "method=knn")).record.metrics["id"]
+
+
+def test_an_unknown_head_is_refused_with_the_choices(folder, words):
+    with pytest.raises(
+        ConfigError, match=r"head — found 'linear'.* — allowed: linear_probe, nearest_mean, knn, or null"
+    ):
+        ready(folder, words, "backbone.head=linear")
+
+
+@pytest.mark.parametrize("stem", FOUNDATION)
+def test_every_foundation_model_runs_small(stem):
+    node = {**(shipped("backbone", stem) or {}), "pretrained": False}
+    assert node["name"] == stem
+    side = 2 * (14 if "14" in stem else 16)
+    options = {**node["options"], **SMALL, "img_size": side}
+    preprocess = {**node["preprocess"], "resize": side, "crop": side}
+    backbone = build({**node, "options": options, "preprocess": preprocess}, stem)
+    assert (backbone.name, backbone.head_to_fit, backbone.num_classes) == (stem, "linear_probe", 0)
+    found = backbone.outputs(torch.randn(2, 3, side, side), Request(fields=frozenset({Field.FEATURES})))
+    assert found.features.shape == (2, 16)
+    assert found.features.isfinite().all()
+
+
+def test_eleven_models_are_there_and_hydra_composes_them_too():
+    assert len(FOUNDATION) == 11
+    node = made_of(*DIGITS, "backbone=siglip2_vitb16").config["backbone"]
+    assert {key: value for key, value in node.items() if key != "_name_"} == shipped("backbone", "siglip2_vitb16")
+
+
+def test_a_head_is_named_by_what_it_was_fitted_on(folder, words):
+    backbone, benchmark, _, _ = ready(folder, words)
+    fewer, other, _, said = ready(folder, words, "benchmark.id.train.limit=80")
+    assert said
+    assert other.id_train.digest != benchmark.id_train.digest
+    assert fewer.digest != backbone.digest
+    assert isinstance(fewer, Headed)
+    assert heads._name(fewer) != heads._name(backbone)
