@@ -24,7 +24,10 @@ from openbench.digest import file_sha256
 
 OURS = "openbench"
 # The versions of libraries are in the provenance.
-_LIBRARIES = frozenset({"torch", "torchvision", "numpy", "scipy", "sklearn", "faiss", "timm", "open_clip", "PIL"})
+_LIBRARIES = frozenset(
+    {"torch", "torchvision", "numpy", "scipy", "sklearn", "faiss", "timm", "open_clip", "PIL"}
+    | {"transformers", "huggingface_hub", "onnxruntime"}
+)
 _KNOWN = frozenset({OURS, *sys.stdlib_module_names}) | _LIBRARIES
 _MAKERS = "makers_"
 _NONCE = "nonce_"

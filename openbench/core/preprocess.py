@@ -1,7 +1,8 @@
 """How an image becomes the input of a network: a value, part of a backbone's digest. See `data.sources.transforms`."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass
+from typing import Annotated, Any, Literal
 
 from openbench.config.checked import Checked
 from openbench.config.constraints import Count, NotEmpty, Positive
@@ -29,3 +30,44 @@ class Preprocess(Checked):
     def channels(self) -> int:
         """The number of input channels."""
         return len(self.mean)
+
+
+@dataclass(frozen=True)
+class OwnTransform:
+    """A function of the user's own that turns a decoded image into the network's input; its fields tell what it does.
+
+    Args:
+        text: its source or repr, shortened.
+        content: a digest of all that shapes what it does.
+        mode: of the PIL images that it is given, `RGB` or `L`.
+        function: PIL image → tensor (channels, h, w).
+    """
+
+    text: str
+    content: str
+    mode: Literal["RGB", "L"]
+    function: InitVar[Callable[[Any], Any]]
+
+    def __post_init__(self, function: Callable[[Any], Any]) -> None:
+        """Keep the function beside the fields: records and digests hold plain values."""
+        object.__setattr__(self, "_function", function)
+
+    def __call__(self, image: Any) -> Any:
+        """Return what the function makes of a PIL image."""
+        return self._function(image)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class OwnPreprocess(Preprocess):
+    """A transform that the fields of Preprocess cannot express: it is run as it is.
+
+    Args:
+        resize: side of the network's input, as found.
+        crop: the same.
+        mean: per channel, measured on a black and a white image.
+        std: likewise; methods that move an image by pixels divide by it.
+        interpolation: unused.
+        own: the transform.
+    """
+
+    own: OwnTransform | None = None

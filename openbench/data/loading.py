@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.core.benchmark import Split
-from openbench.core.preprocess import Preprocess
+from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.rows import RowItems
 from openbench.data.sources.items import ArrayItems
-from openbench.data.sources.transforms import cropped, normalise, resized_shape, stack
+from openbench.data.sources.transforms import normalise, prepared, resized_shape, stack
 from openbench.errors import ConfigError, DataError
 
 # Batches in flight while the network computes: one being consumed next, one being prepared.
@@ -64,8 +64,8 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
 
 
 def _as_input(batch: NDArray[Any], preprocess: Preprocess) -> Tensor:
-    """A batch as the network takes it: images are normalised, rows of a table stay as they are."""
-    return torch.from_numpy(batch) if batch.ndim == 2 else normalise(batch, preprocess)
+    """A batch as the network takes it: pixels are normalised, rows of a table and ready tensors stay as they are."""
+    return normalise(batch, preprocess) if batch.dtype == np.uint8 else torch.from_numpy(batch)
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,14 @@ def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArr
     items = split.items
     if isinstance(items, RowItems):
         return items.gather(start, stop)
-    if isinstance(items, ArrayItems) and _as_stored(items, preprocess):
+    own = isinstance(preprocess, OwnPreprocess)
+    if isinstance(items, ArrayItems) and not own and _as_stored(items, preprocess):
         return items.gather(start, stop)
     crops = []
     for index in range(start, stop):
         try:
             item = items[index]
-            crops.append(item if item.ndim == 1 else cropped(item, preprocess))
+            crops.append(item if item.ndim == 1 else prepared(item, preprocess))
         except DataError as error:
             raise DataError(f"split '{split.name}' ({split.role}), image '{split.keys[index]}': {error}") from error
     return np.stack(crops) if crops[0].ndim == 1 else stack(crops)

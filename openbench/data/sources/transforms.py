@@ -1,6 +1,7 @@
 """Applying a Preprocess: torchvision's Resize, CenterCrop, ToTensor and Normalize on a PIL image, bit for bit."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from PIL import Image as Pillow
 from torch import Tensor
 
 from openbench.core.benchmark import Image
-from openbench.core.preprocess import Preprocess
+from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.errors import DataError
 
 _FILTERS = {
@@ -22,6 +23,40 @@ _FILTERS = {
 def apply(image: Image, preprocess: Preprocess) -> Tensor:
     """Return one image as the network sees it, (channels, crop, crop) float32."""
     return normalise(cropped(image, preprocess)[None], preprocess)[0]
+
+
+def prepared(image: Image, preprocess: Preprocess) -> NDArray[Any]:
+    """Return an image in the network's size: uint8 pixels, or float32 (c, h, w) as a transform of the user's makes it.
+
+    Raises:
+        DataError: the transform fails, or returns something else than a tensor (c, h, w).
+    """
+    if not isinstance(preprocess, OwnPreprocess) or preprocess.own is None:
+        return cropped(image, preprocess)
+    return transformed(image, preprocess.own)
+
+
+def transformed(image: Image, own: OwnTransform) -> NDArray[np.float32]:
+    """Return what a transform of the user's makes of an image, (channels, h, w) float32.
+
+    Raises:
+        DataError: it fails, or returns something else than a tensor (c, h, w).
+    """
+    picture = Pillow.fromarray(np.ascontiguousarray(image)).convert(own.mode)
+    try:
+        made = own(picture)
+    except Exception as error:  # whatever the user's code raises
+        raise DataError(
+            f"preprocess fails on a {own.mode} image of {picture.width}×{picture.height} pixels — "
+            f"{type(error).__name__}: {error} — it must take a PIL image and return a tensor (channels, h, w)"
+        ) from error
+    if not isinstance(made, Tensor) or made.ndim != 3:
+        found = f"a tensor {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+        raise DataError(
+            f"preprocess returns {found} — a tensor (channels, h, w) expected — end it in ToTensor(), for example"
+        )
+    pixels: NDArray[np.float32] = made.detach().to("cpu", torch.float32).contiguous().numpy()
+    return pixels
 
 
 def cropped(image: Image, preprocess: Preprocess) -> NDArray[np.uint8]:
@@ -80,12 +115,20 @@ def normalise(images: NDArray[np.uint8], preprocess: Preprocess) -> Tensor:
     return pixels.sub_(mean).div_(std)
 
 
-def stack(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+def stack(images: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Return equally sized crops as one array; grey ones are copied into three channels where others have colour.
 
     Raises:
-        DataError: an image that is neither (h, w) nor (h, w, 3).
+        DataError: an image that is neither (h, w) nor (h, w, 3), or images that a transform leaves at several sizes.
     """
+    if images[0].dtype != np.uint8:
+        sizes = sorted({image.shape for image in images})
+        if len(sizes) > 1:
+            raise DataError(
+                f"preprocess returns tensors of {len(sizes)} shapes, e.g. {sizes[0]} and {sizes[-1]} — one for all "
+                "images expected — add Resize and CenterCrop to it"
+            )
+        return np.stack(images)
     for image in images:
         if image.ndim == 3 and image.shape[2] != 3:
             raise DataError(f"an image has shape {image.shape} — (h, w) or (h, w, 3) expected")

@@ -1,6 +1,7 @@
 """What made a number, without host or user names."""
 
 import platform
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +14,7 @@ from openbench.checkout import commit, dirty
 from openbench.engine.outcomes.clock import Clock
 
 _LIBRARIES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss-cpu", "timm", "open_clip_torch")
+_OPTIONAL = ("transformers", "onnxruntime")  # named only where they were loaded
 
 
 def provenance(clock: Clock, device: torch.device, passes: int) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def provenance(clock: Clock, device: torch.device, passes: int) -> dict[str, Any
         # Only what can move a number: code, configs and manifests.
         "git_dirty": dirty(),
         "python": platform.python_version(),
-        "libraries": {name: found for name in _LIBRARIES if (found := _version(name))},
+        "libraries": {name: found for name in _libraries() if (found := _version(name))},
         "device": _device(device),
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -39,6 +41,10 @@ def provenance(clock: Clock, device: torch.device, passes: int) -> dict[str, Any
         "peak_mib": dict(sorted(clock.peak_mib.items())),
         "passes": passes,
     }
+
+
+def _libraries() -> tuple[str, ...]:
+    return (*_LIBRARIES, *(name for name in _OPTIONAL if name in sys.modules))
 
 
 def _version(name: str) -> str | None:

@@ -1,0 +1,282 @@
+"""How the user's images reach the network: torchvision's, timm's and open_clip's transforms, and any function."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+from torch import Tensor, nn
+
+from openbench.api.models.described import Description, described, shown
+from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
+from openbench.data.sources.transforms import apply, cropped, transformed
+from openbench.digest import digest
+from openbench.errors import ConfigError, DataError
+
+BENCHMARK = "benchmark"
+_FILTERS = ("nearest", "bilinear", "bicubic")
+# Height, width: smaller and larger than usual crops, upright and not, and of odd lengths.
+_SIZES = ((32, 32), (64, 64), (37, 50), (131, 90), (256, 341))
+_TO_RGB = ("ToImage", "ToPILImage", "MaybeConvertMode", "RGB")
+_TO_TENSOR = ("ToTensor", "MaybeToTensor")
+_SPARE = ("MaybeConvertMode", "RGB", "ToImage")
+WAYS = (
+    "pass the torchvision transform that the network was trained with (e.g. Compose([ToTensor(), Normalize(mean, "
+    "std)])), ob.Preprocess(resize=…, crop=…, mean=…, std=…), a function of a PIL image, or preprocess='benchmark' for "
+    "the benchmark's own"
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """How images reach a network, and what there is to say about it.
+
+    Args:
+        preprocess: expressed in openbench's terms, or the transform as it is.
+        description: of a transform that is run as it is; None where it was expressed.
+        notes: what was decided for the user.
+    """
+
+    preprocess: Preprocess
+    description: Description | None = None
+    notes: tuple[str, ...] = ()
+
+
+def prepared(given: object, benchmark: Preprocess) -> Prepared:
+    """Return what was given as a Preprocess of equal pixels, else as a transform that is run as it is.
+
+    A transform that neither resizes nor crops leaves that to the benchmark, whose sets have images of several sizes.
+
+    Args:
+        given: a Preprocess, `"benchmark"`, a transform of torchvision, timm or open_clip, an image processor of
+            Hugging Face, or any function of a PIL image that returns a tensor (channels, h, w).
+        benchmark: the benchmark's own.
+
+    Raises:
+        ConfigError: something else, a transform that fails, that is random, or that returns no image tensor.
+    """
+    if isinstance(given, Preprocess):
+        return Prepared(given)
+    if isinstance(given, str):
+        if given != BENCHMARK:
+            raise ConfigError(f"preprocess '{given}' is unknown — {WAYS}")
+        return Prepared(benchmark)
+    if not callable(given):
+        raise ConfigError(f"preprocess is a {type(given).__name__}, which cannot be called — {WAYS}")
+    parsed = _parsed(given)
+    if parsed is not None and _equal(given, parsed.filled(benchmark), parsed.sizes(benchmark)):
+        size = f"resize {benchmark.resize} and crop {benchmark.crop} are the benchmark's: preprocess has neither"
+        return Prepared(parsed.filled(benchmark), notes=() if parsed.resizes else (size,))
+    return _as_it_is(given, benchmark)
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """What a chain of known steps says; None where a step is not there."""
+
+    resize: int | tuple[int, int] | None
+    crop: int | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: Literal["nearest", "bilinear", "bicubic"]
+
+    @property
+    def resizes(self) -> bool:
+        return self.crop is not None
+
+    def filled(self, benchmark: Preprocess) -> Preprocess:
+        """With the benchmark's size where there is none."""
+        if self.crop is None:
+            return replace(benchmark, mean=self.mean, std=self.std)
+        return Preprocess(
+            resize=self.crop if self.resize is None else self.resize,
+            crop=self.crop,
+            mean=self.mean,
+            std=self.std,
+            interpolation=self.interpolation,
+        )
+
+    def sizes(self, benchmark: Preprocess) -> Sequence[tuple[int, int]]:
+        """Of the images on which both must give the same pixels."""
+        if not self.resizes:
+            return ((benchmark.crop, benchmark.crop),) if isinstance(benchmark.resize, int) else ()
+        return _SIZES
+
+
+def _parsed(transform: object) -> _Parsed | None:
+    """The chain Resize, CenterCrop, to tensor, Normalize that a transform is; None if it is another one."""
+    preset = _preset(transform)
+    if preset is not None:
+        return preset
+    steps = {"resize": None, "crop": None, "tensor": None, "normalise": None}
+    order = list(steps)
+    for step in _steps(transform):
+        kind = type(step).__name__
+        if kind in _SPARE:
+            continue
+        place = {"Resize": "resize", "CenterCrop": "crop", "Normalize": "normalise"}.get(kind)
+        place = "tensor" if kind in _TO_TENSOR else place
+        late = any(steps[name] is not None for name in order[order.index(place) :]) if place else True
+        if place is None or late:
+            return None
+        steps[place] = step
+    if steps["tensor"] is None:
+        return None
+    return _of_steps(steps["resize"], steps["crop"], steps["normalise"])
+
+
+def _of_steps(resize: Any, crop: Any, normalise: Any) -> _Parsed | None:
+    wanted = None if resize is None else _resize(resize)
+    if (resize is not None and wanted is None) or (crop is not None and _side(crop.size) is None):
+        return None
+    side = _side(crop.size) if crop is not None else None
+    if side is None and resize is not None:
+        # Without a crop the size is known only where both sides are given.
+        side = wanted[0] if isinstance(wanted, tuple) and wanted[0] == wanted[1] else None
+        if side is None:
+            return None
+    if crop is not None and resize is None:
+        return None  # images smaller or larger than the crop are not scaled: no Preprocess does that
+    mean, std = ((0.0,) * 3, (1.0,) * 3) if normalise is None else (_floats(normalise.mean), _floats(normalise.std))
+    filter_name = "bilinear" if resize is None else getattr(resize.interpolation, "value", resize.interpolation)
+    if filter_name not in _FILTERS or not 0 < len(mean) == len(std):
+        return None
+    return _Parsed(wanted, side, mean, std, cast(Any, filter_name))
+
+
+def _preset(transform: object) -> _Parsed | None:
+    """The preset of released torchvision weights."""
+    if type(transform).__name__ != "ImageClassification" or not isinstance(transform, nn.Module):
+        return None
+    found: Any = transform
+    resize, crop = _side(found.resize_size), _side(found.crop_size)
+    filter_name = found.interpolation.value
+    if resize is None or crop is None or filter_name not in _FILTERS:
+        return None
+    return _Parsed(resize, crop, _floats(found.mean), _floats(found.std), filter_name)
+
+
+def _steps(transform: Any) -> Iterator[Any]:
+    inner = transform if isinstance(transform, nn.Sequential) else getattr(transform, "transforms", None)
+    if isinstance(inner, Iterable):
+        for step in inner:
+            yield from _steps(step)
+    else:
+        yield transform
+
+
+def _resize(step: Any) -> int | tuple[int, int] | None:
+    if step.max_size is not None or step.size is None:
+        return None
+    size = (step.size,) if isinstance(step.size, int) else tuple(step.size)
+    return size[0] if len(size) == 1 else (size[0], size[1])
+
+
+def _side(size: Any) -> int | None:
+    """The one side of a square; None for another rectangle."""
+    sides = {size} if isinstance(size, int) else set(size)
+    return int(sides.pop()) if len(sides) == 1 else None
+
+
+def _floats(values: Any) -> tuple[float, ...]:
+    """Constants as they are written: timm keeps them as float32 tensors, in which 0.485 is 0.48500001."""
+    if isinstance(values, Tensor):
+        return tuple(float(str(np.float32(value))) for value in values.flatten().tolist())
+    return tuple(float(value) for value in ((values,) if isinstance(values, int | float) else values))
+
+
+def _equal(transform: Any, expressed: Preprocess, sizes: Sequence[tuple[int, int]]) -> bool:
+    """Whether both give the same pixels, to the last bit, for images of noise of some sizes."""
+    rng = np.random.default_rng(0)
+    for size in sizes:
+        image = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+        picture = Pillow.fromarray(image)
+        try:
+            made = transform(picture if expressed.channels == 3 else picture.convert("L"))
+        except Exception:  # the transform is then run as it is, and says what is wrong
+            return False
+        if not isinstance(made, Tensor) or not torch.equal(made.detach().cpu(), apply(image, expressed)):
+            return False
+    return bool(sizes)
+
+
+def _as_it_is(given: Any, benchmark: Preprocess) -> Prepared:
+    """A transform that cannot be expressed, with what was measured of it."""
+    description = described(given)
+    function = _HuggingFace(given) if _is_processor(given) else given
+    parsed = [step for step in _steps(given) if type(step).__name__ == "Normalize"]
+    grey = bool(parsed) and len(_floats(parsed[-1].mean)) == 1 and not any(map(_makes_grey, _steps(given)))
+    own = OwnTransform(shown(given), description.digest, "L" if grey else "RGB", function)
+    notes = ["preprocess is run as it is: its steps have no equal here"]
+    if _tried(_noise(96), own).shape[1] != _tried(_noise(64), own).shape[1]:
+        notes.append(f"resize {benchmark.resize} and crop {benchmark.crop} are the benchmark's: preprocess has neither")
+        content = digest([own.content, benchmark.resize, benchmark.crop, benchmark.interpolation], 64)
+        own = OwnTransform(own.text, content, own.mode, _Sized(function, benchmark))
+    image = _noise(96)
+    made = _tried(image, own)
+    if not np.array_equal(made, _tried(image, own), equal_nan=True):
+        raise ConfigError(
+            "preprocess gives other pixels each time it is called — a transform without random steps expected — pass "
+            "the one that the network is tested with (CenterCrop instead of RandomCrop, no flips)"
+        )
+    mean, std = _measured(*(_tried(np.full_like(image, value), own) for value in (0, 255)))
+    notes += [
+        f"{name} in preprocess has no file to read: what it makes is never reused" for name in description.nameless
+    ]
+    found = OwnPreprocess(resize=made.shape[1], crop=made.shape[1], mean=mean, std=std, own=own)
+    return Prepared(found, description, tuple(notes))
+
+
+def _noise(side: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+
+
+def _tried(image: NDArray[np.uint8], own: OwnTransform) -> NDArray[np.float32]:
+    try:
+        return transformed(image, own)
+    except DataError as error:
+        raise ConfigError(f"{error} — {WAYS}") from error
+
+
+def _measured(black: NDArray[np.float32], white: NDArray[np.float32]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The mean and the standard deviation by which pixels in [0, 1] are normalised; 0 and 1 where that is not so."""
+    low, high = (image.reshape(len(image), -1).mean(axis=1).astype(float) for image in (black, white))
+    span = high - low
+    if not np.isfinite(span).all() or (span <= 0).any():
+        return (0.0,) * len(span), (1.0,) * len(span)
+    rounded = [[float(f"{value:.6g}") for value in values] for values in (-low / span + 0.0, 1 / span)]
+    return tuple(rounded[0]), tuple(rounded[1])
+
+
+def _makes_grey(step: object) -> bool:
+    return type(step).__name__ in ("Grayscale", "RGB")
+
+
+def _is_processor(given: object) -> bool:
+    return any(kind.__name__ == "ImageProcessingMixin" for kind in type(given).__mro__)
+
+
+class _Sized:
+    """A transform that takes images of any size, after the benchmark's resizing and cropping."""
+
+    def __init__(self, function: Callable[[Any], Any], size: Preprocess) -> None:
+        self._function, self._size = function, size
+
+    def __call__(self, image: Any) -> Any:
+        """Return what the transform makes of the resized image."""
+        return self._function(Pillow.fromarray(cropped(np.asarray(image), self._size)))
+
+
+class _HuggingFace:
+    """An image processor of Hugging Face as a function of one PIL image."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+
+    def __call__(self, image: Any) -> Tensor:
+        """Return its pixel values, (channels, h, w)."""
+        pixels: Tensor = self._processor(images=image, return_tensors="pt")["pixel_values"][0]
+        return pixels
