@@ -9,22 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from openbench.api.estimator import Estimator, method
+    from openbench.api.evaluate import evaluate
     from openbench.api.features import evaluate_features
+    from openbench.api.many import ModelResults
     from openbench.api.records import load, records
     from openbench.api.result import Result, Results
     from openbench.api.scores import evaluate_scores
+    from openbench.core.preprocess import Preprocess
 
 __version__ = "0.1.0"
 
 # Public name → the module that defines it; None: it is a module itself.
 _LAZY = {
-    "evaluate_features": "openbench.api.features",
     "Estimator": "openbench.api.estimator",
-    "method": "openbench.api.estimator",
-    "evaluate_scores": "openbench.api.scores",
+    "ModelResults": "openbench.api.many",
+    "Preprocess": "openbench.core.preprocess",
     "Result": "openbench.api.result",
     "Results": "openbench.api.result",
+    "evaluate": "openbench.api.evaluate",
+    "evaluate_features": "openbench.api.features",
+    "evaluate_scores": "openbench.api.scores",
     "load": "openbench.api.records",
+    "method": "openbench.api.estimator",
     "metrics": None,
     "records": "openbench.api.records",
     "testing": None,
@@ -32,9 +38,12 @@ _LAZY = {
 
 __all__ = [
     "Estimator",
+    "ModelResults",
+    "Preprocess",
     "Result",
     "Results",
     "__version__",
+    "evaluate",
     "evaluate_features",
     "evaluate_scores",
     "load",

@@ -148,6 +148,11 @@ class NetworkBackbone(Backbone):
         return self
 
     @property
+    def network(self) -> nn.Module:
+        """The network, to be looked at only; `module` is for training."""
+        return self._module
+
+    @property
     def anatomy(self) -> Anatomy:
         """Where head and stages are in the network."""
         return self._anatomy

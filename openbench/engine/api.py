@@ -112,7 +112,7 @@ def _spec(
     """The run of a config, or of a record; errors are raised before a training begins."""
     method, space = build_method(config["method"], given.method)
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
-    benchmark = _apart(given.benchmark) if given.benchmark else _benchmark(config, method, space)
+    benchmark = _apart(given.benchmark) if given.benchmark else opened(config, method, space)
     if space and tuning.strategy == "validation":
         benchmark.validation()
     if record is not None:
@@ -141,7 +141,7 @@ def train(config: Config, runtime: Config, say: Say = silent) -> Trained:
     """
     setting = Runtime.from_config(runtime)
     benchmark = _apart(build_benchmark(config["benchmark"]))
-    backbone = _backbone(config, benchmark)
+    backbone = build_backbone(config, benchmark)
     _check_images(backbone, benchmark)
     if backbone.trained:
         raise ConfigError(
@@ -156,7 +156,7 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
     """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split."""
     setting = Runtime.from_config(runtime)
     method, space = build_method(config["method"])
-    benchmark = _benchmark(config, method, space)
+    benchmark = opened(config, method, space)
     backbone, _ = ready_backbone(config, benchmark, setting, say)
     check_classes(benchmark, backbone, method, name_of(config["method"]))
     method = for_layers(method, backbone.layers)
@@ -245,7 +245,7 @@ def ready_backbone(
     """
     require_one_process("run")
     resolve_device(runtime.device)
-    backbone, learnt = given or _backbone(config, benchmark), None
+    backbone, learnt = given or build_backbone(config, benchmark), None
     _check_images(backbone, benchmark)
     if backbone.trained:
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))
@@ -300,8 +300,10 @@ def name_of(node: Config) -> str:
     return target.split(".")[-2] if "." in target else target.lower()
 
 
-def _benchmark(config: Config, method: Method, space: Config) -> Benchmark:
-    """The benchmark with the training images if the method reads them; whether the network does is not known yet.
+def opened(config: Config, method: Method, space: Config) -> Benchmark:
+    """Return the benchmark of a config, with the training images if the method reads them.
+
+    Whether the network reads them is not known yet.
 
     Raises:
         DataError: sets are missing; training images are listed too if the network's yaml has no weights.
@@ -331,7 +333,8 @@ def _trained_on(backbone: str) -> str:
     return f"backbone '{backbone}', which has no weights and is trained on it"
 
 
-def _backbone(config: Config, benchmark: Benchmark) -> Backbone:
+def build_backbone(config: Config, benchmark: Benchmark) -> Backbone:
+    """Return the backbone of a config for a benchmark, with its released weights if it has any."""
     node = config["backbone"]
     backbone: Backbone = build(
         node,

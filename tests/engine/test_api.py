@@ -52,7 +52,7 @@ def test_rows_of_a_table_go_with_the_identity_whatever_their_classes():
 
 
 def test_several_classes_go_with_a_classifier():
-    backbone = api._backbone({"backbone": RESNET}, benchmark("a", "b"), None)
+    backbone = api.build_backbone({"backbone": RESNET}, benchmark("a", "b"))
     assert (backbone.num_classes, backbone.classifies) == (2, True)
 
 
@@ -66,7 +66,7 @@ def test_a_classifier_of_images_is_refused_where_nothing_is_to_classify(of, foun
 
 def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
     backbone = SimpleNamespace(classifies=True, num_classes=2, layers=(), has_network=True, has_head=True)
-    monkeypatch.setattr(api, "_benchmark", lambda *arguments: benchmark("a", "b"))
+    monkeypatch.setattr(api, "opened", lambda *arguments: benchmark("a", "b"))
     monkeypatch.setattr(api, "ready_backbone", lambda *arguments: (backbone, None))
     monkeypatch.setattr(api, "run_spec", lambda spec, setting, say: spec)
     config = {
@@ -104,7 +104,7 @@ def test_outliers_are_checked_where_the_training_learns_from_them(monkeypatch, t
 
 def test_a_record_is_verified_as_the_runtime_says(monkeypatch, tmp_path):
     seen, record = [], SimpleNamespace()
-    monkeypatch.setattr(api, "_spec", lambda config, setting, say, made: (config, setting, made))
+    monkeypatch.setattr(api, "_spec", lambda config, setting, say, record: (config, setting, record))
     monkeypatch.setattr(api, "verify_spec", lambda *arguments: seen.append(arguments))
     api.verify((record, tmp_path), {"seed": 3}, {"cache": str(tmp_path), "batch_size": 7}, print)
     ((spec, setting, existing, say),) = seen

@@ -1,0 +1,259 @@
+"""Evaluating models from Python: what `python -m openbench run` computes, of a torch module, a function or a name."""
+
+import warnings as python_warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from openbench.api.many import ModelResults
+from openbench.api.methods_given import Chosen, chosen_methods
+from openbench.api.models.adopt import Adopted, Asked, adopt, name_of
+from openbench.api.models.outputs import check_readable
+from openbench.api.models.published import check_is_no_weights, config_words, is_name, loaded
+from openbench.api.models.weights import files_of, with_weights
+from openbench.api.progress import say_of, shown
+from openbench.api.result import Result, Results
+from openbench.backbones.device import resolve_device
+from openbench.compose.composed import Composed, composed
+from openbench.config.overrides import word
+from openbench.core.benchmark import Benchmark
+from openbench.digest import digest
+from openbench.engine import api
+from openbench.engine.api import Given
+from openbench.engine.outcomes.outcome import RunOutcome
+from openbench.engine.outcomes.remarks import WARNINGS
+from openbench.engine.runtime import Runtime
+from openbench.errors import CacheError, ConfigError
+from openbench.results.scores.stored import ScoreStore
+from openbench.say import Say
+
+
+def evaluate(
+    model: Any,
+    *,
+    benchmark: str,
+    methods: Any = "msp",
+    preprocess: Any = None,
+    features: str | None = None,
+    head: Any = None,
+    weights: Any = None,
+    name: str | None = None,
+    tune: str = "validation",
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+    cache: str | Path | None = None,
+    results: str | Path | None = None,
+    device: str = "auto",
+    batch_size: int = 256,
+    progress: bool = True,
+) -> Any:
+    """Return the results of one model, by method; of several models, by model.
+
+    Records, cached features and scores are those of `python -m openbench run`: what is there already is not computed
+    again. A model that is changed in place is another model.
+
+    Args:
+        model: a torch.nn.Module; a function of normalised images (n, channels, h, w) that returns logits or
+            (features, logits); the path of an ONNX file; the name of one of openbench's backbones, `timm:NAME`,
+            `torchvision:NAME`, `open_clip:NAME`, `hf_hub:OWNER/NAME` or `transformers:NAME`; or a list or a mapping of
+            these. It is left exactly as it was.
+        benchmark: its name (python -m openbench list benchmark).
+        methods: a name, an instance, a list of these, or a mapping from your own names to them. An instance is taken
+            as it is, nothing is tuned.
+        preprocess: how images reach the model: ob.Preprocess, a transform of torchvision, timm or open_clip, an image
+            processor of Hugging Face, a function of a PIL image, or `"benchmark"` for the benchmark's own. None: as
+            the model was published, if it says so.
+        features: name of the module whose output is the features, where they are not the classifier's input; of an
+            ONNX file, the name of that output.
+        head: name of the linear classifier where it cannot be found, or (W, b) where the model does not show it.
+        weights: a file of weights for the module, or several, e.g. the epochs of a training run: a list or mapping.
+        name: of the model in tables and records; None = its class's.
+        tune: `validation`, `none`, or `oracle` and `oracle_per_set`, which look at the test sets.
+        seed: of what a method draws at random.
+        overrides: as on the command line, e.g. `["benchmark.incomplete=allow", "~benchmark.far.places365"]`.
+        cache: folder of features and scores; None = OPENBENCH_CACHE or the user's cache folder.
+        results: folder of records; None = OPENBENCH_RESULTS or ./results.
+        device: `auto`, or a torch device string.
+        batch_size: images per forward pass.
+        progress: whether to tell how far it is, in a terminal or notebook.
+
+    Returns:
+        Results, a mapping from methods to Result; ModelResults, a mapping from models to Results, where a list or
+        mapping of models, or several files of weights, were given.
+
+    Raises:
+        OpenbenchError: whatever the command line refuses, before anything is computed wherever it can be known by then.
+    """
+    chosen = chosen_methods(methods)
+    words = [f"+benchmark={benchmark}", f"tune={word(tune)}", f"seed={word(seed)}", *_listed(overrides)]
+    runtime = {
+        "device": device,
+        "batch_size": batch_size,
+        "cache": cache,
+        "results": results,
+        "progress": shown(progress),
+    }
+    call = _Call(chosen, words, {key: _plain(value) for key, value in runtime.items()}, say_of(progress))
+    asked = Asked(preprocess, features, head, name, resolve_device(device))
+    models = _models(model, weights)
+    if models is None:
+        return _one(_weighted(model, weights), asked, call)
+    if name is not None:
+        raise ConfigError(f"name '{name}' is one name for {len(models)} models — give a mapping from names to models")
+    return ModelResults({key: _one(*_of_many(key, one, asked), call) for key, one in models.items()})
+
+
+@dataclass(eq=False)
+class _Call:
+    """What all models and methods of one call share.
+
+    Args:
+        methods: to run.
+        words: overrides besides those of model and method.
+        runtime: values of the runtime node.
+        say: receives a line for everything that takes long.
+        opened: benchmarks by what reads them, each opened once.
+    """
+
+    methods: tuple[Chosen, ...]
+    words: list[str]
+    runtime: Mapping[str, Any]
+    say: Say
+    opened: dict[str, Benchmark] = field(default_factory=dict)
+
+    def job(self, chosen: Chosen, backbone: Sequence[str]) -> Composed:
+        """The config of one method."""
+        method = [f"method={word(chosen.config)}"] if chosen.config else []
+        made = composed("run", [*self.words[:1], *backbone, *method, *self.words[1:]])
+        config = made.config if chosen.instance is None else {**made.config, "method": chosen.node}
+        return Composed(config, {**made.runtime, **{k: v for k, v in self.runtime.items() if v is not None}})
+
+    def benchmark(self, job: Composed, chosen: Chosen) -> Benchmark:
+        """The benchmark as a method reads it: with the training images or without."""
+        method, space = api.build_method(job.config["method"], chosen.instance)
+        reads = bool(api.train_reader(method, space, chosen.name))
+        key = digest([job.config["benchmark"], reads])
+        if key not in self.opened:
+            self.opened[key] = api.opened(job.config, method, space)
+        return self.opened[key]
+
+
+def _one(model: object, asked: Asked, call: _Call) -> Results:
+    """The results of one model."""
+    check_is_no_weights(model)
+    if is_name(model) and isinstance(model, str):
+        return _by_name(model, asked, call)
+    jobs = [(chosen, call.job(chosen, ())) for chosen in call.methods]
+    network = loaded(model)
+    adopted: Adopted | None = None
+    ready = []
+    for chosen, job in jobs:
+        benchmark = call.benchmark(job, chosen)
+        adopted = adopted or adopt(network, asked, benchmark)
+        own = Composed({**job.config, "backbone": adopted.node}, job.runtime)
+        _check(own, Given(benchmark, adopted.backbone, chosen.instance), chosen)
+        ready.append((chosen, own, Given(benchmark, adopted.backbone, chosen.instance)))
+    told = adopted or Adopted(ready[0][2].backbone, {})  # type: ignore[arg-type]
+    for text in told.warnings:
+        python_warnings.warn(text, UserWarning, stacklevel=3)
+    return Results({c.name: _result(api.run(j.config, j.runtime, call.say, g), j, told) for c, j, g in ready})
+
+
+def _by_name(model: str, asked: Asked, call: _Call) -> Results:
+    """The results of a backbone that a config describes, exactly as the command line has them."""
+    given = [key for key in ("preprocess", "features", "head", "name") if getattr(asked, key) is not None]
+    if given:
+        raise ConfigError(
+            f"{given[0]} is given for '{model}', whose config says it — leave it out, or change the config: "
+            f"overrides=['backbone.{given[0]}=…']"
+        )
+    found: dict[str, Result] = {}
+    backbone = None
+    for chosen in call.methods:
+        job = call.job(chosen, config_words(model))
+        benchmark = call.benchmark(job, chosen)
+        backbone = backbone or api.build_backbone(job.config, benchmark)
+        # One without weights is trained by each run, or taken from the checkpoint that the first one leaves.
+        shared = Given(benchmark, backbone if backbone.trained else None, chosen.instance)
+        backbone = shared.backbone
+        found[chosen.name] = _result(api.run(job.config, job.runtime, call.say, shared), job)
+    return Results(found)
+
+
+def _check(job: Composed, given: Given, chosen: Chosen) -> None:
+    """Refuse a method that the model does not fit, before any method of the call is run."""
+    method, _ = api.build_method(job.config["method"], given.method)
+    if given.benchmark is not None and given.backbone is not None:
+        check_readable(given.backbone, method, chosen.name)
+        api.check_classes(given.benchmark, given.backbone, method, chosen.name)
+
+
+def _result(outcome: RunOutcome, job: Composed, adopted: Adopted | None = None) -> Result:
+    """The outcome of a run, with its scores where they were kept."""
+    try:
+        scores = tuple(ScoreStore(Runtime.from_config(job.runtime).scores).read(outcome.record.run_id))
+    except CacheError:  # the record was found, and the cache has been emptied since
+        scores = ()
+    own, said = (adopted.notes, adopted.warnings) if adopted else ((), ())
+    remarks = tuple(outcome.record.provenance.get(WARNINGS) or ())
+    return Result(
+        outcome.record,
+        scores,
+        outcome.path,
+        notes=(*own, *outcome.notes),
+        warnings=(*said, *remarks, *outcome.warnings),
+    )
+
+
+def _models(model: object, weights: object) -> Mapping[str, Any] | None:
+    """Several models by name; None for one."""
+    files = files_of(weights)
+    if files is not None:
+        return {key: _File(model, file) for key, file in files.items()}
+    if isinstance(model, Mapping):
+        found = {str(key): value for key, value in model.items()}
+    elif isinstance(model, list | tuple):
+        found = dict(_numbered(model))
+    else:
+        return None
+    if not found:
+        raise ConfigError("model is an empty list — give at least one model")
+    return {key: _File(value, weights) if weights is not None else value for key, value in found.items()}
+
+
+def _numbered(models: Sequence[object]) -> Iterator[tuple[str, object]]:
+    """Models with names that tell them apart: a second `resnet` is `resnet_2`."""
+    seen: dict[str, int] = {}
+    for model in models:
+        name = model if isinstance(model, str) else name_of(model)
+        seen[name] = seen.get(name, 0) + 1
+        yield (name if seen[name] == 1 else f"{name}_{seen[name]}"), model
+
+
+@dataclass(frozen=True)
+class _File:
+    """A model with the weights of a file, read when its turn comes."""
+
+    model: Any
+    file: Any
+
+
+def _of_many(key: str, model: Any, asked: Asked) -> tuple[Any, Asked]:
+    one = _weighted(model.model, model.file) if isinstance(model, _File) else model
+    named = None if is_name(one) else key
+    return one, Asked(asked.preprocess if named else None, asked.features, asked.head, named, asked.device)
+
+
+def _weighted(model: object, file: Any) -> object:
+    return model if file is None else with_weights(loaded(model), file)
+
+
+def _listed(overrides: Sequence[str]) -> list[str]:
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides is the text '{overrides}' — a list expected — write overrides=['{overrides}']")
+    return list(overrides)
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value

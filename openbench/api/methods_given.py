@@ -1,0 +1,93 @@
+"""Methods as they are given from Python: names, instances, lists and mappings of both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openbench.config.overrides import NAME
+from openbench.config.shipped import named_for
+from openbench.core.method import Method
+from openbench.errors import ConfigError
+from openbench.public import TARGET, public_name
+from openbench.results.names import PART, is_part
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One method of a call.
+
+    Args:
+        name: its key in the results.
+        config: the name of its config; empty where an instance was given.
+        instance: unfitted; None where a name was given.
+    """
+
+    name: str
+    config: str = ""
+    instance: Method | None = None
+
+    @property
+    def node(self) -> dict[str, Any]:
+        """What a record's config says of an instance: its class and hyper-parameters; nothing is searched."""
+        return {} if self.instance is None else {**_plain(self.instance), NAME: self.name}
+
+
+def chosen_methods(methods: object) -> tuple[Chosen, ...]:
+    """Return the methods of a call.
+
+    Args:
+        methods: a name, an instance, a list of names and instances, or a mapping from one's own names to them.
+
+    Raises:
+        ConfigError: none, something else, or two of one name.
+    """
+    if isinstance(methods, str | Method):
+        methods = [methods]
+    if isinstance(methods, Mapping):
+        pairs = [(str(key), value) for key, value in methods.items()]
+    elif isinstance(methods, list | tuple):
+        pairs = [(value if isinstance(value, str) else _called(value), value) for value in methods]
+    else:
+        raise _unknown(methods)
+    found = tuple(_chosen(name, value) for name, value in pairs)
+    if not found:
+        raise ConfigError("methods is empty — name at least one, e.g. methods=['msp', 'knn']")
+    twice = sorted({name for name, _ in pairs if [n for n, _ in pairs].count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"methods names '{twice[0]}' twice — each needs its own name — give a mapping, e.g. "
+            f"methods={{'{twice[0]}': '{twice[0]}', '{twice[0]}_2': …}}"
+        )
+    return found
+
+
+def _chosen(name: str, value: object) -> Chosen:
+    if isinstance(value, str):
+        return Chosen(name, value)
+    if not isinstance(value, Method):
+        raise _unknown(value)
+    if not is_part(name):
+        raise ConfigError(f"methods: '{name}' cannot be the name of a method — allowed: {PART}")
+    return Chosen(name, instance=value)
+
+
+def _called(value: object) -> str:
+    """What an instance is called: by the config of its class, else by its class."""
+    if not isinstance(value, Method):
+        raise _unknown(value)
+    return named_for(public_name(f"{type(value).__module__}.{type(value).__qualname__}"), "method")
+
+
+def _unknown(value: object) -> ConfigError:
+    if isinstance(value, type) and issubclass(value, Method):
+        return ConfigError(f"methods has the class {value.__name__} — an instance expected — write {value.__name__}()")
+    return ConfigError(
+        f"methods has a {type(value).__name__} — allowed: names (python -m openbench list method), instances of "
+        "Method, a list of these, or a mapping from your own names to them"
+    )
+
+
+def _plain(method: Method) -> dict[str, Any]:
+    """A method as a config node; the parts of a composite are nodes too."""
+    values = {key: _plain(value) if isinstance(value, Method) else value for key, value in method.params().items()}
+    return {TARGET: f"{type(method).__module__}.{type(method).__qualname__}", **values}

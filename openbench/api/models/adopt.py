@@ -1,0 +1,278 @@
+"""The user's model as a backbone: a torch module, a function of the images, or an ONNX file."""
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from openbench.api.models.described import described
+from openbench.api.models.inputs import check_outputs, first_images, range_warnings
+from openbench.api.models.network import as_network, as_source, copied, dtype_of, unwrapped
+from openbench.api.models.onnx_file import onnx_source
+from openbench.api.models.outputs import OutputsBackbone, Read, Source
+from openbench.api.models.parts import Parts, Wanted, watch
+from openbench.api.models.preprocess import WAYS, Prepared, prepared
+from openbench.api.models.published import own_preprocess
+from openbench.api.models.shipped import shipped_node
+from openbench.backbones.base import Backbone
+from openbench.backbones.network import evaluating
+from openbench.config.overrides import NAME
+from openbench.core.benchmark import Benchmark
+from openbench.core.features import Head
+from openbench.errors import ConfigError
+from openbench.public import TARGET
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user says about a model.
+
+    Args:
+        preprocess: how images reach it; None = the model's own, if it has one.
+        features: dotted name of the module that makes the features, or of an ONNX output; None = found.
+        head: dotted name of the linear classifier, or (W, b); None = found.
+        name: in tables and records; None = from its class.
+        device: where it is to run.
+    """
+
+    preprocess: object = None
+    features: str | None = None
+    head: object = None
+    name: str | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A user's model, ready to run.
+
+    Args:
+        backbone: with weights.
+        node: what a record's config says of it.
+        notes: what was decided for the user.
+        warnings: why the numbers may not be what the user expects.
+    """
+
+    backbone: Backbone
+    node: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def adopt(model: object, asked: Asked, benchmark: Benchmark) -> Adopted:
+    """Return a user's model as a backbone; the model itself is not touched.
+
+    Args:
+        model: a Backbone, a torch.nn.Module, a function of normalised images (n, channels, h, w) that returns logits
+            or (features, logits), or the path of an ONNX file.
+        asked: what the user says about it.
+        benchmark: what it is to be evaluated on.
+
+    Raises:
+        ConfigError: another kind of object, no preprocess, or parts that cannot be found.
+        DataError: outputs that are not finite.
+    """
+    if isinstance(model, Backbone):
+        return _own_backbone(model, asked)
+    if isinstance(model, torch.jit.ScriptModule):
+        return _function(model, asked, benchmark)
+    if isinstance(model, nn.Module):
+        return _module(model, asked, benchmark)
+    if isinstance(model, str | Path):
+        return _file(Path(model), asked, benchmark)
+    if callable(model) and not isinstance(model, type):
+        return _function(model, asked, benchmark)
+    raise ConfigError(
+        f"model is {'the class ' + model.__name__ if isinstance(model, type) else 'a ' + type(model).__name__} — "
+        "allowed: a torch.nn.Module, a function of the images, the name of a backbone (python -m openbench list "
+        "backbone), 'timm:NAME', 'torchvision:NAME', 'open_clip:NAME', 'hf_hub:OWNER/NAME', 'transformers:NAME', or "
+        "the path of an ONNX file"
+    )
+
+
+def name_of(model: object) -> str:
+    """Return what a model is called in tables if the user does not say: its published name, or its class's."""
+    if isinstance(model, str | Path):
+        return _NOT_IN_NAMES.sub("_", Path(model).stem if str(model).endswith(".onnx") else str(model)).strip("_")
+    inner: Any = unwrapped(model) if isinstance(model, nn.Module) else model
+    settings = getattr(inner, "pretrained_cfg", None)
+    published = settings.get("architecture") if isinstance(settings, Mapping) else None
+    published = published or getattr(inner, "name", None) or getattr(inner, "__name__", None)
+    text = published if isinstance(published, str) else type(inner).__name__.lower()
+    return _NOT_IN_NAMES.sub("_", text).strip("_") or "model"
+
+
+def _own_backbone(model: Backbone, asked: Asked) -> Adopted:
+    given = [word for word in ("preprocess", "features", "head") if getattr(asked, word) is not None]
+    if given:
+        raise ConfigError(f"model is a Backbone, which has its own {given[0]} — leave {', '.join(given)} out")
+    return Adopted(model, _node(model, type(model), asked.name or model.name))
+
+
+def _module(model: nn.Module, asked: Asked, benchmark: Benchmark) -> Adopted:
+    inner = unwrapped(model)
+    visual = getattr(inner, "visual", None)
+    notes: list[str] = []
+    if type(inner).__module__.startswith("open_clip.") and isinstance(visual, nn.Module):
+        inner = visual
+        notes.append("the image tower of open_clip's model is evaluated, without a text head")
+    name = asked.name or name_of(inner)
+    ready = _prepared(asked, benchmark, model, name)
+    module = copied(inner, name).to(asked.device)
+    wanted = Wanted(
+        name, len(benchmark.classes), asked.features or "", asked.head if isinstance(asked.head, str) else ""
+    )
+    images = first_images(benchmark, ready.preprocess).to(asked.device)
+    with evaluating(module):
+        parts = watch(module, images.to(dtype_of(module)), wanted)
+    backbone = _backbone_of(module, parts, wanted, (ready, asked))
+    node = shipped_node(backbone, module) if isinstance(asked.head, str | None) and asked.name is None else None
+    if node is not None:
+        found = node.backbone.to(asked.device)
+        return Adopted(found, node.config, (*notes, *ready.notes, f"this is openbench's {found.name}"))
+    warnings = (
+        *_ending_warning(parts, name),
+        *range_warnings(images, ready.preprocess, module),
+        *check_outputs(backbone, images),
+    )
+    return Adopted(backbone, _node(backbone, type(inner), name), (*notes, *ready.notes), warnings)
+
+
+def _backbone_of(module: nn.Module, parts: Parts, wanted: Wanted, of: tuple[Prepared, Asked]) -> Backbone:
+    """The backbone of a module: with its linear head, without classifier, or of its outputs alone."""
+    ready, asked = of
+    headless = not parts.head and not parts.features and parts.output.shape[1] != wanted.classes
+    own_head = _given_head(asked.head)
+    if own_head is None and not parts.features and (parts.head or headless):
+        return as_network(module, parts, wanted, ready).to(asked.device)
+    source = as_source(module, parts, wanted)
+    return _of_source(source, ready, asked, own_head)
+
+
+def _of_source(source: Source, ready: Prepared, asked: Asked, head: Head | None) -> OutputsBackbone:
+    """The backbone of a source; the first outputs are looked at later, by who has images."""
+    if source.move is not None:
+        source.move(asked.device)
+    p = ready.preprocess
+    black = torch.zeros(2, p.channels, p.crop, p.crop, device=asked.device if source.move else "cpu")
+    with source.quiet(), torch.no_grad():
+        first = source.read(black)
+    backbone = OutputsBackbone(source, ready, first, head).to(asked.device)
+    backbone.try_gradient(black)
+    return backbone
+
+
+def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Benchmark) -> Adopted:
+    name = asked.name or name_of(model)
+    ready = _prepared(asked, benchmark, model, name)
+    if asked.features is not None or isinstance(asked.head, str):
+        raise ConfigError(
+            f"model '{name}' is a function, in which no module can be named — let it return (features, logits), and "
+            "give the classifier as head=(W, b)"
+        )
+
+    def read(images: Tensor) -> Read:
+        return _as_read(model(images), name)
+
+    # What a function computes with cannot be told: weights, globals and files may change between two calls.
+    architecture = f"function {name}, {secrets.token_hex(16)}"
+    source = Source(name, architecture, read, code=described(model).code)
+    images = first_images(benchmark, ready.preprocess)
+    with torch.no_grad():
+        first = _tried(read, images, name)
+    backbone = OutputsBackbone(source, ready, first, _given_head(asked.head))
+    backbone.try_gradient(images)
+    warnings = (*range_warnings(images, ready.preprocess, None), *check_outputs(backbone, images))
+    note = f"model '{name}' is a function: what it computes with cannot be told, so its results are never reused"
+    return Adopted(backbone, _node(backbone, type(model), name), (note, *ready.notes), warnings)
+
+
+def _file(path: Path, asked: Asked, benchmark: Benchmark) -> Adopted:
+    name = asked.name or name_of(path)
+    ready = _prepared(asked, benchmark, path, name)
+    source = onnx_source(path, name, asked.features, (len(benchmark.classes), asked.device))
+    images = first_images(benchmark, ready.preprocess)
+    first = _tried(source.read, images, name)
+    if isinstance(asked.head, str):
+        raise ConfigError(f"model '{name}' is an ONNX file — head '{asked.head}' — give the classifier as head=(W, b)")
+    backbone = OutputsBackbone(source, ready, first, _given_head(asked.head))
+    warnings = (*range_warnings(images, ready.preprocess, None), *check_outputs(backbone, images))
+    return Adopted(backbone, _node(backbone, type(path), name), ready.notes, warnings)
+
+
+def _prepared(asked: Asked, benchmark: Benchmark, model: object, name: str) -> Prepared:
+    """How images reach a model: as given, or as it was published with.
+
+    Raises:
+        ConfigError: nothing is known.
+    """
+    given = asked.preprocess
+    if given is None:
+        given = own_preprocess(model)
+    if given is None:
+        raise ConfigError(f"model '{name}': preprocess is not given, and the model does not say — {WAYS}")
+    return prepared(given, benchmark.preprocess)
+
+
+def _given_head(head: object) -> Head | None:
+    """A classifier given as arrays (W, b)."""
+    if head is None or isinstance(head, str):
+        return None
+    if not isinstance(head, tuple | list) or len(head) != 2:
+        raise ConfigError(f"head is a {type(head).__name__} — the name of a module, or (W, b) with W (c, d) and b (c,)")
+    weight, bias = (
+        torch.as_tensor(np.asarray(part.detach().cpu() if isinstance(part, Tensor) else part)) for part in head
+    )
+    return Head(weight.float(), bias.float())
+
+
+def _as_read(returned: Any, name: str) -> Read:
+    """What a function returns: logits, or (features, logits)."""
+    logits = getattr(returned, "logits", returned)
+    parts = tuple(logits) if isinstance(logits, tuple | list) else (logits,)
+    if not 1 <= len(parts) <= 2 or not all(isinstance(p, Tensor) and p.ndim == 2 for p in parts):
+        found = ", ".join(f"{tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts)
+        raise ConfigError(
+            f"model '{name}' returns {found} — torch tensors expected: logits (n, c), or features (n, d) and logits "
+            "(n, c), in this order"
+        )
+    return Read(parts[-1], parts[0] if len(parts) == 2 else None)
+
+
+def _tried(read: Callable[[Tensor], Read], images: Tensor, name: str) -> Read:
+    try:
+        return read(images)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise ConfigError(
+            f"model '{name}' fails on images {tuple(images.shape)} — {type(error).__name__}: {str(error)[:300]} — it "
+            "must take normalised float32 images (n, channels, h, w); the size is that of preprocess"
+        ) from error
+
+
+def _ending_warning(parts: Parts, name: str) -> tuple[str, ...]:
+    if not parts.ends_in:
+        return ()
+    return (
+        f"model '{name}' ends in {parts.ends_in}: its outputs are probabilities — the outputs of its last linear layer "
+        f"'{parts.head}' are taken as logits",
+    )
+
+
+def _node(backbone: Backbone, kind: type, name: str) -> dict[str, Any]:
+    """What a record's config says of a model that no config file describes."""
+    return {
+        TARGET: f"{kind.__module__}.{kind.__qualname__}",
+        "name": name,
+        "architecture": backbone.architecture,
+        NAME: name,
+    }

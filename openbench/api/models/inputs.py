@@ -1,0 +1,130 @@
+"""What the first images tell: outputs that are not finite or are probabilities, pixels in an unusual range."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from openbench.backbones.base import Backbone
+from openbench.backbones.network import evaluating
+from openbench.core.benchmark import Benchmark
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Request
+from openbench.data.loading import batches
+from openbench.errors import ConfigError, DataError
+from openbench.features.extract import rest_of
+
+FIRST = 8
+_LARGEST = 30.0  # of normalised pixels: 0 to 1 becomes about −3 to 3, 0 to 255 does not
+_FAR = 4.0  # standard deviations of a channel, over all images that the network learnt from
+_PROBABILITY = 1e-3
+
+
+def first_images(benchmark: Benchmark, preprocess: Preprocess) -> Tensor:
+    """Return some images of ID test, spread over its classes, as the network sees them, (n, channels, h, w).
+
+    Raises:
+        DataError: an image cannot be read, or the preprocess fails on it.
+        ConfigError: the benchmark's items are rows of a table.
+    """
+    split = benchmark.id_test
+    if benchmark.columns is not None:
+        raise ConfigError(
+            f"benchmark '{benchmark.name}' has rows of a table — a model takes images — choose another benchmark, or "
+            "evaluate your features with evaluate_features"
+        )
+    step = max(1, len(split) // FIRST)
+    return torch.cat(
+        [next(batches(rest_of(split, start), preprocess, 1)) for start in range(0, len(split), step)][:FIRST]
+    )
+
+
+def check_outputs(backbone: Backbone, images: Tensor) -> tuple[str, ...]:
+    """Return a warning where logits are probabilities already.
+
+    Raises:
+        DataError: outputs of the first images are NaN or infinite.
+    """
+    found = backbone.outputs(images, Request())
+    for name, rows in (("logits", found.logits), ("features", found.features)):
+        bad = ~torch.isfinite(rows).flatten(1).all(dim=1)
+        if bool(bad.any()):
+            reach = float(images.abs().max())
+            raise DataError(
+                f"model '{backbone.name}': {name} are NaN or infinite for {int(bad.sum())} of the first {len(images)} "
+                f"images, whose pixels reach {reach:.3g} after preprocess — finite numbers expected — check the "
+                "weights and the preprocess"
+            )
+    rows = found.logits
+    if rows.shape[1] < 2 or not backbone.classifies:
+        return ()
+    if bool((rows >= 0).all()) and bool((rows.sum(dim=1) - 1).abs().max() < _PROBABILITY):
+        return (
+            f"model '{backbone.name}' returns probabilities (its rows sum to 1) where logits are expected: energies, "
+            "maximum logits and temperatures of them mean nothing — return what goes into the softmax",
+        )
+    return ()
+
+
+def range_warnings(images: Tensor, preprocess: Preprocess, module: nn.Module | None) -> tuple[str, ...]:
+    """Return warnings about images that are not in the range which the network learnt from.
+
+    Args:
+        images: normalised, of ID test.
+        preprocess: which made them.
+        module: the network, whose first batch norm knows the statistics of what it learnt from; None = not known.
+    """
+    reach = float(images.abs().max())
+    if reach > _LARGEST:
+        return (
+            f"images reach {reach:.0f} after preprocess, where normalised pixels lie within about ±3 — scale pixels to "
+            "[0, 1], as ToTensor() does",
+        )
+    return () if module is None else (*_published(module, preprocess), *_learnt(module, images))
+
+
+def _published(module: nn.Module, preprocess: Preprocess) -> Iterator[str]:
+    """What timm says of released weights against the preprocess."""
+    settings = getattr(module, "pretrained_cfg", None)
+    if not isinstance(settings, dict) or settings.get("num_classes") != getattr(module, "num_classes", None):
+        return
+    mean, std = (tuple(map(float, settings.get(key) or ())) for key in ("mean", "std"))
+    near = all(
+        len(a) == len(b) and all(abs(x - y) < 0.02 for x, y in zip(a, b, strict=True))
+        for a, b in ((mean, preprocess.mean), (std, preprocess.std))
+    )
+    if mean and std and not near:
+        yield (
+            f"preprocess normalises by mean {preprocess.mean} and std {preprocess.std}, timm publishes this model with "
+            f"mean {mean} and std {std}"
+        )
+
+
+def _learnt(module: nn.Module, images: Tensor) -> Iterator[str]:
+    """What the first batch norm has seen in training against what it sees now."""
+    norm = next((part for part in module.modules() if isinstance(part, nn.BatchNorm2d)), None)
+    if norm is None or norm.running_mean is None or norm.running_var is None or not _counted(norm):
+        return
+    seen: list[Tensor] = []
+    hook = norm.register_forward_pre_hook(lambda _m, inputs: seen.append(inputs[0].detach().float()))
+    try:
+        with torch.no_grad(), evaluating(module):
+            module(images.to(norm.running_mean.device, norm.running_mean.dtype))
+    finally:
+        hook.remove()
+    if not seen:
+        return
+    now, std = seen[0].mean(dim=(0, 2, 3)), norm.running_var.float().sqrt() + 1e-6
+    off = float(((now - norm.running_mean.float()) / std).abs().median())
+    spread = float((seen[0].transpose(0, 1).flatten(1).std(dim=1) / std).median())
+    if off > _FAR or not 1 / _FAR < spread < _FAR:
+        yield (
+            f"images do not look like those that the network learnt from: in its first batch norm they lie {off:.1f} "
+            f"standard deviations away and spread {spread:.2g} times as wide — check mean and std of preprocess"
+        )
+
+
+def _counted(norm: nn.BatchNorm2d) -> bool:
+    """Whether the statistics are of images: fresh ones are 0 and 1."""
+    mean, var = norm.running_mean, norm.running_var
+    return mean is not None and var is not None and not (bool((mean == 0).all()) and bool((var == 1).all()))

@@ -1,0 +1,224 @@
+"""A model of which only the outputs are known: a function, an ONNX file, a network without a linear head."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from openbench.api.models.preprocess import Prepared
+from openbench.backbones.base import Backbone, Outputs
+from openbench.backbones.device import arithmetic
+from openbench.backbones.network import OUTPUTS_VERSION
+from openbench.backbones.perturb import perturbed
+from openbench.core.composite import leaves
+from openbench.core.features import Head
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
+from openbench.core.request import Field, Request
+from openbench.digest import digest
+from openbench.errors import ConfigError, NotApplicableError
+from openbench.source import Code
+
+
+@dataclass(frozen=True)
+class Read:
+    """What one batch yields.
+
+    Args:
+        logits: (n, c).
+        features: (n, d); None where the model shows none.
+    """
+
+    logits: Tensor
+    features: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where outputs come from.
+
+    Args:
+        name: of the model.
+        architecture: what makes the outputs, in one line; with the weights' hash it identifies them.
+        read: normalised images (n, channels, h, w) float32 on the model's device → outputs.
+        weights_sha256: hash of the weights; empty where there are none to hash.
+        code: classes and functions that are not openbench's.
+        move: brings the model to a device; None where it cannot be moved.
+        quiet: a context in which the model is in eval mode.
+    """
+
+    name: str
+    architecture: str
+    read: Callable[[Tensor], Read]
+    weights_sha256: str = ""
+    code: tuple[Code, ...] = ()
+    move: Callable[[torch.device], object] | None = None
+    quiet: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+class OutputsBackbone(Backbone):
+    """Logits, and features where the model gives them; without a head unless one is named, and without maps.
+
+    Where there are no features, the logits stand in their place, and methods that read features are refused.
+    """
+
+    layers = ()
+
+    def __init__(self, source: Source, prepared: Prepared, first: Read, head: Head | None = None) -> None:
+        """Take what one batch showed.
+
+        Args:
+            source: where outputs come from.
+            prepared: how images reach the model.
+            first: the outputs of a few images.
+            head: the classifier, if there is a linear one that is known.
+
+        Raises:
+            ConfigError: a head that does not give the logits of the first outputs.
+        """
+        self.name, self.architecture, self.preprocess = source.name, source.architecture, prepared.preprocess
+        self.weights_sha256, self.passes = source.weights_sha256, 0
+        self.has_features, self.has_head = first.features is not None, head is not None
+        self.differentiable = False
+        self.num_classes = first.logits.shape[1]
+        features = first.logits if first.features is None else first.features
+        self.feature_dim = features.shape[1]
+        self.made_of = (*source.code, *(prepared.description.code if prepared.description else ()))
+        self._source, self._device = source, torch.device("cpu")
+        if head is not None:
+            _check_head(head, first, source.name)
+        self._head = head
+        self.digest = digest(
+            {
+                "outputs": OUTPUTS_VERSION,
+                "architecture": self.architecture,
+                "weights": self.weights_sha256,
+                "preprocess": self.preprocess,
+                **({} if head is None else {"head": [head.weight.numpy(), head.bias.numpy()]}),
+            }
+        )
+
+    @property
+    def head(self) -> Head:
+        """The classifier; the identity where the logits stand in for features, zeros where it is not known."""
+        if self._head is not None:
+            return self._head
+        weight = torch.zeros(self.num_classes, self.feature_dim) if self.has_features else torch.eye(self.num_classes)
+        return Head(weight, torch.zeros(self.num_classes))
+
+    @property
+    def device(self) -> torch.device:
+        """Where outputs are."""
+        return self._device
+
+    def to(self, device: torch.device) -> Self:
+        """Move the model if it can be moved; return self."""
+        if self._source.move is not None:
+            self._source.move(device)
+            self._device = torch.device(device)
+        return self
+
+    def outputs(self, images: Tensor, request: Request) -> Outputs:
+        """Return logits and features for normalised images (n, 3, h, w), after an input-gradient step if any.
+
+        Raises:
+            NotApplicableError: maps, or a step where the model has no gradients.
+        """
+        if request.layers:
+            raise NotApplicableError(f"model '{self.name}' has no maps — choose a method that reads features or logits")
+        images = images.to(self._device, torch.float32)
+        with self._ready():
+            if request.perturb is not None:
+                if not self.differentiable:
+                    raise NotApplicableError(f"model '{self.name}' has no gradients — choose another method")
+                images = perturbed(lambda x: self._source.read(x).logits, images, self.preprocess.std, request.perturb)
+                self.passes += len(images)
+            with torch.no_grad():
+                read = self._source.read(images)
+        self.passes += len(images)
+        features = read.logits if read.features is None else read.features
+        return Outputs(read.logits.detach().float(), features.detach().float(), {})
+
+    def try_gradient(self, images: Tensor) -> None:
+        """Note whether the logits have a gradient by the images."""
+        with self._ready(), torch.enable_grad():
+            x = images.to(self._device, torch.float32).clone().requires_grad_(True)
+            logits = self._source.read(x).logits
+            if logits.requires_grad:
+                (found,) = torch.autograd.grad(logits.sum(), x, allow_unused=True)
+                self.differentiable = found is not None
+
+    def module(self) -> nn.Module:
+        """Refuse: there is no network to train.
+
+        Raises:
+            NotApplicableError: always.
+        """
+        raise NotApplicableError(f"model '{self.name}' cannot be trained here: only its outputs are known")
+
+    def initialise(self, seed: int) -> Self:
+        """Do nothing: the weights are the user's."""
+        return self
+
+    def load(self, path: Path, sha256: str | None = None) -> Self:
+        """Refuse: the weights are the user's.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"model '{self.name}' has its weights — '{path}' cannot be loaded into it")
+
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        with self._source.quiet(), arithmetic("fp32", self._device):
+            yield
+
+
+def check_readable(backbone: Backbone, method: Method, name: str) -> None:
+    """Check that a model shows all that a method reads.
+
+    Raises:
+        NotApplicableError: it reads features, a head, maps, gradients or the network itself, and they are not there.
+    """
+    if not isinstance(backbone, OutputsBackbone):
+        return
+    parts, way = leaves(method), ""
+    requests = [leaf.request for leaf in parts]
+    if not backbone.has_features and any(r.fields & {Field.FEATURES, Field.MOVED} or r.head for r in requests):
+        way = "features — return (features, logits), or name the module that makes them: features='avgpool'"
+    elif any(Field.MAPS in r.fields or r.layers for r in requests):
+        way = "the maps of its stages — pass a torch.nn.Module that has layer1 … layer4, or one of timm or torchvision"
+    elif not backbone.has_head and any(r.head for r in requests):
+        way = "a linear head — give it as head=(W, b) with W (c, d) and b (c,)"
+    elif any(r.perturb or r.beside for r in requests) and not backbone.differentiable:
+        way = "gradients by the images — pass a torch.nn.Module, or a function that torch can differentiate"
+    elif any(isinstance(leaf, LiveMethod) for leaf in parts):
+        way = "the network, which it runs itself — pass a torch.nn.Module"
+    if way:
+        needed, _, instead = way.partition(" — ")
+        raise NotApplicableError(
+            f"method '{name}' reads {needed} — model '{backbone.name}' does not show that — {instead}, or choose a "
+            "method that reads logits, e.g. msp, mls or energy"
+        )
+
+
+def _check_head(head: Head, first: Read, name: str) -> None:
+    features = first.logits if first.features is None else first.features
+    wanted = (first.logits.shape[1], features.shape[1])
+    if tuple(head.weight.shape) != wanted or tuple(head.bias.shape) != wanted[:1]:
+        raise ConfigError(
+            f"model '{name}': head has W {tuple(head.weight.shape)} and b {tuple(head.bias.shape)} — {wanted} and "
+            f"{wanted[:1]} expected, for {wanted[0]} logits of {wanted[1]} features"
+        )
+    made = features.float().cpu() @ head.weight.T + head.bias
+    off = float((made - first.logits.float().cpu()).abs().max())
+    scale = float(first.logits.abs().max()) + 1.0
+    if not off <= 1e-3 * scale:
+        raise ConfigError(
+            f"model '{name}': W·features + b differs from the logits by up to {off:.3g} — they are the same for the "
+            "classifier — give the head of these features, or leave head out"
+        )

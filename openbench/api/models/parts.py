@@ -1,0 +1,201 @@
+"""Where a torch module has its classifier and features, found by watching one forward pass."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from openbench.errors import ConfigError, did_you_mean
+
+_SHOWN = 8  # candidates named in a message
+_TOLERANCE = 1e-4
+_AS_FUNCTION = "or pass a function of the images that returns (features, logits)"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a forward pass showed.
+
+    Args:
+        pick: which part of what the module returns are the logits: a key, a position, or None for all of it.
+        output: that part, (n, c).
+        head: dotted name of the nn.Linear that makes the logits; empty where there is none.
+        features: dotted name of the module that makes the features, where that is not the head's input.
+        ends_in: what follows the head: `softmax`, `log_softmax`, or nothing.
+        dtype: of the output.
+    """
+
+    pick: str | int | None
+    output: Tensor
+    head: str
+    features: str = ""
+    ends_in: str = ""
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user says about a model.
+
+    Args:
+        name: of the model.
+        classes: of the benchmark.
+        features: dotted name of the module that makes the features; empty = to be found.
+        head: dotted name of the linear classifier; empty = to be found.
+    """
+
+    name: str
+    classes: int
+    features: str = ""
+    head: str = ""
+
+
+def watch(module: nn.Module, images: Tensor, wanted: Wanted) -> Parts:
+    """Return where the classifier and the features of a module are.
+
+    The classifier is the nn.Linear whose output the module returns; its input is the features.
+
+    Args:
+        module: in eval mode.
+        images: a few, normalised, in the module's dtype and on its device.
+        wanted: what the user says.
+
+    Raises:
+        ConfigError: no such module, no output (n, c), or more than one layer that may be the classifier.
+    """
+    for asked in (wanted.features, wanted.head):
+        if asked:
+            _named(module, asked, wanted.name)
+    calls: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def note(name: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
+            calls.pop(name, None)  # the latest call counts, and stands last
+            calls[name] = (inputs[0], output)
+
+    with ExitStack() as hooks, torch.no_grad():
+        for name, part in module.named_modules():
+            if name and (isinstance(part, nn.Linear) or name in (wanted.features, wanted.head)):
+                hooks.callback(part.register_forward_hook(partial(note, name)).remove)
+        try:
+            returned = module(images)
+        except Exception as error:  # whatever the user's code raises
+            raise ConfigError(
+                f"model '{wanted.name}' fails on images {tuple(images.shape)} — {type(error).__name__}: {error} — it "
+                "must take normalised images (n, channels, h, w); the size is that of preprocess"
+            ) from error
+    pick, output = _output(returned, wanted)
+    linear = {n: c for n, c in calls.items() if isinstance(module.get_submodule(n), nn.Linear) and c[1].ndim == 2}
+    head, ends_in = _head(module, linear, output, wanted)
+    features = wanted.features
+    if features:
+        made = flat(calls[features][1], wanted.name, features) if features in calls else None
+        if made is None:
+            raise ConfigError(f"model '{wanted.name}': module '{features}' is not called in the forward pass")
+        if head and made.shape == linear[head][0].shape and torch.equal(made, linear[head][0]):
+            features = ""  # the head's own input
+    return Parts(pick, output, head, features, ends_in, output.dtype)
+
+
+def flat(features: Tensor, name: str, where: str) -> Tensor:
+    """Return a module's output as features (n, d): maps are averaged over their positions.
+
+    Raises:
+        ConfigError: it has another number of axes.
+    """
+    if features.ndim == 4:
+        return features.mean(dim=(2, 3)) if features.shape[2:] != (1, 1) else features.flatten(1)
+    if features.ndim == 2:
+        return features
+    raise ConfigError(
+        f"model '{name}': module '{where}' returns {tuple(features.shape)} — (n, d), or maps (n, d, h, w), expected — "
+        f"name a module after it that returns one vector per image, {_AS_FUNCTION}"
+    )
+
+
+def _named(module: nn.Module, asked: str, name: str) -> nn.Module:
+    names = [n for n, _ in module.named_modules() if n]
+    if asked not in names:
+        top = [n for n, _ in module.named_children()]
+        raise ConfigError(
+            f"model '{name}' has no module '{asked}'{did_you_mean(asked, names)} — its parts: "
+            f"{', '.join(top[:_SHOWN])}{', …' * (len(top) > _SHOWN)}; model.named_modules() names them all"
+        )
+    return module.get_submodule(asked)
+
+
+def _output(returned: Any, wanted: Wanted) -> tuple[str | int | None, Tensor]:
+    """The logits in what a module returns."""
+    if isinstance(returned, Tensor):
+        found: dict[str | int | None, Any] = {None: returned}
+    elif isinstance(returned, Mapping):
+        found = dict(returned)
+    elif isinstance(getattr(returned, "logits", None), Tensor):
+        found = {"logits": returned.logits}
+    elif isinstance(returned, Sequence) and not isinstance(returned, str):
+        found = dict(enumerate(returned))
+    else:
+        found = dict(vars(returned)) if hasattr(returned, "__dict__") else {}
+    fitting = {key: value for key, value in found.items() if isinstance(value, Tensor) and value.ndim == 2}
+    if isinstance(found.get("logits"), Tensor):
+        fitting = {"logits": found["logits"]}
+    if len(fitting) > 1:
+        fitting = {k: v for k, v in fitting.items() if v.shape[1] == wanted.classes}
+    if len(fitting) != 1:
+        shapes = [
+            f"{key}: {tuple(v.shape)}" if isinstance(v, Tensor) else f"{key}: {type(v).__name__}"
+            for key, v in found.items()
+        ]
+        shapes = shapes or [type(returned).__name__]
+        raise ConfigError(
+            f"model '{wanted.name}' returns {', '.join(s.removeprefix('None: ') for s in shapes[:_SHOWN])} — one "
+            f"tensor of logits (n, c) expected, or one called 'logits' — name head=… and features=…, {_AS_FUNCTION}"
+        )
+    return next(iter(fitting.items()))
+
+
+def _head(
+    module: nn.Module, linear: Mapping[str, tuple[Tensor, Tensor]], output: Tensor, wanted: Wanted
+) -> tuple[str, str]:
+    """The name of the linear layer that makes the output, and what follows it."""
+    if wanted.head:
+        if not isinstance(module.get_submodule(wanted.head), nn.Linear) or wanted.head not in linear:
+            found = type(module.get_submodule(wanted.head)).__name__
+            raise ConfigError(
+                f"model '{wanted.name}': head '{wanted.head}' is {found}, or is given no (n, d) in the forward pass — "
+                f"nn.Linear expected, since methods need logits = W·features + b; candidates: {_listed(module, linear)}"
+            )
+        return wanted.head, _ending(linear[wanted.head][1], output)
+    for ending in ("", "softmax", "log_softmax"):
+        fitting = [n for n, (_, made) in linear.items() if made.shape == output.shape and _is(made, output, ending)]
+        if fitting:
+            return fitting[-1], ending
+    if any(made.shape[1] == output.shape[1] == wanted.classes for _, made in linear.values()):
+        raise ConfigError(
+            f"model '{wanted.name}': no nn.Linear makes its output {tuple(output.shape)} alone — candidates: "
+            f"{_listed(module, linear)} — name the classifier: head='{list(linear)[-1]}', {_AS_FUNCTION}"
+        )
+    return "", ""
+
+
+def _ending(made: Tensor, output: Tensor) -> str:
+    if made.shape != output.shape:
+        return ""
+    return next((ending for ending in ("", "softmax", "log_softmax") if _is(made, output, ending)), "")
+
+
+def _is(made: Tensor, output: Tensor, ending: str) -> bool:
+    if not ending:
+        return torch.allclose(made, output, rtol=0, atol=0, equal_nan=True)
+    function = torch.softmax if ending == "softmax" else torch.log_softmax
+    return torch.allclose(function(made.float(), dim=1), output.float(), atol=_TOLERANCE, rtol=_TOLERANCE)
+
+
+def _listed(module: nn.Module, linear: Mapping[str, object]) -> str:
+    """The linear layers by name and size, the last ones first."""
+    parts = [f"'{n}' {module.get_submodule(n).in_features} → {module.get_submodule(n).out_features}" for n in linear]
+    return ", ".join(parts[: -_SHOWN - 1 : -1]) or "none"

@@ -1,0 +1,92 @@
+"""Whether a user's module is, weights included, a backbone that openbench ships: then its records are the same."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+from openbench.api.models.described import described
+from openbench.backbones.base import Backbone
+from openbench.backbones.checkpoints import find_weights
+from openbench.backbones.network import NetworkBackbone
+from openbench.config.build import build
+from openbench.config.overrides import NAME
+from openbench.config.shipped import shipped
+from openbench.core.preprocess import Preprocess
+from openbench.digest import digest
+from openbench.errors import CheckpointError, OpenbenchError
+from openbench.paths import config_dir
+from openbench.public import TARGET
+
+_WEIGHTS = ("weights", "checkpoint")
+# Where the classes of a network are → the function that makes such networks from a config.
+_MAKERS = {
+    "openbench.backbones.cifar": "openbench.backbones.cifar.resnet",
+    "timm": "openbench.backbones.libraries.from_timm.timm_model",
+}
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A backbone of openbench's configs, and its node."""
+
+    backbone: Backbone
+    config: Mapping[str, Any]
+
+
+def shipped_node(backbone: Backbone, module: nn.Module) -> Shipped | None:
+    """Return the shipped backbone with the same layers, weights and preprocess as a user's; None if there is none.
+
+    Only weights that lie in a data root are compared; nothing is downloaded.
+
+    Args:
+        backbone: made of the user's module.
+        module: the user's, copied.
+    """
+    if not isinstance(backbone, NetworkBackbone):
+        return None
+    made_by = next(
+        (maker for home, maker in _MAKERS.items() if f"{type(module).__module__}.".startswith(f"{home}.")), ""
+    )
+    for name, node in _candidates(made_by):
+        if not _may_be(node, backbone.preprocess, module):
+            continue
+        try:
+            other = build(node, f"backbone '{name}'", Backbone)
+        except OpenbenchError:  # e.g. another file of that name
+            continue
+        if not isinstance(other, NetworkBackbone) or other.weights_sha256 != backbone.weights_sha256:
+            continue
+        same = described(other.network, weights=False).digest == described(module, weights=False).digest
+        if same and other.preprocess == backbone.preprocess:
+            return Shipped(other, {**node, NAME: name})
+    return None
+
+
+@cache
+def _nodes() -> tuple[tuple[str, dict[str, Any]], ...]:
+    names = sorted(file.stem for file in (config_dir() / "backbone").glob("*.yaml"))
+    return tuple((name, node) for name in names if (node := shipped("backbone", name)) is not None)
+
+
+def _candidates(made_by: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The shipped nodes of a maker whose weights are here."""
+    for name, node in _nodes():
+        files = [str(node[key]) for key in _WEIGHTS if node.get(key)]
+        if made_by and node.get(TARGET) == made_by and files:
+            try:
+                find_weights(files[0])
+            except CheckpointError:
+                continue
+            yield name, node
+
+
+def _may_be(node: Mapping[str, Any], preprocess: Preprocess, module: nn.Module) -> bool:
+    """Whether a node is worth building: its images are prepared alike, and its library's name is the module's."""
+    given = node.get("preprocess")
+    if not isinstance(given, Mapping) or digest(build(given, "preprocess", Preprocess)) != digest(preprocess):
+        return False
+    settings = getattr(module, "pretrained_cfg", None)
+    return not isinstance(settings, Mapping) or settings.get("architecture") == str(node.get("model")).split(".")[0]

@@ -1,0 +1,66 @@
+"""Small networks and a benchmark of a few images, for the tests of the user's models."""
+
+import copy
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import nn
+
+from openbench.api.models.adopt import Asked, adopt
+from openbench.core.benchmark import Split
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Field, Request, Role
+from openbench.data.sources.items import ArrayItems
+
+SIDE, CLASSES = 16, 5
+PLAIN = Preprocess(resize=SIDE, crop=SIDE, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+BOTH = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
+
+
+def benchmark(classes=CLASSES, preprocess=PLAIN):
+    pixels = np.random.default_rng(0).integers(0, 256, (20, SIDE, SIDE, 3), dtype=np.uint8)
+    items = ArrayItems(pixels, np.arange(20))
+    names = tuple(f"c{i}" for i in range(classes))
+    split = Split("toy", Role.ID_TEST, items, np.arange(20) % classes, [str(i) for i in range(20)], names, "d", 20)
+    return SimpleNamespace(name="toy", classes=names, columns=None, preprocess=preprocess, id_test=split)
+
+
+def adopted(model, preprocess=PLAIN, classes=CLASSES, **asked):
+    return adopt(model, Asked(preprocess=preprocess, **asked), benchmark(classes))
+
+
+class Small(nn.Module):
+    """Maps, pooling, classifier."""
+
+    def __init__(self, d=7, classes=CLASSES):
+        super().__init__()
+        self.conv = nn.Conv2d(3, d, 3, stride=2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(d, classes)
+
+    def pooled(self, x):
+        return self.avgpool(torch.relu(self.conv(x))).flatten(1)
+
+    def forward(self, x):
+        return self.fc(self.pooled(x))
+
+
+def images(n=6):
+    return torch.randn(n, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def shown(model, x):
+    """The features and logits of a Small, computed by itself."""
+    model = copy.deepcopy(model).eval()
+    features = model.pooled(x)
+    return features, model.fc(features)
+
+
+def made():
+    torch.manual_seed(3)
+    model = Small()
+    model.scale = 2.0
+    model.register_buffer("table", torch.arange(3.0), persistent=False)
+    return model

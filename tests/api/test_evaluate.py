@@ -1,0 +1,225 @@
+"""`ob.evaluate`: the same numbers and records as `run`, reuse, several models, and what is refused before anything."""
+
+import copy
+import json
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import openbench as ob
+from openbench import _compat
+from openbench.backbones.cifar import SPECS, CifarResNet
+from openbench.compose.composed import composed
+from openbench.engine import api
+from openbench.errors import ConfigError, NotApplicableError
+from openbench.methods.knn import KNN
+
+SMALL = [f"~benchmark.csid.{name}" for name in ("noisy", "blurred", "faded", "shifted")]
+SMALL += ["~benchmark.near.nine", "~benchmark.far.patches", "metrics.families=[ranking]"]
+PREPROCESS = ob.Preprocess(resize=16, crop=16, mean=(0.3, 0.3, 0.3), std=(0.3, 0.3, 0.3))
+
+
+class Small(nn.Module):
+    def __init__(self, classes=6, d=12):
+        super().__init__()
+        self.conv = nn.Conv2d(3, d, 5, stride=4)
+        self.fc = nn.Linear(d, classes)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.conv(x)).mean(dim=(2, 3)))
+
+
+def small(seed=0, **sizes):
+    torch.manual_seed(seed)
+    return Small(**sizes)
+
+
+@pytest.fixture
+def evaluate(tmp_path):
+    def call(model, methods="msp", **given):
+        given = {"benchmark": "digits", "preprocess": PREPROCESS, "overrides": SMALL, "progress": False} | given
+        return ob.evaluate(model, methods=methods, cache=tmp_path / "cache", results=tmp_path / "results", **given)
+
+    return call
+
+
+def plain(result):
+    """A record as its file holds it."""
+    return json.loads(json.dumps(result.record.to_dict()))
+
+
+def files(folder):
+    return sorted(p.name for p in folder.rglob("*.json"))
+
+
+def test_a_module_gives_a_record_for_each_method_and_is_reused(evaluate, tmp_path):
+    model = small().train()
+    first = evaluate(model, ["msp", KNN(k=3)])
+    assert list(first) == ["msp", "knn"]
+    for name, result in first.items():
+        assert result.path.stem == result.record.run_id
+        assert result.record.backbone["name"] == "small"
+        assert result.record.method["name"] == name
+        assert {s.role for s in result.scores} == {"id_test", "id_val", "near", "far", "ood_val"}
+    assert first["knn"].record.method["params"]["k"] == 3
+    assert first["knn"].record.trials == []
+    assert model.training
+    again = evaluate(model, ["msp", KNN(k=3)])
+    assert [plain(r) for r in again.values()] == [plain(r) for r in first.values()]
+    assert all(any(n.startswith("reused: nothing was computed") for n in r.notes) for r in again.values())
+    assert len(files(tmp_path / "results" / "records")) == 2
+
+
+def test_a_model_that_is_changed_in_place_is_another(evaluate):
+    model = small()
+    before = evaluate(model)["msp"]
+    model.fc.weight.data.mul_(2)
+    after = evaluate(model)["msp"]
+    assert before.record.run_id != after.record.run_id
+    assert before.record.metrics != after.record.metrics
+
+
+def test_numbers_do_not_depend_on_the_way_to_the_network(evaluate, tmp_path):
+    """By name and as a module: the same to the bit, though the class is another."""
+    name = "resnet8_digits"
+    torch.manual_seed(0)
+
+    class Other(CifarResNet):
+        pass
+
+    model = Other(SPECS["resnet8"], 6)
+    file = tmp_path / "weights.pt"
+    torch.save(model.state_dict(), file)
+    by_name = evaluate(
+        name, ["msp", "knn"], preprocess=None, overrides=[*SMALL, f"+backbone.weights={file}", "tune=none"]
+    )
+    by_module = evaluate(model, ["msp", "knn"], preprocess="benchmark", tune="none")
+    for method, result in by_name.items():
+        record, other = result.record, by_module[method].record
+        assert (record.metrics, record.tuned, record.trials) == (other.metrics, other.tuned, other.trials)
+        assert record.counts == other.counts
+        assert record.run_id != other.run_id
+
+
+def test_by_name_the_record_is_that_of_run(evaluate, tmp_path):
+    torch.manual_seed(0)
+    torch.save(CifarResNet(SPECS["resnet8"], 6).state_dict(), tmp_path / "weights.pt")
+    words = [*SMALL, f"+backbone.weights={tmp_path / 'weights.pt'}"]
+    found = evaluate("resnet8_digits", preprocess=None, overrides=words)["msp"]
+    job = composed("run", ["+benchmark=digits", "backbone=resnet8_digits", "method=msp", *words])
+    runtime = job.runtime | {"cache": str(tmp_path / "cache"), "results": str(tmp_path / "results")}
+    outcome = api.run(job.config, runtime)
+    assert outcome.status == "skipped"
+    assert plain(outcome) == plain(found)
+
+
+def test_a_module_that_openbench_ships_gives_its_record(evaluate, real_data):
+    from openbench.backbones.checkpoints import find_weights, read_weights, renamer
+    from openbench.backbones.cifar import KEY_MAP
+
+    rename = renamer(KEY_MAP)
+    model = CifarResNet(SPECS["resnet20"], 10)
+    state = read_weights(find_weights("weights/cifar10_resnet20.safetensors"))
+    model.load_state_dict({rename(key): value for key, value in state.items()}, strict=False)
+    preprocess = ob.Preprocess(resize=32, crop=32)
+    by_name = evaluate("resnet20_cifar10", "knn", preprocess=None, tune="none")
+    by_module = evaluate(model, "knn", preprocess=preprocess, tune="none")
+    assert plain(by_module["knn"]) == plain(by_name["knn"])
+    assert "this is openbench's resnet20_cifar10" in by_module["knn"].notes
+
+
+def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evaluate, monkeypatch):
+    opened = []
+    monkeypatch.setattr(api, "opened", lambda *a, real=api.opened: opened.append(a) or real(*a))
+    found = evaluate([small(0), small(1)])
+    assert list(found) == ["small", "small_2"]
+    assert len(opened) == 1
+    assert found["small"]["msp"].record.backbone["digest"] != found["small_2"]["msp"].record.backbone["digest"]
+    assert list(evaluate({"first": small(0)})) == ["first"]
+    assert found.table().index.get_level_values("model").unique().tolist() == ["small", "small_2"]
+
+
+def test_the_epochs_of_a_training_are_files_of_weights(evaluate, tmp_path):
+    for epoch in (1, 2):
+        torch.save(small(epoch).state_dict(), tmp_path / f"epoch{epoch}.pt")
+    model = small(7)
+    before = copy.deepcopy(model.state_dict())
+    found = evaluate(model, weights=[tmp_path / "epoch1.pt", tmp_path / "epoch2.pt"])
+    alone = evaluate(small(2), name="epoch2")
+    assert list(found) == ["epoch1", "epoch2"]
+    assert plain(found["epoch2"]["msp"]) == plain(alone["msp"])
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_a_wrong_number_of_classes_is_refused_where_the_method_reads_them(evaluate, tmp_path):
+    with pytest.raises(
+        NotApplicableError, match=r"method 'msp' reads logits.*'small' has 10 output classes.*'digits' has 6"
+    ):
+        evaluate(small(classes=10), ["knn", "msp"])
+    assert not files(tmp_path)  # the first of the two was not run
+    assert evaluate(small(classes=10), KNN(k=2))["knn"].metrics["eight"]["auroc"] >= 0
+
+
+def test_warnings_are_shown_and_kept(evaluate):
+    model = nn.Sequential(small(), nn.Softmax(dim=1))
+    with pytest.warns(UserWarning, match="its outputs are probabilities"):
+        found = evaluate(model)
+    assert "its outputs are probabilities" in found["msp"].warnings[0]
+
+
+def test_models_of_a_session_are_not_reused_and_say_so(evaluate):
+    made: dict = {"__name__": "typed"}
+    exec("from torch import nn\nclass Typed(nn.Sequential):\n    pass\n", made)
+    typed = made["Typed"](nn.Flatten(), nn.Linear(768, 6))
+    first, second = evaluate(typed)["msp"], evaluate(typed)["msp"]
+    assert first.record.run_id != second.record.run_id
+    assert first.record.metrics == second.record.metrics
+    assert any("typed.Typed has no file to read: what it makes is never reused" in note for note in second.notes)
+
+
+def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
+    v2 = _compat.library("torchvision.transforms.v2")
+    scaled = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.3] * 3, [0.3] * 3)])
+    found = evaluate(small(), preprocess=scaled)["msp"]
+    assert "ToDtype(scale=True)" in found.record.backbone["preprocess"]["own"]["text"]
+    assert found.record.metrics["eight"]["auroc"] == pytest.approx(
+        evaluate(small())["msp"].metrics["eight"]["auroc"], abs=1e-3
+    )
+    assert plain(evaluate(small(), preprocess=scaled)["msp"]) == plain(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"methods": []}, "methods is empty"),
+        ({"methods": ["msp", "msp"]}, "names 'msp' twice"),
+        ({"methods": KNN}, "has the class KNN — an instance expected — write KNN()"),
+        ({"methods": 3}, "methods has a int — allowed: names"),
+        ({"methods": "knm"}, "knm.*did you mean 'knn'"),
+        ({"methods": {"a/b": KNN()}}, "'a/b' cannot be the name of a method"),
+        ({"benchmark": "digit"}, "digit.*did you mean 'digits'"),
+        ({"overrides": "seed=1"}, r"write overrides=\['seed=1'\]"),
+        ({"device": "gpu"}, "device 'gpu' is unknown"),
+        ({"tune": "best"}, "best"),
+        ({"model": "resnet20_cifar11", "preprocess": None}, "resnet20_cifar11.*did you mean"),
+        ({"model": "resnet20_cifar10"}, "preprocess is given for 'resnet20_cifar10', whose config says it"),
+        ({"model": "weights.pt"}, "is a file of weights — a network expected"),
+        ({"model": []}, "model is an empty list"),
+        ({"model": [small(), small()], "name": "x"}, "one name for 2 models"),
+        ({"weights": 3}, "weights is a int"),
+        ({"model": lambda x: x, "weights": "a.pt"}, "weights are given for a function"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_before_anything_is_computed(evaluate, tmp_path, given, says):
+    with pytest.raises(ConfigError, match=says):
+        evaluate(given.pop("model", small()), given.pop("methods", "msp"), **given)
+    assert not files(tmp_path)
+
+
+def test_nothing_is_printed_into_a_pipe(evaluate, capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(small(), progress=True)
+    assert capfd.readouterr() == ("", "")

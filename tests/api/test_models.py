@@ -1,0 +1,362 @@
+"""The user's model as a backbone: where its parts are, what identifies it, what is refused and warned of."""
+
+import copy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from openbench import _compat
+from openbench.api.models.adopt import name_of
+from openbench.api.models.outputs import OutputsBackbone, check_readable
+from openbench.backbones.cifar import SPECS, CifarResNet
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Field, Perturb, Request
+from openbench.errors import ConfigError, DataError, NotApplicableError
+from openbench.methods.gram import Gram
+from openbench.methods.knn import KNN
+from openbench.methods.msp import MSP
+from openbench.methods.odin import ODIN
+from openbench.methods.vim import ViM
+
+from .own_models import BOTH, CLASSES, SIDE, Small, adopted, benchmark, images, made, shown
+
+
+class Softmaxed(Small):
+    def forward(self, x):
+        return torch.softmax(super().forward(x), dim=1)
+
+
+class Scaled(Small):
+    def forward(self, x):
+        return 3 * super().forward(x)
+
+
+class TwoHeads(Small):
+    def __init__(self):
+        super().__init__()
+        self.dist = nn.Linear(7, CLASSES)
+
+    def forward(self, x):
+        return (self.fc(self.pooled(x)) + self.dist(self.pooled(x))) / 2
+
+
+class ByConvolution(Small):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Conv2d(7, CLASSES, 1)
+
+    def forward(self, x):
+        return self.last(self.avgpool(torch.relu(self.conv(x)))).flatten(1)
+
+
+class Headless(Small):
+    def forward(self, x):
+        return self.pooled(x)
+
+
+class Returning(Small):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x):
+        logits, features = super().forward(x), self.pooled(x)
+        aux = torch.zeros(len(x), CLASSES, 2)
+        return {
+            "mapping": {"logits": logits, "hidden": features},
+            "object": SimpleNamespace(logits=logits, loss=None),
+            "pair": (features, logits),
+            "auxiliary": (logits, aux),
+            "neither": {"a": logits[:, :, None], "b": None},
+        }[self.kind]
+
+
+def test_the_layer_that_makes_the_logits_is_found_with_its_input():
+    model = Small()
+    found = adopted(model)
+    features, logits = shown(model, images())
+    outputs = found.backbone.outputs(images(), BOTH)
+    torch.testing.assert_close(outputs.features, features)
+    torch.testing.assert_close(outputs.logits, logits)
+    torch.testing.assert_close(found.backbone.head.weight, model.fc.weight.detach())
+    assert (found.backbone.name, found.warnings) == ("small", ())
+
+
+@pytest.mark.parametrize("kind", ["mapping", "object", "pair", "auxiliary"])
+def test_logits_are_found_in_what_networks_return(kind):
+    model = Returning(kind)
+    found = adopted(model).backbone
+    torch.testing.assert_close(found.outputs(images(), BOTH).logits, shown(model, images())[1])
+    with found.frozen() as network:
+        assert torch.equal(network(images()), found.outputs(images(), BOTH).logits)
+
+
+def test_what_holds_no_logits_is_refused_with_what_it_holds():
+    with pytest.raises(ConfigError, match=r"model 'returning' returns a: \(8, 5, 1\), b: NoneType — one tensor"):
+        adopted(Returning("neither"))
+
+
+def test_two_layers_that_may_be_the_classifier_are_listed():
+    with pytest.raises(
+        ConfigError, match=r"no nn.Linear makes its output \(8, 5\) alone — candidates: 'dist' 7 → 5, 'fc' 7 → 5"
+    ):
+        adopted(TwoHeads())
+    assert adopted(TwoHeads(), head="fc").backbone.num_classes == CLASSES
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"head": "fcs"}, "has no module 'fcs'; did you mean 'fc'.*its parts: conv, avgpool, fc"),
+        ({"head": "conv"}, "head 'conv' is Conv2d.*nn.Linear expected.*candidates: 'fc' 7 → 5"),
+        ({"features": "pool"}, "has no module 'pool'; did you mean 'avgpool'"),
+        ({"head": (np.zeros((5, 3)), np.zeros(5))}, r"head has W \(5, 3\) and b \(5,\) — \(5, 5\)"),
+        ({"head": 3}, "head is a int — the name of a module"),
+    ],
+)
+def test_parts_that_are_not_there_are_refused(asked, says):
+    with pytest.raises(ConfigError, match=says):
+        adopted(Small(), **asked)
+
+
+def test_named_features_that_feed_the_classifier_are_its_features():
+    model = Small()
+    found = adopted(model, features="avgpool").backbone
+    assert not isinstance(found, OutputsBackbone)
+    torch.testing.assert_close(found.outputs(images(), BOTH).features, shown(model, images())[0])
+
+
+def test_other_named_features_are_averaged_over_positions_and_have_no_head():
+    model = Small()
+    found = adopted(model, features="conv").backbone
+    with torch.no_grad():
+        torch.testing.assert_close(found.outputs(images(), BOTH).features, model.conv(images()).mean(dim=(2, 3)))
+    check_readable(found, KNN(), "knn")
+    with pytest.raises(NotApplicableError, match="method 'vim' reads a linear head — model 'small' does not show that"):
+        check_readable(found, ViM(), "vim")
+
+
+def test_a_classifier_that_is_not_linear_gives_logits_alone():
+    found = adopted(ByConvolution()).backbone
+    assert found.outputs(images(), BOTH).logits.shape == (6, CLASSES)
+    check_readable(found, MSP(), "msp")
+    check_readable(found, ODIN(), "odin")
+    with pytest.raises(NotApplicableError, match=r"method 'knn' reads features.*name the module.*features='avgpool'"):
+        check_readable(found, KNN(), "knn")
+    with pytest.raises(NotApplicableError, match="method 'gram' reads"):
+        check_readable(found, Gram(), "gram")
+
+
+def test_a_network_without_classifier_has_features_alone():
+    model = Headless()
+    found = adopted(model).backbone
+    assert (found.classifies, found.num_classes, found.feature_dim) == (False, 0, 7)
+    torch.testing.assert_close(found.outputs(images(), BOTH).features, shown(model, images())[0])
+
+
+def test_a_softmax_at_the_end_is_taken_off_and_told():
+    model = Softmaxed()
+    found = adopted(model)
+    torch.testing.assert_close(found.backbone.outputs(images(), BOTH).logits, shown(model, images())[1])
+    assert (
+        "ends in softmax: its outputs are probabilities — the outputs of its last linear layer 'fc'"
+        in found.warnings[0]
+    )
+
+
+def test_probabilities_of_a_function_are_told():
+    model = Softmaxed().eval()
+    assert (
+        "returns probabilities (its rows sum to 1) where logits are expected" in adopted(lambda x: model(x)).warnings[0]
+    )
+    assert adopted(lambda x: Small.forward(model, x)).warnings == ()
+
+
+def test_the_users_model_is_left_as_it_was():
+    model = Small().train()
+    model.conv.weight.requires_grad_(False)
+    model.remembered = model.conv(images())  # with its history
+    layouts = [p.stride() for p in model.parameters()]
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    adopted(model).backbone.outputs(images(), BOTH)
+    assert model.training
+    assert model.conv.training
+    assert [p.requires_grad for p in model.parameters()] == [False, True, True, True]
+    assert [p.stride() for p in model.parameters()] == layouts
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert model.remembered.grad_fn is not None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile], ids=["DataParallel", "compiled"])
+def test_wrappers_are_taken_off(wrap):
+    model = Small()
+    found = adopted(wrap(model)).backbone
+    assert (found.name, found.digest) == ("small", adopted(model).backbone.digest)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_precisions_are_run_as_they_are(dtype):
+    model = Small().to(dtype)
+    found = adopted(model).backbone
+    outputs = found.outputs(images(), BOTH)
+    assert {outputs.logits.dtype, outputs.features.dtype, found.head.weight.dtype} == {torch.float32}
+    with torch.no_grad():
+        torch.testing.assert_close(outputs.logits, model.eval()(images().to(dtype)).float(), rtol=0.02, atol=0.02)
+    assert found.digest != adopted(copy.deepcopy(model).float()).backbone.digest
+
+
+def digest_of(model, **asked):
+    return adopted(model, **asked).backbone.digest
+
+
+def changed(change):
+    model = made()
+    change(model)
+    return model
+
+
+def test_equal_models_have_equal_digests():
+    assert digest_of(made()) == digest_of(made()) == digest_of(made().train())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.fc.bias.data.add_(1e-3),
+        lambda m: setattr(m, "scale", 3.0),
+        lambda m: m.table.add_(1),
+        lambda m: setattr(m.conv, "stride", (1, 1)),
+        lambda m: m.conv.register_forward_hook(lambda *_: None),
+        lambda m: setattr(m, "avgpool", nn.AdaptiveMaxPool2d(1)),
+    ],
+    ids=["weight", "attribute", "unsaved_buffer", "stride", "hook", "layer"],
+)
+def test_whatever_shapes_the_outputs_changes_the_digest(change):
+    assert digest_of(changed(change)) != digest_of(made())
+
+
+def test_the_preprocess_changes_the_digest():
+    other = Preprocess(resize=SIDE, crop=SIDE, mean=(0.4, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    assert digest_of(made()) != digest_of(made(), preprocess=other)
+
+
+def test_functions_are_never_the_same_again_and_say_so():
+    model = made()
+    first, second = adopted(model.forward), adopted(model.forward)
+    assert first.backbone.digest != second.backbone.digest
+    assert "is a function: what it computes with cannot be told, so its results are never reused" in first.notes[0]
+
+
+def test_functions_give_logits_or_features_and_logits():
+    model = made().eval()
+    both = adopted(lambda x: (model.pooled(x), model(x)), head=(model.fc.weight, model.fc.bias)).backbone
+    features, logits = shown(model, images())
+    outputs = both.outputs(images(), BOTH)
+    assert torch.equal(outputs.features, features)
+    assert torch.equal(outputs.logits, logits)
+    check_readable(both, ViM(), "vim")
+    with pytest.raises(NotApplicableError, match="method 'knn' reads features — model 'logits_alone'"):
+        check_readable(adopted(lambda x: model(x), name="logits_alone").backbone, KNN(), "knn")
+
+
+def test_a_step_by_the_gradient_of_a_function_is_that_of_the_module():
+    model = made()
+    step = Request(fields=frozenset({Field.LOGITS}), perturb=Perturb(temperature=10.0, epsilon=0.01))
+    by_module = adopted(model).backbone.outputs(images(), step).logits
+    model.eval()
+    by_function = adopted(lambda x: model(x)).backbone.outputs(images(), step).logits
+    torch.testing.assert_close(by_function, by_module)
+
+
+def test_functions_without_gradient_are_not_asked_for_one():
+    fixed = adopted(
+        lambda x: torch.from_numpy(x.detach().numpy().mean(axis=(2, 3)) @ np.ones((3, CLASSES), np.float32))
+    )
+    with pytest.raises(NotApplicableError, match="method 'odin' reads gradients by the images"):
+        check_readable(fixed.backbone, ODIN(), "odin")
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (lambda x: x, r"returns \(8, 3, 16, 16\) — torch tensors expected: logits \(n, c\)"),
+        (lambda x: x.no, "fails on images .8, 3, 16, 16. — AttributeError"),
+        (Small, "model is the class Small — allowed: a torch.nn.Module"),
+        (7, "model is a int — allowed"),
+        (nn.Conv2d(1, 3, 3), r"model 'conv2d' fails on images \(8, 3, 16, 16\) — RuntimeError"),
+    ],
+)
+def test_what_is_no_model_of_images_is_refused(model, says):
+    with pytest.raises(ConfigError, match=says):
+        adopted(model)
+
+
+def test_a_preprocess_must_be_given_where_the_model_does_not_say():
+    with pytest.raises(
+        ConfigError, match="model 'small': preprocess is not given, and the model does not say — pass the"
+    ):
+        adopted(Small(), preprocess=None)
+
+
+def test_outputs_that_are_not_finite_are_refused():
+    model = Small()
+    model.fc.bias.data[2] = float("nan")
+    with pytest.raises(DataError, match="model 'small': logits are NaN or infinite for 8 of the first 8 images"):
+        adopted(model)
+
+
+def test_weights_without_values_are_refused():
+    with pytest.raises(ConfigError, match="lies on the meta device"):
+        adopted(Small().to("meta"))
+
+
+def test_images_that_were_not_scaled_are_told():
+    transforms = _compat.library("torchvision.transforms")
+    raw = transforms.Compose(
+        [transforms.Resize(SIDE), transforms.CenterCrop(SIDE), transforms.PILToTensor(), torch.Tensor.float]
+    )
+    assert (
+        "images reach 255 after preprocess, where normalised pixels lie within about ±3"
+        in adopted(Small(), raw).warnings[0]
+    )
+
+
+def test_images_unlike_those_of_the_first_batch_norm_are_told():
+    torch.manual_seed(0)
+    model = CifarResNet(SPECS["resnet8"], CLASSES)
+    assert adopted(model).warnings == ()  # it has seen none
+    split = benchmark().id_test
+    seen = (torch.from_numpy(split.items.pixels).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
+    model.train()
+    for _ in range(60):
+        model(seen)
+    assert adopted(model).warnings == ()
+    darker = Preprocess(resize=SIDE, crop=SIDE, mean=(-4.0, -4.0, -4.0), std=(0.25, 0.25, 0.25))
+    assert "in its first batch norm they lie" in adopted(model, darker).warnings[0]
+
+
+def test_other_constants_than_timm_publishes_are_told():
+    model = _compat.library("timm").create_model("resnet10t", num_classes=1000)
+    assert "timm publishes this model with mean" in adopted(model, classes=3).warnings[0]
+    right = Preprocess(resize=SIDE, crop=SIDE)
+    assert adopted(model, right, classes=3).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (Small(), "small"),
+        (nn.DataParallel(Small()), "small"),
+        (shown, "shown"),
+        (lambda x: x, "lambda"),
+        ("hf_hub:timm/resnet18.a1", "hf_hub_timm_resnet18.a1"),
+        ("folder/net.onnx", "net"),
+    ],
+)
+def test_models_are_called_by_what_they_are(model, name):
+    assert name_of(model) == name
