@@ -1,0 +1,36 @@
+"""Every example runs from its first cell to its last, and is in the form from which notebooks are made."""
+
+import ast
+import runpy
+from pathlib import Path
+
+import pytest
+
+from openbench import _compat  # noqa: F401 - torchvision beside a CPU-only torch
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+def test_there_are_examples():
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_an_example_begins_with_a_title_and_has_cells(file):
+    text = file.read_text(encoding="utf-8")
+    title, line, *_ = (ast.get_docstring(ast.parse(text)) or "\n").split("\n")
+    assert title
+    assert set(line) == {"="}
+    assert len(line) == len(title)
+    assert text.count("\n# %%\n") >= 3
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_an_example_runs(file, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENBENCH_DATA", raising=False)
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    runpy.run_path(str(file), run_name="__main__")
+    assert capsys.readouterr().out.strip()
