@@ -15,7 +15,8 @@ from openbench.api.models.parts import Parts, Wanted, flat
 from openbench.api.models.preprocess import Prepared
 from openbench.backbones.anatomy import Anatomy, Layout
 from openbench.backbones.base import Outputs
-from openbench.backbones.libraries import from_timm, from_torchvision
+from openbench.backbones.libraries import from_torchvision
+from openbench.backbones.libraries.stages import stages
 from openbench.backbones.network import NetworkBackbone, evaluating, state_sha256
 from openbench.core.request import Request
 from openbench.errors import ConfigError
@@ -185,7 +186,7 @@ def _stages(module: nn.Module, prepared: Prepared) -> tuple[Mapping[str, str], L
     p, library = prepared.preprocess, type(module).__module__.partition(".")[0]
     with suppress(Exception):  # a library's network that the user changed: its maps are then not read
         if library == "timm":
-            return from_timm.stages(module)
+            return stages(module)
         if library == "torchvision":
             found = from_torchvision.anatomy(module, (p.channels, p.crop, p.crop))
             return found.stages, found.layout, found.prefix_tokens
