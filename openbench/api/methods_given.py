@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from openbench.api.methods import as_node
 from openbench.config.overrides import NAME
 from openbench.config.shipped import named_for
 from openbench.core.method import Method
 from openbench.errors import ConfigError
-from openbench.public import TARGET, public_name
+from openbench.public import name_of
 from openbench.results.names import PART, is_part
 
 
@@ -29,7 +30,7 @@ class Chosen:
     @property
     def node(self) -> dict[str, Any]:
         """What a record's config says of an instance: its class and hyper-parameters; nothing is searched."""
-        return {} if self.instance is None else {**_plain(self.instance), NAME: self.name}
+        return {} if self.instance is None else {**as_node(self.instance), NAME: self.name}
 
 
 def chosen_methods(methods: object) -> tuple[Chosen, ...]:
@@ -41,7 +42,7 @@ def chosen_methods(methods: object) -> tuple[Chosen, ...]:
     Raises:
         ConfigError: none, something else, or two of one name.
     """
-    if isinstance(methods, str | Method):
+    if isinstance(methods, str | Method) or hasattr(methods, "as_method"):
         methods = [methods]
     if isinstance(methods, Mapping):
         pairs = [(str(key), value) for key, value in methods.items()]
@@ -64,18 +65,23 @@ def chosen_methods(methods: object) -> tuple[Chosen, ...]:
 def _chosen(name: str, value: object) -> Chosen:
     if isinstance(value, str):
         return Chosen(name, value)
-    if not isinstance(value, Method):
-        raise _unknown(value)
     if not is_part(name):
         raise ConfigError(f"methods: '{name}' cannot be the name of a method — allowed: {PART}")
-    return Chosen(name, instance=value)
+    return Chosen(name, instance=_instance(value))
 
 
 def _called(value: object) -> str:
     """What an instance is called: by the config of its class, else by its class."""
-    if not isinstance(value, Method):
+    return named_for(name_of(type(_instance(value))), "method")
+
+
+def _instance(value: object) -> Method:
+    """The unfitted method that a caller passes, or that `openbench.method` returned."""
+    held = getattr(value, "as_method", None)
+    found = held() if held is not None and not isinstance(value, type) else value
+    if not isinstance(found, Method):
         raise _unknown(value)
-    return named_for(public_name(f"{type(value).__module__}.{type(value).__qualname__}"), "method")
+    return found
 
 
 def _unknown(value: object) -> ConfigError:
@@ -85,9 +91,3 @@ def _unknown(value: object) -> ConfigError:
         f"methods has a {type(value).__name__} — allowed: names (python -m openbench list method), instances of "
         "Method, a list of these, or a mapping from your own names to them"
     )
-
-
-def _plain(method: Method) -> dict[str, Any]:
-    """A method as a config node; the parts of a composite are nodes too."""
-    values = {key: _plain(value) if isinstance(value, Method) else value for key, value in method.params().items()}
-    return {TARGET: f"{type(method).__module__}.{type(method).__qualname__}", **values}

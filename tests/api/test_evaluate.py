@@ -10,6 +10,7 @@ from torch import nn
 
 import openbench as ob
 from openbench import _compat
+from openbench.api.methods_given import chosen_methods
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.compose.composed import composed
 from openbench.engine import api
@@ -223,3 +224,9 @@ def test_nothing_is_printed_into_a_pipe(evaluate, capfd):
         warnings.simplefilter("error")
         evaluate(small(), progress=True)
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_openbench_method_returns_goes_wherever_a_method_goes():
+    (alone,), (in_list, named) = chosen_methods(ob.method("knn", k=7)), chosen_methods([ob.method("knn", k=7), "msp"])
+    assert alone.instance.k == in_list.instance.k == 7
+    assert (alone.name, alone.node["k"], named.config) == ("knn", 7, "msp")
