@@ -234,7 +234,7 @@ def _parsed(file: Path, changed: int, size: int, inode: int) -> _Source:
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
-    for node in ast.walk(tree):
+    for node in _executed(tree):
         if isinstance(node, ast.Import):
             yield from ((0, alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -243,6 +243,18 @@ def _imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
             named = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
             if isinstance(named, str):
                 yield len(named) - len(named.lstrip(".")), named.lstrip("."), ""
+
+
+def _executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node of a module except those below `if TYPE_CHECKING`, which only type checkers read."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING":
+            pending += node.orelse
+        else:
+            pending += ast.iter_child_nodes(node)
 
 
 def _resolved(wanted: str, importer: str, file: Path, package: bool) -> Iterator[tuple[str, Path]]:

@@ -37,6 +37,7 @@ NEEDED = {
     "CommonCorruptions": {"of": {}},
     "Corrupted": {"of": SklearnDigits(), "kind": "brightness", "amount": 0},
     "Preprocess": {"resize": 1, "crop": 1},
+    "OwnPreprocess": {"resize": 1, "crop": 1},
     "TableFile": {"table": "1_ALOI"},
     "DoubleScore": {"risk": MSP(), "ood": MSP()},
     "SteppedLayerMDS": {"layer": "stage1", "among": ["stage1"], "epsilon": 0.1},

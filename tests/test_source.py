@@ -114,6 +114,13 @@ def test_an_edit_in_a_module_beside_it_is_noticed(project, tmp_path, importing, 
     assert [name for name in before if before[name] != after[name]] == [helper.removesuffix(".py").replace("/", ".")]
 
 
+def test_what_only_type_checkers_import_is_not_part_of_a_source(project, tmp_path):
+    (tmp_path / "kinds_of_test.py").write_text("class Kind: ...\n")
+    guarded = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kinds_of_test import Kind\n"
+    mine = project({"mine_of_test.py": f"{guarded}{METHOD}"})
+    assert list(foreign_sources(mine.Mine())) == ["mine_of_test"]
+
+
 def test_a_package_is_followed_through_its_own_imports_and_no_further(project, tmp_path):
     files = {
         "pack_of_test/methods/mine.py": f"from ..base import Root\nfrom . import beside\nimport json, torch\n{METHOD}",
