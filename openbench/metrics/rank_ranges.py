@@ -19,12 +19,14 @@ _LEAST_FREEDOM = 1.0
 class RankRange(NamedTuple):
     """The ranks that a method may have at the family-wise level: from 1 + those surely better to all but those worse.
 
-    Both ends count from 1; `value` is the mean AUROC over OOD sets and networks.
+    Both ends count from 1; `value` is the mean AUROC over OOD sets and networks. `best` and `worst` hold for other
+    trainings and images; `on_networks`, the two ends again, for other images and the same networks.
     """
 
     value: float
     best: int
     worst: int
+    on_networks: tuple[int, int] | None = None
 
 
 class PairedAreas(NamedTuple):
@@ -94,18 +96,24 @@ def rank_ranges(methods: Sequence[Sequence[Scored]], level: float = 0.95) -> lis
     """
     check_rate(level, "level", closed=False)
     found = paired_areas(methods)
-    p = _p_values(found)
-    first, second = np.triu_indices(len(methods), 1)
-    apart = np.zeros((len(methods), len(methods)), dtype=bool)
+    same_networks = found._replace(networks=np.zeros_like(found.networks))
+    over_trainings, on_networks = (_ends(each, level) for each in (found, same_networks))
+    return [
+        RankRange(float(value), *ends, own)
+        for value, ends, own in zip(found.values, over_trainings, on_networks, strict=True)
+    ]
+
+
+def _ends(found: PairedAreas, level: float) -> list[tuple[int, int]]:
+    """The best and the worst rank of each method."""
+    methods, p = found.values.size, _p_values(found)
+    first, second = np.triu_indices(methods, 1)
+    apart = np.zeros((methods, methods), dtype=bool)
     apart[first, second] = holm(p[first, second], 1.0 - level)
     apart |= apart.T
     higher = found.values[:, None] > found.values[None, :]
-    beaten_by = (apart & higher.T).sum(axis=1)
-    beats = (apart & higher).sum(axis=1)
-    return [
-        RankRange(float(value), 1 + int(better), len(methods) - int(worse))
-        for value, better, worse in zip(found.values, beaten_by, beats, strict=True)
-    ]
+    beaten_by, beats = ((apart & than).sum(axis=1) for than in (higher.T, higher))
+    return [(1 + int(better), methods - int(worse)) for better, worse in zip(beaten_by, beats, strict=True)]
 
 
 def moderated(variances: Floats, freedom: int) -> tuple[Floats, float]:

@@ -121,8 +121,10 @@ def _row(row: Row, place: tuple[int, bool] | None, metrics: Sequence[Metric], co
 
 
 def _range(found: RankRange | None) -> dict[str, Any]:
-    """The ranks that a row may have."""
-    return {"ranks": None if found is None else [found.best, found.worst]}
+    """The ranks that a row may have: with other trainings and images, and with other images alone."""
+    if found is None:
+        return {"ranks": None, "ranks_here": None}
+    return {"ranks": [found.best, found.worst], "ranks_here": found.on_networks}
 
 
 def _value(found: Estimate | str | None) -> Any:

@@ -63,7 +63,7 @@ def scatter(axes: "Axes", rows: Sequence[Row], names: Sequence[str], families: F
 
 
 def dots(axes: "Axes", rows: Sequence[Row], names: Sequence[str], families: Families, ranges: Ranges) -> None:
-    """Draw the near AUROC of every row in order, with intervals and, where they are known, the ranks that it may have.
+    """Draw the near AUROC of every row in order, with intervals and the ranks that it may have on other test images.
 
     Args:
         axes: to draw into.
@@ -79,7 +79,8 @@ def dots(axes: "Axes", rows: Sequence[Row], names: Sequence[str], families: Fami
         axes.errorbar(100 * _value(row, "near"), place, xerr=bars(near), **style)
         found = ranges.get(row.runs)
         if found is not None:
-            text = f"{found.best}" if found.best == found.worst else f"{found.best}–{found.worst}"
+            best, worst = found.on_networks or (found.best, found.worst)
+            text = f"{best}" if best == worst else f"{best}–{worst}"
             axes.annotate(
                 text, (1.01, place), xycoords=("axes fraction", "data"), fontsize=6, va="center", annotation_clip=False
             )

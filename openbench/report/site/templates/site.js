@@ -58,6 +58,7 @@
     if (value.length === 2) return `${percent(value[0])} <small>±${percent(value[1])}</small>`;
     return `${percent(value[0])} <small>[${percent(value[1])}, ${percent(value[2])}]</small>`;
   };
+  const range = (ranks, type) => type === "display" ? (ranks ? (ranks[0] === ranks[1] ? ranks[0] : `${ranks[0]}–${ranks[1]}`) : "") : ranks ? ranks[0] + ranks[1] / 1e6 : Infinity;
   const idOf = (row) => row.runs[0] ?? "";
   const bestOf = (rows, index, better) => {
     const found = rows.map((row) => number(row.values[index])).filter((value) => value !== null);
@@ -71,7 +72,8 @@
     const found = [
       { title: "", name: "select", orderable: false, searchable: false, className: "text", data: (row, type) => type === "display" ? `<input type="checkbox" aria-label="Select ${escaped(row.method)}" ${selected.has(idOf(row)) ? "checked" : ""}>` : "" },
       { title: "Rank", name: "rank", searchable: false, data: (row, type) => type === "display" ? (row.rank === null ? "" : `${row.rank}${row.tied ? "=" : ""}`) : row.rank ?? 1e9 },
-      { title: "May be", name: "ranks", searchable: false, visible: board.compared > 1, data: (row, type) => type === "display" ? (row.ranks ? (row.ranks[0] === row.ranks[1] ? row.ranks[0] : `${row.ranks[0]}–${row.ranks[1]}`) : "") : row.ranks ? row.ranks[0] + row.ranks[1] / 1e6 : Infinity },
+      { title: "May be", name: "ranks", searchable: false, visible: board.compared > 1, data: (row, type) => range(row.ranks_here, type) },
+      { title: "retrained", name: "retrained", searchable: false, visible: board.compared > 1 && board.rows.some((row) => row.networks > 1), data: (row, type) => range(row.ranks, type) },
       { title: "Method", name: "method", className: "text name", data: (row, type) => type === "display" ? `<button type="button" class="open">${escaped(row.method)}</button>` : row.method },
     ];
     for (const [key, title] of TEXTS) found.push({ title, name: key, className: "text", visible: state.cols.includes(key), data: (row, type) => type === "display" ? escaped(row[key]) : row[key] });
@@ -148,7 +150,7 @@
   const after = () => {
     const rows = visible(), unranked = board.rows.filter((row) => row.rank === null).length;
     $("about").textContent = `${rows.length} of ${board.rows.length} rows of ${board.benchmark}`
-      + (board.compared > 1 ? `; “May be”: the ranks that ${board.compared} rows may have, from paired tests on the same images at 95 % for all pairs together` : "")
+      + (board.compared > 1 ? `; “May be”: the ranks that ${board.compared} rows may have on other test images; “retrained”: with other trainings too (paired tests, 95 % for all pairs together)` : "")
       + (unranked ? `; ${unranked} are shown but not ranked (a row's details say why)` : "") + `. Definition ${board.digest}.`;
     $("compare").disabled = selected.size < 2;
     toAddress(); comparison(); later();
