@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import fixed_thresholds
 from openbench.report import figures
 from openbench.report.style import svg
+from openbench.results.scores.recompute import options_of
 from openbench.results.tables.conventions import explained
 from openbench.results.tables.table import Column, Table
 from openbench.results.tables.views import VIEWS, run_tables
@@ -80,7 +81,7 @@ def run_page(
         classes: names of the ID classes, by index.
         command: what makes the run again, empty if that is not known.
     """
-    options = _options(record)
+    options = options_of(record)
     drawn = list(_drawn(sets, options)) if sets else []
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -182,9 +183,3 @@ def _per_class(sets: Sequence[SetScores], classes: Sequence[str]) -> Table | Non
     rows.sort(key=lambda row: (-row[2], row[0]))
     columns = (Column("class"), Column("n", "count"), Column("flagged ↓", "percent"), Column("accuracy ↑", "percent"))
     return Table("ID test by class, at the threshold that accepts 95 % of all", columns, tuple(rows))
-
-
-def _options(record: ResultRecord) -> MetricOptions:
-    node = record.config.get("metrics")
-    known = {option.name for option in fields(MetricOptions)}
-    return MetricOptions(**{key: value for key, value in node.items() if key in known}) if node else MetricOptions()

@@ -54,7 +54,8 @@ def write_site(results: Path, folder: Path, facts: Facts) -> tuple[list[Path], l
             shards.setdefault(record.run_id[:_SHARDS], []).append(_script("record", details(record)))
             yield record
 
-    found = boards(read(), keep)
+    of_tables = needed("overview")
+    found = boards(read(), lambda name, key: keep(name, key) or of_tables(name, key))
     data = site_data(found, facts, load_published(results / "reference"), costs, ScoreStore(results / PUBLISHED))
     texts = {
         "index.html": _page(found, unreadable),
@@ -63,14 +64,13 @@ def write_site(results: Path, folder: Path, facts: Facts) -> tuple[list[Path], l
         "assets/data.js": _script("data", data),
         **libraries,
         **{f"records/{name}.js": "".join(sorted(lines)) for name, lines in shards.items()},
-        **_tables(results),
+        **_tables(found),
     }
     return _write(folder, texts), unreadable
 
 
-def _tables(results: Path) -> dict[str, str]:
+def _tables(found: Iterable[Board]) -> dict[str, str]:
     """Every set of every board as CSV and LaTeX."""
-    found = boards(RecordStore(results).readable(lambda _: None), needed("overview"))
     files: dict[str, str] = {}
     for board in found:
         name = f"tables/{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}-{board.digest[:6]}"

@@ -61,7 +61,7 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores], corrections: Path
         stated = record.counts.get(key, {}).get("n")
         if stated != n:
             raise RecordError(f"record {record.run_id} counts {stated} images in {key}, its scores {n}")
-    found = evaluate(sets, _options(record), corrections)
+    found = evaluate(sets, options_of(record), corrections)
     both: dict[str, dict[str, Any]] = {
         name: {key: value for key, value in values.items() if key in found.get(name, {})}
         for name, values in record.metrics.items()
@@ -73,7 +73,12 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores], corrections: Path
     return Recomputed(compare(old, replace(record, metrics=kept)), numbers, without)
 
 
-def _options(record: ResultRecord) -> MetricOptions:
+def options_of(record: ResultRecord) -> MetricOptions:
+    """Return the metric options that a record was made with.
+
+    Raises:
+        RecordError: they are not valid.
+    """
     node = record.config.get("metrics")
     known = {option.name for option in fields(MetricOptions)}
     given = {key: value for key, value in node.items() if key in known} if isinstance(node, Mapping) else {}
