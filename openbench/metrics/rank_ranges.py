@@ -168,7 +168,11 @@ def holm(p: ArrayLike, level: float) -> NDArray[np.bool_]:
 def _p_values(found: PairedAreas) -> Floats:
     """Two-sided p of every pair; 1 where nothing differs, 0 where a difference has no variance."""
     images, networks = (_of_differences(covariance) for covariance in (found.images, found.networks))
-    networks, of_networks = moderated(networks, found.draws - 1)
+    pairs = np.triu_indices(found.values.size, 1)  # each once
+    each, of_networks = moderated(networks[pairs], found.draws - 1)
+    networks = np.zeros_like(networks)
+    networks[pairs] = each
+    networks += networks.T
     variance = images + networks
     difference = np.abs(found.values[:, None] - found.values[None, :])
     with np.errstate(divide="ignore", invalid="ignore"):
