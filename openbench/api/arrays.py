@@ -103,7 +103,9 @@ def as_labels(value: Any, n: int, where: str = "y") -> "Tensor":
     import torch
 
     found = as_array(value, where)
-    whole = found.dtype.kind in "iub" or (found.dtype.kind == "f" and bool((found == np.round(found)).all()))
+    whole = found.dtype.kind in "iub" or (
+        found.dtype.kind == "f" and bool((np.isfinite(found) & (found == np.round(found))).all())
+    )
     if found.shape != (n,) or not whole or (n and found.min() < 0):
         shown = f"{found.dtype} of shape {found.shape}" + (f" from {found.min()}" if found.size else "")
         raise DataError(f"{where} — found {shown} — allowed: ({n},) whole numbers ≥ 0, the class of each row")
@@ -145,3 +147,10 @@ def as_head(value: Any, d: int) -> "Head":
     if len(bias) != len(weight):
         raise DataError(f"head: b — found shape {tuple(bias.shape)} — allowed: ({len(weight)},), one for each row of W")
     return Head(weight, bias)
+
+
+def are_whole(values: NDArray[Any]) -> bool:
+    """Whether all numbers are whole and finite, of whatever type."""
+    return values.dtype.kind in "iub" or (
+        values.dtype.kind == "f" and bool((np.isfinite(values) & (values == np.round(values))).all())
+    )

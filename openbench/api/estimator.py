@@ -65,7 +65,7 @@ class Estimator:
             ConfigError: as for a new one.
         """
         method = params.pop("method", self.method)
-        kept = self._params if method is self.method else {}
+        kept = self._params if method is self.method or (isinstance(method, str) and method == self.method) else {}
         other = Estimator(method, **{**kept, **params})
         self.__dict__.clear()
         self.__dict__.update(other.__dict__)

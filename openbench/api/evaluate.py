@@ -21,6 +21,7 @@ from openbench.core.benchmark import Benchmark
 from openbench.digest import digest
 from openbench.engine import api
 from openbench.engine.api import Given
+from openbench.engine.heads import head_reader
 from openbench.engine.outcomes.outcome import RunOutcome
 from openbench.engine.outcomes.remarks import WARNINGS
 from openbench.engine.runtime import Runtime
@@ -132,7 +133,7 @@ class _Call:
     def benchmark(self, job: Composed, chosen: Chosen) -> Benchmark:
         """The benchmark as a method reads it: with the training images or without."""
         method, space = api.build_method(job.config["method"], chosen.instance)
-        reads = bool(api.train_reader(method, space, chosen.name))
+        reads = bool(api.train_reader(method, space, chosen.name) or head_reader(job.config["backbone"]))
         key = digest([job.config["benchmark"], reads])
         if key not in self.opened:
             self.opened[key] = api.opened(job.config, method, space)
@@ -219,6 +220,8 @@ def _models(model: object, weights: object) -> Mapping[str, Any] | None:
         return None
     if not found:
         raise ConfigError("model is an empty list — give at least one model")
+    if len(found) < len(model):
+        raise ConfigError(f"two models have one name — found {', '.join(found)} — give a mapping from your own names")
     return {key: _File(value, weights) if weights is not None else value for key, value in found.items()}
 
 
@@ -242,7 +245,7 @@ class _File:
 def _of_many(key: str, model: Any, asked: Asked) -> tuple[Any, Asked]:
     one = _weighted(model.model, model.file) if isinstance(model, _File) else model
     named = None if is_name(one) else key
-    return one, Asked(asked.preprocess if named else None, asked.features, asked.head, named, asked.device)
+    return one, Asked(asked.preprocess, asked.features, asked.head, named, asked.device)
 
 
 def _weighted(model: object, file: Any) -> object:

@@ -119,7 +119,9 @@ def _indices(value: ArrayLike, n: int, classes: int | None, where: str) -> NDArr
     found = as_array(value, where)
     if found.shape != (n,):
         raise DataError(f"{where} — found shape {found.shape} — allowed: ({n},), one for each score")
-    whole = found.dtype.kind in "iub" or (found.dtype.kind == "f" and bool((found == np.round(found)).all()))
+    whole = found.dtype.kind in "iub" or (
+        found.dtype.kind == "f" and bool((np.isfinite(found) & (found == np.round(found))).all())
+    )
     allowed = "whole numbers ≥ 0" if classes is None else f"whole numbers from 0 to {classes - 1}"
     if not whole or found.min() < 0 or (classes is not None and found.max() >= classes):
         shown = f"{found.min()} to {found.max()}" if found.dtype.kind in "iubf" else str(found.dtype)
