@@ -12,13 +12,12 @@ from openbench.errors import OpenbenchError, RecordError
 from openbench.results.comparisons.kept import strategy_of
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.recompute import PUBLISHED, recompute
+from openbench.results.scores.recompute import PUBLISHED, SCORED, recompute
 from openbench.results.scores.stored import ScoreStore
 
 Verdict = Literal["refused", "apart", "ranked"]
 _SAME = 1e-12  # a trial whose validation AUROC is the test AUROC to rounding
 _FIRST = 3
-_SCORED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tup
         sets: the scores.
         known: what is known here.
     """
-    expected = {key: n for key, n in known.counts.get(benchmark, {}).items() if key.startswith(_SCORED)}
+    expected = {key: n for key, n in known.counts.get(benchmark, {}).items() if key.startswith(SCORED)}
     apart = ["scores without a record: which images, network and settings made them cannot be checked"]
     if not expected:
         return [], [*apart, f"benchmark '{benchmark}' has no complete record here to compare the counts with"]
@@ -159,7 +158,7 @@ def _checked(record: ResultRecord, store: ScoreStore, known: Known, twins: tuple
     try:
         made = recompute(record, store.read(record.run_id))
         numbers = made.numbers
-        refused += [f"its scores give another number: {difference}" for difference in made.comparison.differ[:_FIRST]]
+        refused += [f"its scores give another number: {difference}" for difference in made.different[:_FIRST]]
     except OpenbenchError as error:
         refused.append(str(error))
     return Checked(record.run_id, str(record.method.get("name")), tuple(refused), tuple(apart), numbers)

@@ -66,7 +66,7 @@ def test_what_needs_class_probabilities_is_counted_and_not_compared():
 def test_another_number_of_images_is_an_error():
     sets = split_scores()
     cut = [SetScores(s.name, s.role, s.scores[1:], None, s.labels[1:], predictions=s.predictions[1:]) for s in sets]
-    with pytest.raises(RecordError, match="counts 40 images in id_test/toy, its scores 39"):
+    with pytest.raises(RecordError, match="counts 41 images in csid/noisy, its scores 40"):
         recompute(record_of(sets), cut)
 
 

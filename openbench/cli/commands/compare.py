@@ -38,6 +38,8 @@ def main(argv: list[str]) -> int:
     store = RecordStore(results)
     with left_out() as lost:
         records = [store.look_up(run_id, lost.append)[0] for run_id in arguments.run_ids]
+    if len({record.run_id for record in records}) < len(records):
+        raise ConfigError("compare: the same run is named twice — name different runs")
     folders = [ScoreStore(results / PUBLISHED), ScoreStore(cache / "scores")]
     runs = compared([(record, _scores(record.run_id, folders)) for record in records])
     first, *others = runs

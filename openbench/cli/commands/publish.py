@@ -8,7 +8,7 @@ from openbench import paths
 from openbench.cli.left_out import left_out
 from openbench.cli.process.exits import FAILED, OK
 from openbench.core.record import ResultRecord
-from openbench.errors import CacheError, ConfigError, OpenbenchError, RecordError
+from openbench.errors import CacheError, ConfigError, OpenbenchError
 from openbench.results.escape import console
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.recompute import PUBLISHED, Recomputed, recompute
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
                 if kept.path(record.run_id).is_file() or arguments.run_ids != [ALL]:
                     lost.append(error)
                 continue
-            except RecordError as error:
+            except OpenbenchError as error:
                 lost.append(error)
                 continue
             if not found.agrees:
@@ -96,8 +96,8 @@ def chosen(records: RecordStore, run_ids: list[str], on_error: OnError) -> Itera
 
 def say_difference(record: ResultRecord, found: Recomputed) -> None:
     """Print in which numbers a record is not what its scores say."""
-    first = "; ".join(str(difference) for difference in found.comparison.differ[:3])
-    more = len(found.comparison.differ) - 3
+    first = "; ".join(str(difference) for difference in found.different[:3])
+    more = len(found.different) - 3
     rest = f"; {more} more" if more > 0 else ""
     print(console(f"{record.run_id} {record.method['name']}: not what its scores say: {first}{rest}"))
 

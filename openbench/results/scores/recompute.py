@@ -1,5 +1,6 @@
 """A record's numbers computed again from its kept scores: no image, no network, about a second."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,8 +12,11 @@ from openbench.errors import OpenbenchError, RecordError
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import evaluate
 from openbench.results.comparisons.kept import is_per_set
-from openbench.results.records.compare import Comparison, compare
+from openbench.results.records.compare import Comparison, Difference, compare
 
+SCORED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")  # roles whose images have scores
+# Metrics of prediction sets, which are made of class probabilities.
+_NEEDS_CLASSES = re.compile(r"(score|(score_)?(lac|aps|raps))_\w+@.+|n_set_splits")
 PUBLISHED = "scores"  # folder of published scores, beside `records`
 
 
@@ -33,7 +37,12 @@ class Recomputed:
     @property
     def agrees(self) -> bool:
         """Whether every number that was computed is that of the record."""
-        return self.comparison.reproduces
+        return not self.different
+
+    @property
+    def different(self) -> tuple[Difference, ...]:
+        """Numbers that are not the record's: the same scores give the same numbers on every processor."""
+        return (*self.comparison.differ, *self.comparison.moved)
 
     def __str__(self) -> str:
         left = f" · {self.without} need class probabilities, which are not kept" if self.without else ""
@@ -49,7 +58,9 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores], corrections: Path
         corrections: where conformal corrections are kept between processes.
 
     Raises:
-        RecordError: the record's metrics cannot be computed from one file of scores, or its options are not valid.
+        RecordError: the record's metrics cannot be computed from one file of scores, sets or images differ, it states
+            numbers that its scores do not give, or its options are not valid.
+        MetricError: the scores give no metrics.
     """
     if is_per_set(record):
         raise RecordError(
@@ -57,8 +68,8 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores], corrections: Path
             "compute it again from the images: python -m openbench verify"
         )
     counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
-    for key, n in counts.items():
-        stated = record.counts.get(key, {}).get("n")
+    for key in sorted(counts.keys() | {key for key in record.counts if key.startswith(SCORED)}):
+        n, stated = counts.get(key, 0), record.counts.get(key, {}).get("n", 0)
         if stated != n:
             raise RecordError(f"record {record.run_id} counts {stated} images in {key}, its scores {n}")
     found = evaluate(sets, options_of(record), corrections)
@@ -66,6 +77,13 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores], corrections: Path
         name: {key: value for key, value in values.items() if key in found.get(name, {})}
         for name, values in record.metrics.items()
     }
+    for name, values in record.metrics.items():
+        lacking = [key for key in values if key not in both[name] and not _NEEDS_CLASSES.fullmatch(key)]
+        if lacking:
+            raise RecordError(
+                f"record {record.run_id} states {name}.{lacking[0]}, which its scores and its options of metrics "
+                "do not give"
+            )
     numbers = sum(map(len, both.values()))
     without = sum(map(len, record.metrics.values())) - numbers
     kept = {name: {k: v for k, v in found[name].items() if k in values} for name, values in both.items() if values}
