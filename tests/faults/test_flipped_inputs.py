@@ -59,7 +59,13 @@ def reading(request: pytest.FixtureRequest, place: Place, undisturbed: dict[str,
     (scores,) = (name for name in undisturbed if name.startswith("cache/scores/") and name.endswith(".parquet"))
     command: Sequence[str] = [*request.param.format(scores=scores).split(), "--json", "found.json"]
     files = {name: file for name, file in undisturbed.items() if name.startswith(("results/", "cache/scores/"))}
-    return Command(files, lambda: place.run(command=command), (place.folder / "found.json").read_bytes)
+    found = place.folder / "found.json"
+
+    def run() -> Ending:
+        found.unlink(missing_ok=True)  # what an earlier run wrote is no answer of this one
+        return place.run(command=command)
+
+    return Command(files, run, lambda: found.exists() and found.read_bytes())
 
 
 def silent(place: Place, command: Command, stride: int = 1) -> list[object]:

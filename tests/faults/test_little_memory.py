@@ -74,4 +74,6 @@ def test_a_run_that_may_grow_by_so_many_mebibytes_ends_well_or_says_so(
     assert ending.code == 0 or ending.refused, ending
     if ending.code:
         assert "not enough memory" in ending.text
+    else:
+        assert place.metrics == expected
     place.reset({})

@@ -62,7 +62,9 @@ def test_the_shaded_areas_are_aufpr_and_aufnr(sets):
 
 
 def test_the_guaranteed_fpr_is_never_below_the_measured(sets):
-    for axes in figures.conformal(sets, OPTIONS).axes:
+    drawn = figures.conformal(sets, OPTIONS).axes
+    assert len(drawn) == 2
+    for axes in drawn:
         measured, sure = curve(axes, "FPR measured"), curve(axes, "FPR guaranteed")
         at = np.interp(measured[1], sure[1][::-1], sure[0][::-1])
         assert (at >= measured[0] - 1e-9).all()
@@ -88,7 +90,9 @@ def test_without_predictions_there_is_nothing_to_select(sets):
 
 def test_histograms_hold_every_score(sets):
     wild = [sets[0], *sets[1:-1], SetScores("near one", Role.NEAR, np.append(sets[-1].scores, [np.inf, -np.inf, 1e30]))]
-    for axes in figures.histograms(wild).axes:
+    drawn = figures.histograms(wild).axes
+    assert len(drawn) == 2
+    for axes in drawn:
         filled = [patch for patch in axes.patches if patch.get_fill()]
         assert len(filled) == 2
         for patch in filled:
