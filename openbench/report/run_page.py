@@ -1,7 +1,6 @@
 """One run as a page: what was run, its tables and pictures, and how to make it again; from its record and scores."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,13 @@ from openbench.errors import MetricError
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import fixed_thresholds
 from openbench.report import figures
-from openbench.report.style import svg
+from openbench.report.style import prefixed, svg
 from openbench.results.scores.recompute import options_of
 from openbench.results.tables.conventions import explained
 from openbench.results.tables.table import Column, Table
 from openbench.results.tables.views import VIEWS, run_tables
 
 _HERE = Path(__file__).parent
-_IDS = re.compile(r'(\bid="|url\(#|href="#)')
 _GUARANTEE = (
     "With probability 1 − δ over the draw of the {n:,} ID test images, a threshold at guaranteed FPR α flags at most a "
     "share α of new images of the same distribution. Nothing is promised about the share of OOD that is found. "
@@ -165,7 +163,7 @@ def _drawn(sets: Sequence[SetScores], options: MetricOptions) -> Iterator[Shown]
             yield Shown(title, f"Not drawn: {error}", "")
             continue
         if figure is not None:
-            yield Shown(title, text, _IDS.sub(rf"\g<1>p{number}-", svg(figure, f"{title}. {text}")))
+            yield Shown(title, text, prefixed(svg(figure, f"{title}. {text}"), f"p{number}"))
 
 
 def _per_class(sets: Sequence[SetScores], classes: Sequence[str]) -> Table | None:
