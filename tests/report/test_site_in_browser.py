@@ -16,7 +16,7 @@ def opened(view, site, address=""):
 def shows(view, methods):
     """Wait until the table has these methods in this order; a sorted table is drawn a moment after the click."""
     view.wait_for_function(
-        "(wanted) => [...document.querySelectorAll('#rows tbody .open')].map((one) => one.textContent).join() === wanted",
+        "(wanted) => [...document.querySelectorAll('#rows tbody .open')].map((a) => a.textContent).join() === wanted",
         arg=",".join(methods),
         timeout=15_000,
     )
