@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,33 +9,12 @@ from pathlib import Path
 import pytest
 
 from openbench.__main__ import COMMANDS
-from openbench.compose.config import compose
+
+from .documents import FENCE, blocks, commands, composes
 
 ROOT = Path(__file__).parents[1]
 STARTED_IN = ("README.md", "CONTRIBUTING.md", ".ci/run")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "SECURITY.md")]
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return [text for found, text in _FENCE.findall(page.read_text()) if found == language]
-
-
-def commands(page: Path) -> list[list[str]]:
-    """The words of each openbench command in the shell blocks of a page, comments and the installation left out."""
-    found = []
-    for block in blocks(page, "sh"):
-        for line in block.splitlines():
-            text = line.rpartition("&& ")[2].replace(".venv/bin/python", "python")
-            if text.startswith("python -m openbench "):
-                found.append(shlex.split(text, comments=True)[3:])
-    return found
-
-
-def composes(words: list[str]) -> None:
-    """Compose the config that a command of Hydra's asks for; what it names must exist."""
-    swept = [word for word in words[1:] if "glob(" in word or "," in word or "{" in word]
-    compose(words[0], [word for word in words[1:] if word != "-m" and word not in swept])
 
 
 def test_python_of_the_contribution_guide_keeps_the_contract(tmp_path):
@@ -64,7 +42,7 @@ def test_the_method_of_the_readme_passes_the_test_of_the_readme(tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_and_module_that_a_page_names_is_there(page):
-    text = _FENCE.sub("", page.read_text())
+    text = FENCE.sub("", page.read_text())
     linked = re.findall(r"\]\((?!http|#)([^)#]+)", text)
     missing = [target for target in linked if not (page.parent / target).exists()]
     quoted = re.findall(r"`((?:openbench|configs|data_manifests|tests|docs|scripts|results)/[\w./-]*)`", text)

@@ -1,0 +1,109 @@
+"""A page for each post-hoc method, from its class, its config and the records."""
+
+from functools import cache
+
+from generate.formula import sentence
+from generate.markdown import Docstring, arxiv_linked, cell, code, hidden_contents, page, table
+from generate.rows import rows_of
+from openbench import paths
+from openbench.cli.commands.listing import Entry, Registry, usage
+from openbench.cli.method_facts import method_facts
+from openbench.report.site.facts import MethodFacts
+from openbench.results.records.settings import hyper_parameters
+
+SPACE = "_space_"
+FAMILIES = {
+    "logits": "Logits alone",
+    "features": "Features alone",
+    "features and classifier": "Features and the classifier",
+    "layers": "Maps of inner layers",
+    "gradients or images": "Input gradients, or the network itself",
+    "text": "Text",
+}
+
+
+def pages() -> dict[str, str]:
+    """Return {path below the part: page}."""
+    entries = Registry((paths.config_dir(),)).entries("method")
+    found = {f"method/{entry.name}": method(entry) for entry in entries}
+    return {**found, "method/index": index(entries)}
+
+
+def index(entries: list[Entry]) -> str:
+    """All methods by what they read."""
+    facts = _facts()
+    parts = []
+    for family, title in FAMILIES.items():
+        rows = [
+            (f"[{entry.name}]({entry.name}.md)", sentence(entry.source().summary), entry.source().year, _needs(entry))
+            for entry in entries
+            if _family(facts.get(entry.name)) == family
+        ]
+        parts.append(f"## {title}\n\n" + table(("method", "score", "year", "also needs"), rows) if rows else "")
+    others = [entry for entry in entries if entry.name not in facts]
+    rows = [(f"[{entry.name}]({entry.name}.md)", sentence(entry.source().summary)) for entry in others]
+    parts.append("## Of extras that are not installed here\n\n" + table(("method", "score"), rows) if rows else "")
+    lead = (
+        f"The {len(entries)} post-hoc methods, by what they read. A score is larger for what looks more "
+        "out-of-distribution. Any of them runs with"
+    )
+    example = code("python -m openbench run +benchmark=digits method=NAME")
+    return page("Methods", lead, example, *parts, hidden_contents(entry.name for entry in entries))
+
+
+def method(entry: Entry) -> str:
+    """All about one method."""
+    source, config = entry.source(), entry.config()
+    text = Docstring.parse(source.docstring)
+    space = config.get(SPACE) or {}
+    defaults = source.parameters | {
+        k: hyper_parameters({"": v}).removeprefix("=") for k, v in config.items() if k[0] != "_"
+    }
+    parameters = [
+        (
+            f"`{name}`",
+            f"`{default}`" if default else "",
+            source.ranges.get(name, ""),
+            ", ".join(hyper_parameters({"": v}).removeprefix("=") for v in space.get(name, ())),
+            sentence(text.arguments.get(name, "")),
+        )
+        for name, default in defaults.items()
+    ]
+    settings = table(("name", "default", "allowed", "searched on validation", "meaning"), parameters)
+    errors = [f"- `{name}`: {sentence(when)}" for name, when in text.raises.items()]
+    reference = arxiv_linked(text.reference or source.reference)
+    measured = rows_of(entry.name)
+    return page(
+        entry.name,
+        f"*{sentence(text.summary)}*",
+        text.body(),
+        f"Reads: {source.needs}.",
+        code(usage(entry, None)),
+        "## Hyper-parameters\n\n" + settings if settings else "It has no hyper-parameters.",
+        "## Errors\n\n" + "\n".join(errors) if errors else "",
+        "## Source, and what differs from it\n\n" + reference if reference else "",
+        "## Measured\n\n" + measured if measured else "",
+        "## From Python\n\n" + code(_python(entry.name), "python"),
+    )
+
+
+def _python(name: str) -> str:
+    return f"""\
+import openbench as ob
+
+results = ob.evaluate(model, benchmark="digits", methods=["{name}"])   # your network
+scores = ob.method("{name}").fit(X, y, head=(W, b)).score(X_test)      # or your features"""
+
+
+@cache
+def _facts() -> dict[str, MethodFacts]:
+    return method_facts()
+
+
+def _family(facts: MethodFacts | None) -> str:
+    return facts.reads if facts else ""
+
+
+def _needs(entry: Entry) -> str:
+    facts = _facts().get(entry.name)
+    return cell(", ".join(facts.needs)) if facts else ""

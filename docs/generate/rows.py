@@ -1,0 +1,102 @@
+"""What was measured of a method: its rows of the committed leaderboard."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from generate.markdown import table
+
+ROOT = Path(__file__).parents[2]
+MOST = 10
+HEADERS = (
+    "benchmark",
+    "backbone",
+    "trainings",
+    "near AUROC ↑",
+    "far AUROC ↑",
+    "near FPR@95 ↓",
+    "chosen",
+    "µs per image",
+)
+
+
+def rows_of(method: str) -> str:
+    """Return the rows of a method in percent, one for each benchmark and backbone; empty if nothing was measured."""
+    found = _records()
+    mine = found[found["method"] == method]
+    rows = [_row(name, group) for name, group in mine.groupby(["benchmark", "backbone"], observed=True)]
+    if not rows:
+        return ""
+    after = (
+        "In percent, mean and standard deviation over trainings; for a single training the 95 % interval of DeLong "
+        "over images. The whole tables are in `results/leaderboard`. The time is that of scoring cached features on "
+        "the processor that made the record."
+    )
+    return table(HEADERS, rows) + "\n\n" + after
+
+
+def rows_of_training(training: str) -> str:
+    """Return what networks trained in a way reached, in percent, by method; empty if nothing was measured."""
+    found = _records()
+    mine = found[found["training"] == training]
+    rows = [
+        [*map(str, name[:2]), str(name[2]), *_row(name[:2], group)[2:5]]
+        for name, group in mine.groupby(["benchmark", "backbone", "method"], observed=True)
+    ]
+    best = sorted(rows, key=lambda row: row[4], reverse=True)[:MOST]
+    headers = ("benchmark", "backbone", "method", *HEADERS[2:5])
+    return table(headers, best) + (f"\n\nThe best {MOST} by near AUROC." if len(rows) > MOST else "") if rows else ""
+
+
+def _row(name: tuple[str, str], group: Any) -> list[str]:
+    means = group[group["role"] == "mean"]
+    near, far = (means[means["set"] == side] for side in ("near", "far"))
+    chosen = sorted({str(value) for value in group["params"] if value})
+    return [
+        *map(str, name),
+        str(group["run_id"].nunique()),
+        _auroc(near),
+        _auroc(far),
+        f"{near['fpr95'].mean():.2%}".removesuffix("%") if len(near) else "",
+        "; ".join(f"`{one}`" for one in chosen[:3]) + ("; …" if len(chosen) > 3 else ""),
+        _cost(group["path"]),
+    ]
+
+
+def _auroc(rows: Any) -> str:
+    if not len(rows):
+        return ""
+    mean = f"{100 * rows['auroc'].mean():.2f}"
+    if len(rows) > 1:
+        return f"{mean} ± {100 * rows.auroc.std(ddof=0):.2f}"
+    low, high = (100 * float(rows[f"auroc_{end}"].iloc[0]) for end in ("low", "high"))
+    return mean if low != low else f"{mean} [{low:.2f}, {high:.2f}]"
+
+
+def _cost(files: Any) -> str:
+    from openbench.report.site.data import cost
+    from openbench.results.records.store import load
+
+    spent = [cost(load(Path(file)))["ms"] for file in dict.fromkeys(files)]
+    known = [value for value in spent if value is not None]
+    return f"{1000 * sum(known) / len(known):.1f}" if known else ""
+
+
+@cache
+def _records() -> Any:
+    import openbench as ob
+
+    found = ob.records(ROOT / "results")
+    return found[found["side"] == "standard"]
+
+
+def shown_rows(benchmark: str, methods: tuple[str, ...]) -> str:
+    """Return some rows of a benchmark as a table, best near AUROC first."""
+    found = _records()
+    mine = found[(found["benchmark"] == benchmark) & found["method"].isin(methods) & (found["augment"] == "none")]
+    rows = [
+        [f"[{method}](/look_up/method/{method}.md)", *_row(("", ""), group)[3:6]]
+        for method, group in mine.groupby("method", observed=True)
+    ]
+    best = sorted(rows, key=lambda row: row[1], reverse=True)
+    return table(("method", *HEADERS[3:6]), best) + "\n"

@@ -1,0 +1,117 @@
+"""The manual: what openbench offers has a page, what pages name is there, and their commands are commands."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("latex2mathml", reason="extra docs")
+
+from generate import commands, everything, metrics
+from generate.markdown import Docstring
+from generate.pictures import PICTURES
+
+import openbench as ob
+from openbench import _compat, paths  # noqa: F401 - torchvision beside a CPU-only torch
+from openbench.__main__ import COMMANDS
+from openbench.cli.commands.listing import Registry
+
+from ..documents import FENCE, composes  # noqa: TID252 — the tests are no package
+from ..documents import commands as told  # noqa: TID252
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+WRITTEN = sorted([DOCS / "index.md", *(DOCS / "do").glob("*.md"), *(DOCS / "understand").glob("*.md")])
+
+
+@pytest.fixture(scope="module")
+def made():
+    """All generated pages; the help of commands is taken as read, since each would start a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commands, "_help", lambda name: f"usage: python -m openbench {name}")
+        return everything.pages()
+
+
+def test_everything_on_offer_has_a_page(made):
+    registry = Registry((paths.config_dir(),))
+    apart = ("method", "benchmark", "training", "augment")
+    wanted = {f"{group}/{entry.name}" for group in apart for entry in registry.entries(group)}
+    wanted |= {f"{group}/index" for group in registry.groups()}
+    wanted |= {f"command/{name}" for name in COMMANDS}
+    wanted |= {f"python/{name}" for name in ob.__all__ if not name.startswith("_")}
+    assert wanted - set(made) == set()
+    for group in registry.groups():
+        for entry in () if group in apart else registry.entries(group):
+            assert f"## {entry.name}\n" in made[f"{group}/index"]
+
+
+def test_every_key_of_the_shipped_configs_is_told(made):
+    found = set(re.findall(r"`(\w+)\.(\w+)`", made["keys"]))
+    for node, (file, _) in commands.NODES.items():
+        keys = re.findall(r"^(\w+):", (paths.config_dir() / f"{file}.yaml").read_text(), re.M)
+        assert {(node, key) for key in keys if not key.startswith("_") and key != "defaults"} <= found
+
+
+def test_every_key_of_a_record_belongs_to_one_metric():
+    keys = set()
+    for name in ("knn", "msp"):
+        for file in (ROOT / "results/records/digits/resnet8_digits" / name).glob("*.json"):
+            keys |= {key for values in json.loads(file.read_text())["metrics"].values() for key in values}
+    assert len(keys) > 200
+    entries = metrics.entries()
+    for key in keys:
+        base = re.sub(r"_(low|high)$", "", key.removeprefix("pooled_"))
+        assert len([entry.slug for entry in entries if re.fullmatch(entry.keys, base)]) == 1, key
+
+
+def test_a_page_shows_what_was_measured(made):
+    (file,) = (ROOT / "results/records/cifar10/resnet20_cifar10/knn").glob("*.json")
+    near = 100 * json.loads(file.read_text())["metrics"]["near"]["auroc"]
+    assert f"| cifar10 | resnet20_cifar10 | 1 | {near:.2f} [" in made["method/knn"]
+
+
+def test_generated_links_lead_to_pages(made):
+    for name, text in made.items():
+        for target in re.findall(r"\]\((?!http)([^)#]+)\.md\)", text):
+            path = Path(name).parent / target
+            assert path.as_posix() in made, f"{name} → {target}"
+
+
+@pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.stem)
+def test_what_a_written_page_names_is_there(file, made):
+    text = FENCE.sub("", file.read_text())
+    made_pages = {DOCS / "look_up" / f"{name}.md" for name in made}
+    pictures = {DOCS / "pictures" / f"{name}.md" for name in (*PICTURES, "first_table")}
+    lessons = {DOCS / "learn" / f"{example.stem}.rst" for example in (ROOT / "examples").glob("*.py")}
+    known = made_pages | pictures | lessons
+    linked = re.findall(r"\]\((?!http|#)([^)#]+)", text) + re.findall(r"^```\{include\} (.+)$", file.read_text(), re.M)
+    resolved = {target: (file.parent / target).resolve() for target in linked}
+    assert [target for target, path in resolved.items() if not path.exists() and path not in known] == []
+    quoted = re.findall(r"`((?:openbench|configs|data_manifests|tests|docs|scripts|results)/[\w./-]*)`", text)
+    assert [path for path in quoted if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.stem)
+def test_every_command_of_a_written_page_is_one(file):
+    for words in told(file):
+        assert words[0] in COMMANDS
+        if words[0] in ("run", "train", "extract", "check") and "--config-dir" not in words:
+            composes(words)
+
+
+def test_python_of_written_pages_runs():
+    blocks = [text for page in WRITTEN for language, text in FENCE.findall(page.read_text()) if language == "python"]
+    assert blocks
+    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_docstring_is_taken_apart():
+    found = Docstring.parse(
+        "Sum.\n\nscore(x) = x.\n\nArgs:\n    k: which\n        one.\n\nRaises:\n    E: bad.\n\nReference: A."
+    )
+    assert (found.summary, found.paragraphs, found.reference) == ("Sum.", ["score(x) = x."], "A.")
+    assert (found.arguments, found.raises) == ({"k": "which one."}, {"E": "bad."})
