@@ -1,0 +1,50 @@
+"""What is published is described once, and the forge's files are what the forge expects."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import openbench
+
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def test_workflows_and_citation_hold_to_their_schemas():
+    pytest.importorskip("check_jsonschema", reason="extra dev")
+    for schema, files in (
+        ("vendor.github-workflows", WORKFLOWS),
+        ("vendor.citation-file-format", [ROOT / "CITATION.cff"]),
+    ):
+        call = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
+        done = subprocess.run(call, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_workflow_may_write_but_where_it_publishes():
+    for file in WORKFLOWS:
+        workflow = yaml.safe_load(file.read_text())
+        assert workflow["permissions"] == {"contents": "read"}, file.name
+        for name, job in workflow["jobs"].items():
+            rights = {right for right, value in job.get("permissions", {}).items() if value == "write"}
+            assert rights <= ({"id-token", "pages"} if name in ("deploy", "publish") else set()), (file.name, name)
+
+
+def test_the_version_stands_in_one_place():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" in project["project"]["dynamic"]
+    assert "version" not in project["project"]
+    assert project["tool"]["hatch"]["version"]["path"] == "openbench/__init__.py"
+    assert openbench.__version__.count(".") == 2
+
+
+def test_commands_of_workflows_are_commands():
+    from openbench.__main__ import COMMANDS
+
+    lines = [line.split() for file in WORKFLOWS for line in file.read_text().splitlines() if "-m openbench " in line]
+    assert lines
+    assert {words[words.index("openbench") + 1] for words in lines} <= set(COMMANDS)
