@@ -45,6 +45,7 @@ html_static_path = ["_static"]
 html_css_files = ["manual.css"]
 html_context = {"default_mode": "auto"}
 html_copy_source = False
+html_show_search_summary = False  # it fetches pages, which a browser refuses on a disk
 html_math_renderer = "mathml"
 html_theme_options = {
     "logo": {"text": "openbench"},
