@@ -66,6 +66,8 @@ ALSO: dict[str, tuple[type, ...]] = {
     "min_side": (int, type(None)),
     "cache": (str, type(None)),
     "results": (str, type(None)),
+    "shards": (int, type(None)),
+    "shard": (int, type(None)),
     "sha256": (str, type(None)),
     "checkpoint": (str, type(None)),
     "pretrained": (str, bool, type(None)),

@@ -168,3 +168,16 @@ class _Groups:
     def get_group_options(self, group_name: str, results_filter: object = None) -> list[str]:
         """The names in a group."""
         return options(group_name, self.config_dir)
+
+
+def sharded(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with a job for each of the shards that they ask for.
+
+    Args:
+        overrides: as typed; `runtime.shards=16` adds `runtime.shard=range(16)`, unless that is typed too.
+    """
+    typed = {override.key_or_group: override for override in parse(overrides)}
+    shards = typed.get("runtime.shards")
+    if shards is None or "runtime.shard" in typed or not isinstance(count := shards.value(), int) or count < 1:
+        return list(overrides)
+    return [*overrides, f"runtime.shard=range({count})"]

@@ -153,14 +153,18 @@ def train(config: Config, runtime: Config, say: Say = silent) -> Trained:
 
 
 def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int]:
-    """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split."""
+    """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split.
+
+    With several shards a job makes those that no other job makes, says how many others are still making, and ends.
+    """
     setting = Runtime.from_config(runtime)
+    sharding = setting.sharding
     method, space = build_method(config["method"])
     benchmark = opened(config, method, space)
     backbone, _ = ready_backbone(config, benchmark, setting, say)
     check_classes(benchmark, backbone, method, name_of(config["method"]))
     method = for_layers(method, backbone.layers)
-    store = feature_store(setting, say)
+    store = feature_store(setting, say, sharding)
     benchmark, passes = as_read_by(backbone, benchmark), {}
     base = Request(fields=frozenset({Field.FEATURES}))
     for split in benchmark.splits():
@@ -168,7 +172,10 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
             continue
         before = backbone.passes
         for request in (base, *_requests(method, space, split.role)):
-            store.get(backbone, split, request)
+            if sharding.count == 1:
+                store.get(backbone, split, request)
+            elif left := store.share(backbone, split, request):
+                say(f"features of {split.role}/{split.name}: {left} shards are still being made by other jobs")
         passes[f"{split.role}/{split.name}"] = backbone.passes - before
     return passes
 

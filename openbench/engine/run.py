@@ -42,6 +42,7 @@ from openbench.engine.spec import RunSpec, images_read
 from openbench.engine.tune import TestSplits, TuneContext, tune
 from openbench.engine.verify import check_weights, recorded, verdict
 from openbench.errors import MethodError, RecordError
+from openbench.features.shards import WHOLE, Sharding
 from openbench.features.store import FeatureStore
 from openbench.metrics.suite import describe, evaluate
 from openbench.results.records.store import RecordStore, ScoreStore
@@ -205,10 +206,15 @@ def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring, say: Say) -> Tuned:
     return tune(spec.method, spec.space, context)
 
 
-def feature_store(runtime: Runtime, say: Say) -> FeatureStore:
+def feature_store(runtime: Runtime, say: Say, sharding: Sharding = WHOLE) -> FeatureStore:
     """The feature store of a runtime; `say` receives what it has to tell."""
     return FeatureStore(
-        runtime.features, batch_size=runtime.batch_size, workers=runtime.workers, progress=runtime.progress, say=say
+        runtime.features,
+        batch_size=runtime.batch_size,
+        workers=runtime.workers,
+        progress=runtime.progress,
+        sharding=sharding,
+        say=say,
     )
 
 

@@ -1,5 +1,6 @@
 """What must not change a number: devices, folders, batch sizes, policies. No part of this enters a digest."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,6 +10,8 @@ from openbench import paths
 from openbench.config.checked import Checked
 from openbench.config.constraints import Count, Interval
 from openbench.errors import ConfigError, check_known
+from openbench.features.shards import Sharding
+from openbench.training.loop.distributed import under_torchrun
 
 OnExisting = Literal["skip", "verify", "error"]
 TrainPolicy = Literal["auto", "never", "force"]
@@ -31,6 +34,9 @@ class Runtime(Checked):
         progress: whether long stages report how far they are.
         compile: whether training compiles the network's stages first.
         tensorboard: whether training writes events for TensorBoard beside its curve.
+        shards: into how many parts `extract` divides the images of each set among jobs; null = the processes of
+            torchrun, else one.
+        shard: with which of them this job begins; null = its number under torchrun, else 0.
     """
 
     named: ClassVar[str] = "runtime"
@@ -46,6 +52,8 @@ class Runtime(Checked):
     progress: bool = True
     compile: bool = False
     tensorboard: bool = False
+    shards: Count | None = None
+    shard: Annotated[int, Interval(0)] | None = None
 
     def __post_init__(self) -> None:
         """Resolve the folders."""
@@ -65,6 +73,18 @@ class Runtime(Checked):
         """Build from the `runtime` node; keys that are the launcher's are refused here like any other unknown key."""
         check_known(node, [f.name for f in fields(cls)], "runtime")
         return cls(**node)
+
+    @property
+    def sharding(self) -> Sharding:
+        """How `extract` divides its work."""
+        joined = under_torchrun()
+        count = self.shards or (int(os.environ["WORLD_SIZE"]) if joined else 1)
+        first = self.shard if self.shard is not None else int(os.environ["RANK"]) if joined else 0
+        if first >= count:
+            raise ConfigError(
+                f"runtime.shard — found {first} — allowed: 0 to {count - 1}, as runtime.shards is {count}"
+            )
+        return Sharding(count, first)
 
     @property
     def features(self) -> Path:

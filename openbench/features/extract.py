@@ -19,14 +19,15 @@ NamedRows = Mapping[str, NDArray[np.float32]]  # column name → its rows
 
 
 @dataclass(frozen=True)
-class _Rest:
-    """The items from `start` on."""
+class _Part:
+    """The items from `start` up to `stop`."""
 
     items: Items
     start: int
+    stop: int
 
     def __len__(self) -> int:
-        return len(self.items) - self.start
+        return self.stop - self.start
 
     def __getitem__(self, index: int) -> Image:
         if not 0 <= index < len(self):
@@ -38,8 +39,13 @@ def rest_of(split: Split, start: int) -> Split:
     """Return the rows of a split from `start` on, for a pass that was interrupted there."""
     if start == 0:
         return split
-    rest = _Rest(split.items, start)
-    return replace(split, items=rest, labels=split.labels[start:], keys=split.keys[start:])
+    return part_of(split, start, len(split))
+
+
+def part_of(split: Split, start: int, stop: int) -> Split:
+    """Return the rows of a split from `start` up to `stop`, in their order."""
+    items = _Part(split.items, start, stop)
+    return replace(split, items=items, labels=split.labels[start:stop], keys=split.keys[start:stop])
 
 
 def extract(

@@ -1,7 +1,6 @@
 """The columnar cache of features: one pass per image and network, shared by all methods and all jobs."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,25 +9,22 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from openbench import __version__
 from openbench.backbones.base import Backbone
-from openbench.checkout import made_now, uncommitted
+from openbench.checkout import uncommitted
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request
-from openbench.data.decoded_cache import packed
 from openbench.digest import digest
-from openbench.errors import CacheError, NotApplicableError
-from openbench.features.arrays import ColumnFile, ColumnWriter, Flushed, load_progress, save_progress, writing
+from openbench.errors import NotApplicableError
+from openbench.features.arrays import ColumnFile, writing
 from openbench.features.columns import Column, kept_of, read_by, separated
-from openbench.features.extract import NamedRows, extract, rest_of
+from openbench.features.extract import NamedRows, extract
 from openbench.features.live import column_of, score_rows
-from openbench.features.progress import reporting
+from openbench.features.passes import How, Pass, Source, faulty
+from openbench.features.shards import WHOLE, Sharding, Shards
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
-
-_SHARD_SECONDS = 15.0
 
 
 @dataclass
@@ -45,6 +41,7 @@ class FeatureStore:
         workers: decode images while the network runs.
         progress: whether long passes are reported on stderr.
         shard: a pass is flushed to disk after this many images, or after 15 seconds if that is sooner.
+        sharding: into how many parts a pass is divided among jobs.
         say: receives a line where damage is computed again, images are decoded, or another job is waited for.
     """
 
@@ -53,6 +50,7 @@ class FeatureStore:
     workers: int = 0
     progress: bool = True
     shard: int = 4096
+    sharding: Sharding = WHOLE
     say: Say = silent
 
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
@@ -97,7 +95,7 @@ class FeatureStore:
                 features = found.features[part : part + self.shard].to(backbone.device)
                 yield {name: backbone.classify(features).cpu().numpy()}
 
-        self._ensure(folder, backbone, split, _Source((name,), (name,), rows))
+        self._ensure(folder, backbone, split, Source((name,), (name,), rows, divisible=False))
         return replace(found, columns={**found.columns, Field.LOGITS: ColumnFile(folder, name).open()})
 
     def scores(self, backbone: Backbone, split: Split, method: LiveMethod) -> Tensor:
@@ -113,7 +111,7 @@ class FeatureStore:
         def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
             return score_rows(method, backbone, rest, self.batch_size, self.workers)
 
-        self._ensure(folder, backbone, split, _Source((name,), (name,), rows))
+        self._ensure(folder, backbone, split, Source((name,), (name,), rows))
         return ColumnFile(folder, name).open()
 
     def missing(self, backbone: Backbone, split: Split, request: Request) -> tuple[Column, ...]:
@@ -121,7 +119,7 @@ class FeatureStore:
         backbone = backbone.features_from or backbone
         folder = self._folder(backbone, split)
         columns = [c for part in separated(request) if part is not None for c in kept_of(backbone, part)]
-        missing = _faulty(folder, split, [column.name for column in columns])
+        missing = faulty(folder, len(split), [column.name for column in columns])
         return tuple(column for column in columns if column.name in missing)
 
     def made(self, backbone: Backbone, split: Split) -> str:
@@ -142,7 +140,7 @@ class FeatureStore:
         network = digest({"backbone": backbone.digest, **made_from}) if made_from else backbone.digest
         return self.root / network / split.digest
 
-    def _extraction(self, backbone: Backbone, request: Request) -> "_Source":
+    def _extraction(self, backbone: Backbone, request: Request) -> Source:
         kept = {column.name: column for column in kept_of(backbone, request)}
         read = tuple(column.name for column in read_by(request))
 
@@ -151,23 +149,53 @@ class FeatureStore:
             for found in extract(backbone, rest, columns, self.batch_size, self.workers):
                 yield {column.name: array for column, array in found.items()}
 
-        return _Source(read, tuple(sorted(kept, key=read.__contains__)), rows)
+        return Source(read, tuple(sorted(kept, key=read.__contains__)), rows)
 
-    def _ensure(self, folder: Path, backbone: Backbone, split: Split, source: "_Source") -> None:
-        if not _faulty(folder, split, source.read):
-            return
+    def share(self, backbone: Backbone, split: Split, request: Request) -> int:
+        """Make the shards of what `request` names that nobody makes, and return how many others are still making.
+
+        Raises:
+            As `get` does.
+        """
+        backbone, left = backbone.features_from or backbone, 0
+        for part in separated(request):
+            if part is not None:
+                source = self._extraction(backbone, part)
+                left = max(left, self._ensure(self._folder(backbone, split), backbone, split, source, wait=False))
+        return left
+
+    def _ensure(self, folder: Path, backbone: Backbone, split: Split, source: Source, wait: bool = True) -> int:
+        """Have columns made; return how many shards other jobs are still making, which is none after waiting."""
+        if not faulty(folder, len(split), source.read):
+            return 0
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
+        shards = self._shards(folder, split) if source.divisible else None
+        if shards and (left := shards.make(backbone, source, self._how, self.sharding.first, wait)):
+            return left
         with self._only_writer(folder, split):
             # Another job may have computed them while this one waited.
-            missing = _faulty(folder, split, source.kept)
+            missing = faulty(folder, len(split), source.kept)
             for name in missing:
                 file = ColumnFile(folder, name)
                 if file.array.exists():
                     self.say(f"cache: {file.fault(len(split))} in {folder} — computed again")
                     file.array.unlink()
-            if missing:
-                _Pass(self, folder, backbone, split, missing, source.rows).run()
+            if missing and shards:
+                shards.join(backbone, missing)
+            elif missing:
+                Pass(self._how, folder, backbone, split, missing, source.rows).run()
+        return 0
+
+    def _shards(self, folder: Path, split: Split) -> Shards | None:
+        """The shards of a pass: as many as this job is told, or those that others work on."""
+        if self.sharding.count > 1:
+            return Shards.planned(folder, split, self.sharding.count, self.batch_size)
+        return Shards.under_way(folder, split)
+
+    @property
+    def _how(self) -> How:
+        return How(self.shard, self.workers, self.progress, self.root.parent / "images", self.say)
 
     @contextmanager
     def _only_writer(self, folder: Path, split: Split) -> Iterator[None]:
@@ -183,115 +211,3 @@ class FeatureStore:
             yield
         finally:
             lock.release()
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Where columns come from.
-
-    Args:
-        read: names of the columns that are wanted.
-        kept: names of the other columns that the same pass yields, and then of these: a killed job is resumed as long
-            as one of these is missing.
-        rows: makes a pass over some items for some names, batch by batch.
-    """
-
-    read: tuple[str, ...]
-    kept: tuple[str, ...]
-    rows: Callable[[Split, tuple[str, ...]], Iterator[NamedRows]]
-
-
-def _faulty(folder: Path, split: Split, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if ColumnFile(folder, name).fault(len(split)) is not None)
-
-
-@dataclass
-class _Pass:
-    """One extraction under the lock: resumes what an interrupted job left, appends, puts the columns in place."""
-
-    store: FeatureStore
-    folder: Path
-    backbone: Backbone
-    split: Split
-    names: tuple[str, ...]
-    rows: Callable[[Split, tuple[str, ...]], Iterator[NamedRows]]
-
-    def run(self) -> None:
-        """Extract all columns.
-
-        Raises:
-            DataError: see `extract`; what is on disk so far stays for the next attempt.
-        """
-        writers = self._resumed()
-        start = next(iter(writers.values())).rows if writers else 0
-        title = f"{self.backbone.name} on {self.split.name} ({self.split.role})"
-        try:
-            with reporting(title, len(self.split), done=start, show=self.store.progress) as advance:
-                self._append(writers, start, advance)
-            self._finish(writers)
-        finally:
-            for writer in writers.values():
-                writer.close()
-
-    def _append(self, writers: dict[str, ColumnWriter], start: int, advance: Callable[[int], None]) -> None:
-        unsafe, last = 0, time.monotonic()
-        if start == len(self.split):
-            return
-        # Small files are decoded once for all backbones; the array lies beside the features.
-        images = packed(self.split, self.store.root.parent / "images", self.store.workers, self.store.say)
-        rest = rest_of(images, start)
-        for rows in self.rows(rest, self.names):
-            with writing(self.folder):
-                for name, array in rows.items():
-                    if name not in writers:
-                        shape = (len(self.split), *array.shape[1:])
-                        writers[name] = ColumnWriter(ColumnFile(self.folder, name), shape)
-                    writers[name].append(array)
-                count = len(next(iter(rows.values())))
-                unsafe += count
-                if unsafe >= self.store.shard or time.monotonic() - last >= _SHARD_SECONDS:
-                    save_progress(self._progress, {name: writer.flush() for name, writer in writers.items()})
-                    unsafe, last = 0, time.monotonic()
-            advance(count)
-
-    def _resumed(self) -> dict[str, ColumnWriter]:
-        """Writers that continue an interrupted job; none if its columns differ or changed since it stopped."""
-        noted = load_progress(self._progress)
-        files = {name: ColumnFile(self.folder, name) for name in self.names}
-        kept: dict[str, Flushed] = {}
-        for name, file in files.items():
-            state = noted.get(name)
-            if state is None or state.shape[0] != len(self.split) or not state.intact(file):
-                return {}
-            kept[name] = state
-        if len({state.rows for state in kept.values()}) != 1:
-            return {}
-        return {name: ColumnWriter(files[name], state.shape, state) for name, state in kept.items()}
-
-    def _finish(self, writers: dict[str, ColumnWriter]) -> None:
-        short = {name: w.rows for name, w in writers.items() if w.rows != len(self.split)}
-        if short or len(writers) != len(self.names):
-            raise CacheError(
-                f"split '{self.split.name}': {short or 'no'} rows were extracted — {len(self.split)} expected — "
-                "the loader lost images; nothing was cached"
-            )
-        about = {
-            "backbone": self.backbone.name,
-            "architecture": self.backbone.architecture,
-            "split": self.split.name,
-            "role": str(self.split.role),
-            "package": __version__,
-            "made": made_now(),
-        }
-        with writing(self.folder):
-            digests = {name: writers[name].seal({"column": name, **about}) for name in self.names}
-            *others, last = self.names
-            for name in others:
-                writers[name].put_in_place(digests[name])
-            # Before the last column, without which the next job looks at what a killed one left here.
-            self._progress.unlink(missing_ok=True)
-            writers[last].put_in_place(digests[last])
-
-    @property
-    def _progress(self) -> Path:
-        return self.folder / "progress.json"

@@ -67,5 +67,5 @@ def _check(call: Call) -> Done:
 
 run = HydraCommand("run", _run)
 train = HydraCommand("train", _train, unused=("method", "tune", "metrics"))
-extract = HydraCommand("extract", _extract, unused=("tune", "metrics"))
+extract = HydraCommand("extract", _extract, unused=("tune", "metrics"), divided=True)
 check = HydraCommand("check", _check)  # its exit code is 1 if anything does not hold

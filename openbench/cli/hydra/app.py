@@ -42,7 +42,7 @@ from openbench.compose.config import VERSION_BASE, check_no_clash, no_benchmark,
 from openbench.compose.errors import Typed, explain
 from openbench.compose.flags import check_flags, check_overrides
 from openbench.compose.renamed import refuse_moved
-from openbench.compose.sweep import deferred, jobs, paired, parse, swept_keys
+from openbench.compose.sweep import deferred, jobs, paired, parse, sharded, swept_keys
 from openbench.compose.unread import refuse_unread
 from openbench.config.overrides import quoted
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
@@ -84,11 +84,13 @@ class HydraCommand:
         name: of the sub-command and its primary config.
         act: what a job does; a function at the top level of a module, so that launchers can send it to other processes.
         unused: config nodes that this command does not read; setting one is refused rather than ignored.
+        divided: whether a sweep with `runtime.shards` has a job for each shard.
     """
 
     name: str
     act: Callable[[Call], Done]
     unused: tuple[str, ...] = ()
+    divided: bool = False
 
     def __call__(self, argv: list[str]) -> int:
         """Hand a command line to Hydra.
@@ -114,6 +116,8 @@ class HydraCommand:
             # Nothing that could bring a benchmark along: say so once, not once per job of a sweep.
             raise no_benchmark(self.name, typed.config_dir)
         if asked.multirun:
+            if self.divided:
+                typed = replace(typed, overrides=sharded(typed.overrides))
             return _run_sweep(typed, flags, self.carry_out)
         codes: list[int] = []
 

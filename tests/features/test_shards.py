@@ -1,0 +1,155 @@
+"""A pass divided among jobs: the same bytes for any number of shards, and nothing lost by a kill."""
+
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from openbench.backbones.base import Outputs
+from openbench.compose.sweep import sharded
+from openbench.core.request import Field, Request
+from openbench.engine.runtime import Runtime
+from openbench.errors import ConfigError
+from openbench.features.shards import FOLDER, Sharding, Shards
+from openbench.features.store import FeatureStore
+
+from ..forked import Forked  # noqa: TID252 — the tests are no package
+from .feature_toys import toy_backbone, toy_split
+
+WANTED = Request(fields=frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS}), layers=("stage3",), pool="mean")
+COUNT, BATCH = 101, 8
+
+
+def store(root: Path, sharding: Sharding) -> FeatureStore:
+    return FeatureStore(root, batch_size=BATCH, progress=False, shard=16, sharding=sharding)
+
+
+def columns(root: Path) -> dict[str, bytes]:
+    """The finished columns, and nothing that is left over beside them."""
+    found = sorted(root.glob("*/*/*.npy"))
+    assert not list(root.rglob("*.part"))
+    assert not list(root.rglob(FOLDER))
+    return {path.name: path.read_bytes() for path in found}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    root = tmp_path_factory.mktemp("whole")
+    store(root, Sharding()).get(toy_backbone(), toy_split(COUNT), WANTED)
+    assert len(columns(root)) == 3
+    return columns(root)
+
+
+def shared(root: Path, count: int, first: int, pause: float = 0.0) -> int:
+    """Make shards, with a network that takes its time, and print how many images passed it."""
+    backbone = toy_backbone()
+    outputs = backbone.outputs
+
+    def slow(images: torch.Tensor, request: Request) -> Outputs:
+        time.sleep(pause)
+        return outputs(images, request)
+
+    backbone.outputs = slow  # type: ignore[method-assign]
+    left = store(root, Sharding(count, first)).share(backbone, toy_split(COUNT), WANTED)
+    print(backbone.passes, flush=True)
+    return left
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 13, 500])
+def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, whole: dict[str, bytes], count: int) -> None:
+    assert shared(tmp_path, count, 1) == 0
+    assert columns(tmp_path) == whole
+
+
+def test_borders_lie_between_batches_and_nothing_is_left_out(tmp_path: Path) -> None:
+    borders = Shards.planned(tmp_path, toy_split(COUNT), 3, BATCH).borders
+    assert borders == ((0, 40), (40, 80), (80, 101))
+
+
+def test_jobs_divide_the_images_and_the_last_one_joins_them(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    notes = [tmp_path / f"{number}.said" for number in range(3)]
+    jobs = [Forked(partial(shared, tmp_path / "cache", 3, at, 0.02), note) for at, note in enumerate(notes)]
+    for job in jobs:
+        job.ended()
+    passed = [int(note.read_text()) for note in notes]
+    assert sum(passed) == COUNT
+    assert min(passed) >= BATCH
+    assert columns(tmp_path / "cache") == whole
+
+
+def test_a_killed_job_is_taken_over_by_whoever_needs_the_columns(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    root = tmp_path / "cache"
+    job = Forked(partial(shared, root, 3, 0, 0.03), tmp_path / "said")
+    deadline = time.monotonic() + 60
+    while len(list(root.glob("*/*/shards/*/*.npy"))) < 3:  # one of three shards is there
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    job.kill()
+    job.ended()
+    backbone = toy_backbone()
+    store(root, Sharding()).get(backbone, toy_split(COUNT), WANTED)  # as `run` does, which knows of no shards
+    assert 0 < backbone.passes <= COUNT - 40
+    assert columns(root) == whole
+
+
+def test_whoever_needs_the_columns_waits_for_a_shard_that_another_job_makes(
+    tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    root = tmp_path / "cache"
+    job = Forked(partial(shared, root, 2, 0, 0.05), tmp_path / "said")
+    deadline = time.monotonic() + 60
+    while not list(root.glob("*/*/shards/0-56/logits.npy.part")):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    backbone, said = toy_backbone(), list[str]()
+    needing = FeatureStore(root, batch_size=BATCH, progress=False, shard=16, say=said.append)
+    needing.get(backbone, toy_split(COUNT), WANTED)
+    job.ended()
+    assert backbone.passes == COUNT - 56  # the other shard, meanwhile
+    assert "features of toy: other jobs make 1 of 2 shards, waiting" in said
+    assert columns(root) == whole
+
+
+def test_a_damaged_shard_is_made_again(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    backbone, split = toy_backbone(), toy_split(COUNT)
+    asking = store(tmp_path, Sharding(3))
+    folder = asking._folder(backbone, split)
+    folder.mkdir(parents=True)
+    shards = Shards.planned(folder, split, 3, BATCH)
+    source = asking._extraction(backbone, WANTED)
+    for at in range(3):
+        shards._made(at, backbone, source, asking._how, blocking=True)
+    file = folder / FOLDER / "40-80" / "features.npy"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+    passes = backbone.passes
+    assert asking.share(backbone, split, WANTED) == 0
+    assert backbone.passes - passes == 40
+    assert columns(tmp_path) == whole
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["+benchmark=digits"], []),
+        (["runtime.shards=3"], ["runtime.shard=range(3)"]),
+        (["runtime.shards=3", "runtime.shard=1"], []),
+        (["runtime.shards=null"], []),
+    ],
+)
+def test_a_sweep_has_a_job_for_each_shard(typed: list[str], meant: list[str]) -> None:
+    assert sharded(typed) == [*typed, *meant]
+
+
+def test_a_shard_that_is_none_of_them_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"runtime\.shard — found 3 — allowed: 0 to 2, as runtime\.shards is 3"):
+        _ = Runtime(shards=3, shard=3).sharding
+    assert Runtime(shards=3, shard=2).sharding == Sharding(3, 2)
+    assert Runtime().sharding == Sharding(1, 0)
+
+
+def test_torchrun_s_processes_are_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "8", "RANK": "5"}.items():
+        monkeypatch.setenv(name, value)
+    assert Runtime().sharding == Sharding(8, 5)
