@@ -44,7 +44,7 @@ from openbench.metrics.suite import MetricOptions
 from openbench.public import TARGET, public_name
 from openbench.results.records.store import RecordStore
 from openbench.say import Say, silent
-from openbench.training.loop.distributed import require_one_process
+from openbench.training.loop.distributed import require_one_process, under_torchrun
 from openbench.training.weights.ensure import Trained, build_training, ensure_trained
 from openbench.training.weights.members import ensure_members
 
@@ -117,6 +117,7 @@ def _spec(
         benchmark.validation()
     if record is not None:
         check_material(record, benchmark, method)
+    require_one_process("run")
     backbone, learnt = ready_backbone(config, benchmark, setting, say, given.backbone)
     shown = learnt is not None and learnt.outliers is not None
     check_classes(benchmark, backbone, method, name_of(config["method"]))
@@ -250,19 +251,19 @@ def ready_backbone(
     Raises:
         NotApplicableError: a training was chosen for released weights.
     """
-    require_one_process("run")
-    resolve_device(runtime.device)
+    resolve_device(runtime.own_device)
     backbone, learnt = given or build_backbone(config, benchmark), None
     _check_images(backbone, benchmark)
     if backbone.trained:
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))
     else:
         shown = _as_shown(config, benchmark, backbone)
-        trained = _trained(config, shown, backbone, runtime, say)
+        policy = "never" if under_torchrun() else runtime.train  # `train` is what torchrun divides
+        trained = _trained(config, shown, backbone, replace(runtime, train=policy), say)
         backbone = trained.backbone
         method = build_training(config["training"])
         learnt = Learnt(name_of(config["training"]), shown.ood_train, method, trained.reused)
-    backbone = backbone.to(resolve_device(runtime.device))
+    backbone = backbone.to(resolve_device(runtime.own_device))
     return with_fitted_head(backbone, benchmark, runtime, say), learnt
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
+
 from openbench import paths
 from openbench.config.checked import Checked
 from openbench.config.constraints import Count, Interval
@@ -85,6 +87,13 @@ class Runtime(Checked):
                 f"runtime.shard — found {first} — allowed: 0 to {count - 1}, as runtime.shards is {count}"
             )
         return Sharding(count, first)
+
+    @property
+    def own_device(self) -> str:
+        """The device of this process: under torchrun each has a GPU of its own."""
+        if self.device in ("auto", "cuda") and under_torchrun() and torch.cuda.is_available():
+            return f"cuda:{os.environ['LOCAL_RANK']}"
+        return self.device
 
     @property
     def features(self) -> Path:

@@ -9,6 +9,7 @@ from openbench.config.shipped import shipped
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.engine import api
+from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError
 from openbench.methods.knn import KNN
 from openbench.methods.odin import ODIN
@@ -18,7 +19,7 @@ IDENTITY = {"_target_": "openbench.backbones.identity.Identity", "name": "identi
 RESNET = {"_target_": "openbench.backbones.cifar.resnet", "name": "tiny", "model": "resnet8"}
 SCORED = (Role.ID_VAL, Role.OOD_VAL, Role.NEAR, Role.ID_TEST)
 MSP = {"_target_": "openbench.methods.msp.MSP"}
-CPU = SimpleNamespace(device="cpu", train="never", checkpoints=Path("none"))
+CPU = Runtime(device="cpu", train="never", cache=Path("none"))
 
 
 def network(node):

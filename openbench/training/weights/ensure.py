@@ -126,8 +126,8 @@ def ensure_trained(
     if backbone.trained:
         return Trained(backbone, None)
     job = TrainingJob.of(backbone, benchmark, build_training(config["training"]), config["seed"])
-    # Under torchrun the first process looks for all processes, in `obtain`.
-    look = runtime.train != "force" and not under_torchrun()
+    # Under torchrun the first process looks for all that train, in `obtain`; those that only read look themselves.
+    look = runtime.train == "never" or (runtime.train == "auto" and not under_torchrun())
     found = find_checkpoint(job, runtime.checkpoints) if look else None
     if found is None and runtime.train == "never":
         raise CheckpointError(
@@ -136,7 +136,7 @@ def ensure_trained(
         )
     checkpoint = found or _train(job, runtime, say, anew=runtime.train == "force")
     # Under torchrun the files lie where the first process runs, and only that one goes on.
-    ready = evaluated(job, checkpoint) if team(runtime.device).leads else backbone
+    ready = evaluated(job, checkpoint) if found or team(runtime.device).leads else backbone
     return Trained(ready, checkpoint, found=found is not None)
 
 
