@@ -7,6 +7,7 @@ import pytest
 from PIL import Image as Pillow
 
 from openbench.data.checking.verify import CheckReport, SplitCheck
+from openbench.data.joined import JoinedItems
 from openbench.data.own.benchmark import check_readable, read_set
 from openbench.data.sources.items import FileItems
 from openbench.data.sources.orientation import is_turned
@@ -69,6 +70,12 @@ def test_images_of_an_arrow_folder_are_looked_at_too(tmp_path):
     split = opened(tmp_path / "ds", ("cat",))
     assert [is_turned(split.items, index) for index in (0, 1)] == [False, True]
     assert split.items[1].shape == (6, 9, 3)  # as stored
+
+
+def test_images_of_joined_sets_are_looked_at_in_their_own_set(tmp_path):
+    files = [photos(tmp_path / name) / f"{i}.jpg" for name in ("a", "b") for i in range(4)]
+    joined = JoinedItems([FileItems(files[:3]), FileItems(files[3:4]), FileItems(files[4:])])
+    assert [is_turned(joined, index) for index in range(8)] == [False, False, True, True] * 2
 
 
 def test_images_in_arrays_have_no_orientation(tmp_path):

@@ -27,8 +27,19 @@ class Encoded(Protocol):
         ...
 
 
+@runtime_checkable
+class Joined(Protocol):
+    """Items that are those of several sets."""
+
+    def located(self, index: int) -> tuple[Items, int]:
+        """The set that an image is of, and its position there."""
+        ...
+
+
 def is_turned(items: Items, index: int) -> bool:
     """Whether the image at a position carries an EXIF orientation other than upright; False if it cannot be read."""
+    if isinstance(items, Joined):
+        items, index = items.located(index)
     if not isinstance(items, Encoded):
         return False
     try:
