@@ -52,12 +52,40 @@ def test_a_job_that_may_go_on_is_waited_for(slurm, state):
     assert not queue.is_done("7", "force")
 
 
-def test_a_job_that_slurm_does_not_know_twice_in_a_row_is_gone(slurm):
+def test_a_job_that_slurm_does_not_know_for_two_seconds_is_gone(slurm, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(submitit_jobs.time, "monotonic", lambda: now)
     slurm.write_text("8 RUNNING\n")
     queue = submitit_jobs.Queue()
     queue.register_job("7")
     assert not queue.is_done("7", "force")
+    assert not queue.is_done("7", "force")  # the same moment tells nothing new
+    now += 2.5
+    slurm.write_text("7 RUNNING\n")
+    assert not queue.is_done("7", "force")
+    slurm.write_text("8 RUNNING\n")
+    assert not queue.is_done("7", "force")  # the first time that it is missing again
+    now += 2.5
     assert queue.is_done("7", "force")
+
+
+@pytest.mark.parametrize(
+    ("trace", "last"),
+    [
+        ("Traceback\n  …\nValueError: odd\n", "ValueError: odd"),
+        (f"Traceback\n  {'-' * 60}\nValueError: {'-' * 50}\n", f"ValueError: {'-' * 50}"),
+        ("", "it left no trace"),
+    ],
+)
+def test_the_last_line_of_a_trace_is_found_whatever_is_in_it(trace, last):
+    rule = "-" * 22
+    said = f"Job (task=0) failed during processing with trace:\n{rule}\n{trace}{rule}\nYou can check full logs"
+    assert submitit_jobs._last_line(said) == last
+
+
+@pytest.mark.parametrize("said", ["", "no trace here"])
+def test_an_error_without_a_trace_is_told_as_it_is(said):
+    assert submitit_jobs._last_line(said) == (said or "it left no trace")
 
 
 def test_a_slurm_that_does_not_answer_ends_no_job_and_is_told_once(slurm, capsys):

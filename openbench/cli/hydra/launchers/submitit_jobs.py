@@ -20,6 +20,7 @@ GONE = "no longer known to Slurm"
 ENDED = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", GONE)
 )
+_RULE = "-" * 22  # above and below a trace that submitit quotes
 _SOONEST, _LATEST = 2.0, 30.0  # seconds between two questions to Slurm
 
 
@@ -31,7 +32,7 @@ class Queue:
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
-        self._missing: set[str] = set()
+        self._missing: dict[str, float] = {}  # since when, by `time.monotonic`
         self._begun = self._asked = float("-inf")
         self._complained = False
 
@@ -75,11 +76,10 @@ class Queue:
                 continue
             if job_id in found:
                 self._states[job_id] = found[job_id].strip()
-                self._missing.discard(job_id)
-            elif job_id in self._missing:
+                self._missing.pop(job_id, None)
+            # One answer may come from a Slurm that is just starting, and two from the same moment.
+            elif time.monotonic() - self._missing.setdefault(job_id, time.monotonic()) >= _SOONEST:
                 self._states[job_id] = GONE
-            else:
-                self._missing.add(job_id)  # one answer may come from a Slurm that is just starting
 
     def _complain(self, error: Exception) -> None:
         if not self._complained:
@@ -147,8 +147,10 @@ def _log(job: Any) -> str:
 
 def _last_line(text: str) -> str:
     """The last line of the traceback that submitit quotes between two rules."""
-    quoted = text.split("-" * 22)
-    return (quoted[1] if len(quoted) > 2 else text).strip().splitlines()[-1]
+    lines = [line for line in text.splitlines() if line.strip()]
+    rules = [index for index, line in enumerate(lines) if line == _RULE]
+    quoted = lines[rules[0] + 1 : rules[-1]] if len(rules) > 1 else lines
+    return (quoted or ["it left no trace"])[-1].strip()
 
 
 def _count(folder: Path, failed: Outcome) -> None:
