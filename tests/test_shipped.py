@@ -35,6 +35,17 @@ def test_a_shipped_file_means_what_hydra_composes_of_it(data):
     assert len(COMPOSED) > 25
 
 
+@pytest.mark.parametrize("order", ["[base]", "[base, _self_]", "[_self_, base]", "[]"])
+def test_a_file_stands_among_its_defaults_where_hydra_puts_it(tmp_path, monkeypatch, order):
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "base.yaml").write_text("k: 1\nsteps: 2\n")
+    (tmp_path / "method" / "one.yaml").write_text(f"defaults: {order}\nk: 3\n")
+    with initialize_config_dir(config_dir=str(tmp_path), version_base=VERSION_BASE):
+        expected = OmegaConf.to_container(compose(overrides=["+method=one"]).method)
+    monkeypatch.setattr("openbench.config.shipped.config_dir", lambda: tmp_path)
+    assert shipped("method", "one") == expected
+
+
 def test_values_hold_on_the_data_that_a_file_names():
     assert data_of("augment", "randaugment") == ["imagenet1k", "imagenet200"]
     magnitudes = [shipped("augment", "randaugment", data)["then"][0]["magnitude"] for data in ("", "imagenet200")]

@@ -8,6 +8,8 @@ from openbench.paths import config_dir
 from openbench.public import TARGET, public_name
 from openbench.storage.yaml_file import read_yaml
 
+_OWN = "_self_"  # in a list of defaults: the file itself
+
 
 def shipped(group: str, name: str, data: str = "") -> dict[str, Any] | None:
     """Return the node that `group=name` means, or None if openbench does not ship it.
@@ -25,8 +27,9 @@ def shipped(group: str, name: str, data: str = "") -> dict[str, Any] | None:
         return None
     own = resolved(found, data)
     result: dict[str, Any] = {}
-    for entry in own.pop("defaults", ["_self_"]):
-        result = merged(result, own if entry == "_self_" else _named(group, entry, data))
+    entries = own.pop("defaults", [])
+    for entry in entries if _OWN in entries else [*entries, _OWN]:  # as Hydra does
+        result = merged(result, own if entry == _OWN else _named(group, entry, data))
     return result
 
 
