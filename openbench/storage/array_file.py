@@ -1,5 +1,6 @@
 """Named arrays of any size: a folder of `.npy` files or one `.npz`, memory-mapped wherever the file allows."""
 
+import math
 import struct
 import zipfile
 import zlib
@@ -15,7 +16,8 @@ from openbench.storage.content import content_digest
 from openbench.storage.npy import DAMAGED
 
 _LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of its name and of what follows the name
-_UNREADABLE = (*DAMAGED, zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError, MemoryError)
+_NPY = ".npy"
+_UNREADABLE = (*DAMAGED, zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError)
 
 
 def open_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -64,22 +66,35 @@ def _loaded(file: Path) -> NDArray[Any]:
 
 
 def _members(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an `.npz`; other files in it, such as a note to the reader, are left alone."""
     with zipfile.ZipFile(path) as pack, open(path, "rb") as stream:
-        stored = [m for m in pack.infolist() if m.filename.endswith(".npy") and m.compress_type == zipfile.ZIP_STORED]
-        found = {m.filename.removesuffix(".npy"): _mapped(path, stream, m) for m in stored}
-    with np.load(path, allow_pickle=False) as loaded:
-        return {name: found[name] if name in found else loaded[name] for name in loaded.files}
+        return {
+            member.filename.removesuffix(_NPY): (
+                _mapped(path, stream, member) if member.compress_type == zipfile.ZIP_STORED else _unpacked(pack, member)
+            )
+            for member in pack.infolist()
+            if member.filename.endswith(_NPY)
+        }
+
+
+def _unpacked(pack: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """The array of a compressed member."""
+    with pack.open(member) as stream:
+        found: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return found
 
 
 def _mapped(path: Path, stream: Any, member: zipfile.ZipInfo) -> NDArray[Any]:
     """The array of a member that is not compressed, where it lies in the file."""
     stream.seek(member.header_offset)
-    stream.seek(sum(_LOCAL.unpack(stream.read(_LOCAL.size))), 1)
+    begin = stream.seek(sum(_LOCAL.unpack(stream.read(_LOCAL.size))), 1)
     version = np.lib.format.read_magic(stream)
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = header(stream)
     if dtype.hasobject:
         raise ValueError(f"'{member.filename}' holds Python objects")
-    if not np.prod(shape, dtype=np.int64):
+    if stream.tell() - begin + math.prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"'{member.filename}' is too short for {shape} of {dtype}")
+    if not math.prod(shape):
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", stream.tell(), shape, "F" if fortran else "C")

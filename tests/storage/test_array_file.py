@@ -1,0 +1,54 @@
+"""Named arrays in a folder or an npz: only arrays, and a lack of memory is not blamed on the file."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from openbench.errors import DataError
+from openbench.storage.array_file import open_arrays
+
+X = np.arange(6.0).reshape(2, 3)
+
+
+def as_npy(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def packed(path, members, how):
+    with zipfile.ZipFile(path, "w", how) as pack:
+        for name, content in members.items():
+            pack.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_what_is_no_array_in_an_npz_is_left_alone(tmp_path, how):
+    path = packed(tmp_path / "f.npz", {"README.txt": b"a note", "a.npy": as_npy(X), "a": b"a file"}, how)
+    found = open_arrays(path)
+    assert list(found) == ["a"]
+    np.testing.assert_array_equal(found["a"], X)
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    "content", [b"no array", as_npy(X)[:-5], np.array([None]).dumps()], ids=["text", "cut", "pickle"]
+)
+def test_a_member_that_is_called_an_array_and_is_none_is_refused(tmp_path, how, content):
+    path = packed(tmp_path / "f.npz", {"a.npy": content}, how)
+    with pytest.raises(DataError, match="cannot be read"):
+        open_arrays(path)
+
+
+def test_a_lack_of_memory_is_not_blamed_on_the_file(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "f.npz", a=X)
+
+    def no_room(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(np.lib.format, "read_array", no_room)
+    with pytest.raises(MemoryError):
+        open_arrays(tmp_path / "f.npz")
