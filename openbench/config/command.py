@@ -10,7 +10,7 @@ from openbench.config.overrides import AUGMENT, NAME, OUTLIERS
 GROUPS = ("backbone", "training", "method", "tune", "metrics")
 OUTLIER_SET = f"dataset@{OUTLIERS}"
 _ADDED = "augment"  # no default chooses a file of this group
-_DEFAULT = "default"  # a file that is chosen where nothing is typed
+_UNTYPED = {"metrics": "default"}  # what is chosen where nothing is typed, and need not be
 
 
 def choices(config: Mapping[str, Any]) -> dict[str, str | None]:
@@ -33,7 +33,7 @@ def words_of(chosen: Mapping[str, str | None]) -> list[str]:
     Args:
         chosen: as `choices` returns it, or a part of it.
     """
-    typed = {group: name for group, name in chosen.items() if name not in (None, "", _DEFAULT)}
+    typed = {group: name for group, name in chosen.items() if name and name != _UNTYPED.get(group)}
     return [f"{'+' * (group == _ADDED)}{group}={name}" for group, name in typed.items()]
 
 

@@ -11,6 +11,7 @@ import yaml
 from openbench.cli.commands.listing import show
 from openbench.cli.reproduce import again, command
 from openbench.compose.config import compose, scientific
+from openbench.config.command import words_of
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.paths import config_dir
@@ -131,6 +132,11 @@ def test_a_folder_of_ones_own_completes_the_command(tmp_path):
     typed = command(mine, tmp_path)
     assert typed is not None
     assert typed.endswith(f"method=mine tune=validation --config-dir {tmp_path}")
+
+
+def test_a_file_called_default_is_left_out_only_where_it_is_what_nothing_typed_means():
+    chosen = {"method": "default", "metrics": "default", "tune": "none", "backbone": None}
+    assert words_of(chosen) == ["method=default", "tune=none"]
 
 
 def test_showing_a_record_ends_in_its_origin_and_the_commands(tmp_path: Path, capsys):
