@@ -130,6 +130,17 @@ def only_reason(tmp_path):
     return reason
 
 
+@pytest.mark.parametrize(("replicates", "read"), [(2, True), (99, True), (100, False), (1000, False)])
+def test_percentiles_of_a_few_draws_may_lie_beside_their_number(tmp_path, replicates, read):
+    record = make_record(config={"metrics": {"confidence": 0.95, "replicates": replicates}})
+    record.metrics["a"] = {"fpr95": 0.9, "fpr95_low": 0.5, "fpr95_high": 0.55}
+    if read:
+        assert RecordStore(tmp_path).write(record).is_file()
+    else:
+        with pytest.raises(RecordError, match="an interval that holds its number"):
+            RecordStore(tmp_path).write(record)
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_record_is_one_reason_and_the_boards_are_made_of_the_others(tmp_path, case):
     content, said = BAD[case]

@@ -12,7 +12,7 @@ from openbench.errors import RecordError
 from openbench.metrics.keys import bounds
 from openbench.results.escape import one_line
 from openbench.results.names import PART, WORDS, is_page, is_part, is_words
-from openbench.results.records.intervals import check_intervals
+from openbench.results.records.intervals import Drawn, check_intervals
 
 DEEPEST = 32  # levels of a value; those of records have eight
 _MOST = 2**63 - 1
@@ -49,7 +49,8 @@ def check(content: dict[str, Any], where: str) -> None:
         found = Content.model_validate(content)
     except ValidationError as error:
         raise RecordError(_said(error, where)) from None
-    check_intervals(found.metrics, found.config.metrics.confidence if found.config.metrics else None, where)
+    options = found.config.metrics
+    check_intervals(found.metrics, Drawn(options.confidence, options.replicates) if options else Drawn(), where)
 
 
 def _said(error: ValidationError, where: str) -> str:
@@ -220,6 +221,7 @@ class Metrics(Group):
     """How numbers were computed."""
 
     confidence: Level = 0.95
+    replicates: Count = 1000
 
 
 class Tune(Group):
