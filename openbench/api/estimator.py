@@ -94,7 +94,9 @@ class Estimator:
         Raises:
             NotApplicableError: the method reads what arrays of features do not hold: images, maps, input gradients; or
                 logits, labels or a head that were not given.
-            DataError: arrays that do not fit together, or values that are NaN or infinite.
+            DataError: labels or a head that do not fit the features, or values that are NaN or infinite.
+            MethodError: X has no rows of features, another number of rows than `logits`, or what the method cannot be
+                fitted on, such as features that are all equal.
         """
         method = self.as_method()
         self._refuse_network(method)
@@ -115,7 +117,8 @@ class Estimator:
 
         Raises:
             NotFittedError: before `fit`.
-            DataError: another number of features, or values that are NaN or infinite.
+            MethodError: another number of features than was fitted, or of rows than `logits`.
+            DataError: values that are NaN or infinite.
         """
         if not hasattr(self, "method_"):
             raise NotFittedError(f"{self!r}.score called before fit — call fit(X, y) first")

@@ -14,6 +14,7 @@ from openbench.api.models.published import check_is_no_weights, config_words, is
 from openbench.api.models.weights import files_of, with_weights
 from openbench.api.progress import say_of, shown
 from openbench.api.result import Result, Results
+from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.compose.composed import Composed, composed
 from openbench.config.overrides import word
@@ -169,17 +170,17 @@ def _by_name(model: str, asked: Asked, call: _Call) -> Results:
             f"{given[0]} is given for '{model}', whose config says it — leave it out, or change the config: "
             f"overrides=['backbone.{given[0]}=…']"
         )
-    found: dict[str, Result] = {}
-    backbone = None
+    backbone: Backbone | None = None
+    ready = []
     for chosen in call.methods:
         job = call.job(chosen, config_words(model))
         benchmark = call.benchmark(job, chosen)
         backbone = backbone or api.build_backbone(job.config, benchmark)
         # One without weights is trained by each run, or taken from the checkpoint that the first one leaves.
-        shared = Given(benchmark, backbone if backbone.trained else None, chosen.instance)
-        backbone = shared.backbone
-        found[chosen.name] = _result(api.run(job.config, job.runtime, call.say, shared), job)
-    return Results(found)
+        own = Given(benchmark, backbone if backbone.trained else None, chosen.instance)
+        _check(job, own, chosen)
+        ready.append((chosen, job, own))
+    return Results({c.name: _result(api.run(j.config, j.runtime, call.say, g), j) for c, j, g in ready})
 
 
 def _check(job: Composed, given: Given, chosen: Chosen) -> None:

@@ -4,6 +4,7 @@ import copy
 import json
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -163,6 +164,21 @@ def test_a_wrong_number_of_classes_is_refused_where_the_method_reads_them(evalua
     # Its features are those of the network with as many classes as there are: both draw them first.
     found = [evaluate(small(classes=n), KNN(k=2))["knn"].metrics["eight"]["auroc"] for n in (10, 6)]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("second", ["knm", "odin"])
+def test_every_method_of_a_named_model_is_checked_before_the_first_is_run(evaluate, monkeypatch, tmp_path, second):
+    def run(*_):
+        raise AssertionError("a method was run")
+
+    monkeypatch.setattr(api, "run", run)
+    path = tmp_path / "features.npz"
+    np.savez(path, **{"id_test/features": np.zeros((3, 2), np.float32)})
+    words = [*SMALL, f"backbone.path={path}"] if second == "odin" else SMALL
+    with pytest.raises(ConfigError, match=f"'{second}'"):
+        evaluate(
+            "features" if second == "odin" else "resnet8_digits", ["knn", second], preprocess=None, overrides=words
+        )
 
 
 def test_warnings_are_shown_and_kept(evaluate):
