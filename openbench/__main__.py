@@ -5,10 +5,11 @@ from openbench.cli.process import first
 if __name__ == "__main__":
     first.prepare()  # before all that takes time to import
 
-from openbench.cli.process import interrupts
+from openbench.cli.process import interrupts, limited
 
 if __name__ == "__main__":
     interrupts.prepare()
+    limited.prepare()
 
 import importlib
 import io

@@ -4,9 +4,10 @@ from openbench.cli.process import first
 
 first.prepare()
 
-from openbench.cli.process import interrupts  # noqa: E402 - signal and threading take milliseconds
+from openbench.cli.process import interrupts, limited  # noqa: E402 - signal and threading take milliseconds
 
 interrupts.prepare()
+limited.prepare()
 
 
 def run() -> int:

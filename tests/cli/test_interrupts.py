@@ -1,18 +1,24 @@
 """Ctrl-C and SIGTERM end the process soon, with the exit code that shells expect and without a traceback."""
 
+import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
 BEGIN = (
     "from openbench.__main__ import main; import openbench.__main__ as m\n"
-    "from openbench.cli.process import interrupts\n"
+    "from openbench.cli.process import interrupts, limited\n"
 )
 # The sub-command is replaced; everything around it is what the command line does.
-COMMAND = BEGIN + "import sys, time, os, hashlib\ndef act(rest):\n{body}\nm._dispatch = act\nsys.exit(m.script())\n"
+COMMAND = BEGIN + (
+    "import sys, time, os, hashlib\ninterrupts.prepare()\nlimited.prepare()\n"
+    "def act(rest):\n{body}\nm._dispatch = act\nsys.exit(m.script())\n"
+)
 BODIES = {
     "python": "print('go', flush=True); time.sleep(60)",
     # One call into C that lets other threads run and sees no signal, as a matrix product.
@@ -32,14 +38,21 @@ def answer_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def begun(body: str) -> subprocess.Popen[str]:
+def under_a_limit() -> None:
+    """As above, with 8 GiB of address space, of which nothing here needs a tenth: a child does the work."""
+    answer_interrupts()
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+
+
+def begun(body: str, before: Callable[[], None] = answer_interrupts) -> subprocess.Popen[str]:
     """A process that has come as far as its sub-command."""
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND.format(body="    " + body)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=answer_interrupts,
+        preexec_fn=before,
+        process_group=0,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "go\n"
@@ -59,6 +72,44 @@ def test_a_signal_ends_the_process_whatever_it_is_doing(body: str, number: signa
     assert process.returncode == code
     assert said.strip() == ("interrupted" if number == signal.SIGINT else "terminated")
     assert time.monotonic() - start < 0.5 + SLACK
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the parent", "as a terminal does"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_under_a_limit_a_signal_ends_parent_and_child_after_a_clean_up(send, number: signal.Signals, code: int):
+    body = "try:\n        print('go', flush=True); time.sleep(60)\n    finally: print(os.getpid(), flush=True)"
+    process = begun(body, under_a_limit)
+    send(process.pid, number)
+    child, said = process.communicate(timeout=60)
+    assert (process.returncode, said.split()) == (code, ["interrupted" if number == signal.SIGINT else "terminated"])
+    assert int(child) != process.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(child), 0)
+
+
+def test_under_a_limit_a_killed_parent_leaves_no_child():
+    process = begun(BODIES["python"], under_a_limit)
+    process.kill()
+    process.communicate(timeout=20)  # returns when the child has closed its end of the pipes
+
+
+@pytest.mark.parametrize("death", [signal.SIGSEGV, signal.SIGABRT])
+def test_under_a_limit_the_death_of_a_library_is_one_message(death: signal.Signals):
+    body = f"print('go', flush=True); os.write(2, b'terminate called'); os.kill(os.getpid(), {int(death)})"
+    process = begun(body, under_a_limit)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said.startswith("error: not enough memory — `ulimit -v` allows 8,192 MiB, and a library ended the process")
+    assert (death.name in said, "terminate called" in said, said.count("\n")) == (True, False, 1)
+    process = begun(body)
+    process.communicate(timeout=60)
+    assert process.returncode == -death  # without a limit it is a fault, and stays one
+
+
+def test_under_a_limit_what_libraries_say_and_other_ends_arrive():
+    process = begun("print('go', flush=True); os.write(2, b'a warning'); os.kill(os.getpid(), 9)", under_a_limit)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (-signal.SIGKILL, "a warning")
 
 
 def test_quick_clean_up_is_waited_for():

@@ -4,10 +4,12 @@ Python raises KeyboardInterrupt between two of its own instructions. That may be
 while a library computes; and where a library is being imported, it may be swallowed or dressed up as another error.
 """
 
+import _thread
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -23,6 +25,9 @@ _prepared = threading.Event()
 _begun = threading.Event()
 _said: list[Callable[[], str]] = []
 _pressed: list[KeyboardInterrupt] = []
+_when: list[float] = []
+_stderr = [2]
+_ONE_PRESS = 0.05  # seconds
 _MOMENT = 0.1  # seconds that last words may take
 
 
@@ -31,18 +36,61 @@ def prepare() -> None:
     if _prepared.is_set() or threading.current_thread() is not threading.main_thread():
         return
     _prepared.set()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget)
+    _listen()
+
+
+def _listen() -> None:
+    """Take signals from now on, in this process."""
     for number in _WORDS:
         # `nohup` and `&` ignore SIGINT.
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, first.end):
             signal.signal(number, _first)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forget)
     sys.unraisablehook = _unraisable
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(RuntimeError):  # no memory for a thread; what the main thread sees is answered all the same
-        threading.Thread(target=_watch, args=(reader,), name="interrupts", daemon=True).start()
+        # `Thread.start` would wait for ever for a thread that had no memory left to begin with.
+        _thread.start_new_thread(_watch, (reader,))
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Have signals wait until the block ends."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WORDS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def pass_on(child: int) -> None:
+    """Hand the signals that arrive from now on to a child that does the work of this process, and report none here.
+
+    Args:
+        child: its process id; `take_over` was called there.
+    """
+
+    def hand(number: int, frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    signal.set_wakeup_fd(-1)
+    for number in _WORDS:
+        if signal.getsignal(number) is _first:
+            signal.signal(number, hand)
+
+
+def take_over(stderr: int) -> None:
+    """Have signals end this forked child as they would have ended its parent.
+
+    Args:
+        stderr: the file descriptor that the last word goes to.
+    """
+    _stderr[0] = stderr
+    _listen()
 
 
 def begin() -> None:
@@ -98,6 +146,7 @@ def _first(number: int, frame: FrameType | None) -> None:
     for each in _WORDS:
         if signal.getsignal(each) is _first:
             signal.signal(each, _second)
+    _when.append(time.monotonic())
     _pressed.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
     raise _pressed[0]
 
@@ -119,8 +168,12 @@ def _unraisable(lost: "sys.UnraisableHookArgs") -> None:
 
 
 def _second(number: int, frame: FrameType | None) -> None:
-    """Somebody is in a hurry; what a kill leaves, the next run cleans up."""
-    _end(number)
+    """Somebody is in a hurry; what a kill leaves, the next run cleans up.
+
+    One press may arrive twice: from the terminal and from a parent that passes it on.
+    """
+    if time.monotonic() - _when[0] > _ONE_PRESS:
+        _end(number)
 
 
 def _watch(reader: int) -> None:
@@ -134,19 +187,21 @@ def _watch(reader: int) -> None:
 def _end(number: int) -> None:
     word, code = _WORDS[signal.Signals(number)]
     with suppress(OSError):
-        os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + word)
+        os.write(_stderr[0], (_SHOW_CURSOR if os.isatty(_stderr[0]) else b"") + word)
     # In a thread, so that what this one holds, or a slow disk, cannot keep the process.
-    speaker = threading.Thread(target=_speak, daemon=True)
+    said = _thread.allocate_lock()
+    said.acquire()
     with suppress(RuntimeError):  # no thread can be started
-        speaker.start()
-        speaker.join(_MOMENT)
+        _thread.start_new_thread(_speak, (said,))
+        said.acquire(timeout=_MOMENT)
     os._exit(code)
 
 
-def _speak() -> None:
+def _speak(said: _thread.LockType) -> None:
     for say in _said:
         with suppress(Exception):
-            os.write(2, say().encode(errors="backslashreplace"))
+            os.write(_stderr[0], say().encode(errors="backslashreplace"))
+    said.release()
 
 
 def _forget(interrupt: Callable[[int, FrameType | None], object] | int = signal.default_int_handler) -> None:

@@ -33,6 +33,17 @@ PYTORCH = Least("PyTorch", "before the first image", 3 << 29, 1 << 29)
 LIBRARIES = Least("NumPy with Arrow", "before the first row", 1 << 30, 1 << 29)
 
 
+_LIMITS = (("RLIMIT_AS", "ulimit -v"), ("RLIMIT_DATA", "ulimit -d"))
+
+
+def limits_set() -> dict[str, int]:
+    """Return the limits on the memory of this process that are set, bytes, by the shell's command for them."""
+    if resource is None:
+        return {}
+    found = {command: resource.getrlimit(getattr(resource, name))[0] for name, command in _LIMITS}
+    return {command: soft for command, soft in found.items() if soft != resource.RLIM_INFINITY}
+
+
 def check_limits(least: Least) -> None:
     """Refuse limits under which the libraries of a command cannot even be loaded.
 
@@ -42,12 +53,10 @@ def check_limits(least: Least) -> None:
     Raises:
         OpenbenchError: the address space or the data of a process may not grow to what is needed at the least.
     """
-    if resource is None:
-        return
-    needed = (("RLIMIT_AS", least.address_space, "ulimit -v"), ("RLIMIT_DATA", least.data, "ulimit -d"))
-    for name, size, command in needed:
-        soft, _ = resource.getrlimit(getattr(resource, name))
-        if soft != resource.RLIM_INFINITY and soft < size:
+    needed = {"ulimit -v": least.address_space, "ulimit -d": least.data}
+    for command, soft in limits_set().items():
+        size = needed[command]
+        if soft < size:
             raise OpenbenchError(
                 f"not enough memory — `{command}` allows {soft >> 20:,} MiB — {least.who} needs {size >> 20:,} MiB "
                 f"{least.when}, and would end the process without a word — type `{command} unlimited`, or ask the "
