@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 import pytest
@@ -32,6 +32,12 @@ RUN = (
     *("training.recipe.epochs=2", "metrics.replicates=20", "runtime.progress=false", "runtime.batch_size=8"),
 )
 ROOMS = ("cache", "results")
+T = TypeVar("T")
+
+
+def sampled(every: Sequence[T], stride: int, seed: int = SEED) -> list[T]:
+    """Every how-manieth of a sequence; where to begin depends on the seed, so that each is reached by some seed."""
+    return list(every[seed % stride :: stride])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import SEED, Place, Written
+from .conftest import Place, Written, sampled
 from .waiting import Waiting
 
 # Every how-manieth size is tried; 1 = each of them.
@@ -44,7 +44,7 @@ def test_a_run_whose_files_may_not_grow_says_so_and_then_ends_as_if_nothing_had_
         {size for file in undisturbed.values() for size in (len(file.content) - 1, len(file.content) // 2)}
     )
     wrong = []
-    for size in [0, *lengths][SEED % STRIDE :: STRIDE]:
+    for size in sampled([0, *lengths], STRIDE):
         place.reset({})
         ending = waiting.run(partial(up_to, size))
         if not ending.refused:
@@ -75,7 +75,7 @@ def test_a_full_disk_is_told_and_then_the_run_ends_as_if_nothing_had_happened(
     expected = place.metrics
     pages = sum(-(-len(f.content) // PAGE) for n, f in undisturbed.items() if n.startswith(name))
     wrong = []
-    for size in range(1 + SEED % STRIDE, pages, STRIDE if name == "cache" else 1):
+    for size in sampled(range(1, pages), STRIDE if name == "cache" else 1):
         place.reset({})
         with disk(place.folder / name, size * PAGE):
             ending = waiting.run()

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Place, Written
+from .conftest import Place, Written, sampled
 from .states import at_each_change
 from .test_full_disk_everywhere import EXTRACT, SWEEP, TRAIN, kept, numbers
 
 # Every how-manieth operation is the last one; 1 = each of them.
 STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "53"))
-SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
 
 
 def folders_of_sweeps(place: Place) -> list[list[str]]:
@@ -36,7 +35,7 @@ def test_a_killed_command_ends_as_if_nothing_had_happened(place: Place, undistur
     counting = partial(at_each_change, place.folder, lambda n: note.write_text(str(n)) and None)
     assert place.run(counting, command).code == 0
     expected, total, wrong = state(place), int(note.read_text()), []
-    for last in range(1 + SEED % STRIDE, total + 1, STRIDE):
+    for last in sampled(range(1, total + 1), STRIDE):
 
         def kill(n: int, last: int = last) -> None:
             if n == last:

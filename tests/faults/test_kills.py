@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from .conftest import COUNTS, DEEP, ROOMS, SEED, Place, Written
+from .conftest import COUNTS, DEEP, ROOMS, Place, Written, sampled
 from .states import State, States, at_each_change, states_of
 from .waiting import Waiting
 
@@ -19,6 +19,11 @@ STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "1" if DEEP else "11"))
 def states(place: Place, waiting: Waiting, undisturbed: dict[str, Written]) -> States:
     """Those of a run that nothing happens to."""
     return states_of(place, waiting, {})
+
+
+def test_some_seed_reaches_every_state():
+    reached = [n for seed in range(68) for n in sampled(range(200), 68, seed)]
+    assert sorted(reached) == list(range(200))
 
 
 def kill_at(last: int, n: int) -> None:
@@ -39,7 +44,7 @@ def sizes(found: dict[str, Written]) -> dict[str, int]:
 
 def test_the_states_are_what_a_kill_leaves(place: Place, waiting: Waiting, states: States):
     assert states.changes > 100
-    chosen = sorted(states.distinct)[SEED % 29 :: 29]
+    chosen = sampled(sorted(states.distinct), 29)
     wrong = []
     for n in chosen:
         place.reset({})
@@ -70,6 +75,6 @@ def test_a_run_killed_at_any_change_ends_as_if_nothing_had_happened(
     place.reset(undisturbed)
     expected = place.metrics
     wrong = []
-    for n in sorted(states.distinct)[SEED % STRIDE :: STRIDE]:
+    for n in sampled(sorted(states.distinct), STRIDE):
         wrong += wrong_in(place, waiting, undisturbed, expected, n, states.distinct[n])
     assert wrong == []

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from .conftest import DEEP, RUN, SEED, Place, Written
+from .conftest import DEEP, RUN, SEED, Place, Written, sampled
 from .states import states_of
 from .test_flipped_bytes import all_but_the_record, flipped, only_its_room, passing, room, wrong_with
 from .test_kills import wrong_in
 from .waiting import Waiting
 
 # Every how-manieth file is harmed; of states and of what only an interrupted run leaves, of which there are more, a
-# fourth as many.
+# fourth as many, but all in the deep mode.
 STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "1" if DEEP else "17"))
+RARE = STRIDE if DEEP else 4 * STRIDE
 POSITIONS = int(os.environ.get("OPENBENCH_FAULTS_POSITIONS", "4" if DEEP else "1"))
 OWN = '''
 """A method of somebody's own that goes through the network."""
@@ -99,7 +100,7 @@ def case(request: pytest.FixtureRequest, place: Place, own: None) -> Iterator[Ca
 def test_no_flipped_byte_gives_another_number(place: Place, case: Case, keep):
     rng, silent = np.random.default_rng(SEED), []
     by_room = sorted(case.written, key=lambda name: (room(name), name))
-    for name in by_room[SEED % STRIDE :: STRIDE]:
+    for name in sampled(by_room, STRIDE):
         file = case.written[name]
         for position in map(int, rng.integers(0, len(file.content), POSITIONS)):
             state = {**keep(name, case.written), name: flipped(file, position)}
@@ -111,11 +112,11 @@ def test_no_flipped_byte_gives_another_number(place: Place, case: Case, keep):
 def test_a_kill_at_any_change_and_then_a_flipped_byte_give_no_other_number(place: Place, case: Case):
     rng, wrong = np.random.default_rng(SEED), []
     states = states_of(place, case.waiting, {}).distinct
-    for n in sorted(states)[SEED % STRIDE :: 4 * STRIDE]:
+    for n in sampled(sorted(states), RARE):
         wrong += wrong_in(place, case.waiting, case.written, case.metrics, n, states[n])
     found = passing(states, case.written)
     assert len(found) > 10
-    for name, state in found[SEED % STRIDE :: 4 * STRIDE]:
+    for name, state in sampled(found, RARE):
         for position in map(int, rng.integers(0, len(state[name].content), POSITIONS)):
             harmed = {**state, name: flipped(state[name], position)}
             if silent := wrong_with(place, case.waiting, case.metrics, harmed, name):
