@@ -53,6 +53,21 @@ def test_a_probe_of_separable_classes_has_converged_at_any_weight(weight, monkey
     assert np.log(found) == pytest.approx(np.log(-np.log(p).mean()), abs=0.01)
 
 
+@pytest.mark.parametrize(("steps", "early"), [(3000, False), (3, True)])
+def test_what_is_left_of_the_gradient_is_recorded_and_said_where_it_is_too_much(steps, early, monkeypatch):
+    monkeypatch.setattr(fit, "LAMBDAS", (0.1,))
+    monkeypatch.setitem(fit._OPTIONS, "maxiter", steps)
+    said = []
+    found = linear_probe(TRAIN, VAL, CLASSES, said.append)
+    scale = np.sqrt(((X - X.mean(0)) ** 2).mean())
+    scaled, W = (X - X.mean(0)) / scale, found.head.weight.numpy() * scale
+    p = torch.softmax(found.head(TRAIN.features).double(), 1).numpy() - np.eye(CLASSES)[Y]
+    gradient = np.abs(p.T @ scaled / (len(X) * 0.1) + W).max(), np.abs(p.mean(0) / 0.1).max()
+    (trial,) = found.about["trials"]
+    assert trial["gradient"] == pytest.approx(max(gradient), rel=1e-3, abs=1e-5)
+    assert (trial["gradient"] > 1e-4, "stopped early" in said[0]) == (early, early)
+
+
 def test_the_scale_of_the_features_changes_nothing():
     def scaled(x, by):
         return FeatureSet({**x.columns, Field.FEATURES: by * x.features})
