@@ -11,12 +11,14 @@ from torch import nn
 
 import openbench as ob
 from openbench import _compat
+from openbench.api.evaluate import _Call
 from openbench.api.methods_given import chosen_methods
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.compose.composed import composed
 from openbench.engine import api
 from openbench.errors import ConfigError, NotApplicableError
 from openbench.methods.knn import KNN
+from openbench.say import silent
 
 SMALL = [f"~benchmark.csid.{name}" for name in ("noisy", "blurred", "faded", "shifted")]
 SMALL += ["~benchmark.near.nine", "~benchmark.far.patches", "metrics.families=[ranking]"]
@@ -179,6 +181,18 @@ def test_every_method_of_a_named_model_is_checked_before_the_first_is_run(evalua
         evaluate(
             "features" if second == "odin" else "resnet8_digits", ["knn", second], preprocess=None, overrides=words
         )
+
+
+def test_a_head_to_fit_gets_a_benchmark_with_its_training_images(monkeypatch):
+    made = []
+    monkeypatch.setattr(api, "opened", lambda config, *_: made.append(config["backbone"].get("head")) or object())
+    (msp,) = chosen_methods("msp")
+    call = _Call((msp,), ["+benchmark=digits", *SMALL], {}, silent)
+    plain, headed, again = (
+        call.benchmark(call.job(msp, ["backbone=timm", *words]), msp)
+        for words in ([], ["backbone.head=linear_probe"], [])
+    )
+    assert (plain is again, plain is headed, made) == (True, False, [None, "linear_probe"])
 
 
 def test_warnings_are_shown_and_kept(evaluate):
