@@ -1,0 +1,72 @@
+"""Word lists: what they hold beside what WordNet states of itself, sections, and a user's own file."""
+
+import os
+
+import pytest
+
+from openbench.data.manifests.words import load_words
+from openbench.errors import DataError
+from openbench.paths import manifest_dir
+
+# Synsets of each lexicographer file of WordNet 3.0, counted with `cut -d' ' -f2 data.noun | sort | uniq -c`.
+SYNSETS = {"Tops": 51, "animal": 7509, "artifact": 11587, "food": 2573, "person": 11087, "plant": 8030, "time": 1028}
+
+
+@pytest.mark.parametrize(("name", "count"), [("wordnet_nouns", 67_186), ("wordnet_adjectives", 14_006)])
+def test_lists_hold_lower_case_words_once(name, count):
+    words = load_words(name)
+    assert len(words) == len(set(words)) == count
+    assert all(word == word.lower().strip() and "_" not in word and "(" not in word for word in words)
+
+
+def test_a_section_has_at_most_one_word_for_each_synset_and_most_of_them():
+    every = list(_sections("wordnet_nouns"))
+    assert len(every) == 26
+    for name, synsets in SYNSETS.items():
+        count = len(_sections("wordnet_nouns")[name])
+        assert 0.85 * synsets < count <= synsets, name
+
+
+def test_sections_can_be_left_out():
+    nouns = load_words("wordnet_nouns", ("animal", "food"))
+    assert {"abbey", "abacus"} <= set(nouns)
+    assert not {"aardvark", "goulash"} & set(nouns)
+    assert len(_sections("wordnet_adjectives")["pert"]) == 3394
+    assert "abaxial" in load_words("wordnet_adjectives", ("pert", "ppl"))
+
+
+def test_a_users_file_is_read_again_when_it_changes(tmp_path, monkeypatch):
+    path = tmp_path / "mine.txt"
+    path.write_text("# mine\nred panda\n\nsea slug\nred panda\n", encoding="utf-8")
+    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
+    assert load_words("mine.txt") == load_words(str(path)) == ("red panda", "sea slug")
+    path.write_text("okapi\n", encoding="utf-8")
+    os.utime(path, ns=(1, 1))
+    assert load_words("mine.txt") == ("okapi",)
+
+
+def test_errors_name_the_lists_and_sections(tmp_path):
+    with pytest.raises(DataError, match=r"'wordnet_noun' not found; did you mean 'wordnet_nouns'\?"):
+        load_words("wordnet_noun")
+    with pytest.raises(DataError, match=r"no section 'animals'; did you mean 'animal'\?"):
+        load_words("wordnet_nouns", ("animals",))
+    (tmp_path / "empty.txt").write_text("# nothing\n")
+    with pytest.raises(DataError, match="has no words"):
+        load_words(str(tmp_path / "empty.txt"))
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="cannot be read"):
+        load_words(str(tmp_path / "binary.txt"))
+
+
+def test_wordnets_licence_lies_beside_the_lists():
+    assert "WordNet 3.0 Copyright 2006 by Princeton University" in (manifest_dir() / "words" / "LICENSE").read_text()
+
+
+def _sections(name: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for line in (manifest_dir() / "words" / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("# section "):
+            section = found.setdefault(line.removeprefix("# section "), set())
+        elif not line.startswith("#"):
+            section.add(line)
+    return found
