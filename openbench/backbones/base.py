@@ -1,11 +1,12 @@
 """The one surface that every network shows: images in, logits, features and reduced maps out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
+from openbench.core.texts import Tower
 from openbench.errors import NotApplicableError
 
 HeadKind = Literal["linear_probe", "nearest_mean", "knn"]
@@ -31,6 +33,26 @@ class Outputs:
     logits: Tensor
     features: Tensor
     maps: Mapping[str, Tensor]
+
+
+class TextTower(Protocol):
+    """The part of a vision–language model that puts text into the space of its image features.
+
+    Attributes:
+        digest: covers what the embedding of a prompt depends on: the weights and the tokenizer.
+        classes: the names of the ID classes in label order.
+        templates: the prompts that the classifier was made with.
+    """
+
+    digest: str
+    classes: tuple[str, ...]
+    templates: tuple[str, ...]
+
+    def embed(self, prompts: Sequence[str]) -> Tensor:
+        """Return unit embeddings (m, d) float32 of m texts, on the CPU."""
+
+    def to(self, device: torch.device) -> None:
+        """Move the tower."""
 
 
 class Backbone(ABC):
@@ -55,6 +77,7 @@ class Backbone(ABC):
         features_from: the backbone whose features and maps these are, so that they are cached once; None = its own.
         head_to_fit: the kind of head to be fitted on its features before it is evaluated; None = it is used as it is.
         fitted_head: what a record says of a head that was fitted on its features; None = there is none.
+        text_towers: what embeds text in the space of its features, by name; none in most networks.
     """
 
     name: str
@@ -74,6 +97,7 @@ class Backbone(ABC):
     features_from: "Backbone | None" = None
     head_to_fit: HeadKind | None = None
     fitted_head: Mapping[str, Any] | None = None
+    text_towers: Mapping[Tower, TextTower] = MappingProxyType({})
 
     @property
     @abstractmethod

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from openbench.core.products import by_rows
 from openbench.core.request import Field
+from openbench.core.texts import Texts
 from openbench.errors import FieldError
 
 DEFAULT_BATCH = 4096
@@ -117,6 +118,8 @@ class Head:
     Args:
         weight: (c, d) float32.
         bias: (c,) float32.
+        texts: corpus → unit embeddings (m, d) float32 in the space of the features, for methods that declare them; they
+            may be memory-mapped and stay on their device.
 
     Raises:
         FieldError: other shapes or dtypes, or a value that is NaN or infinite.
@@ -124,6 +127,7 @@ class Head:
 
     weight: Tensor
     bias: Tensor
+    texts: Mapping[Texts, Tensor] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check shapes, dtypes and values."""
@@ -150,7 +154,27 @@ class Head:
 
     def to(self, device: torch.device) -> "Head":
         """The same head on another device."""
-        return Head(self.weight.to(device), self.bias.to(device))
+        return replace(self, weight=self.weight.to(device), bias=self.bias.to(device))
+
+    def text(self, texts: Texts) -> Tensor:
+        """Unit embeddings (m, d) float32 of a corpus, a row for each word.
+
+        Raises:
+            FieldError: they are not there, or of another width than the head.
+        """
+        if texts not in self.texts:
+            raise FieldError(
+                f"texts of '{texts.words}' read but not there — present: {[t.words for t in self.texts]}; declare the "
+                "corpus in the method's needs, or pass Head(W, b, texts={corpus: embeddings})"
+            )
+        found = self.texts[texts]
+        _check_tensor(found, torch.float32, f"Head: texts of '{texts.words}'")
+        if found.ndim != 2 or found.shape[1] != self.weight.shape[1] or not len(found):
+            raise FieldError(
+                f"Head: texts of '{texts.words}' have the shape {tuple(found.shape)} — (m, {self.weight.shape[1]}) "
+                "with m ≥ 1 expected, in the space of the features"
+            )
+        return found
 
 
 def _check_tensor(value: object, expected: torch.dtype, where: str) -> None:

@@ -1,6 +1,6 @@
 """The one JSON document in which a run ends."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -26,7 +26,8 @@ class ResultRecord:
         benchmark: name, digest, pristine, deviations; `images`, the digest of sets that only some runs read, if any.
         backbone: name, digest, weights' sha256, training; where there is one, the `augment` that was typed; where the
             training learnt from `outliers`, their name and digest.
-        method: name, version, reference, final hyper-parameters.
+        method: name, version, reference, final hyper-parameters; `texts`, the corpora of text that it reads, if any:
+            their words, count, templates, tower and digest.
         tuned: the hyper-parameters chosen on validation; empty if nothing was tuned.
         trials: every trial: hyper-parameters and validation AUROC.
         metrics: {set or group: {key: value}}; fractions in [0, 1]; `unable` where infeasible.
@@ -88,6 +89,7 @@ class RunIdentity:
         outliers: digest of the outliers that the training learnt from; None if it used none.
         sources: {module: SHA-256} of the code of method and training that openbench does not ship.
         uncommitted: {file: SHA-256} of openbench's own files that differ from the commit and were used.
+        texts: digests of the corpora of text that the method reads, in its order.
     """
 
     config: Mapping[str, Any]
@@ -100,6 +102,7 @@ class RunIdentity:
     outliers: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     uncommitted: Mapping[str, str] = field(default_factory=dict)
+    texts: Sequence[str] = ()
 
     @classmethod
     def of(cls, record: ResultRecord) -> "RunIdentity":
@@ -115,6 +118,7 @@ class RunIdentity:
             record.backbone.get("outliers_digest"),
             record.provenance.get(SOURCES) or {},
             record.provenance.get(UNCOMMITTED) or {},
+            texts_of(record.method),
         )
 
     @property
@@ -146,5 +150,11 @@ class RunIdentity:
             "outliers": self.outliers,
             SOURCES: self.sources,
             UNCOMMITTED: self.uncommitted,
+            "texts": list(self.texts),
         }
         return digest(content | {key: value for key, value in some.items() if value})
+
+
+def texts_of(method: Mapping[str, Any]) -> list[str]:
+    """Return the digests of the corpora of text that a record's `method` names; empty if it reads none."""
+    return [str(corpus.get("digest")) for corpus in method.get("texts") or ()]

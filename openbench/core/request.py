@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from openbench.core.texts import Texts
 from openbench.digest import LATER
+from openbench.errors import FieldError
 
 Pool = Literal["none", "mean", "max", "gram", "gram10"]
 STAGES = ("stage1", "stage2", "stage3", "stage4")  # shallow to deep; small networks have fewer
@@ -18,6 +20,7 @@ class Field(StrEnum):
     MAPS = "maps"  # {layer: reduced map}
     LABELS = "labels"  # (n,) int64; visible in fit, removed before score
     MOVED = "moved"  # (n, d) float32, features of the input after the step `Request.beside`
+    TEXT = "text"  # (m, d) float32 for each corpus of `Request.texts`; reaches `fit` with the head
 
 
 class Role(StrEnum):
@@ -75,6 +78,10 @@ class Request:
         perturb: an input-gradient step before the pass that `score` reads; `fit` always reads unperturbed outputs.
         beside: an input-gradient step before a second pass, whose features `fit` and `score` read as MOVED beside the
             other fields.
+        texts: corpora of prompts whose embeddings `fit` reads as `head.text(…)`; with the field TEXT and the head.
+
+    Raises:
+        FieldError: TEXT without corpora, corpora without TEXT, or either without the head.
     """
 
     fields: frozenset[Field] = field(default_factory=lambda: frozenset({Field.LOGITS}))
@@ -84,3 +91,12 @@ class Request:
     pool: Pool = "none"
     perturb: Perturb | None = None
     beside: Perturb | None = None
+    texts: tuple[Texts, ...] = field(default=(), metadata={LATER: True})
+
+    def __post_init__(self) -> None:
+        """Check that texts are declared as a whole."""
+        if (Field.TEXT in self.fields) != bool(self.texts) or (self.texts and not self.head):
+            raise FieldError(
+                f"Request: fields {sorted(self.fields)} with texts={self.texts} and head={self.head} — embeddings of "
+                "text need all three: the field 'text', the corpora, and head=True, with which `fit` receives them"
+            )

@@ -5,7 +5,9 @@ from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
+from openbench.core.texts import Texts
 from openbench.errors import NotApplicableError
+from openbench.features.texts import Corpus
 
 
 def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
@@ -18,7 +20,11 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
 
     Raises:
         NotApplicableError: it has not.
+        DataError: a list of words that the method reads is not there.
     """
+    for leaf in leaves(method):
+        for texts in leaf.request.texts:
+            _check_texts(backbone, texts, name)
     lacking = [what for leaf in leaves(method) for what in _lacking(backbone, leaf, leaf.request)]
     if lacking:
         has = "features and logits" if backbone.num_classes else "features"
@@ -36,3 +42,12 @@ def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
         found += ["images"] * isinstance(method, LiveMethod)
         found += ["input gradients"] * bool(request.perturb or request.beside)
     return found
+
+
+def _check_texts(backbone: Backbone, texts: Texts, name: str) -> None:
+    """Check that a corpus can be embedded, before any image is."""
+    try:
+        corpus = Corpus.of(backbone, texts)
+    except NotApplicableError as error:
+        raise NotApplicableError(f"method '{name}' reads embeddings of text — {error}") from error
+    _ = corpus.words

@@ -6,12 +6,14 @@ from time import monotonic
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request
+from openbench.core.texts import Texts
 from openbench.engine.outcomes.clock import Clock
 from openbench.features.store import FeatureStore
 from openbench.say import Say, silent
@@ -75,6 +77,11 @@ class CachedFeatures:
         """The scores of a split by a live method, made now if they are not cached."""
         with self.clock.stage("features"):
             return self.store.scores(self.backbone, split, method).numpy()
+
+    def texts(self, texts: Texts) -> Tensor:
+        """The unit embeddings (m, d) of a corpus, made now if they are not cached."""
+        with self.clock.stage("features"):
+            return self.store.texts(self.backbone, texts)
 
     def _outlook(self) -> str:
         images = sum(self._waiting.values())

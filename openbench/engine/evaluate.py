@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import Composite
@@ -16,6 +17,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SetScores
 from openbench.core.search import with_params
+from openbench.core.texts import Texts
 from openbench.errors import ConfigError, DataError, MethodError
 
 
@@ -28,6 +30,10 @@ class FeatureSource(Protocol):
 
     def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
         """The scores (n,) of a split by a fitted method that runs the network itself."""
+        ...
+
+    def texts(self, texts: Texts) -> Tensor:
+        """The unit embeddings (m, d) of a corpus."""
         ...
 
 
@@ -110,7 +116,10 @@ def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch
         # Statistics come from clean inputs, even where scores read perturbed ones.
         clean = replace(request, perturb=None)
         train = _declared(features(fitting.split(request.fit_on), clean), clean).on(device)
-    fitted = method.fit(train, fitting.head.to(device) if request.head else None)
+    head = None
+    if request.head:
+        head = replace(fitting.head.to(device), texts={texts: features.texts(texts) for texts in request.texts})
+    fitted = method.fit(train, head)
     if isinstance(fitted, LiveMethod) and request.fit_on is not None:
         fitted.fitted_on_ = fitting.split(request.fit_on).digest
     return fitted

@@ -158,6 +158,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
             "version": version_of(method),
             "reference": type(method).reference,
             "params": plain_params(method),
+            **({"texts": spec.texts} if spec.texts else {}),
         },
         tuned=tuned.params,
         trials=tuned.trials,

@@ -8,11 +8,12 @@ from typing import Any
 from openbench.backbones.base import Backbone
 from openbench.checkout import uncommitted
 from openbench.core.benchmark import Benchmark, Split
-from openbench.core.composite import version_of
+from openbench.core.composite import leaves, version_of
 from openbench.core.method import Method
-from openbench.core.record import RunIdentity
+from openbench.core.record import RunIdentity, texts_of
 from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.tune import Tuning
+from openbench.features.texts import Corpus
 from openbench.metrics.suite import MetricOptions
 from openbench.public import public
 from openbench.source import foreign_sources
@@ -76,6 +77,12 @@ class RunSpec:
         """{file: SHA-256} of openbench's files in this run that differ from the commit."""
         return uncommitted(_MADE_BY, parts=self._parts)
 
+    @cached_property
+    def texts(self) -> list[dict[str, Any]]:
+        """What a record says of the corpora of text that the method reads; their digests are part of the identity."""
+        read = dict.fromkeys(texts for leaf in leaves(self.method) for texts in leaf.request.texts)
+        return [Corpus.of(self.backbone, texts).described() for texts in read]
+
     @property
     def _parts(self) -> tuple[object, ...]:
         trained_by = None if self.learnt is None else self.learnt.method
@@ -100,6 +107,7 @@ class RunSpec:
             None if self.outliers is None else self.outliers.digest,
             self.sources,
             self.uncommitted,
+            texts_of({"texts": self.texts}),
         )
 
 

@@ -15,6 +15,7 @@ from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request
+from openbench.core.texts import Texts
 from openbench.digest import digest
 from openbench.errors import NotApplicableError
 from openbench.features.arrays import ColumnFile, writing
@@ -23,6 +24,7 @@ from openbench.features.extract import NamedRows, extract
 from openbench.features.live import column_of, score_rows
 from openbench.features.passes import How, Pass, Source, faulty
 from openbench.features.shards import WHOLE, Sharding, Shards
+from openbench.features.texts import text_embeddings
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
 
@@ -113,6 +115,16 @@ class FeatureStore:
 
         self._ensure(folder, backbone, split, Source((name,), (name,), rows))
         return ColumnFile(folder, name).open()
+
+    def texts(self, backbone: Backbone, texts: Texts) -> Tensor:
+        """Return the unit embeddings (m, d) float32 of a corpus by the backbone's text tower, memory-mapped.
+
+        Raises:
+            NotApplicableError: the backbone has no such tower.
+            DataError: no such list of words.
+            CacheError: as for columns.
+        """
+        return text_embeddings(self.root, backbone, texts, self.say, self.progress)
 
     def missing(self, backbone: Backbone, split: Split, request: Request) -> tuple[Column, ...]:
         """Return the columns that passes for `request` would have to compute."""

@@ -121,7 +121,7 @@ def check_inputs_stay_untouched(make: MethodFactory) -> None:
     data, pristine = planted(), planted()
     method = make()
     request = method.request
-    train, head = data.for_fit(request), data.head if request.head else None
+    train, head = data.for_fit(request), data.head_for(request)
     # Clones share no memory with the toy, so a write is seen here and nowhere else.
     x, reference = (_copied(declared(t.id_test, read_by(method)).without_labels()) for t in (data, pristine))
     if isinstance(method, Composite):

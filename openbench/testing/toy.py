@@ -9,6 +9,7 @@ from torch import Tensor
 from openbench.backbones.reduction import reduce_map
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Request, Role
+from openbench.testing.toy_texts import PlantedTexts
 
 SAMPLES_PER_CLASS = 120
 LAYERS = ("stage1", "stage2", "stage3", "stage4")
@@ -39,6 +40,12 @@ class Toy:
         splits = {Role.ID_TRAIN: self.train, Role.ID_VAL: self.val}
         return None if request.fit_on is None else declared(splits[request.fit_on], request)
 
+    def head_for(self, request: Request) -> Head | None:
+        """The head that `request` asks for, with the texts that it declares; None if it asks for none."""
+        if not request.head:
+            return None
+        return replace(self.head, texts={texts: self.head.texts[texts] for texts in request.texts})
+
 
 def planted(seed: int = 0, classes: int = 5, free: int = 12) -> Toy:
     """Return a planted problem with d = 4·classes + free rectified features.
@@ -53,7 +60,8 @@ def planted(seed: int = 0, classes: int = 5, free: int = 12) -> Toy:
         free: number of dimensions that no class uses.
     """
     made = _planted(seed, classes, free)
-    head = Head(made.head.weight.clone(), made.head.bias.clone())
+    weight = made.head.weight.clone()
+    head = Head(weight, made.head.bias.clone(), texts=PlantedTexts(weight.clone()))
     return Toy(_copied(made.train), _copied(made.val), _copied(made.id_test), _copied(made.ood_test), head)
 
 

@@ -22,7 +22,7 @@ def fitted(method: Method, data: Toy) -> Method:
             lambda part: scored(part, declared(data.val, read_by(part)).without_labels(), data),
         )
     request = method.request
-    return method.fit(data.for_fit(request), data.head if request.head else None)
+    return method.fit(data.for_fit(request), data.head_for(request))
 
 
 def scored(method: Method, x: FeatureSet, data: Toy) -> Tensor:

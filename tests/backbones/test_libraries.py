@@ -223,7 +223,10 @@ def clip(**changes: object) -> NetworkBackbone:
         (lambda: open_clip_model("t", "ViT-B-32", pretrained="laion", classes=("a",)), "allowed: openai"),
         (lambda: clip(classes=None), "0 class names"),
         (lambda: clip(templates=("a photo",)), "each needs one {}"),
-        (lambda: clip(templates="openai"), "templates — found 'openai' — allowed: openai_imagenet, simple_imagenet"),
+        (
+            lambda: clip(templates="openai"),
+            "templates — found 'openai' — allowed: openai_imagenet, simple_imagenet, openai_cifar",
+        ),
         (lambda: clip(classes="imagenet"), "classes — found 'imagenet' — allowed: openai_imagenet"),
         (
             lambda: clip(classes="openai_imagenet", benchmark_classes=("tench", "0", "1")),

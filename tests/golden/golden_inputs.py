@@ -4,7 +4,7 @@ They are drawn as whole numbers from PCG64, whose raw output NumPy keeps for eve
 random stream of torch and no rounding enters before a method does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,9 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
+from openbench.core.texts import CLASSES as OF_CLASSES
+from openbench.core.texts import Texts
+from openbench.digest import digest
 from openbench.testing.toy import LAYERS
 from openbench.testing.toy_network import images_with, network_with
 
@@ -59,6 +62,27 @@ def single(x: Array) -> Tensor:
     return torch.tensor(np.asarray(x, dtype=np.float32))
 
 
+class GoldenTexts(Mapping[Texts, Tensor]):
+    """Any corpus: the classes near the rows of the head, 30 words of which every third is near a class."""
+
+    def __init__(self, weight: Array) -> None:
+        self.weight = weight
+
+    def __getitem__(self, texts: Texts) -> Tensor:
+        classes, seed = texts.words == OF_CLASSES, int(digest(texts), 16) % 2**31
+        rows = np.arange(CLASSES if classes else 30)
+        near = (texts.tower == "text") & (np.full(len(rows), classes) | (rows % 3 == 0))
+        found = np.where(near[:, None], 2 * self.weight[rows % CLASSES] + bell(seed, (len(rows), D)) / 8, 0)
+        found += ~near[:, None] * (bell(seed + 1, (len(rows), D)) + 0.5)
+        return single(found / np.sqrt((found**2).sum(axis=1, keepdims=True)))
+
+    def __iter__(self) -> Iterator[Texts]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
 @dataclass(frozen=True)
 class Problem:
     """What a method is fitted on and scores, and the head that made the logits."""
@@ -86,7 +110,7 @@ def problem(kind: str) -> Problem:
     for c in range(CLASSES):
         owned[c, OWN * c : OWN * (c + 1)] = 1
     weight = owned / 2 - 1 / 8 + np.round(bell(1, (CLASSES, D)) * 2**6) / 2**11
-    head = Head(single(weight), single(np.round(bell(2, (CLASSES,)) * 2**6) / 2**9))
+    head = Head(single(weight), single(np.round(bell(2, (CLASSES,)) * 2**6) / 2**9), texts=GoldenTexts(weight))
     signed = kind == "signed"
     last = 1 if kind == "odd" else 3
     labels = np.concatenate([np.arange(TRAIN - last) % (CLASSES - 1), np.full(last, CLASSES - 1)])

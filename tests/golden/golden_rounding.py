@@ -54,7 +54,7 @@ _EXACT = _words(
     "nll_loss_backward nonzero ones ones_like permute rand random randperm relu repeat replication_pad1d round "
     "rsub scalar_tensor scatter searchsorted select set sign slice slice_backward sort split sqrt squeeze stack "
     "sub t threshold_backward topk triu_indices remainder rot90 constant_pad_nd new_empty_strided randint "
-    "logical_and logical_or logical_not select_backward index_put linspace floor_divide _unique2 unique_dim "
+    "logical_and logical_or logical_not select_backward index_put linspace ceil floor_divide _unique2 unique_dim "
     "_foreach_lerp transpose tril triu unbind uniform unsqueeze view where zero zeros zeros_like"
 )
 _DECOMPOSED = _words(

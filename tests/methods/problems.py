@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Role
+from openbench.testing.toy_texts import PlantedTexts
 
 Array = NDArray[np.float64]
 KINDS = ("rectified", "signed", "hot", "two_classes", "many_classes", "dead")
@@ -59,7 +60,8 @@ def problem(kind: str = "rectified", n: int = 600, seed: int = 0) -> Problem:
     centres = 1.2 * rng.normal(size=(c, 24)) + 0.5
     scale = 30 if kind == "hot" else 1
     weight = torch.tensor(scale * 0.4 * (centres - centres.mean(axis=0)), dtype=torch.float32)
-    head = Head(weight, torch.tensor(scale * 0.3 * rng.normal(size=c), dtype=torch.float32))
+    bias = torch.tensor(scale * 0.3 * rng.normal(size=c), dtype=torch.float32)
+    head = Head(weight, bias, texts=PlantedTexts(weight))
 
     def split() -> FeatureSet:
         # Class 3 has no samples (where there are more than two classes).

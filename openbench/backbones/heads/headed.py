@@ -52,6 +52,7 @@ class Headed(Backbone):
         self.num_classes, self.feature_dim = classes, network.feature_dim
         self.layers, self.preprocess = network.layers, network.preprocess
         self.has_head = isinstance(classify, Head)
+        self.text_towers = network.text_towers
         identity = {"kind": kind, "version": _VERSION, "classes": classes, "fitted_on": fitted_on}
         self.digest = digest({"backbone": network.digest, "head": identity})
         self.weights_sha256 = network.weights_sha256

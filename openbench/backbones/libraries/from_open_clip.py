@@ -17,6 +17,7 @@ from openbench.backbones.device import Precision
 from openbench.backbones.libraries.presets import chosen_preprocess
 from openbench.backbones.libraries.prompts import class_names_of, templates_of
 from openbench.backbones.libraries.stages import stages
+from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbone
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
@@ -68,7 +69,8 @@ def open_clip_model(
         classes: class names in label order, underscores read as spaces; the benchmark's where the yaml leaves it null;
             `openai_imagenet` = those that CLIP's authors cleaned.
         templates: prompts with one `{}` for the class name; their normalised embeddings are averaged.
-            `openai_imagenet` = the 80 published ones, `simple_imagenet` = 7 of them.
+            `openai_imagenet` = the 80 published ones, `simple_imagenet` = 7 of them, `openai_cifar` = CIFAR's 18; or a
+            text file with one a line.
         benchmark_classes: for which of ImageNet's classes the cleaned names are wanted; null = the benchmark's.
         num_classes: must equal the number of classes if given.
         preprocess: `preset` = open_clip's for these weights.
@@ -83,14 +85,15 @@ def open_clip_model(
     _check_names(library, name, model, pretrained)
     _check_weights(library, where, model, (pretrained, checkpoint))
     named = class_names_of(library, where, classes, benchmark_classes)
-    prompts = _prompts(where, named, templates_of(library, where, templates), num_classes)
+    chosen = templates_of(library, where, templates)
+    prompts = _prompts(where, named, chosen, num_classes)
     state = None if checkpoint is None else read_weights(find_weights(checkpoint), sha256)
     whole = _whole(library, model, pretrained)
     if state is not None:
         apply_weights(whole, state, f"'{checkpoint}'")
     settings = library.get_model_preprocess_cfg(whole)
     dim = _embedding_dim(whole, settings["size"])
-    backbone = NetworkBackbone(
+    backbone = ZeroShotBackbone(
         name,
         f"open_clip {model} zero-shot, {len(prompts)} classes",
         partial(_random, library, model, dim, len(prompts)),
@@ -98,9 +101,11 @@ def open_clip_model(
         preprocess=chosen_preprocess(preprocess, _preset(settings, name), where),
         precision=precision,
     )
-    weight, bias = text_head(whole, library.get_tokenizer(model), prompts)
+    tokenizer = library.get_tokenizer(model)
+    weight, bias = text_head(whole, tokenizer, prompts)
     parts = {f"visual.{key}": value for key, value in whole.visual.state_dict().items()}
-    return backbone.load_state({**parts, "head.weight": weight, "head.bias": bias}, f"of open_clip's '{model}'")
+    backbone.load_state({**parts, "head.weight": weight, "head.bias": bias}, f"of open_clip's '{model}'")
+    return backbone.with_texts({"text": OpenClipText(whole, tokenizer, model, named, tuple(chosen))})
 
 
 @torch.no_grad()

@@ -1,15 +1,29 @@
 """Texts from which a zero-shot classifier is made: the user's own prompts, or published ones by name."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from openbench import paths
 from openbench.errors import ConfigError, check_choice
+from openbench.storage.regular import read_regular
 
 OPENAI = "openai_imagenet"
 # What open_clip calls the published prompts: the 80 of CLIP's ImageNet figures, and the 7 best of them.
 _TEMPLATES = {OPENAI: "OPENAI_IMAGENET_TEMPLATES", "simple_imagenet": "SIMPLE_IMAGENET_TEMPLATES"}
+# CLIP's prompts for CIFAR-10 and CIFAR-100, in the order in which they were published.
+_CIFAR = "openai_cifar"
+_OF_CIFAR = tuple(
+    f"{start} {article} {rest}"
+    for article in ("a", "the")
+    for start, rest in (
+        *((f"a {kind}photo of", "{}.") for kind in ("", "blurry ", "black and white ", "low contrast ")),
+        *((f"a {kind}photo of", "{}.") for kind in ("high contrast ", "bad ", "good ")),
+        *(("a photo of", f"{size} {{}}.") for size in ("small", "big")),
+    )
+)
 _LISTED = 5
+_MOST_BYTES = 1_000_000
 
 
 def templates_of(library: Any, where: str, given: Sequence[str] | str) -> list[str]:
@@ -18,22 +32,42 @@ def templates_of(library: Any, where: str, given: Sequence[str] | str) -> list[s
     Args:
         library: open_clip.
         where: the backbone, for messages.
-        given: templates, or `openai_imagenet` (80) or `simple_imagenet` (7).
+        given: templates; `openai_imagenet` (80), `simple_imagenet` (7) or `openai_cifar` (18); or the path of a text
+            file with one template a line, absolute or below a data root or the working directory.
 
     Raises:
-        ConfigError: an unknown name, none at all, or a template without `{}`.
+        ConfigError: an unknown name, a file that cannot be read, none at all, or a template without `{}`.
 
     Reference:
         Radford et al.: Learning transferable visual models from natural language supervision, ICML 2021,
         arXiv:2103.00020; the prompts and class names are in its released code.
     """
-    if isinstance(given, str):
-        check_choice(f"{where}: templates", given, tuple(_TEMPLATES))
+    if isinstance(given, str) and not given.endswith(".txt"):
+        check_choice(f"{where}: templates", given, (*_TEMPLATES, _CIFAR))
+        if given == _CIFAR:
+            return list(_OF_CIFAR)
         return [template("{}") for template in getattr(library, _TEMPLATES[given])]
+    if isinstance(given, str):
+        given = _lines(Path(given).expanduser(), where)
     bad = [t for t in given if t.count("{}") != 1]
     if bad or not given:
         raise ConfigError(f"{where}: templates {bad or 'are empty'} — each needs one {{}} for the class name")
     return list(given)
+
+
+def _lines(path: Path, where: str) -> list[str]:
+    places = [path] if path.is_absolute() else [root / path for root in (*paths.data_roots(), Path.cwd())]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise ConfigError(
+            f"{where}: templates '{path}' not found — looked for {', '.join(map(str, places))} — a text file with one "
+            "template a line expected"
+        )
+    try:
+        lines = read_regular(found, _MOST_BYTES).decode("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: templates '{found}' cannot be read — {error} — text in UTF-8 expected") from error
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
 def class_names_of(

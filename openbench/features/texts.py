@@ -1,0 +1,149 @@
+"""Embeddings of text prompts: made once for each text tower and corpus, streamed to disk, and memory-mapped."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+from torch import Tensor
+from torch.nn import functional
+
+from openbench import __version__
+from openbench.backbones.base import Backbone, TextTower
+from openbench.checkout import made_now, uncommitted
+from openbench.core.texts import CLASSES, Texts
+from openbench.data.manifests.words import load_words
+from openbench.digest import digest
+from openbench.errors import DataError, NotApplicableError
+from openbench.features.arrays import ColumnFile, ColumnWriter, writing
+from openbench.features.progress import reporting
+from openbench.say import Say, silent
+from openbench.source import foreign_sources
+
+_AT_ONCE = 512  # prompts
+_NAME = "text"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The prompts of a corpus for one text tower.
+
+    Args:
+        texts: what a method declares.
+        tower: of the backbone.
+    """
+
+    texts: Texts
+    tower: TextTower
+
+    @classmethod
+    def of(cls, backbone: Backbone, texts: Texts) -> "Corpus":
+        """Return a corpus as a backbone's text tower reads it.
+
+        Raises:
+            NotApplicableError: the backbone has no such tower.
+        """
+        if texts.tower not in backbone.text_towers:
+            what = "text tower" if texts.tower == "text" else f"text tower '{texts.tower}'"
+            raise NotApplicableError(
+                f"backbone '{backbone.name}' has no {what}, so '{texts.words}' cannot be embedded — found "
+                f"{', '.join(backbone.text_towers) or 'none'} — choose a vision–language model: backbone=open_clip"
+            )
+        return cls(texts, backbone.text_towers[texts.tower])
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The words, a row of embeddings for each.
+
+        Raises:
+            DataError: there is no such list.
+        """
+        return self.tower.classes if self.texts.words == CLASSES else load_words(self.texts.words, self.texts.without)
+
+    @cached_property
+    def digest(self) -> str:
+        """Covers the tower and every prompt."""
+        return digest({"tower": self.tower.digest, "prompts": self.texts.prompts(self.words, self.tower.templates)})
+
+    def described(self) -> dict[str, object]:
+        """What a record says of it."""
+        templates = list(self.texts.templates or self.tower.templates)
+        found: dict[str, object] = {"words": self.texts.words, "count": len(self.words), "digest": self.digest}
+        return found | {"templates": templates, "tower": self.texts.tower}
+
+
+def text_embeddings(root: Path, backbone: Backbone, texts: Texts, say: Say = silent, progress: bool = False) -> Tensor:
+    """Return the unit embeddings (m, d) float32 of a corpus, memory-mapped; made now if they are not cached.
+
+    Args:
+        root: the folder of cached features.
+        backbone: with text towers.
+        texts: the corpus.
+        say: receives a line before many prompts are embedded.
+        progress: whether a long pass is reported on stderr.
+
+    Raises:
+        NotApplicableError: the backbone has no such tower.
+        DataError: no such list of words, or an embedding that is not finite.
+        CacheError: the folder cannot be written.
+    """
+    corpus = Corpus.of(backbone, texts)
+    folder = root / "texts" / _made_by(backbone, corpus)
+    file, rows = ColumnFile(folder, _NAME), len(corpus.words)
+    if file.fault(rows) is not None:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"):
+            if file.fault(rows) is not None:  # another job may have made them meanwhile
+                _make(file, corpus, say, reporting_name=backbone.name if progress else "")
+    return file.open()
+
+
+def _made_by(backbone: Backbone, corpus: Corpus) -> str:
+    """What names the folder; code that is foreign or not committed enters it."""
+    sources, changed = foreign_sources(backbone), uncommitted(__name__, parts=(backbone,))
+    made_from = {key: files for key, files in (("sources", sources), ("uncommitted", changed)) if files}
+    return digest({"corpus": corpus.digest, **made_from}) if made_from else corpus.digest
+
+
+def _make(file: ColumnFile, corpus: Corpus, say: Say, reporting_name: str) -> None:
+    prompts = corpus.texts.prompts(corpus.words, corpus.tower.templates)
+    count = sum(map(len, prompts))
+    if count > _AT_ONCE:
+        say(f"texts: {count:,} prompts of {len(prompts):,} words ({corpus.texts.words}) to embed")
+    writer: ColumnWriter | None = None
+    title = f"{reporting_name} on texts '{corpus.texts.words}'"
+    try:
+        with reporting(title, len(prompts), done=0, show=bool(reporting_name)) as advance:
+            for rows in _embedded(corpus, prompts):
+                with writing(file.folder):
+                    writer = writer or ColumnWriter(file, (len(prompts), rows.shape[1]))
+                    writer.append(rows.contiguous().numpy())
+                advance(len(rows))
+        if writer is not None:
+            with writing(file.folder):
+                about = {"tower": corpus.tower.digest, "package": __version__, "made": made_now()}
+                writer.finish({"corpus": corpus.described(), **about})
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _embedded(corpus: Corpus, prompts: Sequence[Sequence[str]]) -> Iterator[Tensor]:
+    """Yield rows of consecutive words; no more prompts are in memory than one batch, or those of one word."""
+    size = max(1, _AT_ONCE // len(prompts[0]))
+    for start in range(0, len(prompts), size):
+        part = prompts[start : start + size]
+        with torch.no_grad():
+            single = corpus.tower.embed([prompt for of_word in part for prompt in of_word])
+        rows = functional.normalize(single.float().view(len(part), -1, single.shape[1]).mean(dim=1), dim=1)
+        bad = ~rows.isfinite().all(dim=1)
+        if bool(bad.any()):
+            word = corpus.words[start + int(bad.int().argmax())]
+            raise DataError(
+                f"texts '{corpus.texts.words}': the embedding of {word!r} is NaN or infinite — finite numbers expected "
+                "— look at the weights of the text tower"
+            )
+        yield rows

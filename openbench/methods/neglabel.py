@@ -1,0 +1,90 @@
+"""Negative labels mined from WordNet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from openbench.config.constraints import Count, Positive, Probability, Seed, Share
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request
+from openbench.core.texts import CLASSES, Texts
+from openbench.methods._inputs import classifier
+from openbench.methods._words import Far, far_words, grouped, negative_share
+
+_FIELDS = frozenset({Field.FEATURES, Field.TEXT})
+
+
+@dataclass
+class NegLabel(Method):
+    """The share of words far from all classes in a softmax over classes and words, averaged over groups of words.
+
+    score(x) = 1 − (1/G) Σ_g Σ_c e^{s cos(f, t_c)} / (Σ_c e^{s cos(f, t_c)} + Σ_{w∈g} e^{s cos(f, t_w)}), over G groups
+    of the words w whose closeness to the classes, the q-quantile over c of cos(t_w, t_c), is among the lowest p of the
+    nouns, or of the adjectives. The constant 1 moves scores to where float32 resolves them.
+
+    Args:
+        nouns: a list of words, or the path of a file with one a line.
+        adjectives: the same, for words with a prompt of their own; null = none.
+        leave_out: sections of the nouns that are not taken; WordNet's lexicographer files.
+        template: the prompt of classes and nouns; the paper's is `the nice {}`.
+        adjective_template: the prompt of adjectives.
+        quantile: q in [0, 1]; the paper's is 0.95.
+        share: p in (0, 1]; the paper's is 0.15.
+        groups: G; the paper's is 100.
+        scale: s > 0; the paper's is 100, CLIP's.
+        seed: of the draw of groups.
+
+    Reference: Jiang et al., Negative Label Guided OOD Detection with Pretrained Vision-Language Models, ICLR 2024,
+    arXiv 2403.20078; tmlr-group/NegLabel. Differences: the word lists are made from WordNet 3.0 itself
+    (data_manifests/README.md); a word that is a noun and an adjective stands in both lists, theirs keeps whichever file
+    was read first; the draw of groups is another generator's.
+    """
+
+    needs: ClassVar[Request] = Request(fields=_FIELDS, head=True, texts=(Texts(CLASSES),))
+    reference: ClassVar[str] = "Jiang et al., ICLR 2024, arXiv 2403.20078"
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"scale"})
+
+    nouns: str = "wordnet_nouns"
+    adjectives: str | None = "wordnet_adjectives"
+    leave_out: Sequence[str] = ("animal", "food")
+    template: str = "the nice {}"
+    adjective_template: str = "This is a {} photo"
+    quantile: Probability = 0.95
+    share: Share = 0.15
+    groups: Count = 100
+    scale: Positive = 100.0
+    seed: Seed = 0
+
+    @property
+    def request(self) -> Request:
+        """The classes, and the two lists."""
+        return Request(fields=_FIELDS, head=True, texts=(self._classes, *self._words))
+
+    @property
+    def _classes(self) -> Texts:
+        return Texts(CLASSES, templates=(self.template,))
+
+    @property
+    def _words(self) -> tuple[Texts, ...]:
+        nouns = Texts(self.nouns, tuple(self.leave_out), (self.template,))
+        if self.adjectives is None:
+            return (nouns,)
+        return nouns, Texts(self.adjectives, templates=(self.adjective_template,))
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the embeddings of the classes, and those of the chosen words in groups."""
+        head = classifier(head, "NegLabel")
+        self.classes_ = head.text(self._classes).to(head.weight.device)
+        far = Far(self.quantile, self.share)
+        chosen = [far_words(head.text(words), self.classes_, far, "NegLabel") for words in self._words]
+        self.words_ = grouped(torch.cat(chosen), self.groups, self.seed)
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        classes, words = (self.learnt(name).to(x.features.device) for name in ("classes_", "words_"))
+        return negative_share(x.features, classes, words, self.scale)

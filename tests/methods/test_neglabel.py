@@ -1,0 +1,99 @@
+"""NegLabel against its arithmetic in float64, word by word and group by group, and on a corpus with a known answer."""
+
+import numpy as np
+import pytest
+import torch
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.request import Field
+from openbench.core.texts import CLASSES
+from openbench.errors import FieldError, MethodError
+from openbench.methods import _words
+from openbench.methods.neglabel import NegLabel
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def problem(seed=0, classes=7, d=24, nouns=90, adjectives=41, n=50):
+    rng = np.random.default_rng(seed)
+    centre = rng.normal(size=d)  # as in real towers, all texts lie in a cone
+    parts = {"classes": classes, "wordnet_nouns": nouns, "wordnet_adjectives": adjectives}
+    return {k: unit(rng.normal(size=(m, d)) + centre) for k, m in parts.items()}, rng.normal(size=(n, d)) + centre
+
+
+def fitted(method, texts):
+    made = {t: torch.tensor(texts[t.words], dtype=torch.float32) for t in method.request.texts}
+    return method.fit(None, Head(torch.ones(3, next(iter(made.values())).shape[1]), torch.zeros(3), texts=made))
+
+
+def far(words, classes, quantile, share):
+    closeness = [np.quantile([float(w @ c) for c in classes], quantile) for w in words]
+    return words[np.argsort(closeness)[: int(len(words) * share)]]
+
+
+@pytest.mark.parametrize(("groups", "share", "scale"), [(10, 0.5, 100.0), (1, 0.15, 100.0), (7, 1.0, 5.0)])
+def test_equals_the_share_of_each_group_in_float64(groups, share, scale):
+    texts, images = problem()
+    method = fitted(NegLabel(groups=groups, share=share, scale=scale), texts)
+    chosen = np.concatenate(
+        [far(texts[k], texts["classes"], 0.95, share) for k in ("wordnet_nouns", "wordnet_adjectives")]
+    )
+    used = len(chosen) - len(chosen) % groups
+    order = torch.randperm(used, generator=torch.Generator().manual_seed(0)).numpy()
+    expected = []
+    for image in unit(images):
+        known = np.exp(scale * (texts["classes"] @ image)).sum()
+        shares = []
+        for words in np.split(chosen[:used][order], groups):
+            shares.append(known / (known + np.exp(scale * (words @ image)).sum()))
+        expected.append(1 - np.mean(shares))
+    found = method.score(FeatureSet({Field.FEATURES: torch.tensor(images, dtype=torch.float32)}))
+    np.testing.assert_allclose(found, expected, rtol=2e-3 if scale == 100 else 1e-4, atol=1e-9)
+
+
+def test_words_are_read_in_parts_with_the_same_outcome(monkeypatch):
+    texts, _ = problem()
+    whole = fitted(NegLabel(groups=5), texts).words_
+    monkeypatch.setattr(_words, "_CELLS", 50)
+    assert torch.equal(fitted(NegLabel(groups=5), texts).words_, whole)
+
+
+def test_images_of_other_words_score_higher_and_near_words_are_not_taken():
+    """Orthogonal directions: classes, words equal to them, and words of their own; the answer is known."""
+    eye = np.eye(12)
+    texts = {"classes": eye[:4], "wordnet_nouns": eye, "wordnet_adjectives": eye[4:]}
+    method = fitted(NegLabel(share=0.6, groups=2, quantile=1.0, adjectives=None), texts)
+    assert torch.equal(method.words_.flatten(0, 1).sum(dim=0)[:4], torch.zeros(4))
+    images = torch.tensor(np.vstack([eye[:4], eye[4:10]]), dtype=torch.float32)
+    found = method.score(FeatureSet({Field.FEATURES: images}))
+    assert float(found[:4].max()) < 1e-30
+    # One of the two groups of three words has it; in the other, nothing is like it: 3 of 4 + 3 equal directions.
+    torch.testing.assert_close(found[4:8], torch.full((4,), (1 + 3 / 7) / 2), rtol=1e-5, atol=0)
+
+
+def test_fewer_words_than_groups_make_groups_of_one():
+    texts, _ = problem(nouns=20, adjectives=20)
+    assert fitted(NegLabel(), texts).words_.shape == (6, 1, 24)
+
+
+def test_errors_say_what_is_missing():
+    texts, _ = problem(nouns=3)
+    with pytest.raises(MethodError, match=r"NegLabel\.fit: 0\.15 of 3 words are none"):
+        fitted(NegLabel(), texts)
+    with pytest.raises(FieldError, match="texts of 'classes' read but not there"):
+        NegLabel().fit(None, Head(torch.ones(3, 4), torch.zeros(3)))
+    narrow = {t: torch.ones(5, 3) for t in NegLabel().request.texts}
+    with pytest.raises(FieldError, match=r"have the shape \(5, 3\) — \(m, 4\)"):
+        NegLabel().fit(None, Head(torch.ones(3, 4), torch.zeros(3), texts=narrow))
+    with pytest.raises(MethodError, match="share"):
+        NegLabel(share=0.0)
+
+
+def test_it_declares_the_classes_and_both_lists_with_their_prompts():
+    first, nouns, adjectives = NegLabel().request.texts
+    assert (first.words, first.templates) == (CLASSES, ("the nice {}",))
+    assert (nouns.words, nouns.without, nouns.templates) == ("wordnet_nouns", ("animal", "food"), ("the nice {}",))
+    assert (adjectives.words, adjectives.templates) == ("wordnet_adjectives", ("This is a {} photo",))
+    assert len(NegLabel(adjectives=None).request.texts) == 2

@@ -1,0 +1,64 @@
+"""Vision–language methods as a user runs them, with a small open_clip model of random weights, really loaded."""
+
+import pytest
+
+from openbench.__main__ import main
+from openbench.core.record import ResultRecord, RunIdentity
+from openbench.engine.applicable import refuse_missing_parts
+from openbench.errors import NotApplicableError
+from openbench.methods.neglabel import NegLabel
+from openbench.results.records.store import RecordStore
+
+from .features.feature_toys import toy_backbone
+from .tiny_clip import NAME, library, weights
+
+DIGITS = ["+benchmark=digits", "~benchmark.csid", "~benchmark.ood_train", "~benchmark.far.patches"]
+DIGITS += [f"+benchmark.{place}.limit=20" for place in ("id.val", "id.test", "near.eight", "near.nine", "far.noise")]
+DIGITS += ["~benchmark.ood_val", "tune=none", "metrics.families=[ranking]", "metrics.replicates=0"]
+DIGITS += ["runtime.progress=false"]
+CLIP = ["backbone=open_clip", f"backbone.model={NAME}", "backbone.pretrained=null"]
+
+
+@pytest.fixture
+def run(tmp_path_factory, tmp_path, monkeypatch):
+    """Run a method and return its record; the cache is one for all tests of this file."""
+    library()
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path_factory.getbasetemp() / "vlm"))
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
+
+    def act(*arguments: str, code: int = 0) -> ResultRecord | None:
+        assert main(["run", *DIGITS, *CLIP, f"backbone.checkpoint={weights()}", *arguments]) == code
+        return max(RecordStore(tmp_path / "results"), key=lambda record: record.provenance["utc"], default=None)
+
+    return act
+
+
+def words(folder, count: int) -> str:
+    (folder / "mine.txt").write_text("".join(f"word {i}\n" for i in range(count)))
+    return "mine.txt"
+
+
+def test_the_words_enter_the_record_and_its_id(run, tmp_path):
+    chosen = ["method=neglabel", "method.adjectives=null", "method.leave_out=[]", "method.groups=2"]
+    first = run(*chosen, f"method.nouns={words(tmp_path, 40)}")
+    classes, mine = first.method["texts"]
+    assert (classes["words"], classes["count"], classes["templates"]) == ("classes", 6, ["the nice {}"])
+    assert (mine["words"], mine["count"]) == ("mine.txt", 40)
+    assert RunIdentity.of(first).run_id == first.run_id
+    words(tmp_path, 41)
+    other = run(*chosen, "method.nouns=mine.txt")
+    assert other.provenance["passes"] == 0, "no image passes the network again"
+    assert other.config == first.config
+    assert other.run_id != first.run_id
+    assert other.method["texts"][0] == classes
+
+
+def test_a_backbone_without_a_text_tower_is_refused_by_the_methods_name():
+    with pytest.raises(NotApplicableError, match="method 'neglabel' reads embeddings of text — backbone 'toy' has no"):
+        refuse_missing_parts(toy_backbone(), NegLabel(), "neglabel")
+
+
+def test_a_list_that_is_not_there_is_named(run, capsys):
+    run("method=neglabel", "method.nouns=wordnet_noun", code=2)
+    assert "word list 'wordnet_noun' not found; did you mean 'wordnet_nouns'?" in capsys.readouterr().err
