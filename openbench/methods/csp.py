@@ -1,0 +1,109 @@
+"""The conjugated semantic pool: negative labels that name superclasses with an attribute."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from openbench.config.constraints import Count, NotEmpty, Positive, Probability, Seed, Share
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Request
+from openbench.core.texts import CLASSES, Texts
+from openbench.methods._inputs import classifier
+from openbench.methods._words import Far, far_words, grouped, negative_share
+
+_FIELDS = frozenset({Field.FEATURES, Field.TEXT})
+Several = Annotated[Sequence[str], NotEmpty()]
+
+
+@dataclass
+class CSP(Method):
+    """NegLabel's share of negative words, with adjectives turned into the names of superclasses, as in `red object`.
+
+    score(x) = 1 − (1/G) Σ_g Σ_c e^{s cos(f, t_c)} / (Σ_c e^{s cos(f, t_c)} + Σ_{w∈g} e^{s cos(f, t_w)}), over G groups
+    of the nouns and `adjective superclass` pairs w whose q-quantile over c of cos(t_w, t_c) is among the lowest p of
+    their kind; a word with a cosine above `nearest` to any class is taken last. Embeddings are averaged over prompts.
+
+    Args:
+        nouns: a list of words, or the path of a file with one a line.
+        adjectives: the same, for words that get a superclass.
+        leave_out: sections of the nouns that are not taken.
+        leave_out_adjectives: sections of the adjectives.
+        superclasses: what an adjective is joined with, one for each, drawn by the seed; `{}` is the adjective.
+        templates: prompts of classes and nouns.
+        adjective_templates: prompts of adjectives with their superclass.
+        quantile: q in [0, 1]; the paper's is 0.95.
+        share: p in (0, 1]; the paper's is 0.15.
+        nearest: the largest cosine; the paper's is 0.95.
+        groups: G; the paper's is 100.
+        scale: s > 0; the paper's is 100.
+        seed: of the draws of superclasses and groups.
+
+    Reference: Chen et al., Conjugated Semantic Pool Improves OOD Detection with Pre-trained Vision-Language Models,
+    NeurIPS 2024, arXiv 2410.08611; MengyuanChen21/NeurIPS2024-CSP. Differences: the word lists are made from WordNet
+    3.0 itself; a word that is a noun and an adjective stands in both; embeddings of prompts have unit length before
+    they are averaged; the draws are another generator's.
+    """
+
+    needs: ClassVar[Request] = Request(fields=_FIELDS, head=True, texts=(Texts(CLASSES),))
+    reference: ClassVar[str] = "Chen et al., NeurIPS 2024, arXiv 2410.08611"
+    read_by_score: ClassVar[frozenset[str]] = frozenset({"scale"})
+
+    nouns: str = "wordnet_nouns"
+    adjectives: str = "wordnet_adjectives"
+    leave_out: Sequence[str] = ("animal", "food", "group", "person", "quantity")
+    leave_out_adjectives: Sequence[str] = ("pert",)
+    superclasses: Several = (
+        *("{} environment", "{} space", "{} object", "{} scene", "{} place", "{} item", "{} area"),
+        *("{} view", "{} thing", "{} pattern", "{} structure", "{} landscape", "{} vista", "{} creature"),
+    )
+    templates: Several = (
+        *("a close-up photo of the nice {}.", "a photo with the nice {}.", "a good photo with the nice {}."),
+        *("a photo of the nice {}.", "{}", "the {}", "the good {}", "the nice {}"),
+    )
+    adjective_templates: Several = ("{}", "a nice photo of {}", "a good photo of {}", "a close-up photo of {}")
+    quantile: Probability = 0.95
+    share: Share = 0.15
+    nearest: float = 0.95
+    groups: Count = 100
+    scale: Positive = 100.0
+    seed: Seed = 0
+
+    @property
+    def request(self) -> Request:
+        """The classes, the nouns and the adjectives with their superclasses."""
+        return Request(fields=_FIELDS, head=True, texts=(self._classes, *self._words))
+
+    @property
+    def _classes(self) -> Texts:
+        return Texts(CLASSES, templates=tuple(self.templates))
+
+    @property
+    def _words(self) -> tuple[Texts, Texts]:
+        return (
+            Texts(self.nouns, tuple(self.leave_out), tuple(self.templates)),
+            Texts(
+                self.adjectives,
+                tuple(self.leave_out_adjectives),
+                tuple(self.adjective_templates),
+                tuple(self.superclasses),
+                self.seed,
+            ),
+        )
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the embeddings of the classes, and those of the chosen words in groups."""
+        head = classifier(head, "CSP")
+        self.classes_ = head.text(self._classes).to(head.weight.device)
+        far = Far(self.quantile, self.share, self.nearest)
+        chosen = [far_words(head.text(words), self.classes_, far, "CSP") for words in self._words]
+        self.words_ = grouped(torch.cat(chosen), self.groups, self.seed)
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        classes, words = (self.learnt(name).to(x.features.device) for name in ("classes_", "words_"))
+        return negative_share(x.features, classes, words, self.scale)
