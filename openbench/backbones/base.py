@@ -28,11 +28,13 @@ class Outputs:
         logits: (n, c) float32.
         features: (n, d) float32, penultimate, after pooling; head(features) = logits.
         maps: layer → reduced map, only the layers requested.
+        patches: (n, p, d) float16, unit features of image patches; None unless they were requested.
     """
 
     logits: Tensor
     features: Tensor
     maps: Mapping[str, Tensor]
+    patches: Tensor | None = None
 
 
 class TextTower(Protocol):
@@ -77,6 +79,7 @@ class Backbone(ABC):
         features_from: the backbone whose features and maps these are, so that they are cached once; None = its own.
         head_to_fit: the kind of head to be fitted on its features before it is evaluated; None = it is used as it is.
         fitted_head: what a record says of a head that was fitted on its features; None = there is none.
+        has_patches: whether it gives features of image patches in the space of its features.
         text_towers: what embeds text in the space of its features, by name; none in most networks.
     """
 
@@ -97,6 +100,7 @@ class Backbone(ABC):
     features_from: "Backbone | None" = None
     head_to_fit: HeadKind | None = None
     fitted_head: Mapping[str, Any] | None = None
+    has_patches: bool = False
     text_towers: Mapping[Tower, TextTower] = MappingProxyType({})
 
     @property

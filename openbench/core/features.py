@@ -12,6 +12,9 @@ from openbench.core.texts import Texts
 from openbench.errors import FieldError
 
 DEFAULT_BATCH = 4096
+# What differs from float32 and (n, d).
+_DTYPES: Mapping[str, torch.dtype] = {Field.LABELS: torch.int64, Field.PATCHES: torch.float16}
+_SHAPES: Mapping[str, tuple[int, str]] = {Field.LABELS: (1, "(n,)"), Field.PATCHES: (3, "(n, p, d) with p, d ≥ 1")}
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class FeatureSet:
     Tensors may be memory-mapped and far larger than RAM: read them through `batches`.
 
     Args:
-        columns: `logits` (n, c), `features` and `moved` (n, d) float32, `labels` (n,) int64; any subset.
+        columns: `logits` (n, c), `features` and `moved` (n, d) float32, `patches` (n, p, d) float16, `labels` (n,)
+            int64; any subset.
         maps: layer name → reduced map, float32, first axis n.
         device: where `batches` delivers its slices; the columns themselves stay where they are.
     """
@@ -36,12 +40,12 @@ class FeatureSet:
         if len(set(lengths.values())) != 1:
             raise FieldError(f"FeatureSet: columns of different length or none at all — found {lengths}")
         for name, column in self._all().items():
-            expected = torch.int64 if name == Field.LABELS else torch.float32
+            expected = _DTYPES.get(name, torch.float32)
             _check_tensor(column, expected, f"FeatureSet: '{name}'")
             shape = tuple(column.shape)
-            fits = len(shape) == 1 if name == Field.LABELS else len(shape) == 2 or (name in self.maps and shape)
+            axes, wanted = _SHAPES.get(name, (2, "(n, d) with d ≥ 1"))
+            fits = len(shape) == axes or (name in self.maps and shape)
             if not fits or 0 in shape[1:]:
-                wanted = "(n,)" if name == Field.LABELS else "(n, d) with d ≥ 1"
                 raise FieldError(f"FeatureSet: '{name}' has the shape {shape} — {wanted} expected")
 
     def __len__(self) -> int:
@@ -64,6 +68,11 @@ class FeatureSet:
     def moved(self) -> Tensor:
         """(n, d) float32, features of the input after the step that the request names as `beside`."""
         return self._column(Field.MOVED)
+
+    @property
+    def patches(self) -> Tensor:
+        """(n, p, d) float16, unit features of the p patches of each image."""
+        return self._column(Field.PATCHES)
 
     @property
     def labels(self) -> Tensor:

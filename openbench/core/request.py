@@ -20,6 +20,7 @@ class Field(StrEnum):
     MAPS = "maps"  # {layer: reduced map}
     LABELS = "labels"  # (n,) int64; visible in fit, removed before score
     MOVED = "moved"  # (n, d) float32, features of the input after the step `Request.beside`
+    PATCHES = "patches"  # (n, p, d) float16, unit, of image patches in the space of the features
     TEXT = "text"  # (m, d) float32 for each corpus of `Request.texts`; reaches `fit` with the head
 
 

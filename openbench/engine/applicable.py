@@ -37,6 +37,7 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
 
 def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
     found = ["the head"] * (request.head and not backbone.has_head)
+    found += ["features of patches"] * (Field.PATCHES in request.fields and not backbone.has_patches)
     found += ["maps of its layers"] * (Field.MAPS in request.fields and not backbone.has_network)
     if not (backbone.has_network and backbone.has_head):
         found += ["images"] * isinstance(method, LiveMethod)

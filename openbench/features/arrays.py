@@ -1,7 +1,9 @@
 """Column files: NumPy arrays that grow by appending, appear whole or not at all, and are checked when opened."""
 
 import json
+import math
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,6 +23,7 @@ from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 from openbench.storage.whole import write_whole
 
 _CHUNK = 1 << 22
+_FLOAT32 = np.dtype(np.float32).str
 _STATED = {"shape", "dtype", "size", "digest"}
 
 
@@ -93,16 +96,20 @@ class ColumnWriter:
         file: the paths.
         shape: the finished array's.
         kept: what an earlier writer flushed; this one continues there and cuts off what follows.
+        dtype: of the rows; that of `kept` if there is one.
     """
 
-    def __init__(self, file: ColumnFile, shape: tuple[int, ...], kept: "Flushed | None" = None) -> None:
+    def __init__(
+        self, file: ColumnFile, shape: tuple[int, ...], kept: "Flushed | None" = None, dtype: str = _FLOAT32
+    ) -> None:
         self.file, self.shape = file, shape
+        self.dtype = dtype if kept is None else kept.dtype
         self._hasher = BlockHasher()
         self.rows = 0 if kept is None else kept.rows
         # A writer outlives any one block: it is closed by `close` or `finish`.
         self._stream: BinaryIO = open(file.growing, "w+b" if kept is None else "r+b")  # noqa: SIM115
         if kept is None:
-            descr = np.lib.format.dtype_to_descr(np.dtype(np.float32))
+            descr = np.lib.format.dtype_to_descr(np.dtype(self.dtype))
             np.lib.format.write_array_header_2_0(self._stream, {"descr": descr, "fortran_order": False, "shape": shape})
         size = self._stream.tell() if kept is None else kept.size
         self._stream.truncate(size)
@@ -121,7 +128,7 @@ class ColumnWriter:
         """Flush everything so far to disk, and return what that is."""
         self._stream.flush()
         os.fsync(self._stream.fileno())
-        return Flushed(self.rows, self._stream.tell(), self._hasher.hexdigest(), self.shape)
+        return Flushed(self.rows, self._stream.tell(), self._hasher.hexdigest(), self.shape, self.dtype)
 
     def close(self) -> None:
         """Release the file; it may be resumed."""
@@ -137,7 +144,7 @@ class ColumnWriter:
         self.close()
         stated = {
             "shape": self.shape,
-            "dtype": np.dtype(np.float32).str,
+            "dtype": self.dtype,
             "size": whole.size,
             "digest": whole.digest,
             **about,
@@ -160,12 +167,14 @@ class Flushed:
         size: bytes, header included.
         digest: of these bytes.
         shape: the finished array's.
+        dtype: the array's.
     """
 
     rows: int
     size: int
     digest: str
     shape: tuple[int, ...]
+    dtype: str = _FLOAT32
 
     def intact(self, file: ColumnFile) -> bool:
         """Whether the growing column still begins with these bytes."""
@@ -187,6 +196,23 @@ def load_progress(path: Path) -> dict[str, Flushed]:
     except (FileNotFoundError, DamagedError):
         return {}
     return {name: Flushed(**{**state, "shape": tuple(state["shape"])}) for name, state in noted.items()}
+
+
+def check_room(file: ColumnFile, shape: tuple[int, ...], dtype: str) -> int:
+    """Return the bytes that a column will take, after checking that the disk has room for them.
+
+    Raises:
+        CacheError: it has not.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    with writing(file.folder):
+        free = shutil.disk_usage(file.folder).free
+    if size > free:
+        raise CacheError(
+            f"feature cache: column '{file.name}' {shape} takes {size / 1e9:.1f} GB — '{file.folder}' has "
+            f"{free / 1e9:.1f} GB free — set OPENBENCH_CACHE or runtime.cache to a folder with more room"
+        )
+    return size
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from torch import Tensor
 from openbench.backbones.base import Backbone, Outputs
 from openbench.core.request import Field, Perturb, Pool, Request
 from openbench.digest import digest
-from openbench.errors import FieldError
+from openbench.errors import FieldError, NotApplicableError
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Column:
     """One cached array of a split: a field of the network's outputs, for a map with its layer and reduction.
 
     Args:
-        field: LOGITS, FEATURES or MAPS.
+        field: LOGITS, FEATURES, PATCHES or MAPS.
         layer: neutral stage name, maps only.
         pool: reduction, maps only.
         perturb: the input-gradient step before the pass, if any.
@@ -40,6 +40,10 @@ class Column:
         """The column's rows in one batch of outputs."""
         if self.field == Field.MAPS:
             return outputs.maps[self.layer]
+        if self.field == Field.PATCHES:
+            if outputs.patches is None:
+                raise NotApplicableError("this backbone gives no features of patches — choose one that does: open_clip")
+            return outputs.patches
         return outputs.logits if self.field == Field.LOGITS else outputs.features
 
 
@@ -54,7 +58,8 @@ def read_by(request: Request) -> tuple[Column, ...]:
             f"Request: fields {sorted(request.fields)} with layers {list(request.layers)} — maps need both, the field "
             "'maps' and the layers to read, e.g. layers=('stage4',)"
         )
-    plain = [Column(f, perturb=request.perturb) for f in (Field.FEATURES, Field.LOGITS) if f in request.fields]
+    known = (Field.FEATURES, Field.LOGITS, Field.PATCHES)
+    plain = [Column(f, perturb=request.perturb) for f in known if f in request.fields]
     return (*plain, *(Column(Field.MAPS, layer, request.pool, request.perturb) for layer in request.layers))
 
 

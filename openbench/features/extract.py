@@ -82,5 +82,7 @@ def _finite(rows: Tensor, column: Column, of: tuple[Backbone, Split], keys: Sequ
             f"{int(bad.sum())} of {len(keys)} images of a batch, first '{keys[first]}' — finite numbers expected — "
             "check that image, the weights and the preprocessing"
         )
-    found: NDArray[np.float32] = rows.to("cpu", torch.float32).contiguous().numpy()
+    # Patches are kept in half the size; what they hold are unit vectors.
+    kept = rows.dtype if rows.dtype == torch.float16 else torch.float32
+    found: NDArray[np.float32] = rows.to("cpu", kept).contiguous().numpy()
     return found

@@ -5,18 +5,29 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from openbench import __version__
 from openbench.backbones.base import Backbone
 from openbench.checkout import made_now
 from openbench.core.benchmark import Split
 from openbench.data.decoded_cache import packed
 from openbench.errors import CacheError
-from openbench.features.arrays import ColumnFile, ColumnWriter, Flushed, load_progress, save_progress, writing
+from openbench.features.arrays import (
+    ColumnFile,
+    ColumnWriter,
+    Flushed,
+    check_room,
+    load_progress,
+    save_progress,
+    writing,
+)
 from openbench.features.extract import NamedRows, rest_of
 from openbench.features.progress import reporting
 from openbench.say import Say, silent
 
 _FLUSH_SECONDS = 15.0
+_LARGE = 10**9  # bytes of a column whose size is told beforehand
 
 
 @dataclass(frozen=True)
@@ -124,8 +135,7 @@ class Pass:
             with writing(self.folder):
                 for name, array in rows.items():
                     if name not in writers:
-                        shape = (len(self.split), *array.shape[1:])
-                        writers[name] = ColumnWriter(ColumnFile(self.folder, name), shape)
+                        writers[name] = self._begun(name, (len(self.split), *array.shape[1:]), array.dtype.str)
                     writers[name].append(array)
                 count = len(next(iter(rows.values())))
                 unsafe += count
@@ -133,6 +143,15 @@ class Pass:
                     save_progress(self._progress, {name: writer.flush() for name, writer in writers.items()})
                     unsafe, last = 0, time.monotonic()
             advance(count)
+
+    def _begun(self, name: str, shape: tuple[int, ...], dtype: str) -> ColumnWriter:
+        """A new column, whose size is told before it is written if it is one of the large ones."""
+        file = ColumnFile(self.folder, name)
+        size = check_room(file, shape, dtype)
+        if len(shape) > 2 or size > _LARGE:
+            taken = f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+            self.how.say(f"cache: {name} of {self.split.name}, {shape} {np.dtype(dtype).name}, take {taken}")
+        return ColumnWriter(file, shape, dtype=dtype)
 
     def _resumed(self) -> dict[str, ColumnWriter]:
         """Writers that continue an interrupted job; none if its columns differ or changed since it stopped."""

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
 from openbench.errors import CacheError
-from openbench.features.arrays import ColumnFile, ColumnWriter, writing
+from openbench.features.arrays import ColumnFile, ColumnWriter, check_room, writing
 from openbench.features.extract import part_of
 from openbench.features.passes import How, Pass, Source, about, faulty
 from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
@@ -134,7 +134,10 @@ class Shards:
                 if fault := part.fault(stop - start):
                     raise CacheError(f"feature cache: {fault} in '{part.folder}' — give the same command again")
                 rows = np.load(part.array, mmap_mode="r", allow_pickle=False)
-                writer = writer or ColumnWriter(whole, (len(self.split), *rows.shape[1:]))
+                if writer is None:
+                    shape = (len(self.split), *rows.shape[1:])
+                    check_room(whole, shape, rows.dtype.str)
+                    writer = ColumnWriter(whole, shape, dtype=rows.dtype.str)
                 for at in range(0, len(rows), _ROWS):
                     writer.append(rows[at : at + _ROWS])
             if writer is not None:

@@ -55,4 +55,5 @@ class ZeroShot(Method):
             return log_odds_against_top(cosines, self.temperature)
         if self.kind == "energy":
             cosines = self.temperature * torch.logsumexp(cosines.double() / self.temperature, dim=1, keepdim=True)
-        return -cosines.amax(dim=1).float()
+        largest: Tensor = cosines.amax(dim=1).float()
+        return -largest

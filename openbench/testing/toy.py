@@ -109,10 +109,17 @@ def _ood_split(owned: Tensor, head: Head, generator: torch.Generator) -> Feature
 def _columns(features: Tensor, labels: Tensor, head: Head, generator: torch.Generator) -> FeatureSet:
     columns = {Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels}
     columns[Field.MOVED] = _moved(features, head)
+    columns[Field.PATCHES] = _patches(features)
     # Positive weights of mean one: pooling a map gives its features back, up to noise.
     texture = 0.5 + torch.rand(*features.shape, _SIDE, _SIDE, generator=generator)
     maps = dict.fromkeys(LAYERS, features[:, :, None, None] * texture)
     return FeatureSet(columns, {**maps, **_outputs_of_trainings(features, head)})
+
+
+def _patches(features: Tensor) -> Tensor:
+    """Unit features of four patches, (n, 4, d) float16: each sees a part of the image's."""
+    seen = torch.rand(features.shape[0], 4, features.shape[1], generator=torch.Generator().manual_seed(1))
+    return torch.nn.functional.normalize(features[:, None] * (0.2 + seen), dim=2).half()
 
 
 def _moved(features: Tensor, head: Head) -> Tensor:

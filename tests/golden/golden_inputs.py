@@ -163,6 +163,7 @@ def _columns(features: Array, logits: Array, labels: NDArray[np.int64] | None, s
         Field.FEATURES: single(features),
         Field.LOGITS: single(logits),
         Field.MOVED: single(features + even(seed, (n, D)) / 4),
+        Field.PATCHES: single(features[:, None] * (0.25 + even(seed + 20, (n, 3, D)))).half(),
     }
     if labels is not None:
         columns[Field.LABELS] = torch.from_numpy(labels)

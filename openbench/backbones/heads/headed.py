@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -52,7 +53,7 @@ class Headed(Backbone):
         self.num_classes, self.feature_dim = classes, network.feature_dim
         self.layers, self.preprocess = network.layers, network.preprocess
         self.has_head = isinstance(classify, Head)
-        self.text_towers = network.text_towers
+        self.text_towers, self.has_patches = network.text_towers, network.has_patches
         identity = {"kind": kind, "version": _VERSION, "classes": classes, "fitted_on": fitted_on}
         self.digest = digest({"backbone": network.digest, "head": identity})
         self.weights_sha256 = network.weights_sha256
@@ -112,7 +113,7 @@ class Headed(Backbone):
         if request.perturb is not None:
             return self._whole.outputs(images, request)
         found = self._network.outputs(images, request)
-        return Outputs(self.classify(found.features), found.features, found.maps)
+        return replace(found, logits=self.classify(found.features))
 
     def frozen(self) -> AbstractContextManager[nn.Module]:
         """The network with the head, in eval mode without parameter gradients.

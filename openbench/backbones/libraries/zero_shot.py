@@ -1,7 +1,7 @@
 """A vision–language model's two towers as a backbone: images give features, prompts give embeddings in their space."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -9,9 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from openbench.backbones.base import Outputs
+from openbench.backbones.libraries.patches import patch_source
 from openbench.backbones.network import NetworkBackbone, evaluating, state_sha256
+from openbench.core.request import Field, Request
 from openbench.core.texts import Tower
 from openbench.digest import digest
+from openbench.errors import NotApplicableError
 
 _VERSION = 1  # raised when embeddings of equal weights and prompts change
 
@@ -64,6 +68,34 @@ class ZeroShotBackbone(NetworkBackbone):
             tower.to(self.device)
         self.text_towers = MappingProxyType(dict(towers))
         return self
+
+    @property
+    def has_patches(self) -> bool:  # type: ignore[override]
+        """Whether the image tower is of a kind whose patches can be projected."""
+        return patch_source(self._module.visual) is not None
+
+    def outputs(self, images: Tensor, request: Request) -> Outputs:
+        """Return what `request` names, with features of patches where it names them.
+
+        Raises:
+            NotApplicableError: a layer that this network does not have, or patches of an image tower of another kind.
+        """
+        if Field.PATCHES not in request.fields:
+            return super().outputs(images, request)
+        source = patch_source(self._module.visual)
+        if source is None:
+            raise NotApplicableError(
+                f"backbone '{self.name}': its image tower is a {type(self._module.visual).__name__} without a known "
+                "projection of patches — choose a method that reads features, or one of CLIP's own architectures"
+            )
+        found: list[Tensor] = []
+        hook = source.module.register_forward_pre_hook(lambda _, inputs: found.append(source.project(inputs[0])))
+        try:
+            outputs = super().outputs(images, request)
+        finally:
+            hook.remove()
+        # With an input step, the pass that is read comes last.
+        return replace(outputs, patches=functional.normalize(found[-1].detach().float(), dim=-1).half())
 
     def to(self, device: torch.device) -> Self:
         """Move the network and its text towers; return self."""
