@@ -62,3 +62,20 @@ def test_a_backbone_without_a_text_tower_is_refused_by_the_methods_name():
 def test_a_list_that_is_not_there_is_named(run, capsys):
     run("method=neglabel", "method.nouns=wordnet_noun", code=2)
     assert "word list 'wordnet_noun' not found; did you mean 'wordnet_nouns'?" in capsys.readouterr().err
+
+
+LEARN = ["backbone.prompt_learning.context=2", "backbone.prompt_learning.shots=3", "backbone.prompt_learning.epochs=2"]
+
+
+def test_learnt_prompts_are_a_head_that_every_method_reads(run):
+    first = run(*LEARN, "backbone.head=locoop", "method=gl_mcm")
+    head = first.backbone["head"]
+    assert (head["kind"], head["shots"], head["context"]) == ("locoop", 3, 2)
+    assert first.backbone["name"].endswith("_locoop")
+    again = run(*LEARN, "backbone.head=locoop", "method=mcm")
+    assert again.backbone["digest"] == first.backbone["digest"]
+    assert again.provenance["passes"] == 0
+    assert again.backbone["head"] == head
+    other = run(*LEARN, "backbone.head=coop", "method=mcm")
+    assert other.backbone["head"]["sha256"] != head["sha256"]
+    assert other.provenance["passes"] == 0, "the towers are frozen, and features are there"

@@ -18,6 +18,7 @@ from openbench.core.texts import Tower
 from openbench.errors import NotApplicableError
 
 HeadKind = Literal["linear_probe", "nearest_mean", "knn"]
+PromptKind = Literal["coop", "locoop"]  # heads made of learnt prompts
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Backbone(ABC):
     has_head: bool = True
     has_network: bool = True
     features_from: "Backbone | None" = None
-    head_to_fit: HeadKind | None = None
+    head_to_fit: HeadKind | PromptKind | None = None
     fitted_head: Mapping[str, Any] | None = None
     has_patches: bool = False
     text_towers: Mapping[Tower, TextTower] = MappingProxyType({})

@@ -2,20 +2,23 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from openbench.backbones.base import Backbone, HeadKind
+from openbench.backbones.base import Backbone, HeadKind, PromptKind
 from openbench.backbones.heads.fit import FittedHead, linear_probe, nearest_mean
 from openbench.backbones.heads.headed import Headed
 from openbench.backbones.heads.neighbours import NearestNeighbours
+from openbench.backbones.heads.prompts import learnt_prompts
+from openbench.backbones.libraries.zero_shot import ZeroShotBackbone
 from openbench.backbones.network import NetworkBackbone
 from openbench.checkout import uncommitted
-from openbench.core.benchmark import Benchmark
+from openbench.core.benchmark import Benchmark, Image, Items, Split
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Request
 from openbench.digest import digest
@@ -28,7 +31,8 @@ from openbench.storage.npy import DAMAGED
 from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 _LABELLED = Request(fields=frozenset({Field.FEATURES, Field.LABELS}))
-_KINDS = ("linear_probe", "nearest_mean", "knn")
+_PROMPTS = ("coop", "locoop")
+_KINDS = ("linear_probe", "nearest_mean", "knn", *_PROMPTS)
 
 
 def head_reader(node: Mapping[str, Any]) -> str:
@@ -63,6 +67,8 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime,
             f"validation — benchmark '{benchmark.name}' has {'one class' if c < 2 else 'none of them here'} — set "
             "backbone.head=null and choose a method that reads features only, e.g. method=knn"
         )
+    if isinstance(backbone, ZeroShotBackbone):
+        return _with_learnt_prompts(backbone, benchmark, runtime, say)
     store = feature_store(runtime, say)
     fitted_on = [benchmark.id_train.digest, benchmark.id_val.digest]
     train = store.get(backbone, benchmark.id_train, _LABELLED).on(backbone.device)
@@ -79,6 +85,57 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime,
     return Headed.fitted(backbone, kind, found, fitted_on)
 
 
+def _with_learnt_prompts(backbone: ZeroShotBackbone, benchmark: Benchmark, runtime: Runtime, say: Say) -> Backbone:
+    """A vision–language model with the classifier of prompts learnt on a few images of each class."""
+    how, kind, c = backbone.prompt_learning, backbone.head_to_fit, len(benchmark.classes)
+    if kind not in _PROMPTS or backbone.num_classes != c:
+        raise NotApplicableError(
+            f"backbone '{backbone.name}': head={kind} for {backbone.num_classes} class names — benchmark "
+            f"'{benchmark.name}' has {c} — allowed: coop, locoop, with backbone.classes=null for the benchmark's names"
+        )
+    store = feature_store(runtime, say)
+    shots = _rows_of(benchmark.id_train, how.drawn(torch.from_numpy(benchmark.id_train.labels)))
+    tower = backbone.text_towers["text"]
+    settings = {**asdict(how), "classes": tower.classes, "tower": tower.digest}
+    fitted_on = [benchmark.id_train.digest, benchmark.id_val.digest, settings]
+    name = _name(Headed(backbone, kind, torch.nn.Identity(), classes=c, fitted_on=fitted_on))
+    found = _kept(runtime, name, say)
+    if found is None:
+        local = {Field.PATCHES} if kind == "locoop" else set()
+        train = store.get(backbone, shots, Request(fields=_LABELLED.fields | local))
+        val = store.get(backbone, benchmark.id_val, _LABELLED)
+        say(f"head: {kind} of {backbone.name} is fitted on {len(train):,} images of {benchmark.id_train.name}")
+        found = learnt_prompts(tower, train, val, how, say)  # type: ignore[arg-type]
+        write_sealed(_place(runtime, name), _packed(found))
+    return Headed.fitted(backbone, kind, found, fitted_on)
+
+
+def _rows_of(split: Split, rows: torch.Tensor) -> Split:
+    """Some rows of a split; their features are cached apart from the others'."""
+    chosen = rows.tolist()
+    return replace(
+        split,
+        items=_Some(split.items, chosen),
+        labels=split.labels[chosen],
+        keys=[split.keys[row] for row in chosen],
+        digest=digest({"of": split.digest, "rows": chosen}),
+    )
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Items by their places in others."""
+
+    items: Items
+    rows: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Image:
+        return self.items[self.rows[index]]
+
+
 def _name(unfitted: Headed) -> str:
     """What identifies a head before it is fitted; code that is foreign or not committed enters it."""
     sources, changed = foreign_sources(unfitted), uncommitted(__name__, parts=(unfitted,))
@@ -86,7 +143,7 @@ def _name(unfitted: Headed) -> str:
     return digest({"head": unfitted.digest, **made_from})
 
 
-def _fit(kind: HeadKind, train: FeatureSet, val: FeatureSet, c: int, say: Say) -> FittedHead:
+def _fit(kind: HeadKind | PromptKind, train: FeatureSet, val: FeatureSet, c: int, say: Say) -> FittedHead:
     if kind == "nearest_mean":
         return nearest_mean(train, val, c)
     return linear_probe(train, val, c, say)

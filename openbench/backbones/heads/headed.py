@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from openbench.backbones.base import Backbone, HeadKind, Outputs
+from openbench.backbones.base import Backbone, HeadKind, Outputs, PromptKind
 from openbench.backbones.heads.fit import FittedHead
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.features import Head
@@ -32,7 +32,7 @@ class Headed(Backbone):
     def __init__(
         self,
         network: NetworkBackbone,
-        kind: HeadKind,
+        kind: HeadKind | PromptKind,
         classify: Callable[[Tensor], Tensor],
         *,
         classes: int,
@@ -64,7 +64,9 @@ class Headed(Backbone):
         self._network = network
 
     @classmethod
-    def fitted(cls, network: NetworkBackbone, kind: HeadKind, found: FittedHead, fitted_on: Any) -> "Headed":
+    def fitted(
+        cls, network: NetworkBackbone, kind: HeadKind | PromptKind, found: FittedHead, fitted_on: Any
+    ) -> "Headed":
         """Return a network with a linear head, and with what a record says of it."""
         made = cls(network, kind, found.head, classes=found.head.num_classes, fitted_on=fitted_on)
         made.fitted_head = {**(made.fitted_head or {}), **found.about}

@@ -12,8 +12,10 @@ from torch.nn import functional
 
 from openbench import _compat
 from openbench.backbones.anatomy import Anatomy, choose_stages
+from openbench.backbones.base import PromptKind
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
 from openbench.backbones.device import Precision
+from openbench.backbones.heads.prompts import PromptLearning
 from openbench.backbones.libraries.presets import chosen_preprocess
 from openbench.backbones.libraries.prompts import class_names_of, templates_of
 from openbench.backbones.libraries.stages import stages
@@ -57,6 +59,8 @@ def open_clip_model(
     num_classes: Count | None = None,
     preprocess: Preprocess | Literal["preset"] | None = "preset",
     precision: Precision = "fp32",
+    head: PromptKind | None = None,
+    prompt_learning: PromptLearning | None = None,
 ) -> NetworkBackbone:
     """Return an open_clip model as a zero-shot classifier of named classes.
 
@@ -75,6 +79,8 @@ def open_clip_model(
         num_classes: must equal the number of classes if given.
         preprocess: `preset` = open_clip's for these weights.
         precision: see NetworkBackbone.
+        head: `coop` or `locoop` = a classifier of prompts learnt on ID training features; null = that of the templates.
+        prompt_learning: how these are learnt; null = as in the papers.
 
     Raises:
         ConfigError: unknown model, tag or names, no source of weights or two, no classes, or a template without `{}`.
@@ -105,6 +111,7 @@ def open_clip_model(
     weight, bias = text_head(whole, tokenizer, prompts)
     parts = {f"visual.{key}": value for key, value in whole.visual.state_dict().items()}
     backbone.load_state({**parts, "head.weight": weight, "head.bias": bias}, f"of open_clip's '{model}'")
+    backbone.head_to_fit, backbone.prompt_learning = head, prompt_learning or PromptLearning()
     return backbone.with_texts({"text": OpenClipText(whole, tokenizer, model, named, tuple(chosen))})
 
 

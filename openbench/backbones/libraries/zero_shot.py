@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.backbones.base import Outputs
+from openbench.backbones.heads.prompts import PromptLearning
 from openbench.backbones.libraries.patches import patch_source
 from openbench.backbones.network import NetworkBackbone, evaluating, state_sha256
 from openbench.core.request import Field, Request
 from openbench.core.texts import Tower
 from openbench.digest import digest
-from openbench.errors import NotApplicableError
+from openbench.errors import ConfigError, NotApplicableError
 
 _VERSION = 1  # raised when embeddings of equal weights and prompts change
 
@@ -51,6 +52,57 @@ class OpenClipText:
             found = self.model.encode_text(self.tokenizer(list(prompts)).to(self.device))
         return functional.normalize(found.float(), dim=-1).cpu()
 
+    @property
+    def width(self) -> int:
+        """Of the vectors that stand for tokens.
+
+        Raises:
+            NotApplicableError: the tower's tokens cannot be replaced by vectors.
+        """
+        return int(self._tokens.weight.shape[1])
+
+    @property
+    def scale(self) -> float:
+        """By which cosines are multiplied in the model's softmax."""
+        return float(self.model.logit_scale.detach().exp())
+
+    def embed_context(self, context: Tensor) -> Tensor:
+        """Return unit embeddings (c, d) of `[v1] … [vk] class.` for vectors (k, width), with gradients.
+
+        Raises:
+            ConfigError: the vectors and a class name do not fit in the model's context.
+        """
+        k, filler = len(context), "X"  # a token of its own in CLIP's vocabulary
+        names = [name.replace("_", " ") for name in self.classes]
+        tokens = self.tokenizer([" ".join([filler] * k + [f"{name}."]) for name in names])
+        if k + 3 > tokens.shape[1]:  # the start, one token of the name at least, and the end
+            raise ConfigError(
+                f"open_clip's {self.name}: {k} vectors — allowed: up to {tokens.shape[1] - 3}, since a prompt has "
+                f"{tokens.shape[1]} tokens — choose a smaller prompt_learning.context"
+            )
+
+        def replaced(_: nn.Module, __: tuple[Any, ...], found: Tensor) -> Tensor:
+            vectors = context.to(found.dtype).expand(len(found), -1, -1)
+            return torch.cat([found[:, :1], vectors, found[:, 1 + k :]], dim=1)
+
+        hook = self._tokens.register_forward_hook(replaced)
+        try:
+            with evaluating(self.model):
+                return functional.normalize(self.model.encode_text(tokens.to(self.device)).float(), dim=-1)
+        finally:
+            hook.remove()
+
+    @property
+    def _tokens(self) -> nn.Embedding:
+        """The module that makes vectors of tokens."""
+        found = getattr(getattr(self.model, "text", self.model), "token_embedding", None)
+        if not isinstance(found, nn.Embedding):
+            raise NotApplicableError(
+                f"open_clip's {self.name}: its text tower's tokens cannot be replaced by learnt vectors — choose one "
+                "of CLIP's own architectures, e.g. ViT-B-16, or backbone.head=null"
+            )
+        return found
+
     def to(self, device: torch.device) -> None:
         """Move the tower."""
         self.model.to(device)
@@ -58,7 +110,13 @@ class OpenClipText:
 
 
 class ZeroShotBackbone(NetworkBackbone):
-    """An image tower with a head made of text, and the text towers that can make others."""
+    """An image tower with a head made of text, and the text towers that can make others.
+
+    Attributes:
+        prompt_learning: how the prompts of `head_to_fit` are learnt.
+    """
+
+    prompt_learning = PromptLearning()
 
     def with_texts(self, towers: dict[Tower, OpenClipText]) -> Self:
         """Keep the text towers, which move with the network; return self."""
