@@ -16,6 +16,7 @@ from openbench.backbones.base import PromptKind
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.heads.prompts import PromptLearning
+from openbench.backbones.libraries.no_tower import no_tower, without_no
 from openbench.backbones.libraries.presets import chosen_preprocess
 from openbench.backbones.libraries.prompts import class_names_of, templates_of
 from openbench.backbones.libraries.stages import stages
@@ -23,6 +24,7 @@ from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbo
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
+from openbench.core.texts import Tower
 from openbench.errors import CheckpointError, ConfigError, did_you_mean
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
@@ -68,7 +70,8 @@ def open_clip_model(
         name: what users type after `backbone=`.
         model: open_clip's name, e.g. `ViT-B-32`.
         pretrained: open_clip's tag of released weights, e.g. `laion2b_s34b_b79k` (from its cache, else downloaded).
-        checkpoint: file with the weights of the whole model instead, searched in the data roots.
+        checkpoint: file with the weights of the whole model instead, searched in the data roots; with those of CLIPN's
+            second text tower, if it has one.
         sha256: the hash that this file must have.
         classes: class names in label order, underscores read as spaces; the benchmark's where the yaml leaves it null;
             `openai_imagenet` = those that CLIP's authors cleaned.
@@ -95,7 +98,9 @@ def open_clip_model(
     prompts = _prompts(where, named, chosen, num_classes)
     state = None if checkpoint is None else read_weights(find_weights(checkpoint), sha256)
     whole = _whole(library, model, pretrained)
+    negated: dict[str, Tensor] = {}
     if state is not None:
+        state, negated = without_no(state)
         apply_weights(whole, state, f"'{checkpoint}'")
     settings = library.get_model_preprocess_cfg(whole)
     dim = _embedding_dim(whole, settings["size"])
@@ -112,7 +117,10 @@ def open_clip_model(
     parts = {f"visual.{key}": value for key, value in whole.visual.state_dict().items()}
     backbone.load_state({**parts, "head.weight": weight, "head.bias": bias}, f"of open_clip's '{model}'")
     backbone.head_to_fit, backbone.prompt_learning = head, prompt_learning or PromptLearning()
-    return backbone.with_texts({"text": OpenClipText(whole, tokenizer, model, named, tuple(chosen))})
+    towers: dict[Tower, Any] = {"text": whole}
+    if negated:
+        towers["no"] = no_tower(whole, negated, f"'{checkpoint}', its `no` tower")
+    return backbone.with_texts({k: OpenClipText(m, tokenizer, model, named, tuple(chosen)) for k, m in towers.items()})
 
 
 @torch.no_grad()

@@ -1,0 +1,70 @@
+"""CLIPN: a second text tower that has learnt to say no."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from openbench.config.constraints import Positive
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.products import by_rows
+from openbench.core.request import Field, Request
+from openbench.core.texts import CLASSES, Texts
+from openbench.methods._inputs import classifier
+from openbench.methods._stats import row_normalise
+
+_FIELDS = frozenset({Field.FEATURES, Field.TEXT})
+
+
+@dataclass
+class CLIPN(Method):
+    """How far the `no` prompts of the classes fit an image better than the plain ones.
+
+    score(x) = Σ_c p_c q_c for `atd` (agreeing to differ) and q_ŷ for `ctw` (competing to win), with z_c = s cos(f, t_c)
+    and z'_c = s cos(f, t'_c), p = softmax(z), ŷ = argmax z, and q_c = e^{z'_c} / (e^{z_c} + e^{z'_c}); t are the
+    embeddings of the classes by the text tower, t' those by the `no` tower.
+
+    Args:
+        variant: `atd` or `ctw`.
+        templates: prompts of both towers; [] = those of the backbone.
+        scale: s > 0; the released code's is 100.
+
+    Reference: Wang et al., CLIPN for Zero-Shot OOD Detection: Teaching CLIP to Say No, ICCV 2023, arXiv 2308.12213;
+    xmed-lab/CLIPN, whose figures average the prompts of its prompt.txt. Both scores are 1 − theirs.
+    """
+
+    needs: ClassVar[Request] = Request(fields=_FIELDS, head=True, texts=(Texts(CLASSES), Texts(CLASSES, tower="no")))
+    reference: ClassVar[str] = "Wang et al., ICCV 2023, arXiv 2308.12213"
+
+    variant: Literal["atd", "ctw"] = "atd"
+    templates: Sequence[str] = ()
+    scale: Positive = 100.0
+
+    @property
+    def request(self) -> Request:
+        """The classes by both towers."""
+        return Request(fields=_FIELDS, head=True, texts=self._texts)
+
+    @property
+    def _texts(self) -> tuple[Texts, Texts]:
+        templates = tuple(self.templates)
+        return Texts(CLASSES, templates=templates), Texts(CLASSES, templates=templates, tower="no")
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Keep the embeddings of the classes by both towers."""
+        head = classifier(head, "CLIPN")
+        self.yes_, self.no_ = (row_normalise(head.text(texts)).to(head.weight.device) for texts in self._texts)
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        yes, no = (self.learnt(name).to(x.features.device) for name in ("yes_", "no_"))
+        unit = row_normalise(x.features)
+        plain, negated = (self.scale * by_rows(unit, bank).double() for bank in (yes, no))
+        against = torch.sigmoid(negated - plain)
+        if self.variant == "ctw":
+            return against.gather(1, plain.argmax(dim=1, keepdim=True))[:, 0].float()
+        return (torch.softmax(plain, dim=1) * against).sum(dim=1).float()
