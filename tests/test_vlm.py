@@ -79,3 +79,13 @@ def test_learnt_prompts_are_a_head_that_every_method_reads(run):
     other = run(*LEARN, "backbone.head=coop", "method=mcm")
     assert other.backbone["head"]["sha256"] != head["sha256"]
     assert other.provenance["passes"] == 0, "the towers are frozen, and features are there"
+
+
+def test_copies_cost_one_pass_each_and_are_kept(run, capsys):
+    copies = ["method=cover", "method.kinds=[brightness]", "method.severities=[1,2]"]
+    first = run(*copies)
+    images = sum(c["n"] for name, c in first.counts.items() if not name.startswith("id_train"))
+    assert first.provenance["passes"] in (2 * images, 3 * images)  # the clean ones may be there
+    assert run(*copies, "method.base.temperature=0.01").provenance["passes"] == 0
+    run("method=cover", "method.kinds=[fogs]", code=2)
+    assert "method 'cover': corruption — found 'fogs' — allowed: gaussian_noise" in capsys.readouterr().err

@@ -66,6 +66,27 @@ class Perturb:
 
 
 @dataclass(frozen=True)
+class Corruption:
+    """A common corruption of the input, applied to the network's crop before it is normalised.
+
+    Args:
+        kind: one of ImageNet-C's, e.g. `fog`.
+        severity: 1 to 5.
+
+    Raises:
+        FieldError: another severity.
+    """
+
+    kind: str
+    severity: int
+
+    def __post_init__(self) -> None:
+        """Check the severity."""
+        if self.severity not in range(1, 6):
+            raise FieldError(f"Corruption: {self.kind} of severity {self.severity} — allowed: 1 to 5")
+
+
+@dataclass(frozen=True)
 class Request:
     """What a method needs from the network; part of the cache key.
 
@@ -79,6 +100,7 @@ class Request:
         perturb: an input-gradient step before the pass that `score` reads; `fit` always reads unperturbed outputs.
         beside: an input-gradient step before a second pass, whose features `fit` and `score` read as MOVED beside the
             other fields.
+        corruption: done to the images that `score` reads; `fit` always reads them as they are.
         texts: corpora of prompts whose embeddings `fit` reads as `head.text(…)`; with the field TEXT and the head.
 
     Raises:
@@ -93,6 +115,7 @@ class Request:
     perturb: Perturb | None = None
     beside: Perturb | None = None
     texts: tuple[Texts, ...] = field(default=(), metadata={LATER: True})
+    corruption: Corruption | None = field(default=None, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         """Check that texts are declared as a whole."""

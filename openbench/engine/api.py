@@ -391,7 +391,7 @@ def _requests(method: Method, space: Config, role: Role) -> list[Request]:
     """What a split is read with: clean columns for fitting, every searched perturbation on validation splits."""
     if role == Role.ID_TRAIN:
         fitted = [leaf.request for leaf in leaves(method)]
-        return [replace(request, perturb=None) for request in fitted if request.fit_on == role]
+        return [replace(request, perturb=None, corruption=None) for request in fitted if request.fit_on == role]
     if role == Role.OOD_TRAIN:
         return []
     settings = grid(space, list(method.params())) if role in (Role.ID_VAL, Role.OOD_VAL) else [{}]

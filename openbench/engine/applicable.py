@@ -7,6 +7,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.core.texts import Texts
 from openbench.errors import NotApplicableError
+from openbench.features.corrupted import check_corruption
 from openbench.features.texts import Corpus
 
 
@@ -21,10 +22,13 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
     Raises:
         NotApplicableError: it has not.
         DataError: a list of words that the method reads is not there.
+        ConfigError: it reads images of a corruption that does not exist.
     """
     for leaf in leaves(method):
         for texts in leaf.request.texts:
             _check_texts(backbone, texts, name)
+        if leaf.request.corruption is not None:
+            check_corruption(leaf.request.corruption, f"method '{name}'")
     lacking = [what for leaf in leaves(method) for what in _lacking(backbone, leaf, leaf.request)]
     if lacking:
         has = "features and logits" if backbone.num_classes else "features"
@@ -38,6 +42,7 @@ def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:
 def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
     found = ["the head"] * (request.head and not backbone.has_head)
     found += ["features of patches"] * (Field.PATCHES in request.fields and not backbone.has_patches)
+    found += ["corrupted images"] * (request.corruption is not None and not backbone.has_network)
     found += ["maps of its layers"] * (Field.MAPS in request.fields and not backbone.has_network)
     if not (backbone.has_network and backbone.has_head):
         found += ["images"] * isinstance(method, LiveMethod)

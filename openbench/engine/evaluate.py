@@ -114,7 +114,7 @@ def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch
     train = None
     if request.fit_on is not None:
         # Statistics come from clean inputs, even where scores read perturbed ones.
-        clean = replace(request, perturb=None)
+        clean = replace(request, perturb=None, corruption=None)
         train = _declared(features(fitting.split(request.fit_on), clean), clean).on(device)
     head = None
     if request.head:

@@ -20,6 +20,7 @@ from openbench.digest import digest
 from openbench.errors import NotApplicableError
 from openbench.features.arrays import ColumnFile, writing
 from openbench.features.columns import Column, kept_of, read_by, separated
+from openbench.features.corrupted import corrupted
 from openbench.features.extract import NamedRows, extract
 from openbench.features.live import column_of, score_rows
 from openbench.features.passes import How, Pass, Source, faulty
@@ -58,8 +59,8 @@ class FeatureStore:
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, memory-mapped, computing in a single pass those that are missing.
 
-        Features of a perturbed input take a second pass. Features and logits are always extracted together. A damaged
-        column is reported and computed again.
+        Features of a perturbed or corrupted input take a second pass. Features and logits are always extracted
+        together. A damaged column is reported and computed again.
 
         Raises:
             CheckpointError: the backbone has no weights.
@@ -68,6 +69,9 @@ class FeatureStore:
             DataError: an image cannot be read, or an output is not finite.
             FieldError: maps without layers or layers without maps; the same of moved features and their step.
         """
+        if request.corruption is not None:
+            copies = corrupted(split, request.corruption, backbone.preprocess)
+            return self.get(backbone, copies, replace(request, corruption=None))
         request, beside = separated(request)
         moved = {} if beside is None else {Field.MOVED: self.get(backbone, split, beside).features}
         if backbone.features_from is not None and request.perturb is None:

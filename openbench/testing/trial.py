@@ -29,7 +29,9 @@ def scored(method: Method, x: FeatureSet, data: Toy) -> Tensor:
     """Return the scores (n,) of samples; a live method gets images, with a network that finds their features."""
     if isinstance(method, LiveMethod):
         return method.score_images(images_with(x.features), network_with(data.head))
-    if isinstance(method, Composite) and any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
+    # The planted copies of an image are the image itself.
+    apart = any(isinstance(leaf, LiveMethod) or leaf.request.corruption for leaf in leaves(method))
+    if isinstance(method, Composite) and apart:
         return method.combine({name: scored(part, x, data) for name, part in method.fitted_parts.items()})
     return method.score(x)
 

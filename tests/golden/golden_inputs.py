@@ -202,7 +202,8 @@ def scored(method: Method, x: FeatureSet, data: Problem) -> Tensor:
     """The scores (n,) of samples; a live method gets images of which the network finds the features."""
     if isinstance(method, LiveMethod):
         return method.score_images(images_with(x.features), network(data.head))
-    if isinstance(method, Composite) and any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
+    apart = any(isinstance(leaf, LiveMethod) or leaf.request.corruption for leaf in leaves(method))
+    if isinstance(method, Composite) and apart:
         return method.combine({name: scored(part, x, data) for name, part in method.fitted_parts.items()})
     return method.score(_declared(x, method.request).without_labels())
 

@@ -18,6 +18,8 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.errors import MethodError
 from openbench.methods._layer_mds import LayerMDS, SteppedLayerMDS
+from openbench.methods.cover import OnCorrupted
+from openbench.methods.mcm import MCM
 
 KINDS = ("plain", "signed", "odd")
 # Parameters that fit 72 samples, so that something is computed; and few epochs, which keep rounding small.
@@ -36,6 +38,7 @@ TRAINED = ("opengan", "dagmm", "deep_svdd")
 UNNAMED: tuple[Method, ...] = (
     LayerMDS("stage2", ["stage1", "stage2"]),
     SteppedLayerMDS("stage2", ["stage1", "stage2"], 0.01),
+    OnCorrupted(MCM(), "fog", 2),
 )
 
 

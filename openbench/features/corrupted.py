@@ -1,0 +1,62 @@
+"""The images of a split as a common corruption leaves them, in the network's crop."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from openbench.core.benchmark import Image, Items, Split
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Corruption
+from openbench.data.sources.imagenet_c import KINDS, corrupt
+from openbench.data.sources.transforms import cropped
+from openbench.digest import digest
+from openbench.errors import check_choice
+
+
+def check_corruption(corruption: Corruption, where: str) -> None:
+    """Check that a corruption is one of ImageNet-C's fifteen.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    check_choice(f"{where}: corruption", corruption.kind, KINDS)
+
+
+def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> Split:
+    """Return a split whose images are corrupted when they are read; the draw of each depends on its key only.
+
+    Args:
+        split: as it is.
+        corruption: kind and severity.
+        preprocess: of the network: strengths are in pixels of its crop, which is taken first.
+
+    Raises:
+        ConfigError: no such corruption.
+    """
+    check_corruption(corruption, f"split '{split.name}'")
+    geometry = replace(preprocess, resize=preprocess.crop) if split.as_stored else preprocess
+    return replace(
+        split,
+        items=_Corrupted(split.items, split.keys, corruption, geometry),
+        digest=digest({"of": split.digest, "corruption": corruption, "crop": geometry}),
+        as_stored=True,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Corrupted:
+    """Items that are corrupted when read."""
+
+    clean: Items
+    keys: Sequence[str]
+    corruption: Corruption
+    geometry: Preprocess
+
+    def __len__(self) -> int:
+        return len(self.clean)
+
+    def __getitem__(self, index: int) -> Image:
+        rng = np.random.default_rng(int(digest((self.corruption, self.keys[index])), 16))
+        image = cropped(self.clean[index], self.geometry)
+        return corrupt(image, self.corruption.kind, self.corruption.severity, rng)
