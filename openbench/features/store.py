@@ -173,6 +173,9 @@ class FeatureStore:
         Raises:
             As `get` does.
         """
+        if request.corruption is not None:
+            copies = corrupted(split, request.corruption, backbone.preprocess)
+            return self.share(backbone, copies, replace(request, corruption=None))
         backbone, left = backbone.features_from or backbone, 0
         for part in separated(request):
             if part is not None:
