@@ -40,6 +40,8 @@ NEEDED = {
     "OwnPreprocess": {"resize": 1, "crop": 1},
     "TableFile": {"table": "1_ALOI"},
     "DoubleScore": {"risk": MSP(), "ood": MSP()},
+    "CoVer": {"base": MSP()},
+    "OnCorrupted": {"base": MSP(), "corruption": "fog", "severity": 1},
     "SteppedLayerMDS": {"layer": "stage1", "among": ["stage1"], "epsilon": 0.1},
 }
 # Numbers that may be any finite one.

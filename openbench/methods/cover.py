@@ -24,7 +24,7 @@ class OnCorrupted(Method):
 
     Args:
         base: s.
-        kind: the corruption, one of ImageNet-C's fifteen.
+        corruption: one of ImageNet-C's fifteen.
         severity: 1 to 5.
 
     Reference: a part of CoVer, Zhang et al., NeurIPS 2024, arXiv 2410.18472.
@@ -33,13 +33,13 @@ class OnCorrupted(Method):
     reference: ClassVar[str] = "Zhang et al., NeurIPS 2024, arXiv 2410.18472"
 
     base: Method
-    kind: str
+    corruption: str
     severity: Annotated[int, Interval(1, 5)]
 
     @property
     def request(self) -> Request:
         """What the base reads, of the copy."""
-        return replace(self.base.request, corruption=Corruption(self.kind, self.severity))
+        return replace(self.base.request, corruption=Corruption(self.corruption, self.severity))
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Fit a copy of the base."""
@@ -102,7 +102,7 @@ class CoVer(Composite):
         copies: dict[str, Method] = {}
         for name, part in self.parts.items():
             if isinstance(part, OnCorrupted):
-                copies[name] = copy = OnCorrupted(part.base, part.kind, part.severity)
+                copies[name] = copy = OnCorrupted(part.base, part.corruption, part.severity)
                 copy.fitted_ = base
         self.parts_ = {"clean": base, **copies}
         return self

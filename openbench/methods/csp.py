@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 import torch
 from torch import Tensor
 
-from openbench.config.constraints import Count, NotEmpty, Positive, Probability, Seed, Share
+from openbench.config.constraints import Count, Interval, NotEmpty, Positive, Probability, Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
@@ -37,7 +37,7 @@ class CSP(Method):
         adjective_templates: prompts of adjectives with their superclass.
         quantile: q in [0, 1]; the paper's is 0.95.
         share: p in (0, 1]; the paper's is 0.15.
-        nearest: the largest cosine; the paper's is 0.95.
+        nearest: the largest cosine, in [−1, 1]; the paper's is 0.95.
         groups: G; the paper's is 100.
         scale: s > 0; the paper's is 100.
         seed: of the draws of superclasses and groups.
@@ -67,7 +67,7 @@ class CSP(Method):
     adjective_templates: Several = ("{}", "a nice photo of {}", "a good photo of {}", "a close-up photo of {}")
     quantile: Probability = 0.95
     share: Share = 0.15
-    nearest: float = 0.95
+    nearest: Annotated[float, Interval(-1, 1)] = 0.95
     groups: Count = 100
     scale: Positive = 100.0
     seed: Seed = 0
