@@ -136,6 +136,22 @@ def test_the_published_prompts_are_80_and_the_names_are_those_of_the_wordnet_ids
         assert by_id == {wnid: library.IMAGENET_CLASSNAMES[every.index(wnid)] for wnid in by_id}
 
 
+@pytest.mark.parametrize("model", ["resnet18", "vgg11", "mobilenet_v3_small"])
+def test_a_torchvision_network_without_its_classifier_has_the_same_features(model: str, tmp_path: Path) -> None:
+    whole = torchvision_model("whole", model, num_classes=7, preprocess=SMALL).initialise(1)
+    torch.save(whole.module().state_dict(), tmp_path / "whole.pt")
+    whole.load(tmp_path / "whole.pt")
+    headless = torchvision_model("mine", model, head="knn", preprocess=SMALL, checkpoint=str(tmp_path / "whole.pt"))
+    assert (headless.num_classes, headless.head_to_fit, headless.trained) == (0, "knn", True)
+    x = torch.randn(2, 3, 64, 64)
+    found = headless.outputs(x, Request(layers=headless.layers))
+    expected = whole.outputs(x, Request(layers=headless.layers))
+    assert torch.equal(found.features, expected.features)
+    assert headless.layers == whole.layers
+    assert all(torch.equal(found.maps[layer], expected.maps[layer]) for layer in whole.layers)
+    assert headless.digest != whole.digest
+
+
 def test_torchvision_preset_is_the_published_one() -> None:
     backbone = torchvision_model("s", "swin_t", num_classes=5, preprocess="preset")
     preset = _compat.library("torchvision").models.Swin_T_Weights.IMAGENET1K_V1.transforms()

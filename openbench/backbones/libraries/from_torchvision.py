@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,8 @@ from torch import nn
 
 from openbench import _compat
 from openbench.backbones.anatomy import Anatomy, Layout, choose_stages, last_linear, output_sides
-from openbench.backbones.checkpoints import find_weights
+from openbench.backbones.base import HeadKind
+from openbench.backbones.checkpoints import find_weights, read_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.libraries.presets import chosen_classes, chosen_preprocess
 from openbench.backbones.network import NetworkBackbone
@@ -35,6 +36,7 @@ def torchvision_model(
     num_classes: Count | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
     precision: Precision = "fp32",
+    head: HeadKind | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> NetworkBackbone:
     """Return a torchvision classifier as a backbone.
@@ -49,6 +51,7 @@ def torchvision_model(
         num_classes: c; the weights' where they are released, else the benchmark's.
         preprocess: `preset` = as torchvision publishes the model; null = the benchmark's.
         precision: see NetworkBackbone.
+        head: a classifier to fit on the features, in place of its own: `linear_probe`, `nearest_mean`, `knn`.
         options: further arguments of torchvision's constructor.
 
     Raises:
@@ -67,30 +70,51 @@ def torchvision_model(
     released = _released(models, name, model, weights)
     chosen = released or models.get_model_weights(model).DEFAULT
     crop = chosen_preprocess(preprocess, _preset(chosen), f"backbone '{name}'")
-    classes = chosen_classes(num_classes, _PUBLISHED_CLASSES, released is not None)
     given = dict(options or {})
+    classes = chosen_classes(num_classes, _PUBLISHED_CLASSES, released is not None) if head is None else 0
+    make = partial(models.get_model, model, weights=None, num_classes=classes or _PUBLISHED_CLASSES, **given)
+    last = None if head is None else _last(make)
     backbone = NetworkBackbone(
         name,
         f"torchvision {model}, {classes} classes, {sorted(given.items())}",
-        partial(models.get_model, model, weights=None, num_classes=classes, **given),
-        partial(anatomy, image=(crop.channels, crop.crop, crop.crop)),
+        make if last is None else partial(_without_classifier, make, last),
+        partial(anatomy, image=(crop.channels, crop.crop, crop.crop), head=last),
         preprocess=crop,
         precision=precision,
     )
-    if released is not None:
-        return backbone.load(released_file(released.url), sha256)
-    return backbone if checkpoint is None else backbone.load(find_weights(checkpoint), sha256)
+    backbone.head_to_fit = head
+    if released is None and checkpoint is None:
+        return backbone
+    file = find_weights(checkpoint) if checkpoint is not None else released_file(released.url)
+    if last is None:
+        return backbone.load(file, sha256)
+    kept = {key: value for key, value in read_weights(file, sha256).items() if not key.startswith(f"{last}.")}
+    return backbone.load_state(kept, f"'{file}'")
 
 
-def anatomy(module: nn.Module, image: tuple[int, int, int]) -> Anatomy:
+def _last(make: Callable[[], nn.Module]) -> str:
+    """The name of a network's classifier; the network is made without values."""
+    with torch.device("meta"):
+        return last_linear(make())
+
+
+def _without_classifier(make: Callable[[], nn.Module], last: str) -> nn.Module:
+    module = make()
+    parent, _, name = last.rpartition(".")
+    setattr(module.get_submodule(parent), name, nn.Identity())
+    return module
+
+
+def anatomy(module: nn.Module, image: tuple[int, int, int], head: str | None = None) -> Anatomy:
     """Return where a torchvision classifier's parts are; without stages where its layout is not known.
 
     Args:
         module: the classifier.
         image: (channels, height, width) of its input.
+        head: the name of its classifier; None = its last linear layer.
     """
     models = _compat.library("torchvision").models
-    head = last_linear(module)
+    head = head or last_linear(module)
     if isinstance(module, models.VisionTransformer):
         blocks = [f"encoder.layers.{name}" for name, _ in module.encoder.layers.named_children()]
         return Anatomy(head, choose_stages([(block, 1) for block in blocks]), "tokens", prefix_tokens=1)
