@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from openbench.api.result import Result, Results
     from openbench.api.scores import evaluate_scores
     from openbench.core.preprocess import Preprocess
+    from openbench.detect.detector import Detector
 
 __version__ = "0.1.0"
 
 # Public name → the module that defines it; None: it is a module itself.
 _LAZY = {
+    "Detector": "openbench.detect.detector",
     "Estimator": "openbench.api.estimator",
     "ModelResults": "openbench.api.many",
     "Preprocess": "openbench.core.preprocess",
@@ -37,6 +39,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "Detector",
     "Estimator",
     "ModelResults",
     "Preprocess",

@@ -39,7 +39,12 @@ ALLOWED = {
     "testing": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
     "compose": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
     "api": BASE | {"core", "features", "training", "results", "report", "engine", "compose", "testing"} | LEAVES,
-    "cli": BASE | {"core", "features", "training", "results", "engine", "compose", "testing", "api", "report"} | LEAVES,
+    "detect": BASE | {"core", "features", "results", "engine", "api"} | LEAVES,
+    # `openbench` itself, the Python face, and the command line: the front doors.
+    "face": BASE | {"core", "api", "detect"},
+    "cli": BASE
+    | {"core", "features", "training", "results", "engine", "compose", "testing", "api", "report", "detect"}
+    | LEAVES,
 }
 
 
@@ -133,7 +138,7 @@ def home_of(module: Path) -> str:
     relative = module.relative_to(PACKAGE)
     # The front doors stand at the top: of the command line, and of the Python face, which names what it loads later.
     if relative == Path("__init__.py"):
-        return "api"
+        return "face"
     return "cli" if relative.name == "__main__.py" else layer("openbench." + ".".join(relative.with_suffix("").parts))
 
 

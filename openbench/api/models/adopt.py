@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from openbench.api.models.described import described
-from openbench.api.models.inputs import check_outputs, first_images, range_warnings
+from openbench.api.models.inputs import Audience, check_outputs, first_images, range_warnings
 from openbench.api.models.network import as_network, as_source, copied, dtype_of, unwrapped
 from openbench.api.models.onnx_file import onnx_source
 from openbench.api.models.outputs import OutputsBackbone, Read, Source
@@ -23,7 +23,6 @@ from openbench.api.models.shipped import shipped_node
 from openbench.backbones.base import Backbone
 from openbench.backbones.network import evaluating
 from openbench.config.overrides import NAME
-from openbench.core.benchmark import Benchmark
 from openbench.core.features import Head
 from openbench.errors import ConfigError
 from openbench.public import TARGET
@@ -67,7 +66,7 @@ class Adopted:
     warnings: tuple[str, ...] = ()
 
 
-def adopt(model: object, asked: Asked, benchmark: Benchmark) -> Adopted:
+def adopt(model: object, asked: Asked, benchmark: Audience) -> Adopted:
     """Return a user's model as a backbone; the model itself is not touched.
 
     Args:
@@ -117,7 +116,7 @@ def _own_backbone(model: Backbone, asked: Asked) -> Adopted:
     return Adopted(model, _node(model, type(model), asked.name or model.name))
 
 
-def _module(model: nn.Module, asked: Asked, benchmark: Benchmark) -> Adopted:
+def _module(model: nn.Module, asked: Asked, benchmark: Audience) -> Adopted:
     inner = unwrapped(model)
     visual = getattr(inner, "visual", None)
     notes: list[str] = []
@@ -170,7 +169,7 @@ def _of_source(source: Source, ready: Prepared, asked: Asked, head: Head | None)
     return backbone
 
 
-def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Benchmark) -> Adopted:
+def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Audience) -> Adopted:
     name = asked.name or name_of(model)
     ready = _prepared(asked, benchmark, model, name)
     if asked.features is not None or isinstance(asked.head, str):
@@ -195,7 +194,7 @@ def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Benchmark
     return Adopted(backbone, _node(backbone, type(model), name), (note, *ready.notes), warnings)
 
 
-def _file(path: Path, asked: Asked, benchmark: Benchmark) -> Adopted:
+def _file(path: Path, asked: Asked, benchmark: Audience) -> Adopted:
     name = asked.name or name_of(path)
     ready = _prepared(asked, benchmark, path, name)
     source = onnx_source(path, name, asked.features, (len(benchmark.classes), asked.device))
@@ -208,7 +207,7 @@ def _file(path: Path, asked: Asked, benchmark: Benchmark) -> Adopted:
     return Adopted(backbone, _node(backbone, type(path), name), ready.notes, warnings)
 
 
-def _prepared(asked: Asked, benchmark: Benchmark, model: object, name: str) -> Prepared:
+def _prepared(asked: Asked, benchmark: Audience, model: object, name: str) -> Prepared:
     """How images reach a model: as given, or as it was published with.
 
     Raises:

@@ -1,13 +1,14 @@
 """What the first images tell: outputs that are not finite or are probabilities, pixels in an unusual range."""
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from openbench.backbones.base import Backbone
 from openbench.backbones.network import evaluating
-from openbench.core.benchmark import Benchmark
+from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
 from openbench.data.loading import batches
@@ -20,7 +21,31 @@ _FAR = 4.0  # standard deviations of a channel, over all images that the network
 _PROBABILITY = 1e-3
 
 
-def first_images(benchmark: Benchmark, preprocess: Preprocess) -> Tensor:
+class Audience(Protocol):
+    """The part of a benchmark that a model is adopted for: its classes, and images to try it on."""
+
+    @property
+    def name(self) -> str:
+        """In messages."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the ID classes."""
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How images reach networks that do not say so themselves."""
+
+    @property
+    def id_test(self) -> Split:
+        """ID images."""
+
+    @property
+    def columns(self) -> int | None:
+        """The length of a row of a table; None for images."""
+
+
+def first_images(benchmark: Audience, preprocess: Preprocess) -> Tensor:
     """Return some images of ID test, spread over its classes, as the network sees them, (n, channels, h, w).
 
     Raises:

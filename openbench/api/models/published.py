@@ -16,22 +16,28 @@ _TRANSFORMERS = "transformers:"
 _LIBRARIES = {"timm": ("timm", ""), "torchvision": ("torchvision", "weights"), "open_clip": ("open_clip", "pretrained")}
 
 
-def config_words(name: str) -> list[str]:
-    """Return the overrides by which the command line names a model: `timm:resnet18` is `backbone=timm` with its model.
+def named_config(name: str) -> tuple[str, dict[str, str]]:
+    """Return the config of a backbone that a name stands for, and the keys that it sets: `timm` with its `model`.
 
     Args:
         name: of a backbone's config, or `timm:NAME`, `torchvision:NAME[/WEIGHTS]`, `open_clip:NAME[/WEIGHTS]`.
     """
     prefix, _, rest = name.partition(":")
     if not rest or prefix not in _LIBRARIES:
-        return [f"backbone={word(name)}"]
+        return name, {}
     config, key = _LIBRARIES[prefix]
     model, _, weights = rest.rpartition("/") if key and "/" in rest else (rest, "", "")
-    return [
-        f"backbone={config}",
-        f"backbone.model={word(model)}",
-        *([f"backbone.{key}={word(weights)}"] if weights else []),
-    ]
+    return config, {"model": model, **({key: weights} if weights else {})}
+
+
+def config_words(name: str) -> list[str]:
+    """Return the overrides by which the command line names a model: `timm:resnet18` is `backbone=timm` with its model.
+
+    Args:
+        name: as for `named_config`.
+    """
+    config, keys = named_config(name)
+    return [f"backbone={word(config)}", *(f"backbone.{key}={word(value)}" for key, value in keys.items())]
 
 
 def is_name(model: object) -> bool:

@@ -1,0 +1,253 @@
+"""From scores to p-values and decisions: what a detector learnt from held-out ID images, whole or group by group."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.config.checked import Checked
+from openbench.config.constraints import Interval, OneOf
+from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.metrics.conformal.corrections import CORRECTIONS, correction_table
+from openbench.metrics.conformal.weighted import (
+    as_weights,
+    conditional_size,
+    marginal_size,
+    weighted_p_values_of_sorted,
+)
+from openbench.metrics.curve import Floats, as_scores
+
+_ROUNDING = 1e-9  # far below the spacing 1 of ranks
+_SHOWN = 8  # groups named in a message
+Level = Annotated[float, Interval(0, 1, "()")]
+Guarantee = Literal["marginal", "conditional"]
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Terms(Checked):
+    """What is promised.
+
+    Args:
+        alpha: share of ID images that may be called OOD.
+        delta: δ, the probability that the calibration set is an unlucky one, of calibration-conditional p-values.
+        correction: how these are corrected; see `metrics.conformal.corrections`.
+        guarantee: by which p-value `is_ood` decides: `marginal` or `conditional`.
+        coverage: share of ID images whose prediction set holds their class; None = 1 − alpha.
+    """
+
+    named = "calibrate"
+
+    alpha: Level = 0.05
+    delta: Level = 0.05
+    correction: Annotated[str, OneOf(CORRECTIONS)] = "monte_carlo"
+    guarantee: Guarantee = "marginal"
+    coverage: Level | None = None
+
+    @property
+    def level(self) -> float:
+        """Coverage of prediction sets."""
+        return 1.0 - self.alpha if self.coverage is None else self.coverage
+
+
+class PValues(NamedTuple):
+    """The p-values of m images, and whether each is called OOD.
+
+    Args:
+        marginal: (m,), super-uniform for ID images on average over calibration sets.
+        conditional: (m,), super-uniform for ID images given the calibration set, with probability ≥ 1 − δ; NaN where
+            the calibration is weighted.
+        is_ood: (m,) bool.
+    """
+
+    marginal: Floats
+    conditional: Floats
+    is_ood: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Scores of held-out ID images, and what follows from them.
+
+    Args:
+        scores: (n,) larger = more OOD.
+        terms: what is promised.
+        groups: names of the groups; empty where all images are one group.
+        codes: (n,) the group of each image; None where there are no groups.
+        weights: (n,) density ratios under a known covariate shift; None where there is none.
+        quantile: of the non-conformity 1 − softmax of the true classes, for prediction sets; None without labels.
+
+    Raises:
+        DataError: too few images for α, in all or in a group, or arrays that do not fit together.
+    """
+
+    scores: Floats
+    terms: Terms
+    groups: tuple[str, ...] = ()
+    codes: Codes | None = None
+    weights: Floats | None = None
+    quantile: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot keep the promise."""
+        n = as_scores(self.scores, "calibration scores").size
+        if self.weights is not None:
+            as_weights(self.weights, n, "calibration weights")
+            if self.terms.guarantee == "conditional":
+                raise ConfigError(
+                    "calibrate.guarantee is 'conditional' with weights — calibration-conditional p-values are known "
+                    "for unweighted scores only — leave weights out, or choose guarantee='marginal'"
+                )
+        if (self.codes is None) != (not self.groups):
+            raise DataError("calibration groups: names and the group of each image go together")
+        if self.codes is not None and (self.codes.shape != (n,) or self.codes.min() < 0):
+            raise DataError(f"calibration groups: {self.codes.shape} for {n} images — one group per image expected")
+        for name, size in zip(self.groups or ("",), self.sizes, strict=True):
+            self._check_size(name, size)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Calibration images in each group."""
+        if self.codes is None:
+            return (self.scores.size,)
+        return tuple(int(size) for size in np.bincount(self.codes, minlength=len(self.groups)))
+
+    @cached_property
+    def parts(self) -> tuple["Part", ...]:
+        """What each group learnt; a single one where there are no groups."""
+        masks = [slice(None)] if self.codes is None else [self.codes == code for code in range(len(self.groups))]
+        return tuple(
+            Part.of(self.scores[mask], self.terms, None if self.weights is None else self.weights[mask])
+            for mask in masks
+        )
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Group → score above which an image is called OOD; the group is '' where there are none, and none if weighted.
+
+        An image is called OOD if its score is larger than the threshold, not if it is equal to it.
+        """
+        return {
+            name: part.threshold
+            for name, part in zip(self.groups or ("",), self.parts, strict=True)
+            if part.threshold is not None
+        }
+
+    def judged(self, scores: Floats, codes: Codes | None = None, weights: Floats | None = None) -> PValues:
+        """Return the p-values of scores (m,) and the decisions at α.
+
+        Args:
+            scores: (m,) larger = more OOD.
+            codes: (m,) the group of each; None where there are no groups.
+            weights: (m,) density ratios; given if and only if the calibration is weighted.
+
+        Raises:
+            DataError: groups or weights are missing, or given where there are none.
+        """
+        if (weights is None) != (self.weights is None):
+            have = "with" if self.weights is not None else "without"
+            raise DataError(
+                f"weights: the detector was calibrated {have} weights — predict must be called likewise: one density "
+                "ratio per image, with the factor of the calibration's"
+            )
+        own = None if weights is None else as_weights(weights, scores.size, "weights")
+        if self.codes is None:
+            return self.parts[0].judged(scores, own)
+        if codes is None or codes.shape != scores.shape:
+            raise DataError(f"groups: one of {_listed(self.groups)} per image expected, as in calibration")
+        found = PValues(np.empty(scores.size), np.empty(scores.size), np.empty(scores.size, np.bool_))
+        for code in np.unique(codes):
+            mask = codes == code
+            part = self.parts[int(code)].judged(scores[mask], None if own is None else own[mask])
+            for whole, rows in zip(found, part, strict=True):
+                whole[mask] = rows
+        return found
+
+    def code_of(self, names: Sequence[str]) -> Codes:
+        """Return the group (m,) of each of m images.
+
+        Raises:
+            DataError: a group that was not calibrated.
+        """
+        places = {name: code for code, name in enumerate(self.groups)}
+        for name in names:
+            if str(name) not in places:
+                raise DataError(
+                    f"group '{name}' was not calibrated{did_you_mean(str(name), self.groups)} — calibrated: "
+                    f"{_listed(self.groups)} — calibrate again with images of that group"
+                )
+        return np.array([places[str(name)] for name in names], dtype=np.int64)
+
+    def _check_size(self, name: str, size: int) -> None:
+        terms = self.terms
+        conditional = terms.guarantee == "conditional"
+        needed = marginal_size(terms.alpha)
+        # A correction is only looked for where it decides: it takes far more images.
+        short = size < needed
+        if not short and conditional:
+            short = bool(correction_table(size, terms.delta, terms.correction)[0] > terms.alpha)
+        if not short:
+            return
+        if conditional:
+            needed = conditional_size(terms.alpha, terms.delta, terms.correction)
+        where = f"group '{name}' has" if name else "calibration has"
+        smallest = f"1/(n+1) = {1 / (size + 1):.3g}" if not conditional else f"b_1 at δ = {terms.delta:g}"
+        raise DataError(
+            f"{where} {size} images — α = {terms.alpha:g} cannot be reached, since no p-value is below {smallest} — "
+            f"at least {needed} images are needed{' in each group' if name else ''} — give more, or a larger alpha"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What the calibration scores of one group say.
+
+    Args:
+        ordered: (n,) ascending.
+        table: (n+1,) corrections of the ranks; None where weighted.
+        limit: the largest rank, or corrected p-value's rank, that is called OOD.
+        below: (n+1,) sums of the weights before each ordered score; None where not weighted.
+        alpha: of the decision.
+    """
+
+    ordered: Floats
+    table: Floats | None
+    limit: int
+    below: Floats | None
+    alpha: float
+
+    @classmethod
+    def of(cls, scores: Floats, terms: Terms, weights: Floats | None) -> "Part":
+        """Of the scores (n,) of a group, and their weights."""
+        order = np.argsort(scores, kind="stable")
+        ordered = np.asarray(scores, dtype=np.float64)[order]
+        if weights is not None:
+            return cls(ordered, None, 0, np.append(0.0, np.cumsum(weights[order])), terms.alpha)
+        table = correction_table(ordered.size, terms.delta, terms.correction)
+        if terms.guarantee == "conditional":
+            limit = int(np.searchsorted(table, terms.alpha, side="right"))
+        else:
+            limit = int(np.floor(terms.alpha * (ordered.size + 1) + _ROUNDING))
+        return cls(ordered, table, limit, None, terms.alpha)
+
+    @property
+    def threshold(self) -> float | None:
+        """The largest score that is not called OOD; None where it depends on the weight of an image."""
+        return None if self.below is not None else float(self.ordered[self.ordered.size - self.limit])
+
+    def judged(self, scores: Floats, own: Floats | None) -> PValues:
+        """The p-values of scores (m,), whose weights are `own`, and the decisions."""
+        if self.below is not None and own is not None:
+            p = weighted_p_values_of_sorted(self.ordered, scores, self.below, own)
+            return PValues(p, np.full(p.shape, np.nan), p <= self.alpha)
+        n = self.ordered.size
+        ranks = n + 1 - np.searchsorted(self.ordered, scores, side="left")
+        conditional = np.full(ranks.shape, np.nan) if self.table is None else self.table[ranks - 1]
+        return PValues(ranks / (n + 1), conditional, ranks <= self.limit)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_SHOWN])}{', …' * (len(names) > _SHOWN)}"

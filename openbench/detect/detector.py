@@ -1,0 +1,340 @@
+"""A detector for single images: an OOD method on a network, with a threshold that carries a finite-sample guarantee."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openbench.api.methods import ChosenMethod, chosen_method
+from openbench.api.models.adopt import Asked
+from openbench.backbones.device import resolve_device
+from openbench.core.benchmark import Image, Split
+from openbench.core.composite import leaves
+from openbench.core.method import Method
+from openbench.core.request import Role
+from openbench.detect.calibration import Calibration, Terms
+from openbench.detect.features import MemoryFeatures, Scored, network_input, scored
+from openbench.detect.given_images import as_list, as_pixels, as_split, digests_of
+from openbench.detect.groups import calibration_groups, groups_to_judge
+from openbench.detect.network import Network, check_fits, network_of
+from openbench.detect.predictions import Predictions
+from openbench.detect.promise import promise_of
+from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
+from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError
+from openbench.metrics.conformal.p_values import benjamini_hochberg
+from openbench.metrics.conformal.prediction_sets import conformal_quantile, prediction_sets, true_class
+
+_NO_DIGESTS = np.zeros((0, 16), np.uint8)
+
+
+class Detector:
+    """An OOD method on a network: fitted on training images, calibrated on held-out ID images, asked for any image.
+
+    The order is `fit`, `calibrate`, `predict`. A method that learns nothing, such as `msp`, may leave `fit` out.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        method: Any = "msp",
+        *,
+        preprocess: Any = None,
+        classes: Sequence[str] = (),
+        features: str | None = None,
+        head: Any = None,
+        name: str | None = None,
+        device: str = "cpu",
+        batch_size: int = 256,
+    ) -> None:
+        """Take a network and a method; nothing is loaded or computed yet.
+
+        Args:
+            model: as for `openbench.evaluate`: a torch.nn.Module, a function of normalised images, the path of an ONNX
+                file, or the name of a backbone.
+            method: a name (python -m openbench list method), an object of a method's class, or what `openbench.method`
+                returned.
+            preprocess: how images reach a model of your own; as for `openbench.evaluate`.
+            classes: names of the classes in the order of the logits; empty = their numbers, or those of the data set.
+            features: name of the module whose output is the features, where they are not the classifier's input.
+            head: name of the linear classifier where it cannot be found, or (W, b).
+            name: of the model; None = its class's.
+            device: a torch device string, or `auto`.
+            batch_size: images per forward pass.
+
+        Raises:
+            ConfigError: an unknown method or device, or a batch size below 1.
+        """
+        if batch_size < 1:
+            raise ConfigError(f"batch_size — found {batch_size} — allowed: 1 or more")
+        self._chosen: ChosenMethod = chosen_method(method)
+        self._model, self._classes = model, tuple(map(str, classes))
+        self._asked = Asked(preprocess, features, head, name, resolve_device(device))
+        self._batch_size = batch_size
+        self._network: Network | None = None
+        self._method: Method | None = None
+        self._calibration: Calibration | None = None
+        self._seen: NDArray[np.uint8] = _NO_DIGESTS  # (n, 16), of the images that `fit` saw
+        self.about: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        state = "calibrated" if self._calibration else "fitted" if self._method else "unfitted"
+        model = self._network.backbone.name if self._network else self._asked.name or self._model
+        return f"Detector({model if isinstance(model, str) else type(model).__name__}, {self._chosen.name}, {state})"
+
+    def fit(self, train: Any = None, val: Any = None, *, features: FeatureSource | None = None) -> Self:
+        """Learn what the method learns from ID images, and return itself; an earlier calibration is forgotten.
+
+        Args:
+            train: ID images that the network was trained on, with labels for methods that read them: a data set of
+                (image, label) pairs, (images, labels), or images. For a method that is fitted on ID validation, such as
+                `react`, images of that kind.
+            val: ID validation images, for methods that read both, such as `combood`; None = `train`.
+            features: where the columns of splits come from; None = the network is run here.
+
+        Raises:
+            NotApplicableError: the method reads what the network does not show.
+            DataError: no images where the method needs some, or images that cannot be read.
+        """
+        splits = [as_split(given, Role.ID_TRAIN, self._names(given)) for given in (train, val) if given is not None]
+        if not splits and any(leaf.request.fit_on is not None for leaf in leaves(self._chosen.method)):
+            raise DataError(
+                f"method '{self._chosen.name}' learns from ID images — none given — call fit(train), with a data set "
+                "of (image, label) pairs or (images, labels)"
+            )
+        network = self._ready(splits[0] if splits else None)
+        method = for_layers(self._chosen.method, network.backbone.layers)
+        check_fits(network, method, self._chosen.name)
+        source = features or MemoryFeatures(network.backbone, self._batch_size)
+        placeholder = splits[0] if splits else _nothing()
+        fitting = Fitting(placeholder, splits[-1] if splits else placeholder, network.backbone.head)
+        fresh = type(method)(**method.params())
+        self._method = fit(fresh, fitting, source, network.backbone.device)
+        self._seen = np.concatenate([_NO_DIGESTS, *(digests_of(split.items) for split in splits)])
+        self._calibration = None
+        return self
+
+    def calibrate(
+        self,
+        held_out: Any,
+        alpha: float = 0.05,
+        *,
+        groups: Sequence[Any] | str | None = None,
+        weights: ArrayLike | None = None,
+        delta: float = 0.05,
+        correction: str = "monte_carlo",
+        guarantee: str = "marginal",
+        coverage: float | None = None,
+    ) -> Self:
+        """Learn from held-out ID images how large scores are without OOD, and return itself.
+
+        Args:
+            held_out: ID images that neither the network nor `fit` has seen, drawn like those to come; with labels,
+                prediction sets are calibrated too.
+            alpha: share of ID images that may be called OOD.
+            groups: (n,) the group of each image, e.g. its camera; the promise then holds in each group, and `predict`
+                asks for the group. `"predicted_class"` makes a group of each predicted class.
+            weights: (n,) density ratios of the images to come against those held out, under a known covariate shift;
+                `predict` then asks for those of its images.
+            delta: δ, the probability that the calibration set is an unlucky one, for calibration-conditional p-values.
+            correction: how these are made; see `openbench.metrics.conformal`.
+            guarantee: by which p-value `is_ood` decides: `marginal` (on average over calibration sets) or `conditional`
+                (for the set at hand, with probability 1 − δ; needs more images).
+            coverage: of prediction sets; None = 1 − alpha.
+
+        Raises:
+            LeakageError: an image was among those that `fit` saw.
+            DataError: too few images for `alpha`, or groups, weights or labels that do not fit.
+            NotFittedError: the method learns from images, and `fit` was not called.
+            ConfigError: a value out of its range.
+        """
+        terms = Terms(alpha, delta, correction, guarantee, coverage)  # type: ignore[arg-type]
+        split = as_split(held_out, Role.ID_VAL, self._names(held_out))
+        if self._method is None:
+            if any(leaf.request.fit_on is not None for leaf in leaves(self._chosen.method)):
+                raise NotFittedError(f"method '{self._chosen.name}' learns from ID images — call fit(train) first")
+            self._ready(split)
+            self.fit()
+        self._refuse_seen(split)
+        found = self._scored([split.items[row] for row in range(len(split))])
+        labels = split.labels if found.logits.shape[1] and split.labels.min(initial=0) >= 0 else None
+        names, codes = calibration_groups(groups, found)
+        self._calibration = Calibration(
+            found.scores.astype(np.float64),
+            terms,
+            names,
+            codes,
+            None if weights is None else np.asarray(weights, dtype=np.float64),
+            None if labels is None else conformal_quantile(true_class(found.misfit, labels), 1 - terms.level),
+        )
+        return self
+
+    def predict(
+        self, images: Any, *, groups: Sequence[Any] | str | None = None, weights: ArrayLike | None = None
+    ) -> Predictions:
+        """Return what the detector says of one image or of several.
+
+        Args:
+            images: a PIL image, a uint8 array (h, w[, 3]) or a uint8 tensor ([3,] h, w); or several as a list, an array
+                (n, h, w, 3) or a tensor (n, 3, h, w).
+            groups: the group of each image, or one for all, where the detector was calibrated with groups.
+            weights: (m,) the density ratio of each image, where it was calibrated with weights.
+
+        Raises:
+            NotFittedError: before `calibrate`.
+            DataError: images, groups or weights that do not fit.
+        """
+        calibration = self._calibrated()
+        given, single = as_list(images)
+        where = "image" if single else "image {}"
+        found = self._scored([as_pixels(image, where.format(row)) for row, image in enumerate(given)])
+        codes = groups_to_judge(calibration, groups, found)
+        own = None if weights is None else np.broadcast_to(np.asarray(weights, dtype=np.float64), found.scores.shape)
+        judged = calibration.judged(found.scores.astype(np.float64), codes, own)
+        label = found.predicted
+        names = self.class_names
+        return Predictions(
+            score=found.scores,
+            p_value=judged.marginal,
+            p_value_conditional=judged.conditional,
+            is_ood=judged.is_ood,
+            label=label,
+            label_name=tuple(names[y] if y >= 0 else "" for y in label),
+            prediction_set=_sets(found, calibration.quantile),
+            alpha=calibration.terms.alpha,
+        )
+
+    def select(
+        self, batch: Any, fdr: float = 0.1, *, guarantee: str = "marginal", groups: Sequence[Any] | str | None = None
+    ) -> NDArray[np.bool_]:
+        """Return (m,) bool, the images of a batch that are called OOD together, by Benjamini and Hochberg.
+
+        Of those selected, a share of at most `fdr` is ID on average: over calibration sets and batches with
+        `marginal` p-values; over batches for the calibration set at hand, with probability 1 − δ, with `conditional`.
+
+        Args:
+            batch: images as for `predict`, or the Predictions that it returned.
+            fdr: false discovery rate in (0, 1).
+            guarantee: `marginal` or `conditional`.
+            groups: as for `predict`.
+
+        Raises:
+            ConfigError: another guarantee, or a detector that was calibrated with weights.
+            MetricError: `fdr` out of range.
+
+        Reference: Benjamini and Hochberg, 1995; Bates et al., Ann. Statist. 2023, arXiv 2104.08279.
+        """
+        if guarantee not in ("marginal", "conditional"):
+            raise ConfigError(f"select.guarantee — found {guarantee!r} — allowed: marginal, conditional")
+        if self._calibrated().weights is not None:
+            raise ConfigError(
+                "select: weighted p-values of one batch depend on one another, and Benjamini–Hochberg's guarantee is "
+                "not known for them — calibrate without weights, or decide image by image with predict"
+            )
+        found = batch if isinstance(batch, Predictions) else self.predict(batch, groups=groups)
+        return benjamini_hochberg(found.p_value if guarantee == "marginal" else found.p_value_conditional, fdr)
+
+    @property
+    def alpha(self) -> float:
+        """The share of ID images that may be called OOD."""
+        return self._calibrated().terms.alpha
+
+    @property
+    def calibration(self) -> Calibration:
+        """Scores of the calibration images, and what follows from them."""
+        return self._calibrated()
+
+    @property
+    def threshold(self) -> float | Mapping[str, float]:
+        """The score above which an image is called OOD; with groups, a mapping from them; empty with weights."""
+        found = self._calibrated().thresholds
+        return found[""] if list(found) == [""] else found
+
+    @property
+    def promise(self) -> str:
+        """The guarantee in words."""
+        return promise_of(self._calibrated())
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes in the order of the logits; empty where the network has no classifier."""
+        count = self._require_network().backbone.num_classes
+        return self._classes if len(self._classes) == count else tuple(str(label) for label in range(count))
+
+    @property
+    def method_name(self) -> str:
+        """What users type for the method."""
+        return self._chosen.name
+
+    def _names(self, given: Any) -> tuple[str, ...]:
+        """Names of the classes: as given, or of the data set."""
+        if not self._classes:
+            held = given.classes if isinstance(given, Split) else getattr(given, "classes", ())
+            if isinstance(held, list | tuple):
+                self._classes = tuple(map(str, held))
+        return self._classes
+
+    def _ready(self, images: Split | None) -> Network:
+        """The network, made ready for the first images that there are."""
+        if self._network is None:
+            if images is None:
+                if not isinstance(self._model, str):
+                    raise DataError("fit: no images given, and a model of your own is tried on some — call fit(train)")
+                images = _nothing()
+            self._network = network_of(self._model, self._asked, images, self._classes)
+            count = self._network.backbone.num_classes
+            if count and self._classes and count != len(self._classes):
+                raise DataError(
+                    f"model '{self._network.backbone.name}' has {count} output classes — found {len(self._classes)} "
+                    "class names — give one for each output"
+                )
+        return self._network
+
+    def _require_network(self) -> Network:
+        if self._network is None:
+            raise NotFittedError(f"{self!r} used before fit — call fit(train) first")
+        return self._network
+
+    def _calibrated(self) -> Calibration:
+        if self._calibration is None:
+            raise NotFittedError(f"{self!r} used before calibrate — call calibrate(held_out, alpha=0.05) first")
+        return self._calibration
+
+    def _refuse_seen(self, split: Split) -> None:
+        """Refuse calibration images that `fit` saw."""
+        if not len(self._seen):
+            return
+        known = {row.tobytes() for row in self._seen}
+        twice = [index for index, row in enumerate(digests_of(split.items)) if row.tobytes() in known]
+        if twice:
+            raise LeakageError(
+                f"calibration: {len(twice)} of {len(split)} images were given to fit (first: image {twice[0]}) — their "
+                "scores are smaller than those of new images, so the guarantee would not hold — calibrate with ID "
+                "images that neither the network nor the method has seen"
+            )
+
+    def _scored(self, images: Sequence[Image]) -> Scored:
+        """Scores and logits, batch by batch."""
+        backbone, method = self._require_network().backbone, self._method
+        if method is None:
+            raise NotFittedError(f"{self!r} used before fit — call fit(train) first")
+        parts = []
+        for start in range(0, len(images), self._batch_size):
+            batch = network_input(images[start : start + self._batch_size], backbone.preprocess)
+            parts.append(scored(method, backbone, batch))
+        if len(parts) == 1:
+            return parts[0]
+        return Scored(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
+
+
+def _sets(found: Scored, quantile: float | None) -> list[tuple[int, ...]] | None:
+    """The classes whose non-conformity does not exceed the calibrated quantile, for each image."""
+    if quantile is None:
+        return None
+    return [tuple(map(int, np.flatnonzero(row))) for row in prediction_sets(found.misfit, quantile)]
+
+
+def _nothing() -> Split:
+    """A split without images, for what reads none."""
+    empty = np.zeros(0, np.int64)
+    return Split("nothing", Role.ID_TRAIN, [], empty, [], (), "", 0, unread=True)

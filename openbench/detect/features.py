@@ -1,0 +1,167 @@
+"""What a network makes of images that lie in memory: for fitting a method, and for scoring one batch in one pass."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openbench.backbones.base import Backbone, Outputs
+from openbench.core.benchmark import Image, Split
+from openbench.core.composite import Composite
+from openbench.core.features import FeatureSet
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
+from openbench.core.preprocess import OwnPreprocess, Preprocess
+from openbench.core.request import Field, Request
+from openbench.data.sources.transforms import normalise, prepared, stack
+from openbench.errors import MethodError
+from openbench.features.columns import Column, kept_of, read_by, separated
+from openbench.features.extract import extract
+from openbench.features.live import score_rows
+from openbench.metrics.curve import Floats
+
+_BASE = frozenset({Field.FEATURES, Field.LOGITS})
+
+
+@dataclass(eq=False)
+class MemoryFeatures:
+    """Columns of splits, extracted when they are asked for and kept in memory: a `FeatureSource` without a cache.
+
+    Args:
+        backbone: with weights.
+        batch_size: images per forward pass.
+    """
+
+    backbone: Backbone
+    batch_size: int = 256
+    _kept: dict[tuple[str, Column], Tensor] = field(default_factory=dict)
+
+    def __call__(self, split: Split, request: Request) -> FeatureSet:
+        """The columns that `request` names, with labels where it names them."""
+        request, beside = separated(request)
+        columns: dict[Field, Tensor] = {}
+        if beside is not None:
+            columns[Field.MOVED] = self(split, beside).features
+        self._ensure(split, kept_of(self.backbone, request))
+        wanted = {column: self._kept[split.digest, column] for column in read_by(request)}
+        columns |= {c.field: rows for c, rows in wanted.items() if c.field != Field.MAPS}
+        if Field.LABELS in request.fields:
+            columns[Field.LABELS] = torch.from_numpy(split.labels.copy())
+        return FeatureSet(columns, {c.layer: rows for c, rows in wanted.items() if c.field == Field.MAPS})
+
+    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
+        """The scores (n,) of a split by a fitted method that runs the network itself."""
+        rows = score_rows(method, self.backbone, split, self.batch_size)
+        return np.concatenate([next(iter(part.values())) for part in rows])
+
+    def _ensure(self, split: Split, columns: Sequence[Column]) -> None:
+        missing = tuple(column for column in columns if (split.digest, column) not in self._kept)
+        if not missing:
+            return
+        parts = list(extract(self.backbone, split, missing, self.batch_size))
+        for column in missing:
+            rows = np.concatenate([part[column] for part in parts])
+            self._kept[split.digest, column] = torch.from_numpy(rows)
+
+
+class Scored(NamedTuple):
+    """What one batch yields.
+
+    Args:
+        scores: (n,) float32, larger = more OOD.
+        logits: (n, c) float32; c = 0 where the network has no classifier.
+    """
+
+    scores: NDArray[np.float32]
+    logits: NDArray[np.float32]
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """The predicted class (n,); −1 where the network has no classifier."""
+        if not self.logits.shape[1]:
+            return np.full(len(self.scores), -1, dtype=np.int64)
+        found: NDArray[np.int64] = self.logits.argmax(axis=1).astype(np.int64)
+        return found
+
+    @property
+    def misfit(self) -> Floats:
+        """1 − softmax(z), (n, c) float64: how badly each class fits, the non-conformity of LAC."""
+        shifted = np.exp(self.logits.astype(np.float64) - self.logits.max(axis=1, keepdims=True))
+        return np.asarray(1.0 - shifted / shifted.sum(axis=1, keepdims=True))
+
+
+def network_input(images: Sequence[Image], preprocess: Preprocess) -> Tensor:
+    """Return images (h, w[, 3]) uint8 as the network sees them, (n, channels, h, w) float32."""
+    crops = stack([prepared(image, preprocess) for image in images])
+    if isinstance(preprocess, OwnPreprocess) or crops.dtype != np.uint8:
+        return torch.from_numpy(crops)
+    return normalise(crops, preprocess)
+
+
+def scored(method: Method, backbone: Backbone, images: Tensor) -> Scored:
+    """Return the scores of a batch by a fitted method, and the logits; the network runs once wherever that suffices.
+
+    Args:
+        method: fitted.
+        backbone: with weights.
+        images: (n, channels, h, w) as the network sees them.
+
+    Raises:
+        MethodError: a score is NaN, or not one per image.
+    """
+    passes = _Passes(backbone, images)
+    scores = passes.scores(method).detach().to("cpu", torch.float32)
+    if scores.shape != (len(images),) or bool(scores.isnan().any()):
+        raise MethodError(
+            f"{type(method).__name__}: scores of shape {tuple(scores.shape)} with {int(scores.isnan().sum())} NaN for "
+            f"{len(images)} images — one number per image expected"
+        )
+    logits = passes.outputs(Request(fields=_BASE)).logits
+    return Scored(scores.numpy(), logits.detach().to("cpu", torch.float32).numpy())
+
+
+@dataclass(eq=False)
+class _Passes:
+    """The forward passes of one batch, each made once."""
+
+    backbone: Backbone
+    images: Tensor
+    _made: list[tuple[Request, Outputs]] = field(default_factory=list)
+
+    def scores(self, method: Method) -> Tensor:
+        """The scores (n,) of a fitted method."""
+        if isinstance(method, Composite):
+            return method.combine({name: self.scores(part).cpu() for name, part in method.fitted_parts.items()})
+        if isinstance(method, LiveMethod):
+            return method.score_images(self.images.to(self.backbone.device, torch.float32), self.backbone)
+        return method.score(self._columns(method.request))
+
+    def outputs(self, request: Request) -> Outputs:
+        """What a request reads, from a pass that was made for it or for more."""
+        for made, outputs in self._made:
+            pooled = not request.layers or (made.pool == request.pool and set(request.layers) <= set(made.layers))
+            if made.perturb == request.perturb and pooled:
+                return outputs
+        found = self.backbone.outputs(self.images, request)
+        self._made.append((request, found))
+        return found
+
+    def _columns(self, request: Request) -> FeatureSet:
+        request, beside = separated(request)
+        found = self.outputs(replace(request, fields=request.fields - {Field.LABELS} | _BASE))
+        columns: dict[Field, Tensor] = dict(_fields(found, request))
+        if beside is not None:
+            columns[Field.MOVED] = self.outputs(replace(beside, fields=_BASE)).features
+        maps = {layer: found.maps[layer] for layer in request.layers}
+        return FeatureSet(columns, maps, self.backbone.device)
+
+
+def _fields(outputs: Outputs, request: Request) -> Iterator[tuple[Field, Tensor]]:
+    if Field.FEATURES in request.fields:
+        yield Field.FEATURES, outputs.features
+    if Field.LOGITS in request.fields:
+        yield Field.LOGITS, outputs.logits

@@ -1,0 +1,169 @@
+"""The network of a detector: a shipped backbone by name, or the user's own model, made ready for given images."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from openbench.api.models.adopt import Asked, adopt
+from openbench.api.models.outputs import check_readable
+from openbench.api.models.published import check_is_no_weights, is_name, loaded, named_config
+from openbench.backbones.base import Backbone
+from openbench.config.build import build
+from openbench.config.overrides import NAME
+from openbench.config.shipped import names, shipped
+from openbench.core.benchmark import Split
+from openbench.core.method import Method
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
+from openbench.engine.applicable import refuse_missing_parts
+from openbench.errors import ConfigError, NotApplicableError, did_you_mean
+
+_FEW = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network that is ready to run.
+
+    Args:
+        backbone: with weights.
+        node: the config of openbench's that describes it, weights aside; empty for a model of the user's own.
+        notes: what was decided for the user.
+        warnings: why its outputs may not be what the user expects.
+    """
+
+    backbone: Backbone
+    node: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """The images that a model of the user's own is adopted for, in a benchmark's place.
+
+    Args:
+        id_test: some ID images.
+        classes: names of the classes.
+    """
+
+    id_test: Split
+    classes: tuple[str, ...]
+    name: str = "the images given"
+    columns: int | None = None
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """Nothing but normalising, at the size of the first image: for transforms that do not resize."""
+        side = min(self.id_test.items[0].shape[:2])
+        return Preprocess(resize=int(side), crop=int(side))
+
+
+def backbone_by_name(name: str, classes: Sequence[str] = ()) -> Network:
+    """Return the backbone that a name stands for, with its weights.
+
+    Args:
+        name: of one of openbench's backbones, `timm:NAME`, `torchvision:NAME[/WEIGHTS]` or `open_clip:NAME[/WEIGHTS]`.
+        classes: names of the ID classes, for networks whose head is made of them.
+
+    Raises:
+        ConfigError: an unknown name.
+        CheckpointError: weights that are missing.
+    """
+    config, keys = named_config(name)
+    node = shipped("backbone", config)
+    if node is None:
+        known = names("backbone")
+        raise ConfigError(
+            f"backbone '{config}' not found in configs/backbone{did_you_mean(config, known)} — pass a torch.nn.Module, "
+            "or choose one (python -m openbench list backbone)"
+        )
+    node = {**node, **keys}
+    node["name"] = str(node.get("name", config)).replace("${.model}", str(node.get("model", "")))
+    return built(node, classes, config)
+
+
+def built(node: Mapping[str, Any], classes: Sequence[str], config: str) -> Network:
+    """Return the backbone of a config node, with its weights.
+
+    Args:
+        node: of the backbone.
+        classes: names of the ID classes; empty where they are not known.
+        config: the name of its config file.
+
+    Raises:
+        CheckpointError: it has no weights.
+    """
+    known: dict[str, Any] = {"classes": tuple(classes), "benchmark_classes": tuple(classes)} if classes else {}
+    if classes:
+        known["num_classes"] = len(classes)
+    backbone: Backbone = build(node, f"backbone '{config}'", Backbone, **known)
+    if not backbone.trained or backbone.head_to_fit is not None:
+        raise NotApplicableError(
+            f"backbone '{config}' has no weights of its own — a detector needs a trained network — train it "
+            "(python -m openbench train), load the weights into a torch.nn.Module and pass that"
+        )
+    return Network(backbone, {**node, NAME: config})
+
+
+def network_of(model: Any, asked: Asked, images: Split, classes: tuple[str, ...]) -> Network:
+    """Return a user's model, or the backbone that it names, ready for images.
+
+    Args:
+        model: a name, a torch.nn.Module, a backbone, a function of normalised images, or the path of an ONNX file.
+        asked: what the user says about it.
+        images: ID images to try it on.
+        classes: names of the classes; empty where they are not known.
+
+    Raises:
+        ConfigError: something else, or parts that cannot be found.
+    """
+    check_is_no_weights(model)
+    if isinstance(model, str) and is_name(model):
+        given = [key for key in ("preprocess", "features", "head") if getattr(asked, key) is not None]
+        if given:
+            raise ConfigError(f"{given[0]} is given for '{model}', whose config says it — leave it out")
+        found = backbone_by_name(model, classes)
+        return replace(found, backbone=found.backbone.to(asked.device))
+    model = loaded(model)
+    shown = Shown(_few(images), classes or _anonymous(model, images))
+    adopted = adopt(model, asked, shown)
+    node = {} if "architecture" in adopted.node else adopted.node  # which only describes a model of the user's own
+    return Network(adopted.backbone, node, adopted.notes, adopted.warnings)
+
+
+def check_fits(network: Network, method: Method, name: str) -> None:
+    """Check that a network shows all that a method reads.
+
+    Raises:
+        NotApplicableError: it does not.
+    """
+    check_readable(network.backbone, method, name)
+    refuse_missing_parts(network.backbone, method, name)
+
+
+def _few(images: Split) -> Split:
+    """Some images of a split, spread over it: all of a large one need not be looked at."""
+    step = max(1, len(images) // _FEW)
+    rows = list(range(0, len(images), step))[:_FEW]
+    return Split(
+        images.name,
+        Role.ID_TEST,
+        [images.items[row] for row in rows],
+        images.labels[rows],
+        [str(row) for row in rows],
+        images.classes,
+        images.digest,
+        len(rows),
+    )
+
+
+def _anonymous(model: object, images: Split) -> tuple[str, ...]:
+    """Classes by number, as many as labels or the network's last linear layer say."""
+    count = int(images.labels.max()) + 1 if len(images.labels) else 0
+    if isinstance(model, nn.Module):
+        linear = [part.out_features for part in model.modules() if isinstance(part, nn.Linear)]
+        count = max([count, *linear[-1:]])
+    return tuple(str(label) for label in range(max(count, 1)))

@@ -1,0 +1,229 @@
+"""A detector from fit to prediction: what it says, in which form images may be given, what it refuses."""
+
+from math import comb
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from openbench.detect.detector import Detector
+from openbench.errors import ConfigError, DataError, LeakageError, NotApplicableError, NotFittedError
+from openbench.metrics.conformal.corrections import correction_table
+
+from .tiny import CLASSES, PREPROCESS, calibrated, detector, images, network
+
+NEW = images(40, 2)[0]
+
+
+def by_hand(method="mls"):
+    """The largest logit, negated, of the network itself."""
+    x = (torch.from_numpy(NEW).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
+    with torch.no_grad():
+        return network()(x)
+
+
+def test_the_score_is_the_methods_and_the_label_the_networks():
+    found, logits = calibrated("mls").predict(NEW), by_hand()
+    np.testing.assert_allclose(found.score, -logits.amax(dim=1), rtol=1e-5)
+    assert found.label.tolist() == logits.argmax(dim=1).tolist()
+    assert found.label_name == tuple(CLASSES[y] for y in found.label)
+
+
+def test_p_values_count_the_calibration_scores_that_are_as_large():
+    known, found = calibrated("mls").calibration.scores, calibrated("mls").predict(NEW)
+    ranks = [1 + sum(known >= score) for score in found.score]
+    assert found.p_value.tolist() == [rank / 200 for rank in ranks]
+    table = correction_table(199, 0.05, "monte_carlo")
+    assert found.p_value_conditional.tolist() == [table[rank - 1] for rank in ranks]
+    assert found.is_ood.tolist() == [rank <= 20 for rank in ranks]
+    assert found.is_ood.tolist() == (found.score > calibrated("mls").threshold).tolist()
+
+
+def test_the_conditional_guarantee_decides_by_the_corrected_p_value():
+    strict = detector("mls").calibrate(images(199, 1), alpha=0.2, guarantee="conditional")
+    found = strict.predict(NEW)
+    assert found.is_ood.tolist() == (found.p_value_conditional <= 0.2).tolist()
+    assert found.is_ood.tolist() == (found.score > strict.threshold).tolist()
+    assert "With probability 0.95" in strict.promise
+
+
+def test_prediction_sets_hold_the_classes_above_the_conformal_quantile():
+    held, labels = images(199, 1)
+    found = calibrated("mls").predict(held)
+    x = (torch.from_numpy(held).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
+    with torch.no_grad():
+        misfit = 1 - torch.softmax(network()(x).double(), dim=1).numpy()
+    # The smallest rank with rank/(n+1) ≥ 1 − α, n = 199: the 180-th.
+    quantile = np.sort(misfit[np.arange(199), labels])[179]
+    sets = [tuple(int(y) for y in np.flatnonzero(row <= quantile + 1e-6)) for row in misfit]
+    assert sum(a != b for a, b in zip(found.prediction_set, sets, strict=True)) == 0
+
+
+def test_without_labels_there_are_no_prediction_sets():
+    assert detector("msp").calibrate(images(40, 1)[0], alpha=0.1).predict(NEW).prediction_set is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Image.fromarray(NEW[0]),
+        NEW[0],
+        torch.from_numpy(NEW[0]).permute(2, 0, 1),
+        NEW[:1],
+        [Image.fromarray(NEW[0])],
+        torch.from_numpy(NEW[:1]).permute(0, 3, 1, 2),
+        Image.fromarray(NEW[0]).convert("RGBA"),
+    ],
+    ids=["PIL", "array", "tensor", "arrays", "list", "tensors", "RGBA"],
+)
+def test_an_image_may_be_given_in_any_form(form):
+    assert calibrated().predict(form).score.tolist() == calibrated().predict(NEW[0]).score.tolist()
+
+
+def test_a_grey_image_is_one_of_three_equal_channels():
+    grey = NEW[0, :, :, 0]
+    assert calibrated().predict(grey).score == calibrated().predict(np.stack([grey] * 3, axis=2)).score
+
+
+def test_a_table_has_a_row_per_image():
+    table = calibrated().predict(NEW[:3]).to_pandas()
+    assert list(table) == [
+        "score", "p_value", "p_value_conditional", "is_ood", "label", "label_name", "prediction_set",
+    ]  # fmt: skip
+    assert len(table) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (NEW[0].astype(np.float32), "uint8 pixels"),
+        (np.zeros((0, 8, 8, 3), np.uint8), "empty"),
+        (np.zeros((2, 8, 8, 5), np.uint8), "shape"),
+        ("photo.jpg", "is a str"),
+        ([NEW[0], "photo.jpg"], "image 1 is a str"),
+    ],
+)
+def test_what_is_no_image_is_refused(given, message):
+    with pytest.raises(DataError, match=message):
+        calibrated().predict(given)
+
+
+def test_groups_keep_their_own_thresholds():
+    held, _ = images(198, 1)
+    camera = ["left", "right"] * 99
+    both = detector("mls").calibrate(held, alpha=0.1, groups=camera)
+    assert list(both.threshold) == ["left", "right"]
+    alone = detector("mls").calibrate(held[1::2], alpha=0.1)
+    assert both.threshold["right"] == alone.threshold
+    assert both.predict(NEW, groups="right").p_value.tolist() == alone.predict(NEW).p_value.tolist()
+    mixed = both.predict(NEW[:2], groups=["left", "right"])
+    assert mixed.p_value[1] == alone.predict(NEW[1]).p_value[0]
+    with pytest.raises(DataError, match="group 'rigth' was not calibrated; did you mean 'right'"):
+        both.predict(NEW, groups="rigth")
+    with pytest.raises(DataError, match="say of which group"):
+        both.predict(NEW)
+
+
+def test_predicted_classes_may_be_the_groups():
+    by_class = detector("mls").calibrate(images(199, 1), alpha=0.1, groups="predicted_class")
+    held = calibrated("mls")
+    found, label = held.predict(NEW), held.predict(images(199, 1)[0]).label
+    for row, (y, score) in enumerate(zip(found.label, found.score, strict=True)):
+        same = held.calibration.scores[label == y]
+        assert by_class.predict(NEW).p_value[row] == (1 + sum(same >= score)) / (1 + len(same))
+
+
+def test_weights_are_asked_for_where_there_were_some():
+    held = images(99, 1)[0]
+    shifted = detector("mls").calibrate(held, alpha=0.1, weights=np.ones(99))
+    plain = detector("mls").calibrate(held, alpha=0.1)
+    np.testing.assert_allclose(shifted.predict(NEW, weights=1.0).p_value, plain.predict(NEW).p_value, rtol=1e-12)
+    assert np.isnan(shifted.predict(NEW, weights=1.0).p_value_conditional).all()
+    with pytest.raises(DataError, match="calibrated with weights"):
+        shifted.predict(NEW)
+    with pytest.raises(DataError, match="calibrated without weights"):
+        plain.predict(NEW, weights=1.0)
+    with pytest.raises(ConfigError, match="without weights"):
+        shifted.select(NEW)
+
+
+def test_selection_is_benjamini_hochbergs():
+    found = calibrated("mls").predict(NEW)
+    for p, guarantee in ((found.p_value, "marginal"), (found.p_value_conditional, "conditional")):
+        # Step up, by hand: the largest k with at least k p-values ≤ fdr·k/m.
+        counts = [k for k in range(1, 41) if sum(p <= 0.5 * k / 40) >= k]
+        cut = 0.5 * max(counts, default=0) / 40
+        chosen = calibrated("mls").select(NEW, fdr=0.5, guarantee=guarantee)
+        assert chosen.tolist() == (p <= cut).tolist()
+        assert calibrated("mls").select(found, fdr=0.5, guarantee=guarantee).tolist() == chosen.tolist()
+
+
+def test_too_few_images_for_alpha_say_how_many_are_needed():
+    with pytest.raises(DataError, match=r"calibration has 98 images — α = 0.01 cannot be reached.*at least 99 images"):
+        detector("mls").calibrate(images(98, 1), alpha=0.01)
+    assert detector("mls").calibrate(images(99, 1), alpha=0.01).alpha == 0.01
+    with pytest.raises(DataError, match=r"group 'b' has 3 images.*at least 9 images are needed in each group"):
+        detector("mls").calibrate(images(30, 1), alpha=0.1, groups=["a"] * 27 + ["b"] * 3)
+    with pytest.raises(DataError, match=r"b_1 at δ = 0.05.*at least \d\d+ images"):
+        detector("mls").calibrate(images(30, 1), alpha=0.1, guarantee="conditional")
+
+
+def test_calibration_with_a_training_image_is_refused():
+    (train, _), (held, labels) = images(120, 0), images(50, 1)
+    held = np.concatenate([held, train[7:8]])
+    with pytest.raises(LeakageError, match=r"1 of 51 images were given to fit \(first: image 50\)"):
+        detector("mls").calibrate((held, np.append(labels, 0)), alpha=0.1)
+
+
+def test_the_order_of_calls_is_told():
+    new = Detector(network(), "knn", preprocess=PREPROCESS)
+    with pytest.raises(NotFittedError, match=r"call fit\(train\) first"):
+        new.calibrate(images(30, 1))
+    with pytest.raises(DataError, match="learns from ID images"):
+        new.fit()
+    with pytest.raises(NotFittedError, match="before calibrate"):
+        new.predict(NEW)
+    # A method that learns nothing needs no training images.
+    assert Detector(network(), "msp", preprocess=PREPROCESS).calibrate(images(30, 1)).predict(NEW).is_ood.shape == (40,)
+
+
+def test_fitting_again_forgets_the_calibration():
+    with pytest.raises(NotFittedError, match="before calibrate"):
+        detector().calibrate(images(30, 1)).fit(images(60, 3)).predict(NEW)
+
+
+def test_a_model_that_does_not_fit_is_refused():
+    with pytest.raises(DataError, match="3 output classes — found 2"):
+        Detector(network(), "msp", preprocess=PREPROCESS, classes=("a", "b")).calibrate(images(30, 1)[0])
+    with pytest.raises(ConfigError, match="did you mean 'resnet20_cifar10'"):
+        Detector("resnet20_cifar11", "msp").fit()
+    with pytest.raises(NotApplicableError, match="features"):
+        Detector(lambda x: network()(x), "knn", preprocess=PREPROCESS).fit(images(60, 0))
+
+
+@pytest.mark.parametrize("method", ["react", "vim", "odin", "combood", "dropout", "gram"])
+def test_methods_of_every_kind_can_be_asked(method):
+    found = calibrated(method).predict(NEW)
+    assert found.score.shape == (40,)
+    one = calibrated(method).predict(NEW[3])
+    np.testing.assert_allclose(one.score, found.score[3:4], rtol=1e-4)
+
+
+def test_false_alarms_have_the_law_that_exchangeability_gives():
+    # Of m new images, the number below a rank k of n calibration scores is negative hypergeometric:
+    # P(j) = C(k−1+j, j)·C(n−k+m−j, m−j) / C(n+m, m). Compared over 400 draws without the network.
+    from openbench.detect.calibration import Calibration, Terms
+
+    n, m, k, rng = 39, 8, 4, np.random.default_rng(0)
+    law = [comb(k - 1 + j, j) * comb(n - k + m - j, m - j) / comb(n + m, m) for j in range(m + 1)]
+    assert sum(law) == pytest.approx(1)
+    counts = np.zeros(m + 1)
+    for _ in range(400):
+        drawn = rng.random(n + m)
+        counts[Calibration(drawn[:n], Terms(alpha=0.1)).judged(drawn[n:]).is_ood.sum()] += 1
+    expected = 400 * np.array(law)
+    kept = expected > 5
+    statistic = (((counts - expected) ** 2 / expected)[kept]).sum()
+    assert statistic < 20  # χ² with fewer than 6 degrees of freedom: P < 0.002
+    assert sum(j * p for j, p in enumerate(law)) / m == pytest.approx(k / (n + 1))
