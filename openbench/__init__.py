@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from openbench.api.scores import evaluate_scores
     from openbench.core.preprocess import Preprocess
     from openbench.detect.detector import Detector
+    from openbench.detect.saved import load_detector
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ _LAZY = {
     "evaluate_features": "openbench.api.features",
     "evaluate_scores": "openbench.api.scores",
     "load": "openbench.api.records",
+    "load_detector": "openbench.detect.saved",
     "method": "openbench.api.estimator",
     "metrics": None,
     "records": "openbench.api.records",
@@ -50,6 +52,7 @@ __all__ = [
     "evaluate_features",
     "evaluate_scores",
     "load",
+    "load_detector",
     "method",
     "metrics",
     "records",

@@ -1,6 +1,8 @@
 """A detector for single images: an OOD method on a network, with a threshold that carries a finite-sample guarantee."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +28,23 @@ from openbench.metrics.conformal.p_values import benjamini_hochberg
 from openbench.metrics.conformal.prediction_sets import conformal_quantile, prediction_sets, true_class
 
 _NO_DIGESTS = np.zeros((0, 16), np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """What a detector has besides what its caller gave: the part that is saved.
+
+    Args:
+        network: ready to run.
+        method: fitted.
+        seen: (k, 16) uint8, digests of the images that `fit` saw.
+        calibration: None before `calibrate`.
+    """
+
+    network: Network
+    method: Method
+    seen: NDArray[np.uint8]
+    calibration: Calibration | None = None
 
 
 class Detector:
@@ -67,20 +86,18 @@ class Detector:
         """
         if batch_size < 1:
             raise ConfigError(f"batch_size — found {batch_size} — allowed: 1 or more")
-        self._chosen: ChosenMethod = chosen_method(method)
+        self.chosen = method if isinstance(method, ChosenMethod) else chosen_method(method)
+        self.asked = Asked(preprocess, features, head, name, resolve_device(device))
+        self.batch_size = batch_size
+        self.about: Mapping[str, Any] = {}  # notes that are saved: the record it was chosen by, licences
         self._model, self._classes = model, tuple(map(str, classes))
-        self._asked = Asked(preprocess, features, head, name, resolve_device(device))
-        self._batch_size = batch_size
         self._network: Network | None = None
-        self._method: Method | None = None
-        self._calibration: Calibration | None = None
-        self._seen: NDArray[np.uint8] = _NO_DIGESTS  # (n, 16), of the images that `fit` saw
-        self.about: Mapping[str, Any] = {}
+        self._learnt: Learnt | None = None
 
     def __repr__(self) -> str:
-        state = "calibrated" if self._calibration else "fitted" if self._method else "unfitted"
-        model = self._network.backbone.name if self._network else self._asked.name or self._model
-        return f"Detector({model if isinstance(model, str) else type(model).__name__}, {self._chosen.name}, {state})"
+        state = "unfitted" if self._learnt is None else "calibrated" if self._learnt.calibration else "fitted"
+        model = self._network.backbone.name if self._network else self.asked.name or self._model
+        return f"Detector({model if isinstance(model, str) else type(model).__name__}, {self.chosen.name}, {state})"
 
     def fit(self, train: Any = None, val: Any = None, *, features: FeatureSource | None = None) -> Self:
         """Learn what the method learns from ID images, and return itself; an earlier calibration is forgotten.
@@ -97,21 +114,21 @@ class Detector:
             DataError: no images where the method needs some, or images that cannot be read.
         """
         splits = [as_split(given, Role.ID_TRAIN, self._names(given)) for given in (train, val) if given is not None]
-        if not splits and any(leaf.request.fit_on is not None for leaf in leaves(self._chosen.method)):
+        if not splits and any(leaf.request.fit_on is not None for leaf in leaves(self.chosen.method)):
             raise DataError(
-                f"method '{self._chosen.name}' learns from ID images — none given — call fit(train), with a data set "
+                f"method '{self.chosen.name}' learns from ID images — none given — call fit(train), with a data set "
                 "of (image, label) pairs or (images, labels)"
             )
         network = self._ready(splits[0] if splits else None)
-        method = for_layers(self._chosen.method, network.backbone.layers)
-        check_fits(network, method, self._chosen.name)
-        source = features or MemoryFeatures(network.backbone, self._batch_size)
+        method = for_layers(self.chosen.method, network.backbone.layers)
+        check_fits(network, method, self.chosen.name)
+        source = features or MemoryFeatures(network.backbone, self.batch_size)
         placeholder = splits[0] if splits else _nothing()
         fitting = Fitting(placeholder, splits[-1] if splits else placeholder, network.backbone.head)
         fresh = type(method)(**method.params())
-        self._method = fit(fresh, fitting, source, network.backbone.device)
-        self._seen = np.concatenate([_NO_DIGESTS, *(digests_of(split.items) for split in splits)])
-        self._calibration = None
+        fitted = fit(fresh, fitting, source, network.backbone.device)
+        seen = np.concatenate([_NO_DIGESTS, *(digests_of(split.items) for split in splits)])
+        self._learnt = Learnt(network, fitted, seen)
         return self
 
     def calibrate(
@@ -150,16 +167,16 @@ class Detector:
         """
         terms = Terms(alpha, delta, correction, guarantee, coverage)  # type: ignore[arg-type]
         split = as_split(held_out, Role.ID_VAL, self._names(held_out))
-        if self._method is None:
-            if any(leaf.request.fit_on is not None for leaf in leaves(self._chosen.method)):
-                raise NotFittedError(f"method '{self._chosen.name}' learns from ID images — call fit(train) first")
+        if self._learnt is None:
+            if any(leaf.request.fit_on is not None for leaf in leaves(self.chosen.method)):
+                raise NotFittedError(f"method '{self.chosen.name}' learns from ID images — call fit(train) first")
             self._ready(split)
             self.fit()
         self._refuse_seen(split)
         found = self._scored([split.items[row] for row in range(len(split))])
         labels = split.labels if found.logits.shape[1] and split.labels.min(initial=0) >= 0 else None
         names, codes = calibration_groups(groups, found)
-        self._calibration = Calibration(
+        calibration = Calibration(
             found.scores.astype(np.float64),
             terms,
             names,
@@ -167,6 +184,7 @@ class Detector:
             None if weights is None else np.asarray(weights, dtype=np.float64),
             None if labels is None else conformal_quantile(true_class(found.misfit, labels), 1 - terms.level),
         )
+        self._learnt = replace(self.learnt, calibration=calibration)
         return self
 
     def predict(
@@ -184,7 +202,7 @@ class Detector:
             NotFittedError: before `calibrate`.
             DataError: images, groups or weights that do not fit.
         """
-        calibration = self._calibrated()
+        calibration = self.calibration
         given, single = as_list(images)
         where = "image" if single else "image {}"
         found = self._scored([as_pixels(image, where.format(row)) for row, image in enumerate(given)])
@@ -226,7 +244,7 @@ class Detector:
         """
         if guarantee not in ("marginal", "conditional"):
             raise ConfigError(f"select.guarantee — found {guarantee!r} — allowed: marginal, conditional")
-        if self._calibrated().weights is not None:
+        if self.calibration.weights is not None:
             raise ConfigError(
                 "select: weighted p-values of one batch depend on one another, and Benjamini–Hochberg's guarantee is "
                 "not known for them — calibrate without weights, or decide image by image with predict"
@@ -237,34 +255,70 @@ class Detector:
     @property
     def alpha(self) -> float:
         """The share of ID images that may be called OOD."""
-        return self._calibrated().terms.alpha
+        return self.calibration.terms.alpha
+
+    @property
+    def learnt(self) -> Learnt:
+        """The network, the fitted method and the calibration.
+
+        Raises:
+            NotFittedError: before `fit`.
+        """
+        if self._learnt is None:
+            raise NotFittedError(f"{self!r} used before fit — call fit(train) first")
+        return self._learnt
 
     @property
     def calibration(self) -> Calibration:
-        """Scores of the calibration images, and what follows from them."""
-        return self._calibrated()
+        """Scores of the calibration images, and what follows from them.
+
+        Raises:
+            NotFittedError: before `calibrate`.
+        """
+        if self._learnt is None or self._learnt.calibration is None:
+            raise NotFittedError(f"{self!r} used before calibrate — call calibrate(held_out, alpha=0.05) first")
+        return self._learnt.calibration
 
     @property
     def threshold(self) -> float | Mapping[str, float]:
         """The score above which an image is called OOD; with groups, a mapping from them; empty with weights."""
-        found = self._calibrated().thresholds
+        found = self.calibration.thresholds
         return found[""] if list(found) == [""] else found
 
     @property
     def promise(self) -> str:
         """The guarantee in words."""
-        return promise_of(self._calibrated())
+        return promise_of(self.calibration)
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the order of the logits; empty where the network has no classifier."""
-        count = self._require_network().backbone.num_classes
+        count = self.learnt.network.backbone.num_classes
         return self._classes if len(self._classes) == count else tuple(str(label) for label in range(count))
 
-    @property
-    def method_name(self) -> str:
-        """What users type for the method."""
-        return self._chosen.name
+    def save(self, path: str | Path) -> str:
+        """Write the detector to a new folder, or a file that ends in `.zip`; return the digest of all of it.
+
+        `openbench.load_detector` reads it, without training data or network access.
+
+        Raises:
+            NotFittedError: before `calibrate`.
+            NotApplicableError: the network or the method cannot be written as weights and numbers.
+            ConfigError: something is there already.
+        """
+        from openbench.detect.saved import save_detector  # which makes detectors when it reads them
+
+        return save_detector(self, path)
+
+    def with_learnt(self, learnt: Learnt, asked: Asked) -> Self:
+        """Take over what another detector learnt, and return itself.
+
+        Args:
+            learnt: of the other.
+            asked: what its caller said about the network.
+        """
+        self._learnt, self._network, self.asked = learnt, learnt.network, asked
+        return self
 
     def _names(self, given: Any) -> tuple[str, ...]:
         """Names of the classes: as given, or of the data set."""
@@ -281,7 +335,7 @@ class Detector:
                 if not isinstance(self._model, str):
                     raise DataError("fit: no images given, and a model of your own is tried on some — call fit(train)")
                 images = _nothing()
-            self._network = network_of(self._model, self._asked, images, self._classes)
+            self._network = network_of(self._model, self.asked, images, self._classes)
             count = self._network.backbone.num_classes
             if count and self._classes and count != len(self._classes):
                 raise DataError(
@@ -290,21 +344,12 @@ class Detector:
                 )
         return self._network
 
-    def _require_network(self) -> Network:
-        if self._network is None:
-            raise NotFittedError(f"{self!r} used before fit — call fit(train) first")
-        return self._network
-
-    def _calibrated(self) -> Calibration:
-        if self._calibration is None:
-            raise NotFittedError(f"{self!r} used before calibrate — call calibrate(held_out, alpha=0.05) first")
-        return self._calibration
-
     def _refuse_seen(self, split: Split) -> None:
         """Refuse calibration images that `fit` saw."""
-        if not len(self._seen):
+        seen = self.learnt.seen
+        if not len(seen):
             return
-        known = {row.tobytes() for row in self._seen}
+        known = {row.tobytes() for row in seen}
         twice = [index for index, row in enumerate(digests_of(split.items)) if row.tobytes() in known]
         if twice:
             raise LeakageError(
@@ -315,12 +360,10 @@ class Detector:
 
     def _scored(self, images: Sequence[Image]) -> Scored:
         """Scores and logits, batch by batch."""
-        backbone, method = self._require_network().backbone, self._method
-        if method is None:
-            raise NotFittedError(f"{self!r} used before fit — call fit(train) first")
+        backbone, method = self.learnt.network.backbone, self.learnt.method
         parts = []
-        for start in range(0, len(images), self._batch_size):
-            batch = network_input(images[start : start + self._batch_size], backbone.preprocess)
+        for start in range(0, len(images), self.batch_size):
+            batch = network_input(images[start : start + self.batch_size], backbone.preprocess)
             parts.append(scored(method, backbone, batch))
         if len(parts) == 1:
             return parts[0]

@@ -1,0 +1,182 @@
+"""The network of a detector on disk: its weights, and by which config or class of the user's it is made again."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from openbench.api.models.adopt import Asked
+from openbench.api.models.network import copied, unwrapped
+from openbench.backbones.base import Backbone
+from openbench.backbones.checkpoints import apply_weights
+from openbench.backbones.network import NetworkBackbone
+from openbench.config.build import build
+from openbench.config.overrides import NAME
+from openbench.config.shipped import shipped
+from openbench.core.benchmark import Split
+from openbench.core.preprocess import OwnPreprocess, Preprocess
+from openbench.core.request import Request, Role
+from openbench.detect.artefact.schema import NetworkPart
+from openbench.errors import CheckpointError, NotApplicableError
+from openbench.public import TARGET
+
+_SOURCES = {"weights": None, "checkpoint": None, "sha256": None, "pretrained": False}
+_PROBES = 4
+_PROBE_TOLERANCE = 1e-3
+
+
+def packed_network(
+    backbone: Backbone, node: Mapping[str, Any], asked: Asked
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what a network is, and its weights.
+
+    Args:
+        backbone: with weights.
+        node: the config that describes it; empty for a module of the user's own.
+        asked: what the user said about it.
+
+    Raises:
+        NotApplicableError: it is no network of torch modules with weights, e.g. a function.
+    """
+    if not isinstance(backbone, NetworkBackbone) or not isinstance(asked.head, str | None):
+        raise NotApplicableError(
+            f"model '{backbone.name}' cannot be saved: what it computes with is not in weights of a torch.nn.Module "
+            f"({type(backbone).__name__}) — pass the module itself to Detector"
+        )
+    p = backbone.preprocess
+    side = {
+        "resize": p.resize if isinstance(p.resize, int) else list(p.resize),
+        "crop": p.crop,
+        "mean": list(map(float, p.mean)),
+        "std": list(map(float, p.std)),
+        "interpolation": p.interpolation,
+        "own": p.own.content if isinstance(p, OwnPreprocess) and p.own is not None else "",
+    }
+    keys = {k: v for k, v in node.items() if not k.startswith("_") and k not in ("preprocess", *_SOURCES)}
+    described = {
+        "kind": "shipped" if node else "module",
+        "name": backbone.name,
+        "config": str(node.get(NAME, "")),
+        "keys": keys,
+        "architecture": backbone.architecture,
+        "digest": backbone.digest,
+        "classes": backbone.num_classes,
+        "preprocess": side,
+        "features": asked.features or "",
+        "head": asked.head or "",
+    }
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in backbone.network.state_dict().items()}
+    return described, state
+
+
+def unpacked_shipped(part: NetworkPart, state: Mapping[str, Tensor], classes: Sequence[str]) -> Backbone:
+    """Return the backbone that a config of openbench's makes, with the weights of a detector.
+
+    Raises:
+        CheckpointError: there is no such config any more, or the weights do not fit it.
+    """
+    node = shipped("backbone", part.config)
+    if node is None:
+        raise CheckpointError(
+            f"backbone '{part.config}' is not in this openbench — install the version of the detector"
+        )
+    stray = [key for key, value in part.keys.items() if key not in node or _names_a_class(value)]
+    if stray:
+        raise CheckpointError(f"backbone '{part.config}' has no key '{stray[0]}' that a detector may set")
+    given = {**node, **part.keys, **{key: value for key, value in _SOURCES.items() if key in node}}
+    given["preprocess"] = _preprocess_node(part)
+    if "num_classes" in node:
+        given["num_classes"] = part.classes
+    backbone = build(given, f"backbone '{part.config}'", Backbone, classes=tuple(classes), num_classes=part.classes)
+    if not isinstance(backbone, NetworkBackbone):
+        raise CheckpointError(f"backbone '{part.config}' is no network with weights")
+    backbone.load_state(dict(state), "the detector's weights")
+    if backbone.digest != part.digest:
+        raise CheckpointError(
+            f"backbone '{part.name}' is another one in this openbench: digest {backbone.digest}, {part.digest} when "
+            "the detector was saved — its scores may differ — install that version, or fit and calibrate again"
+        )
+    return backbone
+
+
+def module_with_weights(module: object, part: NetworkPart, state: Mapping[str, Tensor]) -> nn.Module:
+    """Return a copy of the user's module with the weights of a detector.
+
+    Raises:
+        CheckpointError: no module was given, or the weights do not fit it.
+    """
+    if not isinstance(module, nn.Module):
+        raise CheckpointError(
+            f"the network '{part.name}' ({part.architecture.partition(',')[0]}) is a class of your own, and no code is "
+            "loaded from a detector — make one, with any weights, and pass it: load_detector(path, model=MyNet())"
+        )
+    made = copied(unwrapped(module), part.name)
+    inner = {name.removeprefix("inner."): tensor for name, tensor in state.items()}
+    adapted = any(name.startswith("inner.") for name in state)
+    apply_weights(made, inner if adapted else dict(state), "the detector's weights")
+    return made
+
+
+def preprocess_of(part: NetworkPart, given: object) -> object:
+    """Return how images reach the network: as it was saved, or the user's own transform, which only the user has.
+
+    Raises:
+        CheckpointError: a transform of the user's own was used, and none is given.
+    """
+    if not part.preprocess.own:
+        return build(_preprocess_node(part), "preprocess", Preprocess)
+    if given is None:
+        raise CheckpointError(
+            f"the network '{part.name}' was used with a transform of your own, and no code is loaded from a detector — "
+            "pass it: load_detector(path, preprocess=transform)"
+        )
+    return given
+
+
+def noise(side: int) -> Split:
+    """Return a few images of noise, (side, side, 3), always the same ones."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (_PROBES, side, side, 3), dtype=np.uint8)
+    labels = np.full(_PROBES, -1, np.int64)
+    return Split("noise", Role.ID_TEST, list(pixels), labels, ["0"] * _PROBES, (), "noise", _PROBES)
+
+
+def probe(backbone: Backbone) -> dict[str, Tensor]:
+    """Return the outputs of a network for a fixed input: features (4, d) and logits (4, c)."""
+    p = backbone.preprocess
+    images = torch.randn(_PROBES, p.channels, p.crop, p.crop, generator=torch.Generator().manual_seed(0))
+    found = backbone.outputs(images, Request())
+    return {"features": found.features.cpu().float().contiguous(), "logits": found.logits.cpu().float().contiguous()}
+
+
+def check_probe(backbone: Backbone, expected: Mapping[str, Tensor], where: str) -> None:
+    """Check that a network still computes what it did when the detector was saved, to rounding.
+
+    Raises:
+        CheckpointError: it does not.
+    """
+    for name, found in probe(backbone).items():
+        wanted = expected.get(name)
+        fits = wanted is not None and wanted.shape == found.shape
+        off = float((found - wanted).abs().max() / (1 + wanted.abs().max())) if fits and found.numel() else 0.0  # type: ignore[operator,union-attr]
+        if not fits or not off <= _PROBE_TOLERANCE:
+            raise CheckpointError(
+                f"{where}: the network's {name} of a fixed input are off by {off:.2g} (relative) from those when the "
+                "detector was saved — its class, a library or its preprocess has changed — fit and calibrate again"
+            )
+
+
+def _preprocess_node(part: NetworkPart) -> dict[str, Any]:
+    p = part.preprocess
+    resize = p.resize if isinstance(p.resize, int) else tuple(p.resize)
+    values = {"resize": resize, "crop": p.crop, "mean": tuple(p.mean), "std": tuple(p.std)}
+    return {TARGET: "Preprocess", **values, "interpolation": p.interpolation}
+
+
+def _names_a_class(value: Any) -> bool:
+    """Whether a config value would be built: what a detector names is never made."""
+    if isinstance(value, Mapping):
+        return TARGET in value or any(map(_names_a_class, value.values()))
+    return isinstance(value, list) and any(map(_names_a_class, value))

@@ -1,0 +1,271 @@
+"""Detectors on disk: what comes back is the same to the bit, and what was changed is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from openbench.api.methods import as_node
+from openbench.config.build import build
+from openbench.config.shipped import shipped
+from openbench.core.composite import Composite
+from openbench.core.method import Method
+from openbench.core.request import Request
+from openbench.detect.artefact.files import MANIFEST, PARTS
+from openbench.detect.artefact.state import packed_method, unpacked_method
+from openbench.detect.detector import Detector
+from openbench.detect.saved import load_detector
+from openbench.errors import CheckpointError, ConfigError, LeakageError, NotApplicableError, NotFittedError
+from openbench.storage.stated import KEY, stated
+from openbench.testing.toy import declared, planted
+
+from .tiny import CLASSES, PREPROCESS, Tiny, calibrated, detector, images, network
+
+NEW = images(30, 2)[0]
+SHIPPED = "tiny_resnet"
+
+
+def same(a, b, given=NEW) -> bool:
+    first, second = a.predict(given), b.predict(given)
+    return first.score.tobytes() == second.score.tobytes() and first.rows() == second.rows() and a.promise == b.promise
+
+
+def small_resnet():
+    """A network of openbench's own, with random weights that count as trained."""
+    node = {**shipped("backbone", "resnet20_cifar10"), "weights": None, "sha256": None, "num_classes": 3}
+    node["preprocess"] = {"_target_": "Preprocess", "resize": 8, "crop": 8}
+    backbone = build(node, "backbone")
+    return node | {"_name_": "resnet20_cifar10"}, backbone.load_state(backbone.network.state_dict(), "memory")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> tuple[Detector, Path]:
+    """A detector with a network of openbench's own, and where it was saved."""
+    from dataclasses import replace
+
+    node, backbone = small_resnet()
+    made = Detector(backbone, "knn", classes=CLASSES).fit(images(120, 0))
+    made.with_learnt(replace(made.learnt, network=replace(made.learnt.network, node=node)), made.asked)
+    made.calibrate(images(99, 1), alpha=0.1)
+    path = tmp_path_factory.mktemp("saved") / "detector"
+    made.save(path)
+    return made, path
+
+
+def test_scores_are_the_same_to_the_bit_in_a_new_process_elsewhere(saved, tmp_path):
+    made, path = saved
+    moved = tmp_path / "moved"
+    shutil.copytree(path, moved)
+    np.save(tmp_path / "new.npy", NEW)
+    program = (
+        "import sys, numpy as np, openbench as ob\n"
+        "found = ob.load_detector('moved').predict(np.load('new.npy'))\n"
+        "print(found.score.tobytes().hex(), found.is_ood.tolist(), found.prediction_set)\n"
+        "print([name for name in ('hydra', 'omegaconf', 'timm', 'openbench.compose') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    found = made.predict(NEW)
+    assert first == f"{found.score.tobytes().hex()} {found.is_ood.tolist()} {found.prediction_set}"
+    assert second == "[]"
+
+
+def test_a_zip_holds_the_same(saved, tmp_path):
+    made, path = saved
+    digest = made.save(tmp_path / "detector.zip")
+    assert same(made, load_detector(tmp_path / "detector.zip", digest=digest))
+    with pytest.raises(CheckpointError, match="another detector"):
+        load_detector(path, digest="0" * 64)
+
+
+def test_a_loaded_detector_can_be_calibrated_again_and_still_knows_its_training_images(saved):
+    loaded = load_detector(saved[1])
+    with pytest.raises(LeakageError, match="3 of 3 images"):
+        loaded.calibrate(images(120, 0)[0][:3], alpha=0.5)
+    assert loaded.calibrate(images(30, 5), alpha=0.2).predict(NEW).alpha == 0.2
+
+
+def test_a_network_of_ones_own_comes_back_with_its_class(tmp_path):
+    for method in ("vim", "knn_msp"):
+        made = calibrated(method)
+        made.save(tmp_path / method)
+        torch.manual_seed(8)
+        assert same(made, load_detector(tmp_path / method, model=Tiny()))
+    with pytest.raises(CheckpointError, match=r"'tiny'.*pass it: load_detector\(path, model=MyNet"):
+        load_detector(tmp_path / "vim")
+
+    class Other(Tiny):
+        def forward(self, x):
+            return super().forward(2 * x)
+
+    with pytest.raises(CheckpointError, match="of a fixed input are off"):
+        load_detector(tmp_path / "vim", model=Other())
+
+
+def test_groups_weights_and_the_terms_come_back(tmp_path):
+    held = images(99, 1)[0]
+    grouped = detector("mls").calibrate(held, alpha=0.1, groups=["a", "b", "b"] * 33, delta=0.2, coverage=0.7)
+    grouped.save(tmp_path / "grouped")
+    loaded = load_detector(tmp_path / "grouped", model=Tiny())
+    assert loaded.predict(NEW, groups="b").rows() == grouped.predict(NEW, groups="b").rows()
+    assert loaded.calibration.terms == grouped.calibration.terms
+    shifted = detector("mls").calibrate(held, alpha=0.1, weights=np.linspace(1, 2, 99))
+    shifted.save(tmp_path / "shifted")
+    loaded = load_detector(tmp_path / "shifted", model=Tiny())
+    assert loaded.predict(NEW, weights=1.5).rows() == shifted.predict(NEW, weights=1.5).rows()
+
+
+@dataclass
+class Mine(Method):
+    """A method that openbench does not ship."""
+
+    needs = Request()
+    reference = "none"
+    scale: float = 1.0
+
+    def score(self, x):
+        return -self.scale * x.logits.amax(dim=1)
+
+
+def test_a_method_and_a_transform_of_ones_own_are_asked_for(tmp_path):
+    def prepare(image):
+        return (torch.from_numpy(np.array(image.resize((8, 8)))).permute(2, 0, 1) / 255 - 0.5) / 0.25
+
+    made = Detector(network(), Mine(2.0), preprocess=prepare, classes=CLASSES).calibrate(images(30, 1), alpha=0.1)
+    made.save(tmp_path / "mine")
+    with pytest.raises(CheckpointError, match=r"preprocess=transform"):
+        load_detector(tmp_path / "mine", model=Tiny())
+    with pytest.raises(CheckpointError, match=r"method=MyMethod"):
+        load_detector(tmp_path / "mine", model=Tiny(), preprocess=prepare)
+    big = [Image.fromarray(NEW[0]).resize((20, 20))]
+    assert same(made, load_detector(tmp_path / "mine", model=Tiny(), preprocess=prepare, method=Mine(2.0)), big)
+    with pytest.raises(CheckpointError, match=r"scale.*3\.0"):
+        load_detector(tmp_path / "mine", model=Tiny(), preprocess=prepare, method=Mine(3.0))
+
+
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
+    with pytest.raises(NotFittedError, match="before calibrate"):
+        detector().save(tmp_path / "a")
+    function = Detector(lambda x: network()(x), "msp", preprocess=PREPROCESS).calibrate(images(30, 1))
+    with pytest.raises(NotApplicableError, match="cannot be saved"):
+        function.save(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ConfigError, match="exists"):
+        calibrated().save(tmp_path / "b")
+    assert [place.name for place in tmp_path.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("name", [MANIFEST, *PARTS])
+def test_a_part_that_is_damaged_or_missing_is_refused(saved, tmp_path, name):
+    copy = tmp_path / "copy"
+    shutil.copytree(saved[1], copy)
+    whole = (copy / name).read_bytes()
+    for place in (len(whole) // 3, len(whole) - 2):
+        (copy / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(CheckpointError, match=name):
+            load_detector(copy)
+    (copy / name).write_bytes(whole[:-1])
+    with pytest.raises(CheckpointError, match=name):
+        load_detector(copy)
+    (copy / name).unlink()
+    with pytest.raises(CheckpointError, match=f"{name}.*"):
+        load_detector(copy)
+
+
+def edited(folder, key, value, state="") -> None:
+    """Change a value of the manifest, and state a digest that fits."""
+    content = json.loads((folder / MANIFEST).read_text())
+    del content[KEY]
+    *place, last = key.split("/")
+    inner = content
+    for part in place:
+        inner = inner[part]
+    inner[last] = value
+    (folder / MANIFEST).write_bytes(stated(content))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("schema_version", 2, "schema version 2"),
+        ("extra", 1, "key 'extra'"),
+        ("calibration/alpha", 2.0, "calibration.alpha"),
+        ("calibration/alpha", "0.1", "calibration.alpha"),
+        ("calibration/alpha", 1e-4, "cannot be reached"),
+        ("calibration/images", 98, "scores of 98 images"),
+        ("method/packed/node/_target_", "os.system", "no code is loaded"),
+        ("method/packed/node/_target_", "Path", "cannot be made"),
+        ("method/packed/version", 99, "version"),
+        ("method/packed/state", {"score": 1}, "has no state"),
+        ("method/packed/state", {"bank_": {"pickle": "x"}}, "unknown kind"),
+        ("method/packed/state", {"bank_": {"value": ["Path", {"x": 1}]}}, "unknown kind"),
+        ("method/packed/state", {"bank_": {"tensor": "elsewhere"}}, "is missing"),
+        ("network/config", "../../etc", "not in this openbench"),
+        ("network/keys", {"weights_from": "x"}, "no key 'weights_from'"),
+        ("network/keys", {"model": {"_target_": "os.system"}}, "no key 'model'"),
+        ("network/preprocess/crop", 9, "another one in this openbench"),
+        ("parts", {}, "lists the parts"),
+    ],
+)
+def test_an_edited_manifest_is_refused_even_under_a_digest_that_fits(saved, tmp_path, key, value, message):
+    shutil.copytree(saved[1], tmp_path / "copy")
+    edited(tmp_path / "copy", key, value)
+    with pytest.raises(CheckpointError, match=message):
+        load_detector(tmp_path / "copy")
+
+
+def test_a_zip_with_other_members_is_refused(saved, tmp_path):
+    for name, compression in (("../escape", zipfile.ZIP_STORED), (MANIFEST, zipfile.ZIP_DEFLATED)):
+        with zipfile.ZipFile(tmp_path / "odd.zip", "w", compression) as pack:
+            pack.writestr(name, b"0" * 100)
+        with pytest.raises(CheckpointError, match="the member"):
+            load_detector(tmp_path / "odd.zip")
+    (tmp_path / "no.zip").write_bytes(b"PK")
+    with pytest.raises(CheckpointError, match="cannot be read as a zip"):
+        load_detector(tmp_path / "no.zip")
+    with pytest.raises(CheckpointError, match="not found"):
+        load_detector(tmp_path / "nowhere")
+
+
+def fitted(method, toy):
+    if isinstance(method, Composite):
+        return method.fit_parts(lambda part: fitted(part, toy), lambda part: part.score(toy.val))
+    return method.fit(toy.for_fit(method.request), toy.head if method.request.head else None)
+
+
+# One method for each kind of thing that methods learn; what it learns is of that kind.
+KINDS = {
+    "vim": {},  # tensors
+    "react": {},  # a head
+    "gram": {},  # mappings of them
+    "ecod": {},  # a value with fields
+    "combood": {},  # parts that are methods, one of which holds a bank
+    "grood": {},  # a value of its own module
+    "knn": {"index": "ivf"},  # an index of faiss
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_a_method_learnt_comes_back(name):
+    toy = planted()
+    method = fitted(build({**shipped("method", name), **KINDS[name]}, name, Method), toy)
+    packed, tensors = packed_method(method, as_node(method))
+    other = unpacked_method(json.loads(json.dumps(packed)), {k: v.clone() for k, v in tensors.items()})
+    x = declared(toy.id_test, method.request)
+    assert torch.equal(method.score(x), other.score(x))
+
+
+def test_a_method_that_learnt_an_object_is_refused():
+    method = build(shipped("method", "dagmm"), "dagmm", Method)
+    method.network_ = torch.nn.Linear(2, 2)
+    with pytest.raises(NotApplicableError, match=r"'state.network_' is a torch.nn.*never pickled"):
+        packed_method(method, as_node(method))
