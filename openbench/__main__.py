@@ -64,6 +64,8 @@ COMMANDS = {
     "compare": Command("openbench.cli.commands.compare:main", "compare runs on the same images"),
     "report": Command("openbench.cli.commands.report:main", "write one run as a page with tables and pictures"),
     "submit": Command("openbench.cli.commands.submit:main", "check results before they are sent in"),
+    "fit": Command("openbench.cli.commands.fit:main", "write a detector with a guarantee, for images of your own"),
+    "score": Command("openbench.cli.commands.score:main", "what a detector says of image files, one row per image"),
     "evaluate": Command(
         "openbench.cli.commands.evaluate:main", "every table from a file of scores, whatever made them"
     ),
@@ -79,7 +81,7 @@ COMMANDS = {
     ),
 }
 
-NEED_PYTORCH = ("run", "train", "extract", "check", "stream", "verify")
+NEED_PYTORCH = ("run", "train", "extract", "check", "stream", "verify", "fit", "score")
 
 EXAMPLES = (
     "python -m openbench list method",

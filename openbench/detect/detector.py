@@ -1,7 +1,7 @@
 """A detector for single images: an OOD method on a network, with a threshold that carries a finite-sample guarantee."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,40 +11,24 @@ from numpy.typing import ArrayLike, NDArray
 from openbench.api.methods import ChosenMethod, chosen_method
 from openbench.api.models.adopt import Asked
 from openbench.backbones.device import resolve_device
-from openbench.core.benchmark import Image, Split
+from openbench.core.benchmark import Items, Split
 from openbench.core.composite import leaves
-from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.features import MemoryFeatures, Scored, network_input, scored
 from openbench.detect.given_images import as_list, as_pixels, as_split, digests_of
 from openbench.detect.groups import calibration_groups, groups_to_judge
+from openbench.detect.learnt import Learnt, classes_within, nothing
 from openbench.detect.network import Network, check_fits, network_of
 from openbench.detect.predictions import Predictions
 from openbench.detect.promise import promise_of
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
 from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError
 from openbench.metrics.conformal.p_values import benjamini_hochberg
-from openbench.metrics.conformal.prediction_sets import conformal_quantile, prediction_sets, true_class
+from openbench.metrics.conformal.prediction_sets import conformal_quantile, true_class
 
+_MOST_READ_AGAIN = 100_000
 _NO_DIGESTS = np.zeros((0, 16), np.uint8)
-
-
-@dataclass(frozen=True, eq=False)
-class Learnt:
-    """What a detector has besides what its caller gave: the part that is saved.
-
-    Args:
-        network: ready to run.
-        method: fitted.
-        seen: (k, 16) uint8, digests of the images that `fit` saw.
-        calibration: None before `calibrate`.
-    """
-
-    network: Network
-    method: Method
-    seen: NDArray[np.uint8]
-    calibration: Calibration | None = None
 
 
 class Detector:
@@ -123,11 +107,13 @@ class Detector:
         method = for_layers(self.chosen.method, network.backbone.layers)
         check_fits(network, method, self.chosen.name)
         source = features or MemoryFeatures(network.backbone, self.batch_size)
-        placeholder = splits[0] if splits else _nothing()
+        placeholder = splits[0] if splits else nothing()
         fitting = Fitting(placeholder, splits[-1] if splits else placeholder, network.backbone.head)
         fresh = type(method)(**method.params())
         fitted = fit(fresh, fitting, source, network.backbone.device)
-        seen = np.concatenate([_NO_DIGESTS, *(digests_of(split.items) for split in splits)])
+        # A benchmark, whose features are cached, has refused images on two sides: many are not read again for digests.
+        read = [split for split in splits if features is None or len(split) <= _MOST_READ_AGAIN]
+        seen = np.concatenate([_NO_DIGESTS, *(digests_of(split.items) for split in read)])
         self._learnt = Learnt(network, fitted, seen)
         return self
 
@@ -173,7 +159,7 @@ class Detector:
             self._ready(split)
             self.fit()
         self._refuse_seen(split)
-        found = self._scored([split.items[row] for row in range(len(split))])
+        found = self._scored(split.items)
         labels = split.labels if found.logits.shape[1] and split.labels.min(initial=0) >= 0 else None
         names, codes = calibration_groups(groups, found)
         calibration = Calibration(
@@ -202,15 +188,31 @@ class Detector:
             NotFittedError: before `calibrate`.
             DataError: images, groups or weights that do not fit.
         """
-        calibration = self.calibration
         given, single = as_list(images)
         where = "image" if single else "image {}"
-        found = self._scored([as_pixels(image, where.format(row)) for row, image in enumerate(given)])
+        pixels = [as_pixels(image, where.format(row)) for row, image in enumerate(given)]
+        return self.judged(pixels, groups=groups, weights=weights)
+
+    def judged(
+        self, items: Items, *, groups: Sequence[Any] | str | None = None, weights: ArrayLike | None = None
+    ) -> Predictions:
+        """Return what the detector says of decoded images, which are read batch by batch.
+
+        Args:
+            items: (h, w) or (h, w, 3) uint8 each.
+            groups: as for `predict`.
+            weights: as for `predict`.
+
+        Raises:
+            NotFittedError: before `calibrate`.
+            DataError: images, groups or weights that do not fit.
+        """
+        calibration = self.calibration
+        found = self._scored(items)
         codes = groups_to_judge(calibration, groups, found)
         own = None if weights is None else np.broadcast_to(np.asarray(weights, dtype=np.float64), found.scores.shape)
         judged = calibration.judged(found.scores.astype(np.float64), codes, own)
-        label = found.predicted
-        names = self.class_names
+        label, names = found.predicted, self.class_names
         return Predictions(
             score=found.scores,
             p_value=judged.marginal,
@@ -218,7 +220,7 @@ class Detector:
             is_ood=judged.is_ood,
             label=label,
             label_name=tuple(names[y] if y >= 0 else "" for y in label),
-            prediction_set=_sets(found, calibration.quantile),
+            prediction_set=classes_within(found, calibration.quantile),
             alpha=calibration.terms.alpha,
         )
 
@@ -317,7 +319,17 @@ class Detector:
             learnt: of the other.
             asked: what its caller said about the network.
         """
-        self._learnt, self._network, self.asked = learnt, learnt.network, asked
+        self._learnt = learnt
+        return self.use(learnt.network, asked)
+
+    def use(self, network: Network, asked: Asked) -> Self:
+        """Take a network that is ready in place of the model given, and return itself.
+
+        Args:
+            network: ready to run.
+            asked: what the caller said about it.
+        """
+        self._network, self.asked = network, asked
         return self
 
     def _names(self, given: Any) -> tuple[str, ...]:
@@ -334,7 +346,7 @@ class Detector:
             if images is None:
                 if not isinstance(self._model, str):
                     raise DataError("fit: no images given, and a model of your own is tried on some — call fit(train)")
-                images = _nothing()
+                images = nothing()
             self._network = network_of(self._model, self.asked, images, self._classes)
             count = self._network.backbone.num_classes
             if count and self._classes and count != len(self._classes):
@@ -358,26 +370,13 @@ class Detector:
                 "images that neither the network nor the method has seen"
             )
 
-    def _scored(self, images: Sequence[Image]) -> Scored:
+    def _scored(self, images: Items) -> Scored:
         """Scores and logits, batch by batch."""
         backbone, method = self.learnt.network.backbone, self.learnt.method
         parts = []
         for start in range(0, len(images), self.batch_size):
-            batch = network_input(images[start : start + self.batch_size], backbone.preprocess)
-            parts.append(scored(method, backbone, batch))
+            rows = [images[row] for row in range(start, min(start + self.batch_size, len(images)))]
+            parts.append(scored(method, backbone, network_input(rows, backbone.preprocess)))
         if len(parts) == 1:
             return parts[0]
         return Scored(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
-
-
-def _sets(found: Scored, quantile: float | None) -> list[tuple[int, ...]] | None:
-    """The classes whose non-conformity does not exceed the calibrated quantile, for each image."""
-    if quantile is None:
-        return None
-    return [tuple(map(int, np.flatnonzero(row))) for row in prediction_sets(found.misfit, quantile)]
-
-
-def _nothing() -> Split:
-    """A split without images, for what reads none."""
-    empty = np.zeros(0, np.int64)
-    return Split("nothing", Role.ID_TRAIN, [], empty, [], (), "", 0, unread=True)

@@ -21,7 +21,8 @@ from openbench.backbones.device import resolve_device
 from openbench.core.method import Method
 from openbench.detect.artefact import files, network_part, schema, state
 from openbench.detect.calibration import Calibration, Terms
-from openbench.detect.detector import Detector, Learnt
+from openbench.detect.detector import Detector
+from openbench.detect.learnt import Learnt
 from openbench.detect.network import Network, network_of
 from openbench.detect.promise import promise_of
 from openbench.errors import CheckpointError, ConfigError, OpenbenchError

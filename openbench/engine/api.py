@@ -84,7 +84,7 @@ def run(config: Config, runtime: Config, say: Say = silent, given: Given = NOTHI
     setting = Runtime.from_config(runtime)
     if setting.on_existing != "verify":
         RecordStore(setting.records).check_writable()
-    return run_spec(_spec(config, setting, say, given), setting, say)
+    return run_spec(spec_of(config, setting, say, given), setting, say)
 
 
 def verify(existing: tuple[ResultRecord, Path], config: Config, runtime: Config, say: Say = silent) -> RunOutcome:
@@ -103,13 +103,17 @@ def verify(existing: tuple[ResultRecord, Path], config: Config, runtime: Config,
         OpenbenchError: the run cannot be repeated as it was.
     """
     setting = Runtime.from_config(runtime)
-    return verify_spec(_spec(config, setting, say, record=existing[0]), setting, existing, say)
+    return verify_spec(spec_of(config, setting, say, record=existing[0]), setting, existing, say)
 
 
-def _spec(
+def spec_of(
     config: Config, setting: Runtime, say: Say, given: Given = NOTHING, record: ResultRecord | None = None
 ) -> RunSpec:
-    """The run of a config, or of a record; errors are raised before a training begins."""
+    """Return the run of a config, or of a record, with objects that are ready: a missing backbone is trained here.
+
+    Raises:
+        OpenbenchError: any bad input, before a training begins.
+    """
     method, space = build_method(config["method"], given.method)
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
     benchmark = _apart(given.benchmark) if given.benchmark else opened(config, method, space)

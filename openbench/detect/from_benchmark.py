@@ -1,0 +1,110 @@
+"""A detector made of a benchmark's ID images, with the hyper-parameters of the record that it is chosen by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from openbench.api.methods import ChosenMethod, as_node
+from openbench.api.models.adopt import Asked
+from openbench.config.checked import Checked
+from openbench.config.constraints import OneOf
+from openbench.core.composite import leaves
+from openbench.core.request import Role
+from openbench.core.search import with_params
+from openbench.detect.calibration import Terms
+from openbench.detect.detector import Detector
+from openbench.detect.network import Network
+from openbench.engine import api
+from openbench.engine.cached import CachedFeatures
+from openbench.engine.outcomes.clock import Clock
+from openbench.engine.run import feature_store
+from openbench.engine.runtime import Runtime
+from openbench.engine.spec import RunSpec
+from openbench.errors import ConfigError
+from openbench.results.records.store import RecordStore
+from openbench.say import Say, silent
+
+HELD_OUT = ("id_test", "id_val")
+
+
+@dataclass(frozen=True)
+class Held(Checked):
+    """On which images a detector is calibrated, and what is then promised.
+
+    Args:
+        terms: what is promised.
+        calibration: the ID split: `id_test`, which nothing has learnt from, or `id_val`.
+    """
+
+    named = "fit"
+
+    terms: Terms
+    calibration: Annotated[str, OneOf(HELD_OUT)] = "id_test"
+
+
+def fit_on_benchmark(
+    config: Mapping[str, Any], runtime: Mapping[str, Any], held: Held, say: Say = silent
+) -> tuple[Detector, dict[str, float]]:
+    """Return a calibrated detector, and the share called OOD of each ID split that neither fit nor calibration saw.
+
+    Hyper-parameters are those of the record of this run, where there is one and it was tuned; else the config's.
+
+    Args:
+        config: the scientific nodes.
+        runtime: the runtime node.
+        held: on which images it is calibrated.
+        say: receives a line for everything that takes long.
+
+    Raises:
+        ConfigError: calibration on ID validation of a method that was tuned on it or is fitted on it.
+        OpenbenchError: whatever `run` refuses.
+    """
+    setting = Runtime.from_config(runtime)
+    spec = api.spec_of(config, setting, say)
+    existing = RecordStore(setting.records).find(spec.run_id)
+    tuned = dict(existing[0].tuned) if existing else {}
+    method = with_params(spec.method, tuned) if tuned else spec.method
+    fitted_on = {leaf.request.fit_on for leaf in leaves(method)}
+    if held.calibration == "id_val" and (tuned or Role.ID_VAL in fitted_on):
+        why = "was tuned on it" if tuned else "is fitted on it"
+        raise ConfigError(
+            f"calibration=id_val: method '{spec.method_name}' {why}, so scores of new images would be larger — use "
+            "calibration=id_test"
+        )
+    if spec.space and spec.tuning.strategy != "none" and not existing:
+        say("no record of this run: the hyper-parameters are the config's; `run` tunes them and leaves a record")
+    benchmark = spec.benchmark
+    chosen = ChosenMethod(spec.method_name, method, as_node(method), {})
+    detector = Detector(spec.backbone, chosen, classes=benchmark.classes, batch_size=setting.batch_size)
+    detector.about = _about(spec, existing[0].run_id if existing else "", held)
+    detector.use(Network(spec.backbone, dict(spec.config["backbone"])), Asked(device=spec.backbone.device))
+    source = CachedFeatures(feature_store(setting, say), spec.backbone, Clock(), say)
+    train = benchmark.id_train if Role.ID_TRAIN in fitted_on else benchmark.id_val if Role.ID_VAL in fitted_on else None
+    detector.fit(train, benchmark.id_val if Role.ID_VAL in fitted_on else None, features=source)
+    splits = {"id_test": benchmark.id_test, "id_val": benchmark.id_val}
+    say(f"calibration: {len(splits[held.calibration]):,} images of {held.calibration}")
+    terms = held.terms
+    detector.calibrate(
+        splits.pop(held.calibration),
+        terms.alpha,
+        delta=terms.delta,
+        correction=terms.correction,
+        guarantee=terms.guarantee,
+        coverage=terms.coverage,
+    )
+    unseen = {name: split for name, split in splits.items() if name != "id_val" or Role.ID_VAL not in fitted_on}
+    return detector, {name: float(detector.judged(split.items).is_ood.mean()) for name, split in unseen.items()}
+
+
+def _about(spec: RunSpec, run_id: str, held: Held) -> dict[str, Any]:
+    """Where a detector comes from, as its manifest tells."""
+    found: dict[str, Any] = {
+        "benchmark": spec.benchmark.name,
+        "benchmark_digest": spec.benchmark.digest,
+        "calibrated_on": held.calibration,
+        "weights_sha256": spec.backbone.weights_sha256,
+        "method_reference": type(spec.method).reference,
+        "licences": "those of the weights and of the training images apply: see data_manifests/sources.yaml and the "
+        "backbone's config",
+    }
+    return found | ({"record": run_id} if run_id else {})

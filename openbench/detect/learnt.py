@@ -1,0 +1,49 @@
+"""What a detector has besides what its caller gave: the part that is saved."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.core.benchmark import Split
+from openbench.core.method import Method
+from openbench.core.request import Role
+from openbench.detect.calibration import Calibration
+from openbench.detect.features import Scored
+from openbench.detect.network import Network
+from openbench.metrics.conformal.prediction_sets import prediction_sets
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """A fitted method on a network that is ready, and the calibration.
+
+    Args:
+        network: ready to run.
+        method: fitted.
+        seen: (k, 16) uint8, digests of the images that `fit` saw.
+        calibration: None before `calibrate`.
+    """
+
+    network: Network
+    method: Method
+    seen: NDArray[np.uint8]
+    calibration: Calibration | None = None
+
+
+def classes_within(found: Scored, quantile: float | None) -> list[tuple[int, ...]] | None:
+    """Return the classes of each image whose non-conformity does not exceed a calibrated quantile.
+
+    Args:
+        found: what the images yield.
+        quantile: None where calibration had no labels; there are then no sets.
+    """
+    if quantile is None:
+        return None
+    return [tuple(map(int, np.flatnonzero(row))) for row in prediction_sets(found.misfit, quantile)]
+
+
+def nothing() -> Split:
+    """Return a split without images, for what reads none."""
+    empty = np.zeros(0, np.int64)
+    return Split("nothing", Role.ID_TRAIN, [], empty, [], (), "", 0, unread=True)

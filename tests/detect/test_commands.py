@@ -1,0 +1,112 @@
+"""`fit` and `score` as they are typed."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from openbench.__main__ import main
+from openbench.api.models.adopt import Asked
+from openbench.detect.detector import Detector
+from openbench.detect.network import Network
+from openbench.detect.saved import load_detector
+
+from .test_saved import small_resnet
+from .tiny import CLASSES, images
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    node, backbone = small_resnet()
+    made = Detector(backbone, "mls", classes=("=1+1", *CLASSES[1:]))
+    made.use(Network(backbone, node), Asked()).fit().calibrate(images(99, 1), alpha=0.1)
+    path = tmp_path_factory.mktemp("saved") / "detector"
+    made.save(path)
+    return made, path
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos" / "inner"
+    folder.mkdir(parents=True)
+    for place, pixels in enumerate(images(3, 4)[0]):
+        Image.fromarray(pixels).save(folder / f"{place}.png")
+    (folder / "notes.txt").write_text("no image")
+    return folder.parent
+
+
+def test_score_writes_a_row_per_image(saved, photos, tmp_path, capsys):
+    made, path = saved
+    out = tmp_path / "rows.parquet"
+    assert main(["score", str(path), str(photos), str(photos / "inner" / "0.png"), "--out", str(out)]) == 0
+    rows = parquet.read_table(out).to_pylist()
+    expected = made.predict(np.concatenate([images(3, 4)[0], images(3, 4)[0][:1]])).rows()
+    assert [row.pop("image") for row in rows] == [str(photos / "inner" / f"{i}.png") for i in (0, 1, 2, 0)]
+    for row, one in zip(rows, expected, strict=True):
+        assert row.pop("error") is None
+        assert row == one | {"score": row["score"]}
+        assert np.float32(row["score"]) == np.float32(one["score"])
+    assert "4 images" in capsys.readouterr().err
+
+
+def test_an_unreadable_image_has_a_row_of_its_own_and_csv_cells_compute_nothing(saved, photos, tmp_path):
+    (photos / "bad.png").write_bytes(b"\x89PNG but no more")
+    out = tmp_path / "rows.csv"
+    assert main(["score", str(saved[1]), str(photos), "--out", str(out)]) == 1
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert [bool(row["error"]) for row in rows] == [True, False, False, False]
+    assert all(not row["label_name"].startswith("=") for row in rows)
+    lines = tmp_path / "rows.jsonl"
+    main(["score", str(saved[1]), str(photos), "--out", str(lines)])
+    first, second, *_ = map(json.loads, lines.read_text().splitlines())
+    assert "cannot be read" in first["error"]
+    assert first["p_value"] is None
+    assert 0 < second["p_value"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["score", "nowhere", "."], "holds no images"),
+        (["score", "nowhere", "x.png"], "'x.png' not found"),
+        (["score", "nowhere", __file__, "--out", "rows.xlsx"], "ends in none of .parquet, .csv, .jsonl"),
+        (["fit", "+benchmark=digits"], "out is not given"),
+        (["fit", "+benchmark=digits", "out=."], "exists"),
+        (["fit", "+benchmark=digits", "alhpa=0.1", "out=x"], "did you mean 'alpha'"),
+        (["fit", "+benchmark=digits", "alpha=5", "out=x"], "calibrate.alpha"),
+        (["fit", "+benchmark=digits", "calibration=train", "out=x"], "fit.calibration"),
+    ],
+)
+def test_bad_words_are_refused_before_anything_is_loaded(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_fit_makes_a_detector_of_a_benchmark(tmp_path, monkeypatch, capsys):
+    # The digits come with scikit-learn; the network's weights are random, but fixed.
+    from openbench.engine import api
+
+    def random_weights(config, benchmark, *rest):
+        backbone = api.build_backbone(config, benchmark)
+        return backbone.load_state(backbone.network.state_dict(), "memory"), None
+
+    monkeypatch.setattr(api, "ready_backbone", random_weights)
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
+    out = tmp_path / "made.zip"
+    assert main(["fit", "+benchmark=digits", "method=react", "alpha=0.1", f"out={out}"]) == 0
+    told = capsys.readouterr().out
+    assert "at most 10 %" in told
+    assert "digest" in told
+    loaded = load_detector(out)
+    assert loaded.about["calibrated_on"] == "id_test"
+    assert loaded.chosen.name == "react"
+    # ReAct is fitted on ID validation.
+    assert main(["fit", "+benchmark=digits", "method=react", "calibration=id_val", f"out={tmp_path / 'b'}"]) == 2
+    assert "is fitted on it" in capsys.readouterr().err
