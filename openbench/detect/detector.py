@@ -312,6 +312,20 @@ class Detector:
 
         return save_detector(self, path)
 
+    def to_onnx(self, path: str | Path) -> int | None:
+        """Write one ONNX graph, normalised images to score, p-value, decision and logits; needs the extra `onnx`.
+
+        Return the number of images per call, None where any will do. It is compared with torch in onnxruntime first.
+
+        Raises:
+            NotFittedError: before `calibrate`.
+            NotApplicableError: the method reads more than features and logits, or there are groups or weights.
+            ConfigError: onnx or onnxruntime is not installed.
+        """
+        from openbench.detect.export.onnx import to_onnx
+
+        return to_onnx(replace(self.learnt, calibration=self.calibration), path)
+
     def with_learnt(self, learnt: Learnt, asked: Asked) -> Self:
         """Take over what another detector learnt, and return itself.
 

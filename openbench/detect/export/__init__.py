@@ -1,0 +1,1 @@
+"""A detector in the formats of other run times."""

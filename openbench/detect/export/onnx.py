@@ -1,0 +1,119 @@
+"""A detector as one ONNX file, compared with torch before it is handed out."""
+
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openbench.detect.export.graph import DetectorGraph, example
+from openbench.detect.learnt import Learnt
+from openbench.errors import ConfigError, NotApplicableError
+from openbench.storage.whole import write_whole
+
+OUTPUTS = ("score", "p_value", "is_ood", "logits")
+_OPSET = 18
+_TRACED = 3
+_SIZES = (1, 2, 5)  # batches on which both are compared
+_TOLERANCE = 1e-3  # of the spread of scores
+
+
+def to_onnx(learnt: Learnt, path: str | Path) -> int | None:
+    """Write a calibrated detector as one ONNX graph; return the number of images per call, None where any will do.
+
+    The input `images` is (n, channels, h, w) float32, normalised as the detector's preprocess does; the outputs are
+    `score`, `p_value` (marginal), `is_ood` and `logits`. Scores differ from torch's in the last digits, so a p-value
+    may be one rank off where a calibration score is that close.
+
+    Args:
+        learnt: of a calibrated detector.
+        path: of the file.
+
+    Raises:
+        NotApplicableError: a method, a network or a calibration that cannot be one graph.
+        ConfigError: onnx or onnxruntime is not installed.
+    """
+    _require()
+    backbone = learnt.network.backbone
+    before = backbone.device
+    graph = DetectorGraph(learnt).eval()
+    backbone.to(torch.device("cpu"))
+    try:
+        for count in (None, 1):
+            content = _traced(graph, example(learnt, count or _TRACED), fixed=count is not None)
+            problem = _difference(graph, content, [example(learnt, n) for n in ((count,) if count else _SIZES)])
+            if not problem:
+                write_whole(Path(path), content)
+                return count
+    finally:
+        backbone.to(before)
+    raise NotApplicableError(
+        f"method {type(learnt.method).__name__}: the ONNX graph differs from torch — {problem} — nothing was written"
+    )
+
+
+def _traced(graph: DetectorGraph, images: Tensor, *, fixed: bool) -> bytes:
+    """The graph as traced on some images; the number of rows is free unless it is fixed."""
+    axes = {} if fixed else {name: {0: "n"} for name in ("images", *OUTPUTS)}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        file = Path(folder) / "detector.onnx"
+        warnings.simplefilter("ignore")  # of the tracer: about sizes, which are compared below
+        with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):  # its operators are none of ONNX's
+            torch.onnx.export(
+                graph,
+                (images,),
+                file,
+                input_names=["images"],
+                output_names=list(OUTPUTS),
+                dynamic_axes=axes,
+                opset_version=_OPSET,
+                dynamo=False,
+            )
+        return file.read_bytes()
+
+
+def _difference(graph: DetectorGraph, content: bytes, batches: list[Tensor]) -> str:
+    """By how much onnxruntime and torch differ, in words; empty if they agree."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        found = [session.run(list(OUTPUTS), {"images": images.numpy()}) for images in batches]
+    except Exception as error:  # onnxruntime has an exception class for each of its status codes
+        return str(error).splitlines()[0][:200]
+    with torch.no_grad():
+        wanted = [[rows.numpy() for rows in graph(images)] for images in batches]
+    scores = [np.concatenate([rows[0] for rows in side]) for side in (found, wanted)]
+    off = float(np.abs(scores[0] - scores[1]).max())
+    spread = float(np.ptp(graph.known.numpy())) + float(np.abs(scores[1]).max())  # type: ignore[operator]
+    return "" if off <= _TOLERANCE * spread else f"scores are off by up to {off:.3g}"
+
+
+def run_onnx(path: str | Path, images: Tensor) -> dict[str, NDArray[Any]]:
+    """Return the outputs of a detector's ONNX file by name.
+
+    Args:
+        path: of the file.
+        images: (n, channels, h, w) float32, normalised.
+    """
+    _require()
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"images": images.numpy()}), strict=True))
+
+
+def _require() -> None:
+    for package in ("onnx", "onnxruntime"):
+        try:
+            __import__(package)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"package '{package}' is not installed, to_onnx needs it — pip install 'openbench-ood[onnx]'"
+            ) from error
