@@ -40,7 +40,7 @@ def classes_within(found: Scored, quantile: float | None) -> list[tuple[int, ...
     """
     if quantile is None:
         return None
-    return [tuple(map(int, np.flatnonzero(row))) for row in prediction_sets(found.misfit, quantile)]
+    return [tuple(row.nonzero()[0].tolist()) for row in prediction_sets(found.misfit, quantile)]
 
 
 def nothing() -> Split:

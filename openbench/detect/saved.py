@@ -119,7 +119,7 @@ def load_detector(
         {name.removeprefix(_PROBE): rows for name, rows in arrays.items() if name.startswith(_PROBE)},
         f"'{place}'",
     )
-    fitted = state.unpacked_method(manifest.method.packed, tensors[_METHOD], method)
+    fitted = state.unpacked_method(manifest.method.packed, tensors[_METHOD], method).prepare()
     calibration = _calibration(manifest.calibration, arrays, place)
     restored = Detector(
         network.backbone,

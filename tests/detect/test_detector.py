@@ -227,3 +227,18 @@ def test_false_alarms_have_the_law_that_exchangeability_gives():
     statistic = (((counts - expected) ** 2 / expected)[kept]).sum()
     assert statistic < 20  # χ² with fewer than 6 degrees of freedom: P < 0.002
     assert sum(j * p for j, p in enumerate(law)) / m == pytest.approx(k / (n + 1))
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(99, 0.1), (500, 0.05), (1000, 0.01)])
+def test_the_true_false_alarm_rate_has_the_law_of_an_order_statistic(n, alpha):
+    # Above the k-th largest of n scores lies a share of the population with the law Beta(k, n + 1 − k).
+    from scipy.stats import beta
+
+    from openbench.detect.calibration import Calibration, Terms
+
+    scores = np.arange(n) / n
+    k = n - round(Calibration(scores, Terms(alpha=alpha)).thresholds[""] * n)
+    assert k / (n + 1) <= alpha < (k + 1) / (n + 1)  # the mean of that law: the marginal promise
+    strict = Calibration(scores, Terms(alpha=max(alpha, 0.05), delta=0.1, guarantee="conditional"))
+    k = n - round(strict.thresholds[""] * n)
+    assert beta.sf(max(alpha, 0.05), k, n + 1 - k) <= 0.1  # above α with probability δ at most
