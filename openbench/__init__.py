@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from openbench.api.scores import evaluate_scores
     from openbench.core.preprocess import Preprocess
     from openbench.detect.detector import Detector
+    from openbench.detect.monitor.monitor import Monitor
     from openbench.detect.saved import load_detector
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ _LAZY = {
     "Detector": "openbench.detect.detector",
     "Estimator": "openbench.api.estimator",
     "ModelResults": "openbench.api.many",
+    "Monitor": "openbench.detect.monitor.monitor",
     "Preprocess": "openbench.core.preprocess",
     "Result": "openbench.api.result",
     "Results": "openbench.api.result",
@@ -44,6 +46,7 @@ __all__ = [
     "Detector",
     "Estimator",
     "ModelResults",
+    "Monitor",
     "Preprocess",
     "Result",
     "Results",

@@ -39,7 +39,7 @@ ALLOWED = {
     "testing": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
     "compose": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
     "api": BASE | {"core", "features", "training", "results", "report", "engine", "compose", "testing"} | LEAVES,
-    "detect": BASE | {"core", "features", "results", "engine", "api"} | LEAVES,
+    "detect": BASE | {"core", "features", "results", "report", "engine", "api"} | LEAVES,
     # `openbench` itself, the Python face, and the command line: the front doors.
     "face": BASE | {"core", "api", "detect"},
     "cli": BASE

@@ -1,0 +1,1 @@
+"""Watching the p-values of a detector as they come: has the stream changed?"""

@@ -1,0 +1,256 @@
+"""A monitor: the p-values or scores of a stream in, an alarm out; its state can be saved and resumed."""
+
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openbench.config.checked import Checked
+from openbench.config.constraints import Count, Fraction, Seed
+from openbench.detect.monitor.martingale import Bets, Capital, Martingale
+from openbench.detect.monitor.ranks import Cells, OnlineRanks
+from openbench.detect.monitor.windows import Window, window_of
+from openbench.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_POINTS = 4096  # of the curve that is kept for pictures
+_WINDOWS = 1000  # that are kept, the latest
+_TABLES = 10_000  # digests of tables that were read, the latest
+
+
+@dataclass(frozen=True)
+class Rules(Checked):
+    """What a monitor does with a stream.
+
+    Args:
+        level: the chance of ever raising an alarm while nothing changes, over the whole life of the monitor.
+        bets: `mixture` notices p-values that become small, `jumper` small or large ones, `both` either.
+        window: images per window of the two-sample view.
+        alpha: p-values at or below it count as flagged in that view.
+        seed: of the random numbers that break ties.
+    """
+
+    level: Fraction = 0.01
+    bets: Bets = "both"
+    window: Count = 500
+    alpha: Fraction = 0.05
+    seed: Seed = 0
+
+
+@dataclass
+class Curve:
+    """The capital over a life that may be long, in at most so many points.
+
+    Args:
+        stride: every so many images a point is kept.
+        log10: the points.
+    """
+
+    stride: int = 1
+    log10: list[float] = field(default_factory=list)
+
+    def add(self, images: int, value: float) -> None:
+        """Keep the value after so many images if it is one of those to be kept."""
+        if images % self.stride:
+            return
+        self.log10.append(value)
+        if len(self.log10) >= _POINTS:
+            self.log10, self.stride = self.log10[1::2], 2 * self.stride
+
+
+class Monitor:
+    """Watches a stream of images through their conformal p-values, and raises an alarm when the stream has changed.
+
+    While calibration images and stream are exchangeable, the chance that it ever raises an alarm, however long it
+    runs, is at most `level`. It promises nothing on how fast a change is noticed. Images that depend on one another,
+    such as consecutive frames of a video, are not exchangeable: thin them out first.
+
+    p-values of one fixed calibration set are not independent, so every image is compared with the calibration set and
+    with all images before it (see `OnlineRanks`); bets on those values make a test martingale (see `Martingale`), and
+    the alarm is raised when its value reaches 1/level. It then stays raised: `reset` begins a new life.
+
+    Example:
+        >>> monitor = Monitor(999, level=0.01)  # p-values of a detector that was calibrated on 999 images
+        >>> monitor.update(0.25)
+        False
+
+    Args:
+        calibration: the calibration scores (n,), with which ties are handled exactly; or how many there were, in which
+            case p-values can be given but no scores, and scores are taken to be all different.
+        level: chance of a false alarm over the whole life.
+        bets: `mixture`, `jumper` or `both`.
+        window: images per window of the two-sample view.
+        alpha: p-values at or below it count as flagged in that view.
+        seed: of the random numbers that break ties.
+
+    Raises:
+        ConfigError: a value that is not allowed.
+        MetricError: calibration scores that cannot be used.
+    """
+
+    def __init__(
+        self,
+        calibration: int | ArrayLike,
+        *,
+        level: float = 0.01,
+        bets: Bets = "both",
+        window: int = 500,
+        alpha: float = 0.05,
+        seed: int = 0,
+    ):
+        self.rules = Rules(level, bets, window, alpha, seed)
+        number = isinstance(calibration, int | np.integer) and not isinstance(calibration, bool)
+        self.cells = Cells.of_number(int(calibration)) if number else Cells.of_scores(calibration)  # type: ignore[arg-type]
+        if self.cells.n < math.ceil(1 / alpha) - 1:
+            raise ConfigError(
+                f"alpha — found {alpha}, which {self.cells.n} calibration images cannot reach: the smallest p-value is "
+                f"1/{self.cells.n + 1} — calibrate on at least {math.ceil(1 / alpha) - 1} images, or choose a larger"
+            )
+        self.martingale = Martingale(bets)
+        self.tables: list[str] = []  # digests of the tables that were read
+        self._begin(OnlineRanks(self.cells, seed))
+
+    def _begin(self, ranks: OnlineRanks) -> None:
+        self.ranks = ranks
+        self.capital: Capital = self.martingale.started()
+        self.alarm_at: int | None = None
+        self.log10_peak = 0.0
+        self.curve = Curve()
+        self.windows: list[Window] = []
+        self.pending: list[int] = []  # cells of the window that is not full yet
+
+    @property
+    def images(self) -> int:
+        """How many images were seen in this life."""
+        return self.capital.images
+
+    @property
+    def alarm(self) -> bool:
+        """Whether an alarm was raised in this life."""
+        return self.alarm_at is not None
+
+    @property
+    def log10_wealth(self) -> float:
+        """Decimal logarithm of the martingale's value now; 2 means: evidence of 100 to 1 for a change."""
+        return float(self.martingale.log_wealth(self.capital)) / math.log(10)
+
+    def update(self, p: float | ArrayLike) -> bool:
+        """Take in marginal conformal p-values of the detector, in the order of the images.
+
+        Args:
+            p: one, or (k,) of them.
+
+        Returns:
+            Whether the alarm is raised.
+
+        Raises:
+            DataError: a value that this calibration set cannot give, or a calibration set with equal scores, where
+                scores must be given.
+        """
+        return self._take(self.cells.of_p_values(np.atleast_1d(np.asarray(p, dtype=np.float64))))
+
+    def update_scores(self, scores: float | ArrayLike) -> bool:
+        """Take in scores of the detector, in the order of the images.
+
+        Args:
+            scores: one, or (k,) of them; larger = more OOD.
+
+        Returns:
+            Whether the alarm is raised.
+
+        Raises:
+            DataError: only the number of calibration images is known.
+            MetricError: NaN.
+        """
+        return self._take(self.cells.of(np.atleast_1d(np.asarray(scores))))
+
+    def reset(self) -> None:
+        """Begin a new life: the alarm is taken back, the capital is 1, the images so far are forgotten.
+
+        Each life may raise a false alarm with the chance `level`.
+        """
+        fresh = OnlineRanks(self.cells)
+        fresh.random = self.ranks.random
+        self._begin(fresh)
+
+    def status(self) -> dict[str, Any]:
+        """Return what there is to know, as plain values for JSON.
+
+        `alarm`; `alarm_at`, the number of the image that raised it, or None; `images`; `log10_wealth` and its largest
+        value `log10_peak`; `level`; `window`, the latest full one, or None.
+        """
+        return {
+            "alarm": self.alarm,
+            "alarm_at": self.alarm_at,
+            "images": self.images,
+            "log10_wealth": self.log10_wealth,
+            "log10_peak": self.log10_peak,
+            "level": self.rules.level,
+            "window": asdict(self.windows[-1]) if self.windows else None,
+        }
+
+    def plot(self) -> "Figure":
+        """Return the picture of this life: the capital, and each window beside the calibration set."""
+        from openbench.detect.monitor.plot import picture
+
+        return picture(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the state whole or not at all, under its digest.
+
+        Raises:
+            OSError: it cannot be written; an older state is then still there.
+        """
+        from openbench.detect.monitor.state import write_state
+
+        write_state(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, calibration: ArrayLike | None = None) -> Self:
+        """Return a monitor that goes on where the saved one stopped, as if it had never stopped.
+
+        Args:
+            path: of the state.
+            calibration: the calibration scores, if it was made with scores.
+
+        Raises:
+            DataError: no such file, it has changed since it was written, or it belongs to other calibration scores.
+        """
+        from openbench.detect.monitor.state import read_state
+
+        return read_state(cls, Path(path), calibration)
+
+    def note_table(self, digest: str) -> None:
+        """Remember that a table was read.
+
+        Raises:
+            DataError: it was read before: its images would count twice.
+        """
+        if digest in self.tables:
+            raise DataError(
+                "this table was read before — its images would count twice — give the table of the images that came "
+                "since, or another --state"
+            )
+        self.tables = [*self.tables, digest][-_TABLES:]
+
+    def _take(self, cells: NDArray[np.int64]) -> bool:
+        limit = -math.log(self.rules.level)
+        for cell in cells.tolist():
+            self.capital = self.martingale.after(self.capital, self.ranks.next(cell))
+            wealth = float(self.martingale.log_wealth(self.capital))
+            self.log10_peak = max(self.log10_peak, wealth / math.log(10))
+            if wealth >= limit and self.alarm_at is None:
+                self.alarm_at = self.images
+            self.curve.add(self.images, wealth / math.log(10))
+            self.pending.append(cell)
+            if len(self.pending) == self.rules.window:
+                found = np.array(self.pending, dtype=np.int64)
+                first = self.images - self.rules.window + 1
+                self.windows = [*self.windows, window_of(first, found, self.cells, self.rules.alpha)][-_WINDOWS:]
+                self.pending = []
+        return self.alarm

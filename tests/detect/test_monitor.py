@@ -1,0 +1,287 @@
+"""The monitor against exact arithmetic, enumeration, closed forms and simulated lives."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import binom
+
+from openbench.detect.monitor.martingale import Capital, Martingale
+from openbench.detect.monitor.monitor import Curve, Monitor
+from openbench.detect.monitor.ranks import Cells, OnlineRanks
+from openbench.detect.monitor.windows import window_of
+from openbench.errors import ConfigError, DataError
+
+P_VALUES = (Fraction(1, 8), Fraction(3, 4), Fraction(1, 16), Fraction(1), Fraction(1, 2), Fraction(1, 32))
+
+
+def log_wealths(rules, p_values):
+    """The logarithm of the capital after each of some p-values."""
+    capital, found = rules.started(), []
+    for p in p_values:
+        capital = rules.after(capital, float(p))
+        found.append(float(rules.log_wealth(capital)))
+    return found
+
+
+def jumper_by_fractions(p_values, jump):
+    """The simple jumper's capital after all p-values, in exact arithmetic."""
+    capital = {-1: Fraction(1, 3), 0: Fraction(1, 3), 1: Fraction(1, 3)}
+    for p in p_values:
+        total = sum(capital.values())
+        moved = {side: (1 - jump) * own + jump * total / 3 for side, own in capital.items()}
+        capital = {side: own * (1 + side * (p - Fraction(1, 2))) for side, own in moved.items()}
+    return sum(capital.values())
+
+
+def mixture_by_quadrature(p_values):
+    """∫ Π κ·p^(κ−1) dκ over (0, 1)."""
+
+    def capital(power):
+        return math.prod(power * float(p) ** (power - 1) for p in p_values)
+
+    return quad(capital, 0, 1, epsabs=0, epsrel=1e-12)[0]
+
+
+@pytest.mark.parametrize("jump", [Fraction(0), Fraction(1, 100), Fraction(1, 4)])
+def test_jumper_is_exact_arithmetic(jump):
+    rules = Martingale("jumper", float(jump), at_start=1.0)
+    expected = jumper_by_fractions(P_VALUES, jump)
+    assert log_wealths(rules, P_VALUES)[-1] == pytest.approx(math.log(expected), abs=1e-12)
+
+
+def test_mixture_is_the_integral_over_powers():
+    rules = Martingale("mixture", at_start=1.0)
+    expected = [math.log(mixture_by_quadrature(P_VALUES[: t + 1])) for t in range(len(P_VALUES))]
+    assert log_wealths(rules, P_VALUES) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("bets", ["mixture", "jumper"])
+def test_money_put_in_later_bets_from_then_on(bets):
+    # After t images 0.5/log₂(t + 1) is kept back: ½, .3155, ¼, …; what image k adds is a martingale that starts there.
+    one = jumper_by_fractions if bets == "jumper" else lambda values, jump: mixture_by_quadrature(values)
+    kept = [1.0, *(0.5 / math.log2(t + 1) for t in range(1, len(P_VALUES) + 1))]
+    jump = Fraction(1, 4)
+    expected = kept[-1] + sum((kept[k] - kept[k + 1]) * float(one(P_VALUES[k:], jump)) for k in range(len(P_VALUES)))
+    assert log_wealths(Martingale(bets, float(jump)), P_VALUES)[-1] == pytest.approx(math.log(expected), abs=1e-9)
+
+
+def test_both_is_half_of_each():
+    one, other, both = (log_wealths(Martingale(bets), P_VALUES)[-1] for bets in ("mixture", "jumper", "both"))
+    assert math.exp(both) == pytest.approx((math.exp(one) + math.exp(other)) / 2)
+
+
+def test_capital_neither_overflows_nor_runs_dry():
+    rules = Martingale()
+    assert log_wealths(rules, [1e-12] * 2000)[-1] > 40_000
+    assert log_wealths(rules, [1.0] * 2000)[-1] > math.log(0.5 / math.log2(2001))
+    assert math.exp(rules.log_wealth(Capital(np.full(19, -np.inf), 0))) == 1.0
+
+
+def ends_of(cells, calibration_cells, stream):
+    """The interval in which each p-value lies, by OnlineRanks and by counting; as exact fractions."""
+
+    class Draw:
+        def __init__(self, value):
+            self.value = value
+
+        def random(self):
+            return 1.0 - self.value
+
+    ends = []
+    for draw in (0.0, 1.0):
+        ranks = OnlineRanks(cells)
+        ranks.random = Draw(draw)
+        ends.append([ranks.next(cell) for cell in stream])
+    seen, counted = list(calibration_cells), []
+    for cell in stream:
+        above, equal = sum(c > cell for c in seen), sum(c == cell for c in seen)
+        counted.append((Fraction(above, len(seen) + 1), Fraction(above + equal + 1, len(seen) + 1)))
+        seen.append(cell)
+    assert [float(low) for low, _ in counted] == ends[0]
+    assert [float(high) for _, high in counted] == ends[1]
+    return counted
+
+
+def below(interval, x):
+    """P(p ≤ x) for p uniform on an interval."""
+    low, high = interval
+    return min(max((x - low) / (high - low), Fraction(0)), Fraction(1))
+
+
+def joint(outcomes, at):
+    """P(every p-value ≤ its bound), over equally likely outcomes (calibration scores, stream)."""
+    total, count = Fraction(0), 0
+    for calibration, stream in outcomes:
+        cells = Cells.of_scores(calibration)
+        found = ends_of(cells, cells.of(calibration).tolist(), cells.of(stream).tolist())
+        total += math.prod((below(one, x) for one, x in zip(found, at, strict=True)), start=Fraction(1))
+        count += 1
+    return total / count
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        pytest.param([(order[:2], order[2:]) for order in itertools.permutations(range(5))], id="all different"),
+        pytest.param([(draw[:2], draw[2:]) for draw in itertools.product((0, 0, 1), repeat=5)], id="many equal"),
+    ],
+)
+def test_online_p_values_are_exactly_independent_and_uniform(outcomes):
+    bounds = [Fraction(1, 7), Fraction(2, 5), Fraction(5, 6)]
+    for at in itertools.permutations(bounds):
+        assert joint(outcomes, at) == math.prod(bounds, start=Fraction(1))
+
+
+def test_p_values_and_scores_lead_to_the_same_cells():
+    generator = np.random.default_rng(0)
+    calibration, stream = generator.normal(size=30), generator.normal(size=200)
+    p = [(1 + (calibration >= score).sum()) / 31 for score in stream]
+    assert (Cells.of_number(30).of_p_values(p) == Cells.of_scores(calibration).of(stream)).all()
+    assert (Cells.of_number(30).of_p_values(np.float32(p)) == Cells.of_number(30).of_p_values(p)).all()
+
+
+def test_scores_of_a_text_file_meet_the_float32_that_they_were_written_from():
+    calibration = np.float32([0.1, 0.2, 0.2, 0.3])
+    assert Cells.of_scores(calibration).of([0.1, 0.2, 0.25]).tolist() == [1, 3, 4]
+
+
+def lives(p_values, level=0.1):
+    """Of gamblers with p-values (images, streams), the share that ever has 1/level."""
+    rules = Martingale()
+    capital = rules.started(p_values.shape[1:])
+    ever = np.zeros(p_values.shape[1:], dtype=bool)
+    for p in p_values:
+        capital = rules.after(capital, p)
+        ever |= rules.log_wealth(capital) >= -math.log(level)
+    return ever.mean()
+
+
+def test_few_lives_without_a_change_ever_raise_an_alarm():
+    p = np.random.default_rng(1).uniform(size=(1000, 300))
+    assert lives(1 - p) <= binom.ppf(0.9999, 300, 0.1) / 300
+
+
+def test_p_values_of_one_calibration_set_must_not_be_bet_on_as_they_are():
+    # Why every image is also compared with those before it: 20 calibration images are never quite the population.
+    generator = np.random.default_rng(2)
+    calibration, stream = np.sort(generator.normal(size=(20, 100)), axis=0), generator.normal(size=(1500, 100))
+    at_or_above = np.stack([20 - np.searchsorted(c, s) for c, s in zip(calibration.T, stream.T, strict=True)], 1)
+    assert lives((1 + at_or_above) / 21) > 0.5
+
+
+def test_few_monitors_raise_an_alarm_after_a_small_calibration():
+    alarms = 0
+    for seed in range(40):
+        scores = np.random.default_rng(seed).normal(size=420).round(1)  # many are equal
+        alarms += Monitor(scores[:20], level=0.1, window=1000, seed=seed).update_scores(scores[20:])
+    assert alarms <= binom.ppf(0.9999, 40, 0.1)
+
+
+@pytest.mark.parametrize("bets", ["mixture", "jumper", "both"])
+def test_a_late_change_is_noticed_soon(bets):
+    generator = np.random.default_rng(3)
+    monitor = Monitor(generator.normal(size=500), level=0.01, bets=bets)
+    assert not monitor.update_scores(generator.normal(size=4000))
+    assert monitor.update_scores(generator.normal(1.5, size=200))
+    assert 4000 < monitor.alarm_at < 4080
+    monitor.reset()
+    assert (monitor.alarm, monitor.images, monitor.log10_wealth) == (False, 0, 0.0)
+
+
+def test_a_window_is_compared_with_the_calibration_set():
+    calibration, stream = np.array([1.0, 2.0, 2.0, 3.0, 5.0, 8.0, 9.0, 10.0, 11.0]), np.array([2.0, 2.5, 9.5, 12.0])
+    cells = Cells.of_scores(calibration)
+    found = window_of(11, cells.of(stream), cells, alpha=0.1)
+    pairs = [(s > c) + 0.5 * (s == c) for s in stream for c in calibration]
+    assert found.auroc == pytest.approx(np.mean(pairs))
+    grid = np.concatenate([calibration, stream])
+    steps = [abs((stream <= x).mean() - (calibration <= x).mean()) for x in grid]
+    assert found.distance == pytest.approx(max(steps))
+    assert found.flagged == 0.25  # p = 1/10 for 12.0 alone
+    assert (found.first, found.images) == (11, 4)
+
+
+def test_windows_follow_one_another():
+    monitor = Monitor(19, window=3)
+    monitor.update([k / 20 for k in (1, 10, 20, 5, 6, 7, 8)])
+    assert [(w.first, w.images, w.flagged) for w in monitor.windows] == [(1, 3, 1 / 3), (4, 3, 0.0)]
+
+
+def test_a_monitor_goes_on_from_its_saved_state_as_if_it_had_not_stopped(tmp_path):
+    generator = np.random.default_rng(4)
+    calibration, stream = generator.normal(size=50).round(1), generator.normal(0.5, size=300)
+    whole, first = Monitor(calibration, window=70, seed=5), Monitor(calibration, window=70, seed=5)
+    whole.update_scores(stream)
+    first.update_scores(stream[:123])
+    first.save(tmp_path / "state")
+    second = Monitor.load(tmp_path / "state", calibration)
+    second.update_scores(stream[123:])
+    assert second.status() == whole.status()
+    assert second.curve == whole.curve
+    assert second.windows == whole.windows
+
+
+@pytest.fixture
+def state(tmp_path):
+    monitor = Monitor(np.arange(20.0))
+    monitor.update(1 / 21)
+    monitor.save(tmp_path / "state")
+    return tmp_path / "state"
+
+
+def test_a_changed_state_is_refused(state):
+    content = state.read_bytes()
+    state.write_bytes(content.replace(b'"alarm_at": null', b'"alarm_at": 1234'))
+    with pytest.raises(DataError, match="has changed since it was written — restore it, or delete it"):
+        Monitor.load(state, np.arange(20.0))
+
+
+def test_a_state_belongs_to_its_calibration_scores(state):
+    with pytest.raises(DataError, match=r"other calibration scores: 20 images, digest .* — found 21 images"):
+        Monitor.load(state, np.arange(21.0))
+    with pytest.raises(DataError, match="with calibration scores — found none"):
+        Monitor.load(state)
+    with pytest.raises(DataError, match="not found"):
+        Monitor.load(state.with_name("other"))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.123, 1.5, math.nan])
+def test_what_a_detector_cannot_have_given_is_refused(p):
+    with pytest.raises(DataError, match=r"p-value 1 — found .* — allowed: K/11 .* as 10 calibration images give"):
+        Monitor(10, alpha=0.1).update([1.0, p])
+
+
+def test_equal_calibration_scores_need_scores():
+    monitor = Monitor([1.0, *[2.0] * 20])
+    with pytest.raises(DataError, match="1 scores occur more than once among the 21 calibration scores — give scores"):
+        monitor.update(1.0)
+    with pytest.raises(DataError, match="only the number of calibration images is known"):
+        Monitor(30).update_scores(1.0)
+
+
+def test_an_alpha_that_the_calibration_cannot_reach_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"alpha — found 0.05, which 18 calibration images cannot reach: .* 1/19 .* 19 im"
+    ):
+        Monitor(18)
+    assert Monitor(19).cells.n == 19
+
+
+def test_a_table_counts_once():
+    monitor = Monitor(30)
+    monitor.note_table("a")
+    monitor.note_table("b")
+    with pytest.raises(DataError, match="this table was read before"):
+        monitor.note_table("a")
+
+
+def test_the_curve_of_a_long_life_stays_short():
+    curve = Curve()
+    for images in range(1, 10_001):
+        curve.add(images, float(images))
+    assert len(curve.log10) < 4096
+    assert curve.log10 == [float(at) for at in range(curve.stride, 10_001, curve.stride)]
