@@ -1,0 +1,138 @@
+"""Numbers from one column of a table of images: csv, jsonl or parquet."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.digest import file_sha256
+from openbench.errors import DataError
+from openbench.results.escape import one_line
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+_ERROR = "error"  # the column in which `score` says why an image has no score
+
+
+def table_digest(path: Path) -> str:
+    """Return what tells a table from others: the SHA-256 of the file.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    _check(path)
+    try:
+        return file_sha256(path)
+    except OSError as error:
+        raise DataError(f"table '{path}' cannot be read — {error.strerror or error}") from error
+
+
+def numbers(path: Path, column: str) -> NDArray[np.float64]:
+    """Return a column (n,) of finite numbers, in the order of the rows; rows with an error in place of it are left out.
+
+    Args:
+        path: a .csv with a header, a .jsonl with an object per line, or a .parquet file.
+        column: its name.
+
+    Raises:
+        DataError: no such file or column, no rows, or a value that is not a finite number.
+    """
+    _check(path)
+    values = _of_parquet(path, column) if path.suffix == ".parquet" else _of_text(path, column)
+    if not values.size:
+        raise DataError(f"table '{path}' has no rows — give a table with a row per image")
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise DataError(
+            f"table '{path}', row {bad[0] + 1}: column '{column}' — found {values[bad[0]]} — allowed: a finite number"
+        )
+    return values
+
+
+def _of_parquet(path: Path, column: str) -> NDArray[np.float64]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    try:
+        names = list(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from error
+    if column not in names:
+        raise _no_column(path, column, names)
+    kept = [column, *({_ERROR} & set(names))]
+    try:
+        table = pq.read_table(path, columns=kept, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from error
+    if _ERROR in kept:
+        table = table.filter(pc.or_(pc.is_valid(table.column(column)), pc.is_null(table.column(_ERROR))))
+    found = table.column(column)
+    if not (pa.types.is_floating(found.type) or pa.types.is_integer(found.type)) or found.null_count:
+        what = f"{found.null_count} empty cells" if found.null_count else f"the type {found.type}"
+        raise DataError(f"table '{path}': column '{column}' — found {what} — allowed: a number in every row")
+    return np.asarray(found.to_numpy(), dtype=np.float64)
+
+
+def _of_text(path: Path, column: str) -> NDArray[np.float64]:
+    found: list[float] = []
+    for names, cells, line in _rows(path):
+        if column not in names:
+            raise _no_column(path, column, names)
+        cell = cells[names.index(column)]
+        if cell in ("", None) and _ERROR in names and cells[names.index(_ERROR)]:
+            continue  # an image that could not be read
+        try:
+            if isinstance(cell, bool | None):
+                raise ValueError
+            found.append(float(cell))  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            shown = one_line(str(cell)[:60])
+            raise DataError(
+                f"table '{path}', line {line}: column '{column}' — found '{shown}' — allowed: a number"
+            ) from None
+    return np.array(found, dtype=np.float64)
+
+
+def _rows(path: Path) -> Iterator[tuple[list[str], list[object], int]]:
+    """Names, cells and the line of each row."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as stream:
+            if path.suffix == ".jsonl":
+                for line, text in enumerate(stream, 1):
+                    if text.strip():
+                        row = json.loads(text)
+                        if not isinstance(row, dict):
+                            raise ValueError(f"line {line} is not an object")
+                        yield list(row), list(row.values()), line
+                return
+            reader = csv.reader(stream, strict=True)
+            names = next(reader, [])
+            for cells in reader:
+                if len(cells) != len(names) and cells:
+                    raise ValueError(f"line {reader.line_num} has {len(cells)} cells, the header {len(names)}")
+                if cells:
+                    yield names, list(cells), reader.line_num
+    except (OSError, ValueError, csv.Error, RecursionError) as error:
+        raise _damaged(path, error) from error
+
+
+def _check(path: Path) -> None:
+    if path.suffix not in SUFFIXES:
+        raise DataError(f"'{path}' is not a table that can be read — allowed: {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise DataError(
+            f"table '{path}' not found — a file is needed: python -m openbench score DETECTOR IMAGES > {path.name}"
+        )
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    told = one_line(str(error).splitlines()[0][:200]) if str(error) else type(error).__name__
+    return DataError(f"table '{path}' cannot be read — {told} — write it again")
+
+
+def _no_column(path: Path, column: str, names: list[str]) -> DataError:
+    shown = ", ".join(one_line(name[:40]) for name in names[:20])
+    return DataError(f"table '{path}' has no column '{column}' — found: {shown} — python -m openbench score writes it")

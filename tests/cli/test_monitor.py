@@ -1,0 +1,126 @@
+"""`monitor` as users meet it: tables in, an exit code, words or a line of JSON, a picture and a state out."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from openbench.__main__ import main
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sides = {"calibration": 0.0, "quiet": 0.0, "more": 0.0, "changed": 1.5}
+    for seed, (name, mean) in enumerate(sides.items()):
+        scores = np.random.default_rng(seed).normal(mean, size=200).astype(np.float32)
+        (tmp_path / f"{name}.csv").write_text("file,score\n" + "".join(f"a.png,{score}\n" for score in scores))
+    return tmp_path
+
+
+def monitor(capsys, *arguments):
+    """The exit code, what was printed, and the error message."""
+    code = main(["monitor", *arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_no_alarm_while_nothing_changes(folder, capsys):
+    code, said, _ = monitor(capsys, "calibration.csv", "quiet.csv")
+    assert code == 0
+    assert said.startswith("no alarm\n200 images against 200 calibration images\n")
+    assert "the chance of ever reaching that while nothing changes is at most 1 %" in said
+
+
+def test_a_change_ends_in_exit_code_3_and_a_line_of_json(folder, capsys):
+    code, said, _ = monitor(capsys, "calibration.csv", "quiet.csv", "changed.csv", "--json")
+    found = json.loads(said)
+    assert code == 3
+    assert said.count("\n") == 1
+    assert (found["alarm"], found["images"]) == (True, 400)
+    assert 200 < found["alarm_at"] < 240
+
+
+def test_a_state_goes_on_from_call_to_call(folder, capsys):
+    at_once = json.loads(monitor(capsys, "calibration.csv", "quiet.csv", "changed.csv", "--json", "--window", "50")[1])
+    assert monitor(capsys, "calibration.csv", "quiet.csv", "--state", "life", "--window", "50")[0] == 0
+    code, said, _ = monitor(capsys, "calibration.csv", "changed.csv", "--state", "life", "--json")
+    assert (code, json.loads(said)) == (3, at_once)
+    before = (folder / "life").read_bytes()
+    code, _, told = monitor(capsys, "calibration.csv", "more.csv", "quiet.csv", "--state", "life")
+    assert code == 2
+    assert "'quiet.csv': this table was read before — its images would count twice" in told
+    assert (folder / "life").read_bytes() == before
+    code, _, told = monitor(capsys, "calibration.csv", "more.csv", "--state", "life", "--level", "0.2")
+    assert code == 2
+    assert "--state life belongs to a monitor with level=0.01" in told
+    assert monitor(capsys, "calibration.csv", "more.csv", "--state", "life", "--reset")[0] == 0
+
+
+def test_the_picture_shows_the_alarm(folder, capsys):
+    assert monitor(capsys, "calibration.csv", "changed.csv", "--plot", "drift.png")[0] == 3
+    with Image.open("drift.png") as picture:
+        shown = np.asarray(picture.convert("RGB")).reshape(-1, 3)
+    assert (shown == (0xD5, 0x5E, 0x00)).all(axis=1).sum() > 300  # the upright line, on three panels
+
+
+def test_tables_of_each_format_hold_the_same_numbers(folder, capsys):
+    import pandas as pd
+
+    table = pd.read_csv("changed.csv", dtype={"score": np.float32})
+    table.to_parquet("other.parquet")
+    table.to_json("other.jsonl", orient="records", lines=True, double_precision=15)
+    found = {
+        monitor(capsys, "calibration.csv", f, "--json")[1] for f in ("changed.csv", "other.parquet", "other.jsonl")
+    }
+    assert len(found) == 1
+
+
+def test_images_that_could_not_be_read_are_left_out_and_empty_cells_are_not(folder, capsys):
+    import pandas as pd
+
+    rows = [{"score": 0.5, "error": None}, {"score": None, "error": "not an image"}, {"score": 0.25, "error": None}]
+    pd.DataFrame(rows).to_parquet("rows.parquet")
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "rows.csv").write_text("score,error\n0.5,\n,not an image\n0.25,\n")
+    for name in ("rows.parquet", "rows.jsonl", "rows.csv"):
+        assert json.loads(monitor(capsys, "calibration.csv", name, "--json")[1])["images"] == 2
+    pd.DataFrame([*rows, {"score": None, "error": None}]).to_parquet("gap.parquet")
+    (folder / "gap.csv").write_text("score,error\n0.5,\n,\n")
+    for name in ("gap.parquet", "gap.csv"):
+        code, _, told = monitor(capsys, "calibration.csv", name)
+        assert (code, "allowed: a number" in told) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.csv", "score\n", "table 'a.csv' has no rows"),
+        ("a.csv", "scores\n1\n", "has no column 'score' — found: scores"),
+        ("a.csv", "score\n1\nnan\n", "row 2: column 'score' — found nan — allowed: a finite number"),
+        ("a.csv", "score\n1\n\x1b[2J\n", r"line 3: column 'score' — found '\x1b[2J' — allowed: a number"),
+        ("a.csv", "a,score\n1,2\n3\n", "line 3 has 1 cells, the header 2"),
+        ("a.jsonl", '{"score": true}\n', "line 1: column 'score' — found 'True'"),
+        ("a.jsonl", "[1]\n", "line 1 is not an object"),
+        ("a.parquet", "score\n1\n", "table 'a.parquet' cannot be read"),
+        ("a.txt", "1\n", "is not a table that can be read — allowed: .csv, .jsonl, .parquet"),
+        ("b.csv", None, "table 'a.csv' not found"),
+    ],
+)
+def test_tables_that_cannot_be_used_are_refused(folder, capsys, name, content, told):
+    given = name if content is not None else "a.csv"
+    if content is not None:
+        (folder / name).write_text(content)
+    code, said, message = monitor(capsys, "calibration.csv", given, "--state", "life", "--plot", "p.png")
+    assert (code, said) == (2, "")
+    assert told in message
+    assert not (folder / "life").exists()
+    assert not (folder / "p.png").exists()
+
+
+def test_what_is_read_is_not_written_over(folder, capsys):
+    code, _, told = monitor(capsys, "calibration.csv", "quiet.csv", "--state", "quiet.csv")
+    assert (code, "--state quiet.csv would overwrite 'quiet.csv'" in told) == (2, True)
+    code, _, told = monitor(capsys, "calibration.csv", "quiet.csv", "--plot", "drift.bmp")
+    assert (code, "allowed: a name that ends in .png, .svg or .pdf" in told) == (2, True)
