@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from openbench.core.preprocess import Preprocess
     from openbench.detect.detector import Detector
     from openbench.detect.monitor.monitor import Monitor
+    from openbench.detect.recommend.face import recommend
     from openbench.detect.saved import load_detector
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ _LAZY = {
     "load_detector": "openbench.detect.saved",
     "method": "openbench.api.estimator",
     "metrics": None,
+    "recommend": "openbench.detect.recommend.face",
     "records": "openbench.api.records",
     "testing": None,
 }
@@ -58,6 +60,7 @@ __all__ = [
     "load_detector",
     "method",
     "metrics",
+    "recommend",
     "records",
     "testing",
 ]

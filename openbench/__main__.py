@@ -74,6 +74,7 @@ COMMANDS = {
     ),
     "risk": Command("openbench.cli.commands.risk:main", "methods compared by selective risk at a common TPR and FPR"),
     "leaderboard": Command("openbench.cli.commands.leaderboard:main", "regenerate the leaderboard from the records"),
+    "recommend": Command("openbench.cli.commands.recommend:main", "which method to take, from records and costs"),
     "monitor": Command("openbench.cli.commands.monitor:main", "has the stream of images changed? an alarm if so"),
     "list": Command("openbench.cli.commands.listing:main", "what can be chosen: methods, benchmarks, backbones, …"),
     "show": Command("openbench.cli.commands.listing:show", "one method, config or record in full"),

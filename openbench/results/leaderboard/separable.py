@@ -1,7 +1,8 @@
 """The ranks that the rows of a board may have, from the published scores of their runs."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.views import GROUPS
 
 
-def ranges_of(board: Board, scores: ScoreStore) -> Mapping[tuple[str, ...], RankRange]:
-    """Return {run ids of a row: its range of ranks} by near AUROC, or far AUROC where no set is near.
+def ranges_of(board: Board, scores: ScoreStore, groups: Sequence[str] = GROUPS) -> Mapping[tuple[str, ...], RankRange]:
+    """Return {run ids of a row: its range of ranks} by the AUROC of the first of some groups that has sets.
 
     Rows take part whose runs all have published scores and used the same networks as most rows did, so that every
     pair is compared on the same images and networks. With fewer than two such rows there is nothing to compare.
@@ -23,8 +24,10 @@ def ranges_of(board: Board, scores: ScoreStore) -> Mapping[tuple[str, ...], Rank
     Args:
         board: one benchmark on one ID side.
         scores: the published ones.
+        groups: near AUROC, or far AUROC where no set is near, unless others are named.
     """
-    found = {row.runs: read for row in board.ranked if (read := _scored(row, scores, board.full_spectrum))}
+    sides = partial(_sides, full_spectrum=board.full_spectrum, groups=groups)
+    found = {row.runs: read for row in board.ranked if (read := _scored(row, scores, sides))}
     alike = Counter(_shape(read) for read in found.values()).most_common(1)
     compared = {runs: read for runs, read in found.items() if _shape(read) == alike[0][0]}
     if len(compared) < 2:
@@ -33,23 +36,23 @@ def ranges_of(board: Board, scores: ScoreStore) -> Mapping[tuple[str, ...], Rank
     return dict(zip(compared, rank_ranges(by_network), strict=True))
 
 
-def _scored(row: Row, scores: ScoreStore, full_spectrum: bool) -> dict[str, Scored]:
-    """{network: scores of the ID side and of each near set} of a row; empty if any run's are not there."""
+def _scored(row: Row, scores: ScoreStore, sides: Callable[[Sequence[SetScores]], Scored]) -> dict[str, Scored]:
+    """{network: scores of the ID side and of each OOD set} of a row; empty if any run's are not there."""
     found: dict[str, Scored] = {}
     for run in row.members:
         if not scores.path(run.run_id).is_file():
             return {}
         try:
-            found[run.network] = _sides(scores.read(run.run_id), full_spectrum)
+            found[run.network] = sides(scores.read(run.run_id))
         except OpenbenchError:
             return {}
     return found
 
 
-def _sides(sets: Sequence[SetScores], full_spectrum: bool) -> Scored:
+def _sides(sets: Sequence[SetScores], full_spectrum: bool, groups: Sequence[str]) -> Scored:
     roles = (Role.ID_TEST, Role.CSID) if full_spectrum else (Role.ID_TEST,)
     ids = [s.scores for s in sorted(sets, key=lambda s: (str(s.role), s.name)) if s.role in roles]
-    for group in GROUPS:
+    for group in groups:
         oods = [s.scores for s in sorted(sets, key=lambda s: s.name) if s.role == group]
         if oods:
             return np.concatenate(ids), oods

@@ -1,0 +1,103 @@
+"""`recommend`: which method to take, from the records."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from openbench import paths
+from openbench.cli.json_file import write_json
+from openbench.cli.left_out import left_out
+from openbench.cli.method_needs import needs_of
+from openbench.cli.tables import print_tables
+from openbench.detect.recommend.choose import NEEDS, Limits, recommended
+from openbench.detect.recommend.words import as_values, best_table, in_words, out_table
+from openbench.errors import ConfigError, did_you_mean
+from openbench.results.escape import console
+from openbench.results.tables.render import FORMATS
+
+_BENCHMARK = "+benchmark"
+_WITHOUT = {f"no_{need.replace(' ', '_')}": need for need in NEEDS}
+_KEYS = (_BENCHMARK, "backbone", "training", "latency_ms", "memory_mb", "needs")
+_EPILOG = f"""\
++benchmark=NAME   whose records are read; needed
+backbone=NAME     this network only
+training=NAME     trained this way only
+latency_ms=N      at most N milliseconds per image, besides the network's own pass
+memory_mb=N       at most N MB in the process that scored, Python and PyTorch included
+needs=LIST        what you do not have: {", ".join(_WITHOUT)}
+
+Methods within the limits are compared by paired tests on the same images, by near AUROC and, where that does not
+decide, by far AUROC. Those that are not surely worse than another are shown, with what they cost and need.
+
+  python -m openbench recommend +benchmark=cifar10
+  python -m openbench recommend +benchmark=cifar10 latency_ms=0.1 needs=no_training_data,no_gradients
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line `argv` and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    benchmark, limits = _asked(arguments.words)
+    results = arguments.results or paths.results_dir()
+    with left_out() as lost:
+        advice = recommended(results, benchmark, limits, needs_of, lost.append)
+    for one in advice:
+        print(console(in_words(one)) + "\n")
+        print_tables([table for table in (best_table(one), out_table(one)) if table.rows], arguments.format)
+    if arguments.json is not None:
+        write_json([as_values(one) for one in advice], arguments.json)
+    return lost.code
+
+
+def _asked(words: Sequence[str]) -> tuple[str, Limits]:
+    """The benchmark and the limits that words such as `latency_ms=5` name.
+
+    Raises:
+        ConfigError: no benchmark, an unknown key, a key twice, or a value that is not allowed.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key not in _KEYS or not equals or not value:
+            hint = did_you_mean(key, _KEYS) if key not in _KEYS else ""
+            raise ConfigError(f"recommend: found '{word}'{hint} — allowed: {', '.join(f'{k}=…' for k in _KEYS)}")
+        if key in found:
+            raise ConfigError(f"recommend: '{key}' is given twice — give it once")
+        found[key] = value
+    if _BENCHMARK not in found:
+        raise ConfigError("recommend: no benchmark chosen — python -m openbench recommend +benchmark=cifar10")
+    without = [word for word in found.get("needs", "").split(",") if word]
+    for word in without:
+        if word not in _WITHOUT:
+            raise ConfigError(f"needs={word}{did_you_mean(word, _WITHOUT)} — allowed: {', '.join(_WITHOUT)}")
+    limits = Limits(
+        _number(found, "latency_ms"),
+        _number(found, "memory_mb"),
+        tuple(_WITHOUT[word] for word in without),
+        found.get("backbone", ""),
+        found.get("training", ""),
+    )
+    return found[_BENCHMARK], limits
+
+
+def _number(found: dict[str, str], key: str) -> float | None:
+    if key not in found:
+        return None
+    try:
+        return float(found[key])
+    except ValueError:
+        raise ConfigError(f"{key} — found '{found[key]}' — allowed: a number > 0") from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m openbench recommend",
+        description="Say which method to take, from the records of a benchmark and what they cost.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the benchmark, and limits")
+    parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the recommendation as JSON")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="the results folder")
+    return parser

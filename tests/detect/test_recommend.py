@@ -1,0 +1,212 @@
+"""Recommendations from records whose answer is known by construction."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from openbench.__main__ import main
+from openbench.cli import method_needs
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.detect.recommend.choose import Limits, recommended
+from openbench.detect.recommend.face import needs_of, recommend
+from openbench.detect.recommend.words import as_values, in_words
+from openbench.errors import ConfigError, RecordError
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.stored import ScoreStore
+from tests.results.records import make_record, metrics, named, with_method
+
+N = 100  # images of each of four sets
+# Method → how far its near and far scores lie above ID, its milliseconds per image, and its peak in MiB.
+METHODS = {
+    "msp": (1.5, 1.2, 0.01, 500),
+    "energy": (1.5, 2.5, 0.1, 400),
+    "knn": (1.51, 2.5, 1.0, 900),
+    "odin": (0.7, 2.5, 0.01, 300),
+}
+NEEDS = {"msp": (), "energy": (), "knn": ("training data",), "odin": ("gradients",)}
+ROLES = {"toy": Role.ID_TEST, "a": Role.NEAR, "b": Role.NEAR, "c": Role.FAR}
+
+
+COUNTS = {f"{role}/{name}": {"n": N, "expected": N} for name, role in ROLES.items()}
+
+
+def scores_of(method: str) -> list[SetScores]:
+    """Scores of the same images for every method, each with some noise of its own."""
+    near, far, *_ = METHODS[method]
+    images, own = np.random.default_rng(0), np.random.default_rng([1, list(METHODS).index(method)])
+    found = []
+    for (name, role), shift in zip(ROLES.items(), (0.0, near, near, far), strict=True):
+        scores = images.normal(size=N) + 0.3 * own.normal(size=N) + shift
+        nothing = np.full(N, -1)
+        found.append(SetScores.of_split(name, role, scores.astype(np.float32), nothing, nothing))
+    return found
+
+
+def write(folder, name, published=True, **changes):
+    near, far, ms, peak = METHODS[name]
+    record = with_method(make_record(counts=COUNTS), name)
+    cost = {"seconds": {"score": ms * 4 * N / 1000}, "peak_mib": {"score": peak}, "passes": 0}
+    record = replace(record, provenance=cost)
+    record = named(replace(record, metrics=metrics(near / 2, far / 3), **changes))
+    RecordStore(folder).write(record)
+    if published:
+        ScoreStore(folder / "scores").write(record.run_id, scores_of(name))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in METHODS:
+        write(tmp_path, name)
+    return tmp_path
+
+
+def advice(folder, **limits):
+    (found,) = recommended(
+        folder, "toy", Limits(**limits), lambda name, _: NEEDS[name], lambda error: pytest.fail(error)
+    )
+    return found
+
+
+def names(candidates):
+    return [candidate.row.method for candidate in candidates]
+
+
+def test_near_decides_and_then_far(folder):
+    # knn and energy differ by a hundredth of the spread; msp is as good by near but worse by far, odin worse by near.
+    found = advice(folder)
+    assert names(found.best) == ["knn", "energy"]
+    assert (found.compared, found.near) == (4, 3)
+    assert in_words(found).startswith(
+        "toy · tiny · cross_entropy: take knn: the highest AUROC of the 2 that are not separable from the best, of 4 "
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "best", "out"),
+    [
+        ({"latency_ms": 0.5}, ["energy"], {"knn": "1 ms per image", "odin": "its time is not measured"}),
+        ({"memory_mb": 500}, ["energy"], {"knn": "944 MB", "msp": "524 MB"}),
+        (
+            {"without": ("training data", "gradients")},
+            ["energy"],
+            {"knn": "needs training data", "odin": "needs gradients"},
+        ),
+        ({"latency_ms": 0.05}, ["msp"], {"knn": "1 ms per image", "energy": "0.1 ms per image"}),
+    ],
+)
+def test_methods_beyond_the_limits_are_named_with_the_reason(folder, limits, best, out):
+    found = advice(folder, **limits)
+    assert names(found.best) == best
+    assert {c.row.method: c.out for c in found.out}.items() >= out.items()
+
+
+def test_where_nothing_is_left_the_least_cost_is_named(folder):
+    found = advice(folder, memory_mb=100)
+    assert names(found.best) == []
+    told = "the least time measured is 0.01 ms per image; the least memory 315 MB (whole process, PyTorch included)"
+    assert in_words(found).endswith(told)
+
+
+def test_methods_without_published_scores_are_not_tested_but_named(tmp_path):
+    for name in METHODS:
+        write(tmp_path, name, published=name != "knn")
+    found = advice(tmp_path)
+    assert (names(found.best), names(found.untested)) == (["energy"], ["knn"])
+
+
+def test_without_any_published_scores_the_first_of_the_table_is_taken_and_it_says_so(tmp_path):
+    for name in METHODS:
+        write(tmp_path, name, published=False)
+    found = advice(tmp_path)
+    assert names(found.best) == ["knn"]
+    assert "the highest AUROC, but not tested against the others" in in_words(found)
+
+
+def test_passes_that_a_record_timed_count_where_a_method_takes_gradients(tmp_path):
+    write(tmp_path / "cached", "odin")
+    provenance = {"seconds": {"score": 0.004, "features": 1.5}, "peak_mib": {"score": 1}, "passes": 500}
+    timed = with_method(make_record(counts=COUNTS, provenance=provenance), "odin")
+    RecordStore(tmp_path / "timed").write(timed)
+    assert advice(tmp_path / "cached").best[0].ms is None
+    assert advice(tmp_path / "timed").best[0].ms == pytest.approx(0.01 + 3.0)
+
+
+def test_oracles_are_not_recommended_and_deviations_are_told(tmp_path):
+    oracle = {"tune": {"strategy": "oracle"}, "seed": 0, "method": {"_name_": "knn"}}
+    write(tmp_path, "knn", config=oracle, tuned={"k": 5})
+    deviating = {"name": "toy", "digest": "aaaa", "pristine": False, "deviations": ["far.d: dropped"]}
+    write(tmp_path, "energy", benchmark=deviating)
+    write(tmp_path, "msp", benchmark=deviating, config={**oracle, "method": {"_name_": "msp"}}, tuned={"k": 5})
+    found = advice(tmp_path)
+    assert names(found.best) == ["energy"]
+    assert found.deviations == ("far.d: dropped",)
+
+
+def test_where_no_record_counts_the_reasons_are_told(tmp_path):
+    oracle = {"tune": {"strategy": "oracle"}, "seed": 0, "method": {"_name_": "knn"}}
+    write(tmp_path, "knn", config=oracle, tuned={"k": 5})
+    with pytest.raises(ConfigError, match="no record of benchmark 'toy' counts: hyper-parameters chosen on test data"):
+        advice(tmp_path)
+
+
+def test_source_and_objects_agree_on_what_every_method_needs():
+    from openbench.config.shipped import shipped
+
+    differ = {}
+    for name in method_needs._sources():
+        params = dict(shipped("method", name) or {})
+        read, built = method_needs.needs_of(name, params), needs_of(name, params)
+        if built is not None and read != built:
+            differ[name] = (read, built)
+    assert not differ
+    assert method_needs.needs_of("knn", {}) == ("training data",)
+    assert method_needs.needs_of("odin", {}) == ("gradients",)
+    assert method_needs.needs_of("of my own", {}) is None
+
+
+def test_from_python_it_is_data(folder):
+    (found,) = recommend("toy", without=["training data"], folder=folder)
+    assert as_values(found)["take"] == "energy"
+    assert str(found) == in_words(found)
+    with pytest.raises(ConfigError, match=r"recommend.without has no key 'training'; did you mean 'training data'\?"):
+        recommend("toy", without=["training"], folder=folder)
+    with pytest.raises(RecordError, match="not found"):
+        recommend("toy", folder=folder / "other")
+
+
+def told(capsys, folder, *words):
+    code = main(["recommend", *words, "--results", str(folder)])
+    printed = capsys.readouterr()
+    return code, printed.out + printed.err
+
+
+def test_the_command_says_what_to_take_and_why_not_the_others(folder, capsys):
+    code, said = told(capsys, folder, "+benchmark=toy", "needs=no_training_data", "latency_ms=5")
+    assert code == 0
+    assert "take energy: " in said
+    assert "needs training data" in said
+    assert "Memory: peak of the whole process" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no benchmark chosen"),
+        (["+benchmark=toi"], "benchmark 'toi' has no records in"),
+        (["+benchmark=toy", "latency=5"], "found 'latency=5'; did you mean 'latency_ms'?"),
+        (["+benchmark=toy", "latency_ms=fast"], "latency_ms — found 'fast' — allowed: a number > 0"),
+        (["+benchmark=toy", "latency_ms=0"], "latency_ms — found 0.0 — allowed: a number > 0"),
+        (["+benchmark=toy", "needs=no_data"], "needs=no_data; did you mean"),
+        (
+            ["+benchmark=toy", "backbone=tinny"],
+            "backbone 'tinny' has no records on benchmark 'toy'; did you mean 'tiny'?",
+        ),
+        (["+benchmark=toy", "+benchmark=toy"], "'+benchmark' is given twice"),
+    ],
+)
+def test_words_that_cannot_be_used_are_refused(folder, capsys, words, message):
+    code, said = told(capsys, folder, *words)
+    assert code == 2
+    assert message in said
