@@ -1,0 +1,1 @@
+"""A detector behind HTTP: images in, JSON out, in small batches, within limits."""

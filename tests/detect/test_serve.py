@@ -1,0 +1,375 @@
+"""The server as its clients meet it: over sockets, with what is sound, damaged, too large, too slow, and cut off."""
+
+import asyncio
+import http.client
+import io
+import json
+import re
+import signal
+import socket
+import struct
+import threading
+import time
+import zlib
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from openbench.detect.serve.batches import Batches, Budget
+from openbench.detect.serve.limits import Limits
+from openbench.detect.serve.refused import RefusedError
+from openbench.detect.serve.server import serve
+from openbench.errors import ConfigError
+from tests.forked import Forked
+
+LIMITS = Limits(
+    body_bytes=100_000,
+    image_pixels=10_000,
+    images=3,
+    waiting=40,
+    waiting_pixels=30_000,
+    connections=60,
+    upload_s=1.0,
+    answer_s=1.0,
+    batch=8,
+    batch_wait_ms=20.0,
+    drain_s=5.0,
+)
+SLOW, BROKEN, STUCK = 250, 251, 252  # brightness of images that the stand-in for a detector treats in its own way
+SECRET = "<script>alert('x')</script>"
+
+
+def predict(images):
+    """The mean brightness of each image as its score; the size of the batch beside it."""
+    marks = {int(image[0, 0, 0]) for image in images}
+    if BROKEN in marks:
+        raise RuntimeError(SECRET)
+    if marks & {SLOW, STUCK}:
+        time.sleep(0.3 if SLOW in marks else 1.5)
+    return [
+        {"score": float(image.mean()), "is_ood": bool(image.mean() > 200), "batch": len(images)} for image in images
+    ]
+
+
+class Server:
+    """A server in a copy of this process."""
+
+    def __init__(self, note, limits=LIMITS, port=0):
+        self.note = note
+        self.process = Forked(
+            lambda: serve(predict, {"promise": "none"}, limits, ("127.0.0.1", port), lambda t: print(t, flush=True)),
+            note,
+        )
+        until = time.monotonic() + 30
+        while not (
+            found := re.search(r"listening on http://127.0.0.1:(\d+)", note.read_text() if note.exists() else "")
+        ):
+            assert self.process.runs, note.read_text()
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        self.port = int(found.group(1))
+
+    def ask(self, method, path, body=None, kind="image/png", **headers):
+        """Status and body of an answer; JSON as values."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
+            connection.request(method, path, body, {"Content-Type": kind, **headers} if body is not None else headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            return answer.status, json.loads(text) if answer.headers["Content-Type"] == "application/json" else text
+
+    def raw(self, *parts, pause=0.0, seconds=5.0):
+        """What comes back for bytes that are sent as they are, until the server closes."""
+        with closing(socket.create_connection(("127.0.0.1", self.port), timeout=seconds)) as connection:
+            found = b""
+            try:
+                for part in parts:
+                    connection.sendall(part)
+                    time.sleep(pause)
+                while part := connection.recv(65536):
+                    found += part
+            except (ConnectionResetError, BrokenPipeError):
+                pass
+            return found
+
+    def stop(self, number=signal.SIGTERM):
+        """Send a signal, wait for the end, and return the exit code and what was printed."""
+        import os
+
+        os.kill(self.process._pid, number)
+        return self.process.ended()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    made = Server(tmp_path_factory.mktemp("server") / "note")
+    yield made
+    code, said = made.stop()
+    assert code == 0, said
+    assert said.count(f"the detector cannot score this image: RuntimeError: {SECRET}\n") == 2
+
+
+def encoded(brightness=100, size=(8, 8), form="PNG"):
+    stream = io.BytesIO()
+    Image.new("RGB", size, (brightness,) * 3).save(stream, form)
+    return stream.getvalue()
+
+
+def form_of(*files, names=None):
+    """A multipart body and its content type."""
+    boundary = "b0undary"
+    parts = b""
+    for at, content in enumerate(files):
+        name = (names or {}).get(at, f'name="f{at}"; filename="{at}.png"')
+        parts += f"--{boundary}\r\nContent-Disposition: form-data; {name}\r\n\r\n".encode() + content + b"\r\n"
+    return parts + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "BMP"])
+def test_an_image_is_answered_with_its_row(server, form):
+    status, found = server.ask("POST", "/predict", encoded(100, form=form), f"image/{form.lower()}")
+    assert status == 200
+    assert [round(row["score"]) for row in found["predictions"]] == [100]
+
+
+def test_the_files_of_a_form_are_answered_in_their_order(server):
+    status, found = server.ask("POST", "/predict", *form_of(encoded(10), encoded(220), encoded(30)))
+    assert status == 200
+    assert [(row["score"], row["is_ood"]) for row in found["predictions"]] == [(10, False), (220, True), (30, False)]
+
+
+def test_requests_at_the_same_time_share_a_batch(server):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(server.ask("POST", "/predict", encoded(5))[1])) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(answer["predictions"][0]["batch"] for answer in found) > 1
+    assert max(answer["predictions"][0]["batch"] for answer in found) <= LIMITS.batch
+
+
+def bomb(width, height):
+    """A PNG that says it is large, and whose few bytes become as many pixels."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = zlib.compress(b"\0" * 1_000_000)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+GOOD = encoded()
+REFUSED = {
+    "nothing": (b"", "image/png", 400, "no_image"),
+    "text": (SECRET.encode(), "image/png", 400, "not_an_image"),
+    "half an image": (encoded(size=(90, 90), form="BMP")[:2000], "image/bmp", 400, "not_an_image"),
+    "a damaged image": (GOOD[:40] + bytes(20) + GOOD[60:], "image/png", 400, "not_an_image"),
+    "another format": (encoded(form="GIF"), "image/gif", 400, "not_an_image"),
+    "a bomb": (bomb(30_000, 30_000), "image/png", 413, "too_many_pixels"),
+    "a huge bomb": (bomb(2**31 - 1, 2**31 - 1), "image/png", 413, "too_many_pixels"),
+    "too many pixels": (encoded(size=(101, 100)), "image/png", 413, "too_many_pixels"),
+    "too many bytes": (bytes(100_001), "image/png", 413, "too_large"),
+    "a URL": (b'{"url": "file:///etc/passwd"}', "application/json", 415, "unsupported_type"),
+    "a type with a line break": (GOOD, SECRET, 415, "unsupported_type"),
+    "no sound form": (SECRET.encode(), "multipart/form-data; boundary=b", 400, "not_a_form"),
+    "a form without a boundary": (GOOD, "multipart/form-data", 400, "not_a_form"),
+    "a form with a text": (*form_of(b"/etc/passwd", names={0: 'name="path"'}), 400, "not_a_form"),
+    "too many files": (*form_of(*[GOOD] * 4), 413, "too_many_images"),
+    "an empty file": (*form_of(GOOD, b""), 400, "no_image"),
+    "one bad file": (*form_of(GOOD, b"abc"), 400, "not_an_image"),
+    "one that cannot be scored": (encoded(BROKEN), "image/png", 500, "not_scored"),
+    "one that takes too long": (encoded(STUCK), "image/png", 503, "too_slow"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_answered_is_refused_without_repeating_it(server, name):
+    body, kind, status, code = REFUSED[name]
+    found, answer = server.ask("POST", "/predict", body, kind, **{"X-Name": SECRET})
+    assert (found, answer["error"]["code"]) == (status, code)
+    text = json.dumps(answer)
+    assert not any(part in text for part in ("script", "passwd", "Error", "/work", "openbench", "0x"))
+
+
+def test_an_image_that_cannot_be_scored_takes_no_other_with_it(server):
+    found = {}
+    threads = [
+        threading.Thread(target=lambda b=b: found.update({b: server.ask("POST", "/predict", encoded(b))[0]}))
+        for b in (20, BROKEN, 40)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {20: 200, BROKEN: 500, 40: 200}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/../../etc/passwd", 404), ("GET", "/predict", 405), ("POST", "/health", 405), ("GET", "/%00", 404)],
+)
+def test_other_places_say_what_there_is(server, method, path, status):
+    found, answer = server.ask(method, path)
+    assert (found, answer["error"]["code"]) == (status, "no_such_place")
+    assert "passwd" not in json.dumps(answer)
+
+
+def test_a_body_without_a_declared_length_is_cut_off(server):
+    head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunk = b"4000\r\n" + bytes(0x4000) + b"\r\n"
+    assert b" 413 " in server.raw(head, *[chunk] * 8).split(b"\r\n")[0]
+
+
+def test_slow_clients_do_not_keep_a_connection(server):
+    began = time.monotonic()
+    head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\nContent-Length: 100\r\n\r\n"
+    assert b" 408 " in server.raw(head, b"a").split(b"\r\n")[0]
+    assert server.raw(b"GET /health HTT", seconds=4) == b""  # never a whole header
+    assert server.raw(b"", seconds=4) == b""
+    found = server.raw(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET /hea", seconds=4)
+    assert found.count(b"HTTP/1.1 200") == 1
+    assert time.monotonic() - began < 9
+    assert b" 400 " in server.raw(b"\x16\x03\x01 nonsense\r\n\r\n").split(b"\r\n")[0]
+
+
+def samples(text):
+    """Prometheus' text format: {name with labels: value}, every line being a comment or a sample."""
+    line = re.compile(r'([a-z_]+(?:\{[a-z]+="[^"\\\n]*"(?:,[a-z]+="[^"\\\n]*")*\})?) ([0-9.e+-]+|\+Inf)')
+    rows = [row for row in text.splitlines() if not re.fullmatch(r"# (HELP|TYPE) [a-z_]+ .+", row)]
+    return {line.fullmatch(row).group(1): float(line.fullmatch(row).group(2)) for row in rows}
+
+
+def test_metrics_count_what_happened(server):
+    before = samples(server.ask("GET", "/metrics")[1])
+    server.ask("POST", "/predict", *form_of(encoded(10), encoded(220)))
+    server.ask("POST", "/predict", b"abc")
+    server.ask("GET", f"/{'x' * 50}")
+    after = samples(server.ask("GET", "/metrics")[1])
+    grown = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name)}
+    expected = {
+        'openbench_requests_total{path="/predict",status="200"}': 1,
+        'openbench_requests_total{path="/predict",status="400"}': 1,
+        'openbench_requests_total{path="/metrics",status="200"}': 1,
+        'openbench_requests_total{path="other",status="404"}': 1,
+        "openbench_images_total": 2,
+        "openbench_ood_total": 1,
+        "openbench_request_seconds_count": 2,
+        "openbench_batch_images_count": 1,
+        "openbench_batch_images_sum": 2,
+        'openbench_batch_images_bucket{le="2"}': 1,
+        'openbench_batch_images_bucket{le="+Inf"}': 1,
+    }
+    assert grown.items() >= expected.items()
+    assert 'openbench_batch_images_bucket{le="1"}' not in grown
+    assert not any("xx" in name for name in after)
+
+
+def test_it_says_what_it_promises_and_that_it_is_there(server):
+    assert server.ask("GET", "/") == (200, {"promise": "none"})
+    assert server.ask("GET", "/health") == (200, {"status": "ok", "waiting": 0})
+
+
+def test_what_cannot_wait_is_turned_away_and_the_server_recovers(server):
+    found, lock = [], threading.Lock()
+
+    def client(count):
+        try:
+            status, _ = server.ask("POST", "/predict", *form_of(*[encoded(SLOW)] * count))
+        except (ConnectionError, http.client.HTTPException):
+            status = None
+        with lock:
+            found.append(status)
+
+    threads = [threading.Thread(target=client, args=(3,)) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(found) <= {200, 503}
+    assert found.count(200) > 0
+    assert found.count(503) > 0
+    assert server.ask("POST", "/predict", GOOD)[0] == 200
+    assert server.ask("GET", "/health") == (200, {"status": "ok", "waiting": 0})
+
+
+def test_a_full_queue_and_a_spent_budget_hold_others_back():
+    async def told():
+        seen = []
+        batches = Batches(predict, replace(LIMITS, waiting=2, batch_wait_ms=0.0), seen.append)
+        images = [np.zeros((2, 2, 3), np.uint8)] * 3
+        with pytest.raises(RefusedError, match="more than 2 images wait"):
+            await batches.rows(images)
+        batches.start()
+        assert [row["score"] for row in await batches.rows(images[:2])] == [0, 0]
+        await batches.stop()
+        assert seen == [2]
+
+    async def held():
+        budget = Budget(10)
+        await budget.take(25)  # one image is always let in
+        await budget.give_back(25)
+        await budget.take(6)
+        later = asyncio.create_task(budget.take(5))
+        await asyncio.sleep(0.01)
+        assert not later.done()
+        await budget.give_back(6)
+        await asyncio.wait_for(later, 1)
+
+    asyncio.run(told())
+    asyncio.run(held())
+
+
+def under_load(made, number):
+    """The statuses of clients that ask without a pause while the server gets a signal, and how it ended."""
+    found, lock, over = [], threading.Lock(), threading.Event()
+
+    def client():
+        while not over.is_set():
+            try:
+                status, answer = made.ask("POST", "/predict", encoded(77))
+                whole = status == 200 and answer["predictions"][0]["score"] == 77
+            except ConnectionRefusedError:
+                return
+            except (OSError, http.client.HTTPException, json.JSONDecodeError):
+                whole = None
+            with lock:
+                found.append(whole)
+
+    threads = [threading.Thread(target=client) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 20
+    while len(found) < 40 and time.monotonic() < until:
+        time.sleep(0.01)
+    ended = made.stop(number)
+    over.set()
+    for thread in threads:
+        thread.join()
+    return found, ended
+
+
+def test_told_to_stop_under_load_it_answers_what_it_took(tmp_path):
+    found, (code, said) = under_load(Server(tmp_path / "note"), signal.SIGTERM)
+    assert code == 0, said
+    assert found.count(True) >= 40
+    assert found.count(False) == 0
+    assert found.count(None) <= 8  # a connection that was made and not yet taken, at most one per client
+
+
+def test_killed_under_load_it_leaves_nothing_behind_and_starts_again(tmp_path):
+    killed = Server(tmp_path / "note")
+    found, (code, _) = under_load(killed, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    assert found.count(False) == 0
+    again = Server(tmp_path / "again", port=killed.port)
+    assert again.ask("POST", "/predict", GOOD)[0] == 200
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["again", "note"]
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1, port {killed.port} — .* — choose another"):
+        serve(predict, {}, LIMITS, ("127.0.0.1", killed.port), print)
+    assert again.stop(signal.SIGINT)[0] == 0
