@@ -19,7 +19,7 @@ from openbench.core.benchmark import Split
 from openbench.core.request import Role
 from openbench.data.fingerprint import Fingerprint, fingerprint
 from openbench.data.manifests.folder_rule import FolderRule, load_rule, rule_path
-from openbench.data.manifests.manifest import Manifest, load_manifest
+from openbench.data.manifests.manifest import Manifest, load_classes, load_manifest
 from openbench.data.own.contents import Contents, contents_of, digest_of
 from openbench.data.sources.base import Found, Source, raised_versions
 from openbench.data.sources.items import FileItems
@@ -45,7 +45,7 @@ class SetConfig(Checked):
         min_side: least length of the shorter side as published, or None.
         limit: keep a random subset of that many images, or None for all.
         seed: of that subset.
-        keep: only the images of these classes; None for all.
+        keep: only the images of these classes: their names, or the name of a class list; None for all.
         as_stored: whether the images come at the size that networks take, so that they are not cropped; see `Split`.
         digest_of: what stands for the set in the benchmark's digest: `images` (those found), or `list`, so that the
             digest does not depend on whether images are there. The set's own digest always covers the images.
@@ -58,7 +58,7 @@ class SetConfig(Checked):
     min_side: Count | None = None
     limit: Count | None = None
     seed: Seed = 0
-    keep: Sequence[str] | None = None
+    keep: str | Sequence[str] | None = None
     as_stored: bool = False
     digest_of: DigestOf = "images"
 
@@ -90,13 +90,14 @@ class SetConfig(Checked):
         whole = load_listing(self.manifest)
         if self.keep is None:
             return whole
-        lacking = sorted(set(self.keep) - set(whole.class_names()))
+        kept = load_classes(self.keep) if isinstance(self.keep, str) else self.keep
+        lacking = sorted(set(kept) - set(whole.class_names()))
         if lacking:
             raise DataError(
                 f"data set '{self.name}': manifest '{self.manifest}' has no images of the classes {lacking} — "
                 "leave them out of `keep`"
             )
-        return whole.only(self.keep)
+        return whole.only(kept)
 
     def identity(self) -> str:
         """Return what stands for the whole set without its images: a digest of its list or rule."""

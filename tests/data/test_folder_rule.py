@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -159,3 +160,37 @@ def test_a_rule_that_cannot_be_used_is_refused_by_what_is_wrong(tmp_path, monkey
     assert message in str(raised.value)
     load_rule.cache_clear()
     shutil.rmtree(tmp_path)
+
+
+def test_parts_of_unequal_folders_share_no_image_and_notice_what_is_missing():
+    there = {"n1": [f"{i}.png" for i in range(7)], "n2": [f"{i}.png" for i in range(4)]}
+    whole = replace(RULE, count=11)
+    parts = {span: replace(whole, span=span) for span in ((0, 70), (70, 100))}
+
+    def names_in(folder):
+        return there[folder.rpartition("/")[2]]
+
+    found = {span: part.expand(names_in) for span, part in parts.items()}
+    # ⌊7·.7⌋ = 4 and ⌊4·.7⌋ = 2 images of the folders; how many a part has is not known before they are looked at.
+    assert [part.size for part in parts.values()] == [None, None]
+    assert [(len(manifest), expected) for manifest, expected in found.values()] == [(6, 6), (5, 5)]
+    assert sorted(key for manifest, _ in found.values() for key in manifest.keys) == sorted(
+        f"zoo/train/{folder}/{name}" for folder, names in there.items() for name in names
+    )
+    there["n2"].pop()
+    manifest, expected = parts[0, 70].expand(names_in)
+    assert expected - len(manifest) == 1
+    assert parts[0, 70].only(["cat"]).count is None
+
+
+def test_a_rule_may_have_the_same_folders_within_several_others(monkeypatch, tmp_path):
+    monkeypatch.setattr(folder_rule.paths, "manifest_dir", lambda: tmp_path)
+    monkeypatch.setattr("openbench.data.manifests.manifest.paths.manifest_dir", lambda: tmp_path)
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo/folders.txt").write_text("n1\nn2\n")
+    (tmp_path / "zoo/names.txt").write_text("cat\ndog\n")
+    text = 'key = "zoo/{folder}/{name}"\nfolders = "zoo/folders"\nclasses = "zoo/names"\nwithin = ["dark", "light/1"]\n'
+    (tmp_path / "zoo/lit.toml").write_text(text)
+    rule = load_rule("zoo/lit")
+    assert rule.folders == ("dark/n1", "dark/n2", "light/1/n1", "light/1/n2")
+    assert rule.classes == ("cat", "dog", "cat", "dog")

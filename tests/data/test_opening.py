@@ -5,6 +5,7 @@ import pytest
 
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.data import dataset
 from openbench.data.dataset import open_split
 from openbench.data.loading import batches
 from openbench.errors import ConfigError, DataError
@@ -35,6 +36,14 @@ def test_an_ood_split_has_label_minus_one_and_keeps_its_class_names(pets):
     assert split.name == "beasts"
     assert set(split.labels.tolist()) == {-1}
     assert split.classes == ("cat", "dog")
+
+
+def test_the_classes_to_keep_are_named_or_those_of_a_class_list(pets, monkeypatch):
+    monkeypatch.setattr(dataset, "load_classes", {"zoo/cats": ("cat",)}.__getitem__)
+    named = open_split({**pets, "keep": ["cat"]}, Role.FAR)
+    listed = open_split({**pets, "keep": "zoo/cats"}, Role.FAR)
+    assert listed.classes == ("cat",)
+    assert (listed.digest, listed.keys) == (named.digest, named.keys)
 
 
 def test_a_class_that_is_no_id_class_is_refused_for_an_id_role(pets):

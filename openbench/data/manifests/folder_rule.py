@@ -2,7 +2,7 @@
 
 import hashlib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,12 +14,13 @@ from openbench.data.manifests.manifest import UNNAMED, Manifest, check_key, chec
 from openbench.errors import DataError, check_known, did_you_mean
 
 _NEEDED = ("key", "folders", "classes")
-_OPTIONAL = ("suffix", "count", "per_class", "derived", "parts")
+_OPTIONAL = ("suffix", "count", "per_class", "derived", "parts", "within")
 _WHOLE = (0, 100)
 _KINDS: Mapping[str, Any] = {
     **dict.fromkeys(("key", "folders", "classes", "suffix", "derived"), str),
     **dict.fromkeys(("count", "per_class"), int),
     "parts": Mapping[str, tuple[int, int]],
+    "within": Sequence[str],
 }
 
 
@@ -72,17 +73,13 @@ class FolderRule:
                 f"rule '{self.name}': part {list(self.span)} — two ascending percentages, 0 to 100, expected"
             )
 
-        if self.span != _WHOLE and (self.count is None or self.count % len(self.folders)):
-            raise DataError(
-                f"rule '{self.name}': parts of {self.count} images in {len(self.folders)} folders — the count must be "
-                "a multiple of the number of folders, since parts are percentages of equal folders"
-            )
-
     @property
     def size(self) -> int | None:
-        """How many images the set has; None if that is not known."""
+        """How many images the set has; None if that is not known, as of a part of folders that differ in size."""
         if self.count is None or self.span == _WHOLE:
             return self.count
+        if self.count % len(self.folders):
+            return None
         first, last = self._bounds(self.count // len(self.folders))
         return len(self.folders) * (last - first)
 
@@ -104,7 +101,8 @@ class FolderRule:
     def expand(self, names_in: Callable[[str], Iterable[str]]) -> tuple[Manifest, int]:
         """Return the manifest of the images in one place, and how many images there should be.
 
-        Where the count is not known, every folder should have at least one image.
+        Where the count is not known, every folder should have at least one image. Of a part of unequal folders all
+        images are counted, and those that the folders lack are missing from the part.
 
         Args:
             names_in: gives the file names in a folder, e.g. `imagenet_1k/train/n01440764`; empty if it is not there.
@@ -127,7 +125,8 @@ class FolderRule:
                 f"rule '{self.name}': {whole} images ending in '{self.suffix}' in its folders — {self.count} are "
                 "published — remove what does not belong there"
             )
-        return Manifest(self.name, tuple(keys), tuple(classes)), self.size or len(keys) + empty
+        lacking = max(empty, 0 if self.count is None else self.count - whole)
+        return Manifest(self.name, tuple(keys), tuple(classes)), self.size or len(keys) + lacking
 
     def _of(self, folder: str, names_in: Callable[[str], Iterable[str]]) -> list[str]:
         inside = self.key.rpartition("/")[0].format(folder=folder)
@@ -147,7 +146,9 @@ class FolderRule:
         """The number of images in some of the folders; None unless all folders are known to have equally many."""
         if self.per_class is not None:
             return self.per_class * folders
-        return None if self.span == _WHOLE or self.count is None else self.count // len(self.folders) * folders
+        if self.span == _WHOLE or self.count is None or self.count % len(self.folders):
+            return None
+        return self.count // len(self.folders) * folders
 
 
 def _place(key: str) -> bytes:
@@ -183,6 +184,10 @@ def load_rule(name: str) -> FolderRule:
         raise DataError(f"rule '{name}': missing {', '.join(missing)} — every rule has them")
     check_kinds(values, _KINDS, f"rule '{name}'")
     lists = {key: load_classes(values[key]) for key in ("folders", "classes")}
+    # Where a set has the same folders several times, e.g. for each setting of a camera: the folders that hold them.
+    if within := values.pop("within", ()):
+        lists["folders"] = tuple(f"{outer}/{folder}" for outer in within for folder in lists["folders"])
+        lists["classes"] *= len(within)
     return FolderRule(name=name, span=_span(name, path, values.pop("parts", {})), **{**values, **lists})
 
 
