@@ -3,8 +3,10 @@
 import pytest
 
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.dataset import SetConfig
-from openbench.data.manifests.folder_rule import FolderRule
+from openbench.data.dataset import SetConfig, load_listing
+from openbench.data.manifests.folder_rule import FolderRule, load_rule
+from openbench.data.manifests.manifest import load_classes
+from openbench.paths import manifest_dir
 
 CIFAR_FAR = {"far.mnist": 70_000, "far.svhn": 26_032, "far.texture": 5_640}
 CIFAR_ID = {"id.train": 50_000, "id.val": 1_000, "id.test": 9_000}
@@ -17,6 +19,11 @@ IMAGENET_OOD = {
     "far.openimage_o": 15_869,
 }
 IMAGENET1K = {"id.train": 1_281_167, "id.val": 5_000, "id.test": 45_000, **IMAGENET_OOD}
+IMAGENET1K_ID = {"id.train": 1_281_167, "id.val": 5_000, "id.test": 45_000}
+MOS = {"far.inaturalist": 10_000, "far.sun": 10_000, "far.places": 10_000, "far.textures": 5_640}
+CLASSIC = {
+    "far.svhn": 26_032, "far.texture": 5_640, "far.lsun_crop": 10_000, "far.lsun_resize": 10_000, "far.isun": 8_925,
+}  # fmt: skip
 IMAGENET200 = {"id.train": None, "id.val": 1_000, "id.test": 9_000, **IMAGENET_OOD}
 CIFAR10 = {
     **CIFAR_ID, "ood_val": 1_000, "near.cifar100": 9_000, "near.tin": 7_793, **CIFAR_FAR, "far.places365": 35_195,
@@ -47,6 +54,36 @@ SIZES = {
         "id.train": 55_000, "id.val": 5_000, "id.test": 10_000,
         "ood_val": 1_000, "near.mnist": 10_000, "near.notmnist": 10_000, "far.cifar10": 10_000,
     },
+    "imagenet1k_mos": {**IMAGENET1K_ID, **MOS},
+    # Of ID some training classes, so their number is not known; 5 and 45 validation images of a class.
+    "imagenet10": {"id.train": None, "id.val": 50, "id.test": 450, "near.imagenet20": 1_000, **MOS},
+    "imagenet20": {"id.train": None, "id.val": 100, "id.test": 900, "near.imagenet10": 500, **MOS},
+    "imagenet100": {"id.train": None, "id.val": 500, "id.test": 4_500, **MOS},
+    "imagenet_x": {"id.train": None, "id.val": 2_500, "id.test": 22_500, "near.other_classes": 22_500},
+    "imagenet1k_ood": {**IMAGENET1K_ID, "near.imagenet_ood": 31_802},
+    "imagenet1k_o": {**IMAGENET1K_ID, "near.imagenet_o": 2_000},
+    "imagenet1k_fs_es": {
+        **IMAGENET1K,
+        "csid.imagenet_v2": 10_000, "csid.imagenet_c": 10_000, "csid.imagenet_r": 30_000, "csid.imagenet_es": 64_000,
+    },
+    "cifar10_classic": {**CIFAR_ID, **CLASSIC, "far.places365": 35_195},  # of which 10 000 are drawn
+    "cifar100_classic": {**CIFAR_ID, **CLASSIC, "far.places365": 33_773},
+    "celeba_hair": {
+        "id.train": 9_468, "id.val": 2_368, "id.test": 2_960, "near.bald": 3_351,
+        "far.svhn": 26_032, "far.lsun_resize": 10_000, "far.isun": 8_925,
+    },
+    "waterbirds": {
+        "id.train": 4_795, "id.val": 1_199, "id.test": 5_794, "near.scenes": 10_000,
+        "far.svhn": 26_032, "far.lsun_resize": 10_000, "far.isun": 8_925,
+    },
+    "midog": {
+        "id.train": 1_896, "id.val": 181, "id.test": 251, "ood_val": 414,
+        "csid.scanner_1b": 2_956, "csid.scanner_1c": 2_946,
+        "near.domain_2": 3_248, "near.domain_3": 14_725, "near.domain_4": 5_992, "near.domain_5": 3_515,
+        "near.domain_6a": 5_678, "near.domain_6b": 863, "near.domain_7": 3_511,
+        "far.ccagt": 21_897, "far.fnac2019": 1_879,
+    },
+    "mvtec": {"id.train": 188, "id.val": 21, "id.test": 20, "far.defects": 63},
     "adbench": {"id.train": 1_281, "id.val": 1_158, "id.test": 497, "far.anomalies": 53},
 }  # fmt: skip
 
@@ -68,3 +105,53 @@ def test_the_networks_see_all_of_an_imagenet_c_image_and_a_crop_of_the_others(co
         "imagenet_c": True,
         "imagenet_r": False,
     }
+
+
+def sizes(prefix):
+    """How many images and classes each manifest of a folder has."""
+    found = {path.stem: load_listing(f"{prefix}/{path.stem}") for path in manifest_dir().glob(f"{prefix}/*.txt")}
+    return {name: (len(listing), len(listing.class_names())) for name, listing in found.items()}
+
+
+def test_ninco_has_17_unit_tests_and_eleven_cleaned_sets_of_the_published_sizes():
+    """The sums are those of the paper, the single ones those of its authors' table of annotations."""
+    tests, cleaned = sizes("ninco_unit_tests"), sizes("ninco_cleaned")
+    assert set(tests.values()) == {(400, 1)}
+    assert len(tests) == 17
+    assert len(cleaned) == 11
+    assert sum(images for images, _ in cleaned.values()) == 2_715
+    assert {name: images for name, (images, _) in cleaned.items()} == {
+        "places": 153, "inaturalist_ood_plants": 383, "species": 172, "imagenet_o": 309, "openimage_o": 368,
+        "textures": 288, "cood": 212, "imagenet_1k_ood_400_ood": 235, "ssb_easy": 151, "ssb_hard": 208,
+        "360openset": 236,
+    }  # fmt: skip
+
+
+def test_the_semantic_shift_benchmark_has_the_published_numbers_of_classes():
+    published = {"cub": [100, 34, 34, 32], "cars": [98, 7, 15, 76], "aircraft": [50, 13, 17, 20]}
+    for name, counts in published.items():
+        lists = {part: load_classes(f"{name}/{part}") for part in ("classes", "hard", "medium", "easy")}
+        assert [len(of) for of in lists.values()] == counts
+        assert sorted(c for of in lists.values() for c in of) == sorted(load_classes(f"{name}/all_classes"))
+
+
+def test_mvtec_has_the_published_numbers_of_images_and_defects():
+    categories = sorted(path.name.removesuffix("_good.toml") for path in manifest_dir().glob("mvtec/*_good.toml"))
+    parts = {part: [load_rule(f"mvtec/{c}_{part}") for c in categories] for part in ("learn/train", "good", "defect")}
+    assert len(categories) == 15
+    assert {part: sum(rule.count for rule in rules) for part, rules in parts.items()} == {
+        "learn/train": 3_629, "good": 467, "defect": 1_258,
+    }  # fmt: skip
+    assert sum(len(rule.folders) for rule in parts["defect"]) == 73
+
+
+def test_imagenet_x_divides_the_classes_of_imagenet():
+    known, others = load_classes("imagenet_x/classes"), load_classes("imagenet_x/ood_classes")
+    assert (len(known), len(others)) == (500, 500)
+    assert {*known, *others} == set(load_classes("imagenet1k/classes"))
+
+
+def test_no_class_of_imagenet_ood_is_one_of_imagenet():
+    listing = load_listing("imagenet_ood/all")
+    assert len(listing.class_names()) == 637
+    assert not set(listing.class_names()) & set(load_classes("imagenet1k/wnids"))
