@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openbench import paths
+from openbench.cli.commands.data_weights import list_weights, named_backbone, prepare_weights
 from openbench.cli.process.exits import FAILED, OK
 from openbench.errors import ConfigError, DataError, did_you_mean
 
@@ -21,6 +22,8 @@ to begin with:
   python -m openbench data list                      every data set: licence, size, whether it is there
   python -m openbench data list cifar10              what a benchmark needs, where it is searched, what is missing
   python -m openbench data prepare cifar10           download what may be downloaded, say how to get the rest
+  python -m openbench data prepare backbone=torchvision_resnet50      the same for weights
+  python -m openbench data list backbone=clip_vitb16 imagenet1k_mos   whether they have seen the OOD classes
   python -m openbench data verify digits             counts, hashes, disjoint classes, images on two sides
   python -m openbench data stats digits --to sheets  a contact sheet per split, to look at
   python -m openbench data new pets --id photos/pets --near birds=photos/birds"""
@@ -85,8 +88,11 @@ def list_data(arguments: argparse.Namespace) -> int:
     if not arguments.words:
         print_tables([_all_table(sources)])
         return OK
+    if backbone := named_backbone(arguments.words):
+        words = [word for word in arguments.words if not word.startswith("backbone=")]
+        return list_weights(backbone, arguments, benchmark_config(words, arguments.config_dir) if words else None)
     if _is_source(arguments, sources):
-        print(_how(sources[arguments.words[0]]))
+        print(how(sources[arguments.words[0]]))
         return OK
     config = benchmark_config(arguments.words, arguments.config_dir)
     statuses = survey(config)
@@ -101,17 +107,19 @@ def prepare(arguments: argparse.Namespace) -> int:
     from openbench.data.build import survey
     from openbench.data.download.prepare import data_sources
 
-    sources, root = data_sources(), _root(arguments.root)
+    if backbone := named_backbone(arguments.words):
+        return prepare_weights(backbone, arguments)
+    sources, root = data_sources(), download_root(arguments.root)
     if _is_source(arguments, sources):
         source = sources[arguments.words[0]]
-        if not source.files or _fetch_all([source], root):
-            print(_how(source))
+        if not source.files or fetch_all([source], root):
+            print(how(source))
             return FAILED
         print(f"{source.title}: ready below {root}")
         return OK
     config = benchmark_config(arguments.words, arguments.config_dir)
     wanted = [status.name for status in survey(config) if status.message]
-    failed = _fetch_all([sources[name] for name in dict.fromkeys(wanted) if name in sources], root)
+    failed = fetch_all([sources[name] for name in dict.fromkeys(wanted) if name in sources], root)
     statuses = survey(config)
     print_tables([_benchmark_table(config.name, statuses, sources)])
     _print_missing(statuses, sources, config.typed)
@@ -188,7 +196,7 @@ def _is_source(arguments: argparse.Namespace, sources: Mapping[str, "DataSource"
     return True
 
 
-def _root(asked: Path | None) -> Path:
+def download_root(asked: Path | None) -> Path:
     """Where downloads go: what was asked for, else the first data root that exists, else the first."""
     if asked is not None:
         return asked.expanduser()
@@ -196,7 +204,7 @@ def _root(asked: Path | None) -> Path:
     return next((root for root in roots if root.is_dir()), roots[0])
 
 
-def _fetch_all(sources: Sequence["DataSource"], root: Path) -> bool:
+def fetch_all(sources: Sequence["DataSource"], root: Path) -> bool:
     """Fetch every file of the sources; one that fails does not keep the others from being fetched."""
     from openbench.data.download.prepare import prepare_file
 
@@ -265,10 +273,11 @@ def _print_missing(statuses: Sequence["SetStatus"], sources: Mapping[str, "DataS
         print(f"\n{status.path}: {message}")
         if status.name in sources and status.name not in instructed:
             instructed.add(status.name)
-            print(_how(sources[status.name], name))
+            print(how(sources[status.name], name))
 
 
-def _how(source: "DataSource", benchmark: str | None = None) -> str:
+def how(source: "DataSource", benchmark: str | None = None) -> str:
+    """Return what a source is, and how to get it."""
     lines = [f"{source.title} · licence: {source.licence} · {source.page}"]
     if source.files:
         lines.append(f"download: python -m openbench data prepare {benchmark or source.name}")
@@ -305,7 +314,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, (action, summary, count) in several.items():
         command = commands.add_parser(name, help=summary, description=summary)
         command.set_defaults(action=action)
-        also = ", or a data set" if name in ("list", "prepare") else ""
+        also = ", a data set, or backbone=NAME" if name in ("list", "prepare") else ""
         command.add_argument(
             "words", nargs=count, metavar="BENCHMARK", help=f"a benchmark, and KEY=VALUE overrides{also}"
         )

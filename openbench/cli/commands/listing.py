@@ -198,6 +198,8 @@ class Registry:
         """The entries of a group with one line about each; of methods also what they need and their year."""
         entries = self.entries(group)
         note = (f"Details: python -m openbench show {group} NAME",)
+        if group == "backbone":
+            return _backbone_table(entries, note)
         if group != "method":
             rows = tuple((entry.name, entry.summary) for entry in entries)
             return Table(f"{group} ({len(rows)})", (Column("name"), Column("what it is")), rows, notes=note)
@@ -205,6 +207,20 @@ class Registry:
         listed = tuple((e.name, str(s.needs), s.year, s.summary) for e, s in zip(entries, sources, strict=True))
         columns = tuple(map(Column, ("name", "needs", "year", "score")))
         return Table(f"method ({len(listed)})", columns, listed, notes=note)
+
+
+def _backbone_table(entries: list[Entry], note: tuple[str, ...]) -> Table:
+    """Backbones with what those with released weights were trained on."""
+    from openbench.data.download.weights import released_weights
+
+    rows = []
+    for entry in entries:
+        weights = released_weights().get(entry.name)
+        facts = (weights.pretraining.images, weights.pretraining.labels) if weights else ("", "")
+        rows.append((entry.name, entry.summary, *facts))
+    columns = tuple(map(Column, ("name", "what it is", "trained on", "labels")))
+    seen = "Whether its labels named a benchmark's OOD classes: python -m openbench data list backbone=NAME BENCHMARK"
+    return Table(f"backbone ({len(rows)})", columns, tuple(rows), notes=(*note, seen))
 
 
 def usage(entry: Entry, config_dir: Path | None) -> str:

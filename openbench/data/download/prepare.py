@@ -119,29 +119,36 @@ def data_sources() -> Mapping[str, DataSource]:
     return {name: parse_source(name, entry) for name, entry in entries.items()}
 
 
-def parse_source(name: str, entry: Mapping[str, Any]) -> DataSource:
+def parse_source(name: str, entry: Mapping[str, Any], file_name: str = _FILE) -> DataSource:
     """Return the source that an entry of the sources file describes.
+
+    Args:
+        name: of the entry.
+        entry: its keys.
+        file_name: where it stands, for messages.
 
     Raises:
         DataError: an unknown or missing key, or neither files nor instructions.
     """
     try:
-        files = tuple(_remote(name, file) for file in entry.get("files", ()))
+        files = tuple(_remote(f"{file_name}: '{name}'", file) for file in entry.get("files", ()))
         source = DataSource(name, **{**entry, "files": files})
     except TypeError as error:
-        raise DataError(f"{_FILE}: '{name}' — {error} — allowed: title, licence, page, files, by_hand, note") from error
+        raise DataError(
+            f"{file_name}: '{name}' — {error} — allowed: title, licence, page, files, by_hand, note"
+        ) from error
     if not source.files and not source.by_hand:
-        raise DataError(f"{_FILE}: '{name}' has neither files nor by_hand — one of them says how to get it")
+        raise DataError(f"{file_name}: '{name}' has neither files nor by_hand — one of them says how to get it")
     return source
 
 
-def _remote(name: str, entry: Mapping[str, Any]) -> RemoteFile:
+def _remote(where: str, entry: Mapping[str, Any]) -> RemoteFile:
     rest = dict(entry)
     urls = rest.pop("url")
     facts = {key: rest.pop(key) for key in ("size", "md5", "sha256") if key in rest}
     file = RemoteFile(Expected((urls,) if isinstance(urls, str) else tuple(urls), **facts), **rest)
     if file.unpack not in (None, *_FORMATS):
-        raise DataError(f"{_FILE}: '{name}' — unpack {file.unpack!r} — allowed: {', '.join(_FORMATS)}")
+        raise DataError(f"{where} — unpack {file.unpack!r} — allowed: {', '.join(_FORMATS)}")
     return file
 
 

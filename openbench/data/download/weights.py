@@ -1,0 +1,113 @@
+"""Released weights: where they come from, and what their network has seen before it meets a benchmark."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from openbench import paths
+from openbench.config.annotations import check_kinds
+from openbench.core.benchmark import canonical
+from openbench.data.download.prepare import DataSource, parse_source
+from openbench.data.manifests.manifest import load_classes
+from openbench.errors import DataError, check_known
+from openbench.storage.yaml_file import read_yaml
+
+_FILE = "weights.yaml"
+_SOURCE = ("title", "licence", "page", "files", "by_hand", "note")
+_KINDS: Mapping[str, Any] = {
+    "images": str,
+    "labels": str,
+    "classes": Sequence[str],
+    "wordnet": bool,
+    "unknown": str,
+}
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """What a network was trained on when it was released.
+
+    Args:
+        images: whose pictures.
+        labels: what it was told about them; `none` where it learnt from pictures alone.
+        classes: names of the class lists that these labels name.
+        wordnet: whether the labels are ImageNet-21k's, so that a class named by a WordNet id was among them.
+        unknown: why it cannot be said of a class whether it was seen; empty = it can.
+    """
+
+    images: str
+    labels: str
+    classes: tuple[str, ...] = ()
+    wordnet: bool = False
+    unknown: str = ""
+
+    def labelled(self, classes: Sequence[str]) -> tuple[str, ...]:
+        """Return those of some classes that the labels named, compared as ID and OOD classes are.
+
+        Args:
+            classes: names, of which some may be WordNet ids.
+        """
+        named = {canonical(name) for part in self.classes for name in load_classes(part)}
+        return tuple(name for name in classes if canonical(name) in named or (self.wordnet and _is_wordnet_id(name)))
+
+    def seen(self, classes: Sequence[str]) -> str:
+        """Return in words whether the classes of a set were among the labels; the set may name none."""
+        if not classes:
+            return "the set names no classes"
+        found = len(self.labelled(classes))
+        if self.unknown and not found:
+            return f"not known: {self.unknown}"
+        if self.wordnet and not all(map(_is_wordnet_id, classes)):
+            return f"{found} or more of {len(classes)}: only WordNet ids can be looked up in ImageNet-21k"
+        return f"{found} of {len(classes)}" if found else "none"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Released weights of a backbone.
+
+    Args:
+        source: where they come from, under which licence.
+        pretraining: what the network has seen.
+    """
+
+    source: DataSource
+    pretraining: Pretraining
+
+
+@lru_cache(maxsize=1)
+def released_weights() -> Mapping[str, Weights]:
+    """Return the entries of `data_manifests/weights.yaml` by the backbone's name.
+
+    Raises:
+        ConfigError: a file that is not plain, valid YAML.
+        DataError: an entry with an unknown or missing key.
+    """
+    return {name: parse_weights(name, entry) for name, entry in read_yaml(paths.manifest_dir() / _FILE).items()}
+
+
+def parse_weights(name: str, entry: Mapping[str, Any]) -> Weights:
+    """Return what an entry of the weights file describes.
+
+    Raises:
+        DataError: an unknown or missing key, or a value of another kind.
+    """
+    where = f"{_FILE}: '{name}'"
+    check_known(entry, (*_SOURCE, *_KINDS), where, DataError)
+    facts = {key: value for key, value in entry.items() if key in _KINDS}
+    check_kinds(facts, _KINDS, where)
+    missing = [key for key in ("images", "labels") if key not in facts]
+    if missing or not (facts.get("classes") or facts.get("unknown")):
+        raise DataError(
+            f"{where} — missing {', '.join(missing) or 'classes or unknown'} — every entry says what the network was "
+            "trained on, and which classes its labels named or why that is not known"
+        )
+    source = parse_source(name, {key: value for key, value in entry.items() if key in _SOURCE}, _FILE)
+    pretraining = Pretraining(**{**facts, "classes": tuple(facts.get("classes", ()))})
+    # The name is what users type after `data prepare`.
+    return Weights(replace(source, name=f"backbone={name}"), pretraining)
+
+
+def _is_wordnet_id(name: str) -> bool:
+    return len(name) == 9 and name[0] == "n" and name[1:].isdigit()

@@ -1,0 +1,113 @@
+"""Where released weights come from, and what their networks have seen."""
+
+import re
+
+import pytest
+import yaml
+
+from openbench import _compat
+from openbench.cli.commands import data
+from openbench.cli.process.exits import FAILED, OK
+from openbench.data.download.weights import Pretraining, parse_weights, released_weights
+from openbench.errors import DataError
+from openbench.paths import config_dir
+
+IMAGENET = Pretraining("pictures", "classes", ("imagenet1k/classes", "imagenet1k/wnids"))
+
+
+def test_every_backbone_with_released_weights_says_where_they_come_from():
+    """Those without are trained on the benchmark, take a model by name, or run no network."""
+    without = {
+        "ensemble", "features", "finetuned", "identity", "open_clip", "timm", "torchvision", "resnet8_digits",
+        *(f"resnet{n}_cifar" for n in (18, 20, 32, 44, 56)),
+    }  # fmt: skip
+    assert {path.stem for path in (config_dir() / "backbone").glob("*.yaml")} - without == set(released_weights())
+
+
+def test_torchvisions_weights_have_the_address_that_torchvision_states():
+    models = _compat.library("torchvision").models
+    wrong = {}
+    for name, weights in released_weights().items():
+        node = yaml.safe_load((config_dir() / f"backbone/{name}.yaml").read_text())
+        node = node.get("start", node)
+        if "from_torchvision" in node["_target_"] and node["weights"]:
+            stated = models.get_model_weights(node["model"])[node["weights"]].url
+            (file,) = weights.source.files
+            if (file.expected.urls, file.gives) != ((stated,), f"weights/{stated.rpartition('/')[2]}"):
+                wrong[name] = file
+    assert wrong == {}
+
+
+def test_classes_are_seen_where_the_labels_named_them():
+    assert IMAGENET.labelled(["tabby", "cobwebbed", "n01440764", "n00007846"]) == ("tabby", "n01440764")
+    assert IMAGENET.seen(["Tabby", "cobwebbed"]) == "1 of 2"
+    assert IMAGENET.seen(["cobwebbed"]) == "none"
+    assert IMAGENET.seen([]) == "the set names no classes"
+
+
+def test_imagenet_21k_is_looked_up_by_wordnet_ids_alone():
+    larger = Pretraining("pictures", "classes", IMAGENET.classes, wordnet=True)
+    assert larger.seen(["n00470682", "n00007846"]) == "2 of 2"
+    assert larger.seen(["n00470682", "donuts"]).startswith("1 or more of 2: ")
+
+
+def test_of_captions_nothing_is_known():
+    captioned = Pretraining("pictures", "captions", unknown="they may name any")
+    assert captioned.seen(["cat"]) == "not known: they may name any"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"images": "i", "classes": ["cifar10/classes"]}, "missing labels"),
+        ({"images": "i", "labels": "l"}, "missing classes or unknown"),
+        ({"images": "i", "labels": "l", "unknown": "u", "size": 3}, "'size'"),
+        (
+            {"images": "i", "labels": "l", "unknown": "u", "title": "t", "licence": "l", "page": "p"},
+            "weights.yaml.*neither",
+        ),
+    ],
+)
+def test_an_entry_that_does_not_say_enough_is_refused(entry, message):
+    with pytest.raises(DataError, match=re.compile(message, re.DOTALL)):
+        parse_weights("net", entry)
+
+
+@pytest.fixture
+def told(monkeypatch, tmp_path, capsys):
+    """Run a `data` command with an empty data folder; what it returns and prints."""
+    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        code = data.main(list(words))
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_weights_that_are_there_are_not_downloaded_again(told, tmp_path):
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/cifar10_resnet20.safetensors").write_bytes(b"stand-in")
+    code, text = told("prepare", "backbone=resnet20_cifar10")
+    assert (code, text) == (OK, f"{tmp_path}/weights/cifar10_resnet20.safetensors: is there\n")
+
+
+def test_weights_that_cannot_be_downloaded_are_named_with_their_place(told):
+    code, text = told("prepare", "backbone=resnet18_cifar10_openood")
+    assert code == FAILED
+    assert "licence: MIT" in text
+    assert "into weights/openood" in text
+
+
+def test_a_backbone_without_released_weights_needs_none(told):
+    code, text = told("prepare", "backbone=resnet20_cifar")
+    assert (code, "no released weights of its own" in text) == (OK, True)
+
+
+def test_a_benchmark_is_told_which_ood_classes_the_labels_named(told):
+    code, text = told("list", "backbone=timm_bit_r101x1", "imagenet1k")
+    assert code == OK
+    assert re.search(r"near\.ssb_hard +980 +980 of 980", text)
+    assert re.search(r"near\.ninco +64 +\d+ or more of 64", text)
+    assert re.search(r"far\.inaturalist +0 +the set names no classes", text)
