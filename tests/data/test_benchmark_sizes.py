@@ -145,6 +145,13 @@ def test_mvtec_has_the_published_numbers_of_images_and_defects():
     assert sum(len(rule.folders) for rule in parts["defect"]) == 73
 
 
+def test_newsgroups_has_the_messages_that_scikit_learn_counts_and_uses_every_group_once():
+    assert (load_rule("newsgroups/learn/train").count, load_rule("newsgroups/test").count) == (11_314, 7_532)
+    parts = [load_classes(f"newsgroups/{name}") for name in ("classes", "science", "talk")]
+    assert [len(part) for part in parts] == [9, 4, 7]
+    assert sorted(group for part in parts for group in part) == list(load_classes("newsgroups/groups"))
+
+
 def test_imagenet_x_divides_the_classes_of_imagenet():
     known, others = load_classes("imagenet_x/classes"), load_classes("imagenet_x/ood_classes")
     assert (len(known), len(others)) == (500, 500)

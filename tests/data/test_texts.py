@@ -1,0 +1,56 @@
+"""Texts as rows of hashed words; the messages here are stand-ins."""
+
+import numpy as np
+import pytest
+
+from openbench.data.build import build_benchmark
+from openbench.data.tabular.texts import HashedTexts
+
+MESSAGES = {
+    "plain": "From: a\nSubject: engines\n\npistons valves pistons\n",
+    "other_header": "From: b\n\npistons valves\npistons",
+    "quoting": "From: c\n\nb writes:\n> brakes\npistons pistons valves",
+    "elsewhere": "From: d\n\ngoalie puck",
+    "empty": "From: e\n\nthe and of\n",
+}
+
+
+@pytest.fixture
+def rows(tmp_path):
+    for name, text in MESSAGES.items():
+        (tmp_path / "group").mkdir(exist_ok=True)
+        (tmp_path / "group" / name).write_text(text)
+    keys = [f"group/{name}" for name in [*MESSAGES, "absent"]]
+    found = HashedTexts(columns=4096).find(tmp_path, keys)
+    assert found.present.tolist() == [True] * len(MESSAGES) + [False]
+    return dict(zip(MESSAGES, (found.items[i] for i in range(len(MESSAGES))), strict=True))
+
+
+def test_a_row_holds_the_counts_of_words_at_length_one(rows):
+    assert rows["plain"].dtype == np.float32
+    assert sorted(np.abs(rows["plain"][rows["plain"] != 0])) == pytest.approx([1 / 5**0.5, 2 / 5**0.5])
+
+
+def test_the_header_does_not_count(rows):
+    np.testing.assert_array_equal(rows["plain"], rows["other_header"])
+
+
+def test_quotations_do_not_count(rows):
+    assert np.count_nonzero(rows["quoting"]) == 3  # pistons, valves, and "writes", but not "brakes"
+
+
+def test_texts_without_a_common_word_are_orthogonal(rows):
+    assert rows["plain"] @ rows["elsewhere"] == 0
+    assert not rows["empty"].any()
+
+
+def test_the_benchmark_is_made_of_the_folders_of_the_archive(root, composed):
+    for there in ("train/rec.autos", "test/rec.autos", "test/sci.med", "test/talk.politics.misc"):
+        folder = root / f"20news-bydate-{there}"
+        folder.mkdir(parents=True)
+        for i in range(20):
+            (folder / str(i)).write_text(f"From: x\n\nmotor {there} {i}")
+    bench = build_benchmark({**composed("+benchmark=newsgroups"), "incomplete": "allow"})
+    assert [len(split) for split in (bench.id_train, bench.id_val, bench.id_test)] == [18, 2, 20]
+    assert {name: len(split) for name, split in (bench.near | bench.far).items()} == {"science": 20, "talk": 20}
+    assert bench.id_train.items[0].shape == (1024,)
