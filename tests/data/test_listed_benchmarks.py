@@ -99,6 +99,10 @@ STAND_INS = {
     },
     "imagenet1k_cleaned": {
         **WHOLE,
+        "near.ninco": [  # the archive has blanks where OpenOOD's list has underscores
+            "NINCO/NINCO_OOD_classes/high heels/high heels_000_101.jpg",
+            "NINCO/NINCO_OOD_classes/f_field_road/f_field_road_000_00000092.jpg",
+        ],
         "near.ssb_hard": [NINCO.format("SSB_hard/SSB_hard_000_n01492569_2261.JPEG")],
         "near.openset_360": [NINCO.format("360OpenSet/360OpenSet_000_n01641206_5620.JPEG")],
         "far.places": [NINCO.format("Places/Places_000_b_badlands_00000792.jpg")],

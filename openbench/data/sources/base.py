@@ -86,12 +86,14 @@ class ImageFolder(Source):
         strip: leading part of each key that the folder tree does not have.
         flat: whether all files lie directly in the folder, under their bare names.
         deviation: how these files differ from the set as published.
+        blanks: what keys have where the names of files and their folders have blanks, e.g. `_`; empty = blanks.
     """
 
     at: Sequence[str] = ("images_classic", "images_largescale", ".")
     strip: str = ""
     flat: bool = False
     deviation: str = ""
+    blanks: str = ""
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
         """Each folder below each root."""
@@ -107,12 +109,23 @@ class ImageFolder(Source):
             wanted[path.rpartition("/")[0]].append(position)
         present = np.zeros(len(keys), dtype=bool)
         for folder, positions in wanted.items():
-            names = _names(place / folder)
+            there = self._named(place, folder)
             for position in positions:
-                present[position] = relative[position].rpartition("/")[2] in names
+                name = relative[position].rpartition("/")[2]
+                present[position] = name in there
+                relative[position] = there.get(name, relative[position])
         if not present.any():
             return None
         return Found(FileItems(FilesBelow(place, [relative[i] for i in np.flatnonzero(present)])), present)
+
+    def _named(self, place: Path, folder: str) -> dict[str, str]:
+        """The path below `place` of each file in a folder, by its name as keys have it."""
+        if not self.blanks:
+            return {name: f"{folder}/{name}" if folder else name for name in _names(place / folder)}
+        outer, _, last = folder.rpartition("/")
+        same = [name for name in _names(place / outer) if name.replace(" ", self.blanks) == last]
+        inside = [f"{outer}/{name}" if outer else name for name in same]
+        return {name.replace(" ", self.blanks): f"{way}/{name}" for way in inside for name in _names(place / way)}
 
     def names_in(self, place: Path, folder: str) -> Iterable[str]:
         """The file names in a folder of keys; hidden files do not belong to the set."""
