@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Iterator
 from itertools import cycle
-from typing import Any
+from typing import Any, BinaryIO
 
 import matplotlib as mpl
 import numpy as np
@@ -20,6 +20,13 @@ PANEL = (4.2, 3.4)  # inches
 _ROW = 3  # panels beside one another
 _MOST = 24
 _POINTS = 600  # of a drawn curve
+_DPI = 150
+# How a figure can be saved → metadata that is left out: dates and versions.
+FORMS: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 Floats = NDArray[Any]
 # What a page colours itself, in light and in dark: colour in the file → variable of the page.
 INK, GRID, GROUND = "#1b1f24", "#d0d7de", "#fffffe"
@@ -94,13 +101,27 @@ def svg(figure: Figure, label: str) -> str:
     """
     stream = io.StringIO()
     with mpl.rc_context(_SETTINGS):
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(stream, format="svg", metadata=FORMS["svg"])
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     for colour, variable in _VARIABLES.items():
         text = re.sub(re.escape(colour), variable, text, flags=re.IGNORECASE)
     attribute = re.sub(r"[&<>\"']", lambda match: f"&#{ord(match.group())};", label)
     return text.replace("<svg ", f'<svg role="img" aria-label="{attribute}" ', 1)
+
+
+def save(figure: Figure, stream: BinaryIO, form: str) -> None:
+    """Write a figure on white; equal figures give equal bytes.
+
+    Args:
+        figure: made by `panels`.
+        stream: receives the file.
+        form: one of FORMS.
+    """
+    figure.patch.set_alpha(1.0)
+    figure.patch.set_facecolor("white")
+    with mpl.rc_context(_SETTINGS):
+        figure.savefig(stream, format=form, dpi=_DPI, metadata=FORMS[form])
 
 
 def prefixed(text: str, prefix: str) -> str:

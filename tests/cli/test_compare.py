@@ -126,12 +126,16 @@ def test_one_run_is_not_enough(compare):
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")])
-def test_the_curves_are_drawn(compare, tmp_path, name, start):
+def test_the_curves_are_drawn_and_equal_runs_give_equal_bytes(compare, tmp_path, name, start):
     runs = [(record("knn"), scores(1)), (record("msp"), scores(2))]
     code, said = compare(runs, "--images", "0", "--plots", str(tmp_path / name))
     assert code == 0
     assert f"drew {tmp_path / name}" in said.out
     assert (tmp_path / name).read_bytes().startswith(start)
+    folders = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
+    again = ["compare", *(made.run_id for made, _ in runs), *folders, "--images", "0", "--plots"]
+    assert main([*again, str(tmp_path / f"again{name}")]) == 0
+    assert (tmp_path / f"again{name}").read_bytes() == (tmp_path / name).read_bytes()
 
 
 def test_another_kind_of_picture_is_refused(compare, tmp_path):

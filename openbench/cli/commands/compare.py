@@ -15,8 +15,7 @@ from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import FORMATS, render
 from openbench.storage.whole import replacing
 
-# Format → metadata that is left out, so that equal runs give equal files.
-_FORMS: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+_FORMS = ("png", "svg", "pdf")
 _EPILOG = """\
 Each run is compared with the first: by DeLong's paired test on the same images, for every set and the mean of each
 group. Scores are read from the results folder, where `publish` puts them, or from the cache of the run.
@@ -69,14 +68,12 @@ def _scores(run_id: str, folders: list[ScoreStore]) -> list[SetScores]:
 
 def _draw(runs: dict[str, tuple[SetScores, ...]], path: Path) -> None:
     from openbench.report.figures import roc_of_runs
+    from openbench.report.style import save
 
-    form = path.suffix.removeprefix(".").lower()
     figure = roc_of_runs(runs)
-    figure.patch.set_alpha(1.0)
-    figure.patch.set_facecolor("white")
     try:
         with replacing(path) as stream:
-            figure.savefig(stream, format=form, dpi=150, metadata=_FORMS[form])
+            save(figure, stream, path.suffix.removeprefix(".").lower())
     except OSError as error:
         raise RecordError(f"'{path}' cannot be written — {error.strerror or error} — give another name") from error
 
