@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from openbench.errors import MetricError
-from openbench.metrics.curve import Floats, as_scores, check_rate
+from openbench.metrics.curve import Floats, as_scores, check_rate, placements
 
 
 class PairedDifference(NamedTuple):
@@ -80,15 +80,7 @@ class _Side(NamedTuple):
 
     def placements(self, at: int) -> tuple[Floats, Floats]:
         """Return (n,) shares of the OOD set above each ID image and (m,) of ID below each OOD image, ties counted ½."""
-        ids, ood = as_scores(self.ids, "ID scores"), as_scores(self.oods[at], "OOD scores")
-        return 1.0 - _shares_below(ids, ood), _shares_below(ood, ids)
-
-
-def _shares_below(values: Floats, others: Floats) -> Floats:
-    """Return per value the share of the others below it, half of the equal ones counted."""
-    ordered = np.sort(others)
-    twice = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
-    return np.asarray(twice / (2.0 * len(others)))
+        return placements(as_scores(self.ids, "ID scores"), as_scores(self.oods[at], "OOD scores"))
 
 
 def _variance(values: Floats) -> float:

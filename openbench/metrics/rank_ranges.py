@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import digamma, polygamma, stdtr
 
 from openbench.errors import MetricError
-from openbench.metrics.curve import Floats, as_scores, check_rate
+from openbench.metrics.curve import Floats, as_scores, check_rate, placements
 
 # Scores of one network: of the ID images (n,), and of each OOD set (m_s,).
 Scored = tuple[ArrayLike, Sequence[ArrayLike]]
@@ -66,7 +66,7 @@ def paired_areas(methods: Sequence[Sequence[Scored]]) -> PairedAreas:
         of_ood = np.zeros((len(methods), np.size(methods[0][0][1][at])))
         for row, networks in enumerate(methods):
             for draw, (ids, oods) in enumerate(networks):
-                u, v = _placements(as_scores(ids, "ID scores"), as_scores(oods[at], "OOD scores"))
+                u, v = placements(as_scores(ids, "ID scores"), as_scores(oods[at], "OOD scores"))
                 of_id[row] += u / (sets * draws)
                 of_ood[row] += v / draws
                 areas[row, draw] += v.mean() / sets
@@ -195,17 +195,6 @@ def _covariance(rows: Floats) -> Floats:
         return np.zeros((len(rows), len(rows)))
     centred = rows - rows.mean(axis=1, keepdims=True)
     return np.asarray(centred @ centred.T / (rows.shape[1] - 1))
-
-
-def _placements(ids: Floats, ood: Floats) -> tuple[Floats, Floats]:
-    """(n,) share of OOD above each ID image, and (m,) share of ID below each OOD image, ties counted ½."""
-    return 1.0 - _share_below(ids, ood), _share_below(ood, ids)
-
-
-def _share_below(values: Floats, others: Floats) -> Floats:
-    ordered = np.sort(others)
-    twice = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
-    return np.asarray(twice / (2.0 * others.size))
 
 
 def _check(methods: Sequence[Sequence[Scored]]) -> None:

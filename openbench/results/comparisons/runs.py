@@ -10,6 +10,7 @@ from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import DataError
+from openbench.metrics.curve import share_below
 from openbench.metrics.paired import PairedDifference, paired_delong
 from openbench.results.tables.table import Cell, Column, Estimate, Table
 from openbench.results.tables.views import GROUPS
@@ -149,9 +150,7 @@ def _cells(found: PairedDifference) -> tuple[Cell, ...]:
 def _places(ids: np.ndarray, ood: np.ndarray) -> np.ndarray:
     """(n + m,) share of all scores below each score, ties counted ½."""
     values = np.concatenate([ids, ood]).astype(float)
-    ordered = np.sort(values)
-    twice = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
-    return np.asarray(twice / (2.0 * values.size))
+    return share_below(values, values)
 
 
 def _check_same_images(first: Compared, other: Compared) -> None:
