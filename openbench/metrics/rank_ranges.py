@@ -20,13 +20,15 @@ class RankRange(NamedTuple):
     """The ranks that a method may have at the family-wise level: from 1 + those surely better to all but those worse.
 
     Both ends count from 1; `value` is the mean AUROC over OOD sets and networks. `best` and `worst` hold for other
-    trainings and images; `on_networks`, the two ends again, for other images and the same networks.
+    trainings and images; `on_networks`, the two ends again, for other images and the same networks. `groups` numbers
+    the groups of a method: two methods have a common one if and only if they are not separable on other images.
     """
 
     value: float
     best: int
     worst: int
     on_networks: tuple[int, int] | None = None
+    groups: tuple[int, ...] = ()
 
 
 class PairedAreas(NamedTuple):
@@ -82,7 +84,7 @@ def rank_ranges(methods: Sequence[Sequence[Scored]], level: float = 0.95) -> lis
     of freedom of Satterthwaite's approximation. Two or three networks tell little of how much a difference varies with
     the training, while many pairs together tell what is usual: the variances are moderated, each drawn towards the
     common one as far as their spread allows. Holm's procedure keeps the chance of any false difference at 1 − level.
-    Methods that are not separable share their ranks.
+    Methods that are not separable share their ranks, and a group.
 
     Args:
         methods: as for `paired_areas`.
@@ -96,24 +98,64 @@ def rank_ranges(methods: Sequence[Sequence[Scored]], level: float = 0.95) -> lis
     """
     check_rate(level, "level", closed=False)
     found = paired_areas(methods)
-    same_networks = found._replace(networks=np.zeros_like(found.networks))
-    over_trainings, on_networks = (_ends(each, level) for each in (found, same_networks))
+    over_trainings = _apart(found, level)
+    on_networks = _apart(found._replace(networks=np.zeros_like(found.networks)), level)
+    groups = groups_of(on_networks, found.values)
+    ends = zip(_ends(over_trainings, found.values), _ends(on_networks, found.values), groups, strict=True)
     return [
-        RankRange(float(value), *ends, own)
-        for value, ends, own in zip(found.values, over_trainings, on_networks, strict=True)
+        RankRange(float(value), *both, own, group) for value, (both, own, group) in zip(found.values, ends, strict=True)
     ]
 
 
-def _ends(found: PairedAreas, level: float) -> list[tuple[int, int]]:
-    """The best and the worst rank of each method."""
+def groups_of(apart: NDArray[np.bool_], values: Floats) -> list[tuple[int, ...]]:
+    """Return for each method the numbers of its groups: two methods share one if and only if they are not apart.
+
+    This is the compact letter display. From the best method on, each pair that is not apart and has no group yet starts
+    one, which takes in the methods that are apart from none of its members. There are at most as many groups
+    as such pairs; a method that is apart from all others is a group of its own.
+
+    Args:
+        apart: (k, k) symmetric; whether two methods differ.
+        values: (k,) larger = better; groups are numbered from that of the best method on.
+
+    Reference: Piepho, Journal of Computational and Graphical Statistics 13 (2004), for the display; its algorithm may
+        make exponentially many groups, where a few close methods differ surely and most others do not.
+    """
+    order = [int(at) for at in np.argsort(-values, kind="stable")]
+    together = ~apart
+    covered = np.eye(len(order), dtype=bool)
+    found: list[list[int]] = []
+    for at, first in enumerate(order):
+        for second in order[at + 1 :]:
+            if covered[first, second] or apart[first, second]:
+                continue
+            members = [first, second]
+            # Those first whom it ties to most members for the first time.
+            while fitting := [o for o in order if o not in members and together[o, members].all()]:
+                members.append(max(fitting, key=lambda other: int((~covered[other, members]).sum())))
+            covered[np.ix_(members, members)] = True
+            found.append(members)
+    alone = set(order).difference(*found)
+    found += [[method] for method in alone]
+    place = {method: at for at, method in enumerate(order)}
+    found.sort(key=lambda members: sorted(place[method] for method in members))
+    return [tuple(at for at, members in enumerate(found) if method in members) for method in range(len(order))]
+
+
+def _apart(found: PairedAreas, level: float) -> NDArray[np.bool_]:
+    """(k, k) whether two methods surely differ."""
     methods, p = found.values.size, _p_values(found)
     first, second = np.triu_indices(methods, 1)
     apart = np.zeros((methods, methods), dtype=bool)
     apart[first, second] = holm(p[first, second], 1.0 - level)
-    apart |= apart.T
-    higher = found.values[:, None] > found.values[None, :]
+    return np.asarray(apart | apart.T)
+
+
+def _ends(apart: NDArray[np.bool_], values: Floats) -> list[tuple[int, int]]:
+    """The best and the worst rank of each method."""
+    higher = values[:, None] > values[None, :]
     beaten_by, beats = ((apart & than).sum(axis=1) for than in (higher.T, higher))
-    return [(1 + int(better), methods - int(worse)) for better, worse in zip(beaten_by, beats, strict=True)]
+    return [(1 + int(better), values.size - int(worse)) for better, worse in zip(beaten_by, beats, strict=True)]
 
 
 def moderated(variances: Floats, freedom: int) -> tuple[Floats, float]:

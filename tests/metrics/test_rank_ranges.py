@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from openbench.errors import MetricError
-from openbench.metrics.rank_ranges import holm, moderated, paired_areas, rank_ranges
+from openbench.metrics.rank_ranges import groups_of, holm, moderated, paired_areas, rank_ranges
 
 
 def draw(rng, shifts, n=60, m=(50, 40), noise=1.0):
@@ -156,3 +156,27 @@ def test_holm_rejects_step_by_step():
 def test_what_cannot_be_compared_is_refused(methods):
     with pytest.raises(MetricError, match="same images"):
         rank_ranges(methods)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+def test_methods_share_a_group_if_and_only_if_they_are_not_apart(share):
+    rng = np.random.default_rng(0)
+    apart = np.triu(rng.random((12, 12)) < share, 1)
+    apart |= apart.T
+    found = groups_of(apart, rng.random(12))
+    for one, other in itertools.combinations(range(12), 2):
+        assert bool(set(found[one]) & set(found[other])) == (not apart[one, other])
+    assert all(found)
+
+
+def test_close_methods_that_surely_differ_do_not_double_the_groups_each():
+    apart = np.zeros((40, 40), dtype=bool)
+    for twin in range(0, 40, 2):
+        apart[twin, twin + 1] = apart[twin + 1, twin] = True
+    assert len(set().union(*groups_of(apart, np.arange(40.0)))) <= 40
+
+
+def test_groups_are_numbered_from_the_best_method_on():
+    apart = np.array([[0, 0, 1, 1], [0, 0, 0, 1], [1, 0, 0, 1], [1, 1, 1, 0]], dtype=bool)
+    assert groups_of(apart, np.array([0.9, 0.8, 0.7, 0.1])) == [(0,), (0, 1), (1,), (2,)]
+    assert groups_of(apart, np.array([0.1, 0.7, 0.8, 0.9])) == [(2,), (1, 2), (1,), (0,)]

@@ -57,6 +57,7 @@ def test_a_row_states_the_ranks_that_it_may_have(results, tmp_path):
     write_site(tmp_path / "results", tmp_path / "site", {})
     rows = boards(tmp_path / "site")["toy"]["rows"]
     assert [(row["method"], row["ranks"]) for row in rows] == [("knn", [1, 1]), ("msp", [2, 2]), ("vim", None)]
+    assert [row["groups"] for row in rows] == ["a", "b", ""]
 
 
 def test_every_record_opens(site):

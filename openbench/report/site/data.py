@@ -8,7 +8,7 @@ from openbench.core.request import Role
 from openbench.metrics.rank_ranges import RankRange
 from openbench.report.site.columns import Metric, metrics_of, titled
 from openbench.report.site.facts import UNKNOWN, MethodFacts
-from openbench.results.leaderboard.pages import side_of
+from openbench.results.leaderboard.pages import letters, side_of
 from openbench.results.leaderboard.ranking import Board, Row, places
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.scores.stored import ScoreStore
@@ -121,10 +121,11 @@ def _row(row: Row, place: tuple[int, bool] | None, metrics: Sequence[Metric], co
 
 
 def _range(found: RankRange | None) -> dict[str, Any]:
-    """The ranks that a row may have: with other trainings and images, and with other images alone."""
+    """The ranks that a row may have: with other trainings and images, and with other images alone; and its groups."""
     if found is None:
-        return {"ranks": None, "ranks_here": None}
-    return {"ranks": [found.best, found.worst], "ranks_here": found.on_networks}
+        return {"ranks": None, "ranks_here": None, "groups": ""}
+    named = " ".join(letters(group) for group in found.groups)
+    return {"ranks": [found.best, found.worst], "ranks_here": found.on_networks, "groups": named}
 
 
 def _value(found: Estimate | str | None) -> Any:

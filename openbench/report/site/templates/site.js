@@ -59,6 +59,15 @@
     return `${percent(value[0])} <small>[${percent(value[1])}, ${percent(value[2])}]</small>`;
   };
   const range = (ranks, type) => type === "display" ? (ranks ? (ranks[0] === ranks[1] ? ranks[0] : `${ranks[0]}–${ranks[1]}`) : "") : ranks ? ranks[0] + ranks[1] / 1e6 : Infinity;
+  // `a b c d f` as `a–d f`: groups are lettered in order.
+  const short = (letters) => {
+    const value = (text) => [...text].reduce((sum, letter) => 26 * sum + letter.charCodeAt(0) - 96, 0), runs = [];
+    for (const letter of letters.split(" ").filter(Boolean)) {
+      const last = runs.at(-1);
+      if (last && value(letter) === value(last.at(-1)) + 1) last.push(letter); else runs.push([letter]);
+    }
+    return runs.map((run) => run.length > 2 ? `${run[0]}–${run.at(-1)}` : run.join(" ")).join(" ");
+  };
   const idOf = (row) => row.runs[0] ?? "";
   const bestOf = (rows, index, better) => {
     const found = rows.map((row) => number(row.values[index])).filter((value) => value !== null);
@@ -74,6 +83,7 @@
       { title: "Rank", name: "rank", searchable: false, data: (row, type) => type === "display" ? (row.rank === null ? "" : `${row.rank}${row.tied ? "=" : ""}`) : row.rank ?? 1e9 },
       { title: "May be", name: "ranks", searchable: false, visible: board.compared > 1, data: (row, type) => range(row.ranks_here, type) },
       { title: "retrained", name: "retrained", searchable: false, visible: board.compared > 1 && board.rows.some((row) => row.networks > 1), data: (row, type) => range(row.ranks, type) },
+      { title: "Alike", name: "groups", searchable: false, className: "text", visible: board.compared > 1, data: (row, type) => type === "display" ? escaped(short(row.groups)) : row.groups || "~" },
       { title: "Method", name: "method", className: "text name", data: (row, type) => type === "display" ? `<button type="button" class="open">${escaped(row.method)}</button>` : row.method },
     ];
     for (const [key, title] of TEXTS) found.push({ title, name: key, className: "text", visible: state.cols.includes(key), data: (row, type) => type === "display" ? escaped(row[key]) : row[key] });
@@ -150,7 +160,7 @@
   const after = () => {
     const rows = visible(), unranked = board.rows.filter((row) => row.rank === null).length;
     $("about").textContent = `${rows.length} of ${board.rows.length} rows of ${board.benchmark}`
-      + (board.compared > 1 ? `; “May be”: the ranks that ${board.compared} rows may have on other test images; “retrained”: with other trainings too (paired tests, 95 % for all pairs together)` : "")
+      + (board.compared > 1 ? `; “May be”: the ranks that ${board.compared} rows may have on other test images; “retrained”: with other trainings too (paired tests, 95 % for all pairs together); “Alike”: rows with a common letter are not separable on other test images, rows without one are` : "")
       + (unranked ? `; ${unranked} are shown but not ranked (a row's details say why)` : "") + `. Definition ${board.digest}.`;
     $("compare").disabled = selected.size < 2;
     toAddress(); comparison(); later();
