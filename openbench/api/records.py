@@ -15,7 +15,7 @@ from openbench.results.records.store import RecordStore
 from openbench.results.records.store import load as load_file
 from openbench.results.records.tidy import check_metrics, tidy
 from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import first_with
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -96,12 +96,12 @@ def _scores(
     """
     if is_per_set(record):
         return (), ("no scores: each OOD set has hyper-parameters, and so ID scores, of its own",), ()
-    stores = [ScoreStore(folder) for folder in (*published, paths.cache_dir() / "scores")]
-    found = [store for store in stores if store.path(record.run_id).is_file()]
-    if not found:
-        return (), (f"no scores per image: they are not in '{stores[-1].root}' — repeat the run to compute them",), ()
+    kept = paths.cache_dir() / "scores"
+    store = first_with(record.run_id, (*published, kept))
+    if store is None:
+        return (), (f"no scores per image: they are not in '{kept}' — repeat the run to compute them",), ()
     try:
-        scores = tuple(found[0].read(record.run_id))
+        scores = tuple(store.read(record.run_id))
     except CacheError as error:
         return (), (), (f"WARNING: no scores per image: {error}",)
     return scores, (), ()

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from openbench import paths
+from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.tables.render import FORMATS
 
 
@@ -21,3 +23,9 @@ def add_kept_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder that holds scores/ (default: OPENBENCH_CACHE, ~/.cache/openbench)",
     )
+
+
+def folders_of_scores(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """Return where the scores of runs may be: published in the results folder, or kept in the cache."""
+    results, cache = arguments.results or paths.results_dir(), arguments.cache or paths.cache_dir()
+    return results / PUBLISHED, cache / "scores"

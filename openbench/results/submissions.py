@@ -1,7 +1,8 @@
 """What speaks against results that somebody sends in: recomputed from their scores, compared with what is known."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,8 +75,9 @@ class Known:
                 name = str(record.benchmark.get("name"))
                 benchmarks.setdefault(name, set()).add(str(record.benchmark.get("digest")))
                 counts[name] = {key: int(count["n"]) for key, count in record.counts.items()}
-            if found := _digest_of(store, record.run_id):
-                scores[found] = record.run_id
+            if store.path(record.run_id).is_file():
+                with suppress(OpenbenchError):
+                    scores[_digest_of(store.read(record.run_id))] = record.run_id
         return cls({name: frozenset(digests) for name, digests in benchmarks.items()}, counts, scores, frozenset(runs))
 
 
@@ -101,12 +103,12 @@ def check_submission(folder: Path, known: Known) -> list[Checked]:
             "folder as `run` writes it, with the scores that `publish` puts there"
         )
     store = ScoreStore(folder / PUBLISHED)
-    digests = {record.run_id: _digest_of(store, record.run_id) for record in records}
     found = [Checked(str(error).partition(" — ")[0], "?", (str(error),)) for error in unreadable]
-    for record in records:
-        own = digests[record.run_id]
-        alike = [run for run, digest in digests.items() if own and digest == own and run != record.run_id]
-        found.append(_checked(record, store, known, _twins(record, own, known, alike)))
+    checked = [_checked(record, store, known) for record in records]
+    for record, (one, own) in zip(records, checked, strict=True):
+        alike = [other.run_id for other, digest in checked if own and digest == own and other is not one]
+        refused, apart = _twins(record, own, known, alike)
+        found.append(replace(one, refused=(*one.refused, *refused), apart=(*one.apart, *apart)))
     return found
 
 
@@ -148,20 +150,22 @@ def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tup
     return refused, apart
 
 
-def _checked(record: ResultRecord, store: ScoreStore, known: Known, twins: tuple[list[str], list[str]]) -> Checked:
-    refused, apart, numbers = list(inconsistencies(record)), list(_apart(record, known)), 0
-    refused, apart = [*refused, *twins[0]], [*apart, *twins[1]]
-    refused += _tuned_on_test(record)
+def _checked(record: ResultRecord, store: ScoreStore, known: Known) -> tuple[Checked, str | None]:
+    """What speaks against a record by itself, and the digest of its scores, which are read once."""
+    refused, apart = [*inconsistencies(record), *_tuned_on_test(record)], list(_apart(record, known))
+    numbers, own = 0, None
     if not store.path(record.run_id).is_file():
         apart.append(f"no scores in {PUBLISHED}/{record.run_id}.parquet, so that nothing can be recomputed")
-        return Checked(record.run_id, str(record.method.get("name")), tuple(refused), tuple(apart))
-    try:
-        made = recompute(record, store.read(record.run_id))
-        numbers = made.numbers
-        refused += [f"its scores give another number: {difference}" for difference in made.different[:_FIRST]]
-    except OpenbenchError as error:
-        refused.append(str(error))
-    return Checked(record.run_id, str(record.method.get("name")), tuple(refused), tuple(apart), numbers)
+    else:
+        try:
+            sets = store.read(record.run_id)
+            own = _digest_of(sets)
+            made = recompute(record, sets)
+            numbers = made.numbers
+            refused += [f"its scores give another number: {difference}" for difference in made.different[:_FIRST]]
+        except OpenbenchError as error:
+            refused.append(str(error))
+    return Checked(record.run_id, str(record.method.get("name")), tuple(refused), tuple(apart), numbers), own
 
 
 def _apart(record: ResultRecord, known: Known) -> Iterator[str]:
@@ -222,14 +226,9 @@ def _targets(node: Any) -> Iterator[str]:
             yield from _targets(child)
 
 
-def _digest_of(store: ScoreStore, run_id: str) -> str | None:
+def _digest_of(sets: Sequence[SetScores]) -> str:
     """Digest of the scores alone, so that equal scores are found whatever run they are filed under."""
-    if not store.path(run_id).is_file():
-        return None
-    try:
-        return digest([[str(s.role), s.name, array_sha256(s.scores)] for s in store.read(run_id)], 64)
-    except OpenbenchError:
-        return None
+    return digest([[str(s.role), s.name, array_sha256(s.scores)] for s in sets], 64)
 
 
 def counted(found: Iterable[Checked]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""`publish` and `verify --scores`: scores travel with a record only if they prove it."""
+"""`publish` and `verify`: scores travel with a record only if they prove it, and a record is checked from them."""
 
 import shutil
 from dataclasses import replace
@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from openbench.__main__ import main
+from openbench.results.checks import read_checks
 from openbench.results.records.store import RecordStore, load
 
 
@@ -35,6 +36,26 @@ def test_published_scores_prove_their_records(made, folder, capsys):
     assert "copied the scores of 2 records" in capsys.readouterr().out
     assert main(["verify", "--scores", "all", "--results", str(folder)]) == 0
     assert "2 of 2 records are what their scores say" in capsys.readouterr().out
+
+
+def test_a_record_with_published_scores_is_checked_without_images_and_the_check_is_kept(made, folder, capsys):
+    publish(made, folder, "all")
+    path = next(folder.rglob("msp/*.json"))
+    assert main(["verify", path.stem[:9], "--keep", "--results", str(folder)]) == 0
+    assert "without images; from the images: python -m openbench verify --images" in capsys.readouterr().out
+    (check,) = read_checks(folder).values()
+    assert (check.run_id, check.made_from, check.reproduces) == (path.stem, "scores", True)
+    assert check.of(load(path))
+    assert not check.of(replace(load(path), header="another"))
+    kept = folder / "checks" / path.name
+    kept.write_text(kept.read_text().replace("true", "false"))
+    assert not read_checks(folder)  # it has changed since it was written
+
+
+def test_what_excludes_itself_is_refused(folder, capsys):
+    for words in (["all", "--images"], ["all", "runtime.device=cpu"], ["--scores", "0123", "runtime.device=cpu"]):
+        assert main(["verify", *words, "--results", str(folder)]) == 2
+        assert "allowed" in (said := capsys.readouterr().err) or "instead" in said
 
 
 def test_an_edited_record_is_found_though_its_digest_was_made_again(made, folder, capsys):

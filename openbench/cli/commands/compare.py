@@ -4,14 +4,14 @@ import argparse
 from pathlib import Path
 
 from openbench import paths
+from openbench.cli.kept_options import folders_of_scores
 from openbench.cli.left_out import left_out
 from openbench.cli.process.exits import OK
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, RecordError
 from openbench.results.comparisons.runs import compared, config_table, difference_table, disagreement_table
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import first_with
 from openbench.results.tables.render import FORMATS, render
 from openbench.storage.whole import replacing
 
@@ -33,13 +33,12 @@ def main(argv: list[str]) -> int:
     form = None if arguments.plots is None else arguments.plots.suffix.removeprefix(".").lower()
     if form not in (None, *_FORMS):
         raise ConfigError(f"--plots '{arguments.plots}' — allowed: a name that ends in .png, .svg or .pdf")
-    results, cache = arguments.results or paths.results_dir(), arguments.cache or paths.cache_dir()
-    store = RecordStore(results)
+    store = RecordStore(arguments.results or paths.results_dir())
     with left_out() as lost:
         records = [store.look_up(run_id, lost.append)[0] for run_id in arguments.run_ids]
     if len({record.run_id for record in records}) < len(records):
         raise ConfigError("compare: the same run is named twice — name different runs")
-    folders = [ScoreStore(results / PUBLISHED), ScoreStore(cache / "scores")]
+    folders = folders_of_scores(arguments)
     runs = compared([(record, _scores(record.run_id, folders)) for record in records])
     first, *others = runs
     tables = [difference_table(first, other, arguments.level) for other in others]
@@ -56,14 +55,14 @@ def main(argv: list[str]) -> int:
     return lost.code or OK
 
 
-def _scores(run_id: str, folders: list[ScoreStore]) -> list[SetScores]:
-    for store in folders:
-        if store.path(run_id).is_file():
-            return store.read(run_id)
-    raise CacheError(
-        f"scores of run {run_id} not found in {' or '.join(repr(str(s.root)) for s in folders)} — repeat the run to "
-        "compute them, or give the cache that holds them: --cache DIR"
-    )
+def _scores(run_id: str, folders: tuple[Path, ...]) -> list[SetScores]:
+    store = first_with(run_id, folders)
+    if store is None:
+        raise CacheError(
+            f"scores of run {run_id} not found in {' or '.join(repr(str(folder)) for folder in folders)} — repeat the "
+            "run to compute them, or give the cache that holds them: --cache DIR"
+        )
+    return store.read(run_id)
 
 
 def _draw(runs: dict[str, tuple[SetScores, ...]], path: Path) -> None:

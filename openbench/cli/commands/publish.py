@@ -1,7 +1,7 @@
 """`publish`: copy kept scores beside the records that they prove, so that anybody can compute the numbers again."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from openbench import paths
@@ -15,9 +15,10 @@ from openbench.results.scores.recompute import PUBLISHED, Recomputed, recompute
 from openbench.results.scores.stored import ScoreStore
 
 ALL = "all"
+Done = Callable[[ResultRecord, Recomputed], None]
 _EPILOG = """\
 Each record's metrics are first computed from its scores; where they are not those of the record, nothing is copied.
-`python -m openbench verify --scores RUN_ID` does the same for whoever receives the folder.
+`python -m openbench verify RUN_ID` does the same for whoever receives the folder.
 
   python -m openbench publish all
   python -m openbench publish 36e6c0dc2b0d35da --cache /scratch/openbench
@@ -54,8 +55,13 @@ def main(argv: list[str]) -> int:
     return (FAILED if wrong else OK) or lost.code
 
 
-def check_scores(results: Path, run_ids: list[str]) -> int:
+def check_scores(results: Path, run_ids: list[str], done: Done) -> int:
     """Compute the metrics of records from their published scores, and return the exit code: 1 if any differs.
+
+    Args:
+        results: the results folder.
+        run_ids: as typed, or `all`.
+        done: receives each record that could be computed again, and how it compares.
 
     Raises:
         ConfigError: no record that is named has scores here.
@@ -72,6 +78,7 @@ def check_scores(results: Path, run_ids: list[str]) -> int:
                 continue
             checked += 1
             wrong += not found.agrees
+            done(record, found)
             if not found.agrees:
                 say_difference(record, found)
             else:

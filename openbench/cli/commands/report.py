@@ -4,13 +4,11 @@ import argparse
 from pathlib import Path
 
 from openbench import paths
+from openbench.cli.kept_options import folders_of_scores
 from openbench.cli.left_out import left_out
-from openbench.core.record import ResultRecord
-from openbench.core.scores import SetScores
 from openbench.errors import RecordError
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import first_with
 from openbench.storage.whole import write_whole
 
 _EPILOG = """\
@@ -25,14 +23,15 @@ error rates over the threshold, selective and conformal curves, and the images t
 def main(argv: list[str]) -> int:
     """Write the page of a record and return the exit code."""
     arguments = _parser().parse_args(argv)
-    results, cache = arguments.results or paths.results_dir(), arguments.cache or paths.cache_dir()
     with left_out() as lost:
-        record, _ = RecordStore(results).look_up(arguments.run_id, lost.append)
+        store = RecordStore(arguments.results or paths.results_dir())
+        record, _ = store.look_up(arguments.run_id, lost.append)
     from openbench.cli.contact_sheets import contact_sheets
     from openbench.cli.reproduce import command
     from openbench.report.run_page import run_page
 
-    sets = _scores(record, [results / PUBLISHED, cache / "scores"])
+    kept = first_with(record.run_id, folders_of_scores(arguments))
+    sets = kept.read(record.run_id) if kept else []
     sheets, classes, why = contact_sheets(record, sets, arguments.images)
     page = run_page(record, sets, sheets, classes, command(record) or "")
     path = arguments.out or Path(f"{record.method['name']}-{record.benchmark['name']}-{record.run_id[:8]}.html")
@@ -44,19 +43,6 @@ def main(argv: list[str]) -> int:
         print(why)
     print(f"wrote {path}")
     return lost.code
-
-
-def _scores(record: ResultRecord, folders: list[Path]) -> list[SetScores]:
-    """The scores of a run from the first folder that has them; none if they were not kept.
-
-    Raises:
-        CacheError: they are there and cannot be read.
-    """
-    for folder in folders:
-        store = ScoreStore(folder)
-        if store.path(record.run_id).is_file():
-            return store.read(record.run_id)
-    return []
 
 
 def _parser() -> argparse.ArgumentParser:

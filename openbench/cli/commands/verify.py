@@ -1,10 +1,11 @@
-"""`verify`: compute a record again from the config that it holds, and say whether it reproduces."""
+"""`verify`: compute a record again, from its published scores or from the images, and say whether it reproduces."""
 
 import argparse
 import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from openbench import paths
 from openbench.cli.left_out import left_out
@@ -16,17 +17,29 @@ from openbench.say import silent
 from openbench.storage.plain_json import LARGEST, loads
 from openbench.storage.regular import read_regular
 
+if TYPE_CHECKING:
+    from openbench.core.record import ResultRecord
+    from openbench.results.scores.recompute import Recomputed
+
+MadeFrom = Literal["scores", "images"]
+ALL = "all"
+PUBLISHED = "scores"  # as in results/scores/recompute.py, which imports numpy: the number of threads is set before that
 _MOST_THREADS = 1024
 
 _EPILOG = """\
-Ends in `verified` (the same weights: areas and accuracies are equal to rounding, counts to a few samples), in
-`compared` (a training here ended in other weights, and the numbers are those of one more seed), or in the values that
-differ, with exit code 1. No record is written; networks that are trained, and features, are kept in the cache. It
-computes in as many threads as the record was made in, unless OMP_NUM_THREADS is set. Run ids are the names of the files
-in results/records/<benchmark>/<backbone>/<method>/; the beginning of one is enough.
+Where the scores of a record are published beside it (results/scores), every metric is computed again from them: no
+image, no network, a second. --images begins with the images and the network instead, as is done for a record without
+published scores; so does any runtime.KEY=VALUE.
+
+From the images it ends in `verified` (the same weights: areas and accuracies are equal to rounding, counts to a few
+samples), in `compared` (a training here ended in other weights, and the numbers are those of one more seed), or in the
+values that differ, with exit code 1. No record is written; networks that are trained, and features, are kept in the
+cache. It computes in as many threads as the record was made in, unless OMP_NUM_THREADS is set. Run ids are the names of
+the files in results/records/<benchmark>/<backbone>/<method>/; the beginning of one is enough.
 
   python -m openbench verify 36e6c0dc2b0d35da
-  python -m openbench verify --scores all
+  python -m openbench verify --images 36e6c0dc2b0d35da
+  python -m openbench verify all --keep
   python -m openbench verify 36e6c0dc2b0d35da runtime.device=cpu --results my_results
 """
 
@@ -37,27 +50,76 @@ def main(argv: list[str]) -> int:
     arguments.results = arguments.results or paths.results_dir()
     overrides = [word for word in arguments.words if "=" in word]
     run_ids = [word for word in arguments.words if "=" not in word]
-    if arguments.scores:
-        return _verify_scores(arguments.results, run_ids, overrides)
     if not run_ids:
         raise ConfigError("no run id — found no argument without '=' — type: python -m openbench verify RUN_ID")
+    from_scores, from_images = _divided(run_ids, overrides, arguments)
+    code = _from_scores(from_scores, arguments) if from_scores else OK
+    if not from_images:
+        return code
     # Sums in another number of threads round differently, and a training ends in other weights. The variable is read
     # once, when numpy and torch are imported.
-    if threads := _threads(arguments.results, run_ids[0]):
+    if threads := _threads(arguments.results, from_images[0]):
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     node = _runtime(overrides, arguments)
-    return max(_verify(run_id, arguments, node) for run_id in run_ids)
+    return max(code, *(_verify(run_id, arguments, node) for run_id in from_images))
 
 
-def _verify_scores(results: Path, run_ids: list[str], overrides: list[str]) -> int:
+def _divided(run_ids: list[str], overrides: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The records to be computed again from published scores, and those from the images.
+
+    Raises:
+        ConfigError: what was typed excludes itself.
+    """
+    if arguments.scores and overrides:
+        raise ConfigError(
+            f"`verify --scores` computes nothing but metrics — found {' '.join(overrides)} — allowed: run ids, or `all`"
+        )
+    if ALL in run_ids and (arguments.images or overrides or len(run_ids) > 1):
+        raise ConfigError(
+            f"`{ALL}` stands for every record with published scores — found it with "
+            f"{' '.join(['--images'] * arguments.images + overrides) or 'run ids'} — name the records instead"
+        )
+    if arguments.scores or run_ids == [ALL]:
+        return run_ids, []
+    if arguments.images or overrides:
+        return [], run_ids
+    with_scores = [run_id for run_id in run_ids if _published(run_id, arguments.results)]
+    return with_scores, [run_id for run_id in run_ids if run_id not in with_scores]
+
+
+def _published(run_id: str, results: Path) -> bool:
+    """Whether the one record that begins so has published scores."""
+    if not is_part(run_id):
+        return False
+    names = {path.stem for path in (results / "records").glob(f"*/*/*/{run_id}*.json")}
+    names = names & {run_id} or names
+    return len(names) == 1 and (results / PUBLISHED / f"{names.pop()}.parquet").is_file()
+
+
+def _from_scores(run_ids: list[str], arguments: argparse.Namespace) -> int:
     from openbench.cli.commands.publish import check_scores
 
-    if overrides or not run_ids:
-        raise ConfigError(
-            f"`verify --scores` computes nothing but metrics — found {' '.join(overrides) or 'no run id'} — "
-            "allowed: run ids, or `all`"
-        )
-    return check_scores(results, run_ids)
+    def done(record: "ResultRecord", found: "Recomputed") -> None:
+        if arguments.keep:
+            _keep(arguments.results, record, "scores", reproduces=found.agrees, said=str(found))
+
+    code = check_scores(arguments.results, run_ids, done)
+    if not arguments.scores:
+        print("computed from published scores, without images; from the images: python -m openbench verify --images")
+    return code
+
+
+def _keep(results: Path, record: "ResultRecord", made_from: MadeFrom, *, reproduces: bool, said: str) -> None:
+    """Leave what came out where the site reads it."""
+    from datetime import UTC, datetime
+
+    from openbench.checkout import made_now
+    from openbench.results.checks import Check, write_check
+    from openbench.results.records.store import digest_of
+
+    utc = datetime.now(UTC).isoformat(timespec="seconds")
+    made = Check(record.run_id, digest_of(record), made_from, reproduces, said, made_now(), utc)
+    print(f"kept in {write_check(results, made)}")
 
 
 def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object]) -> int:
@@ -79,8 +141,13 @@ def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object])
         outcome = api.verify(found, made.config, node, say)
     except NotReproducedError as error:
         print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
+        if arguments.keep:
+            _keep(arguments.results, found[0], "images", reproduces=False, said=str(error).partition(" — ")[0])
         return FAILED
     print("\n".join(map(console, [*outcome.notes, f"{outcome.status} {outcome.path}"])), flush=True)
+    if arguments.keep:
+        said = f"{outcome.status}: {outcome.notes[0]}"
+        _keep(arguments.results, found[0], "images", reproduces=True, said=said)
     return OK
 
 
@@ -146,13 +213,20 @@ def _runtime(overrides: list[str], arguments: argparse.Namespace) -> dict[str, o
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m openbench verify",
-        description="Compute records again from the configs that they hold, and compare.",
+        description="Compute records again, from their published scores or from the images, and compare.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("words", nargs="+", metavar="RUN_ID", help="a record; or runtime.KEY=VALUE, for how to compute")
+    parser.add_argument("words", nargs="+", metavar="RUN_ID", help="a record, or `all`; or runtime.KEY=VALUE")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--scores", action="store_true", help="from the published scores only; a record without them is an error"
+    )
+    ways.add_argument("--images", action="store_true", help="from the images, though there are published scores")
     parser.add_argument(
-        "--scores", action="store_true", help="compute the metrics from the published scores only: no image, a second"
+        "--keep",
+        action="store_true",
+        help="leave what comes out in results/checks, where the leaderboard's site says it",
     )
     parser.add_argument("--results", type=Path, metavar="DIR", help="the results folder")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own group files")

@@ -261,6 +261,11 @@ def load(path: Path) -> ResultRecord:
     return record
 
 
+def digest_of(record: ResultRecord) -> str:
+    """Return the digest of a record's content, as its file states it."""
+    return _content_digest(plain(record.to_dict()))
+
+
 def text_of(content: dict[str, Any]) -> str:
     """Return the text of a record's file: its content, and the digest of that."""
     return dumps({**content, _DIGEST: _content_digest(content)})

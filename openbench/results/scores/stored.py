@@ -1,6 +1,6 @@
 """Per-sample scores on disk, so that a new metric needs no model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +102,16 @@ class ScoreStore:
             return _splits(table)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise CacheError(f"{path}: not the scores of a run — {error} — delete it and repeat the run") from error
+
+
+def first_with(run_id: str, folders: Iterable[Path]) -> ScoreStore | None:
+    """Return the first of some folders that has the scores of a run, or None.
+
+    Args:
+        run_id: of the run.
+        folders: published scores before kept ones, which may have been made again since.
+    """
+    return next((store for store in map(ScoreStore, folders) if store.path(run_id).is_file()), None)
 
 
 def check_unchanged(table: "pa.Table") -> None:
