@@ -10,7 +10,7 @@ import pytest
 from openbench.errors import ConfigError
 from openbench.results.leaderboard.across import across, across_csv, needed
 from openbench.results.leaderboard.ranking import boards
-from openbench.results.tables.render import to_csv
+from openbench.results.tables.render import to_csv, to_latex
 from openbench.results.tables.table import Estimate
 from openbench.results.tables.views import FAMILIES, run_tables
 
@@ -87,6 +87,22 @@ def test_the_overview_has_a_column_per_group_and_set():
     assert [[c.title for c in t.columns] for t in tables] == [["rank", "method", "near", "a", "b", "far", "c"]] * 2
     assert [t.title.split(" · ")[1] for t in tables] == ["AUROC ↑", "FPR@95 ↓"]
     assert tables[0].rows[0][2] == Estimate(0.9, 0.89, 0.91)
+
+
+def test_the_best_of_each_column_and_what_prints_the_same_is_bold_in_latex():
+    good = make_record()
+    tied, worse = with_method(good, "msp"), replace(with_method(good, "mls"), metrics=metrics(0.8, 0.97))
+    outside = replace(with_method(good, "vim"), metrics=metrics(0.99, 0.99))
+    outside = replace(outside, benchmark={**good.benchmark, "pristine": False})
+    auroc, fpr = across(found([good, tied, worse, outside], "overview"), "overview")[:2]
+    lines = [line.split(" & ") for line in to_latex(auroc).splitlines() if line.startswith(("1=", "3", "{[}a"))]
+    assert [["textbf" in cell for cell in line[2:]] for line in lines] == [
+        [True, True, True, False, False],
+        [True, True, True, False, False],
+        [False, False, False, True, True],
+        [False] * 5,  # not ranked
+    ]
+    assert "textbf" in to_latex(fpr).splitlines()[7]  # the lowest
 
 
 def test_sets_and_pooled_groups_can_be_chosen(two):

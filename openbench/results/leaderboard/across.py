@@ -1,17 +1,18 @@
 """The views of a record across methods: rows are the rows of a board, columns the keys of a view."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from openbench.errors import ConfigError, did_you_mean
 from openbench.metrics.conformal.prediction_sets import KINDS, OWN
+from openbench.metrics.keys import higher_is_better
 from openbench.results.leaderboard.pages import heading, letters, side_of, told_by, who_columns
 from openbench.results.leaderboard.ranking import Board, Row, places
 from openbench.results.leaderboard.runs import Keep
 from openbench.results.tables.conventions import conventions
-from openbench.results.tables.table import Cell, Column, Estimate, Table
+from openbench.results.tables.table import Cell, Column, Estimate, Table, cell_text
 from openbench.results.tables.views import FAMILIES, GROUPS, arrow, key_order, kind_of, shown_in
 
 ACROSS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other")
@@ -208,7 +209,25 @@ def _table(sheet: Sheet, view: str) -> Table:
     common = [getattr(row, n) for row in rows[:1] for t, n in known.items() if n in _COMMON and t not in who]
     title = " · ".join((view, *([sheet.about] * (sheet.about != view)), heading(sheet.board), *common))
     notes = tuple(f"[{mark}] not ranked: {reason}" for reason, mark in marks.items())
-    return Table(title, columns, tuple(cells), _header(sheet, grid), notes)
+    best = _best(sheet, columns[-len(sheet.columns) :], grid)
+    shift = len(columns) - len(sheet.columns)
+    return Table(
+        title, columns, tuple(cells), _header(sheet, grid), notes, frozenset((row, shift + at) for row, at in best)
+    )
+
+
+def _best(
+    sheet: Sheet, columns: Sequence[Column], grid: Sequence[Sequence[Estimate | str | None]]
+) -> Iterator[tuple[int, int]]:
+    """(row, column of numbers) of the best of the ranked rows, and of all that are printed the same."""
+    for at, (shown, column) in enumerate(zip(sheet.columns, columns, strict=True)):
+        higher = higher_is_better(shown.key.removeprefix(_POOLED))
+        ranked = [(row, line[at]) for row, line in enumerate(grid[: len(sheet.board.ranked)])]
+        found = {row: cell.value for row, cell in ranked if isinstance(cell, Estimate)}
+        if higher is None or not found:
+            continue
+        best = cell_text((max if higher else min)(found.values()), column)
+        yield from ((row, at) for row, value in found.items() if cell_text(value, column) == best)
 
 
 def _header(sheet: Sheet, grid: Sequence[Sequence[Estimate | str | None]]) -> str:

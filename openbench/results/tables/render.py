@@ -76,9 +76,12 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Return a table as a LaTeX float that needs the package booktabs."""
+    """Return a table as a LaTeX float that needs the package booktabs; the best of a column is bold if it is known."""
     layout = "".join("l" if column.kind == "text" else "r" for column in table.columns)
-    rows = [" & ".join(map(escape.latex, row)) + r" \\" for row in table.texts()]
+    grid = [[escape.latex(text) for text in row] for row in table.texts()]
+    for row, column in table.best:
+        grid[row][column] = rf"\textbf{{{grid[row][column]}}}"
+    rows = [" & ".join(row) + r" \\" for row in grid]
     notes = [escape.latex(text) for text in (table.header, *table.notes) if text]
     lines = [
         r"\begin{table}",

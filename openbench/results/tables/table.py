@@ -64,6 +64,7 @@ class Table:
         rows: one cell per column; None where there is no value.
         header: one line of conventions that the numbers depend on.
         notes: footnotes.
+        best: (row, column) of the cells that are the best of their column, as printed; LaTeX sets them in bold.
     """
 
     title: str
@@ -71,6 +72,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     header: str = ""
     notes: tuple[str, ...] = ()
+    best: frozenset[tuple[int, int]] = frozenset()
 
     def __post_init__(self) -> None:
         """Check that every row has a cell per column."""
