@@ -8,7 +8,8 @@ import pytest
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.report.site.facts import MethodFacts
 from openbench.report.site.write import write_site
-from openbench.results.records.store import RecordStore
+from openbench.results.checks import Check, write_check
+from openbench.results.records.store import RecordStore, digest_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
 FACTS = {
@@ -65,6 +66,42 @@ def site(results, tmp_path_factory):
     folder = tmp_path_factory.mktemp("site") / "of records"
     write_site(results, folder, FACTS)
     return folder
+
+
+GAPS = """dataset,method,metric,ours,std,draws,published,difference
+wine,knn,auroc,0.9000,0.0100,3,0.88,0.0200
+wine,knn,conformal_auroc,0.8000,0.0100,3,0.80,0.0000
+yeast,knn,auroc,0.7000,0.0100,3,0.70,0.0000
+yeast,knn,conformal_auroc,0.6000,0.0100,3,0.60,0.0000
+wine,lof,auroc,0.9500,0.0000,1,0.85,0.1000
+wine,lof,conformal_auroc,0.9000,0.0000,1,0.80,0.1000
+"""
+RUNS = """training,score,setting,seed,accuracy,near,far,fpr95,run_id
+cross_entropy,msp,aaaa,0,0.9,0.7,0.8,0.5,11
+cross_entropy,msp,aaaa,1,0.9,0.8,0.8,0.5,12
+logitnorm,msp,aaaa,0,0.9,0.9,0.8,0.4,13
+logitnorm,msp,aaaa,1,0.9,0.9,0.8,0.4,14
+"""
+
+
+@pytest.fixture(scope="session")
+def more(results, tmp_path_factory):
+    """The site of records with AUTC, of tables of ADBench, of trainings, and of a record that was checked."""
+    folder = tmp_path_factory.mktemp("more")
+    shutil.copytree(results, folder / "results")
+    for name, text in (("adbench/comparison.csv", GAPS), ("trainings/digits.csv", RUNS)):
+        (folder / "results" / name).parent.mkdir()
+        (folder / "results" / name).write_text(text)
+    for method, autc in (("gen", 0.3), ("mls", 0.2)):
+        made = record(method, 0.8, 0.8, benchmark="toy3")
+        near = {**made.metrics["near"], "autc": autc, "aufpr": autc, "aufnr": autc}
+        RecordStore(folder / "results").write(replace(made, metrics={**made.metrics, "near": near}))
+    first, second = records()[:2]
+    told = ("scores", True, "99 values equal", "openbench 1", "2026-01-02T03:04:05+00:00")
+    write_check(folder / "results", Check(first.run_id, digest_of(first), *told))
+    write_check(folder / "results", Check(second.run_id, "of another content", *told))
+    write_site(folder / "results", folder / "site", FACTS)
+    return folder / "site"
 
 
 @pytest.fixture(scope="session")

@@ -47,11 +47,11 @@ def test_ranked_rows_come_first_and_others_say_why_they_are_not(site):
 def test_a_row_states_the_ranks_that_it_may_have(results, tmp_path):
     shutil.copytree(results, tmp_path / "results")
     rng, store = np.random.default_rng(0), ScoreStore(tmp_path / "results" / "scores")
-    for record, shift in zip(records()[:2], (9.0, 0.0), strict=True):
+    for made, shift in zip(records()[:2], (9.0, 0.0), strict=True):
         sets = [(Role.ID_TEST, "toy", 0.0), (Role.NEAR, "a", shift), (Role.NEAR, "b", shift), (Role.FAR, "c", shift)]
         labels = np.full(50, -1)
         store.write(
-            record.run_id,
+            made.run_id,
             [SetScores.of_split(n, role, rng.normal(s, 1, 50).astype("f4"), labels, labels) for role, n, s in sets],
         )
     write_site(tmp_path / "results", tmp_path / "site", {})
@@ -114,3 +114,46 @@ def test_a_file_that_is_not_a_record_is_counted_on_the_page(results, tmp_path):
 def test_no_file_names_another_host_as_a_source(site):
     texts = [(site / name).read_text() for name in ("index.html", "assets/site.css", "assets/site.js")]
     assert not [match for text in texts for match in re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?https?:""", text)]
+
+
+def test_rows_are_ranked_by_autc_on_a_board_of_its_own(more):
+    (data,) = read(more)
+    (board,) = [board for board in data["boards"] if board["title"] == "toy3: AUTC"]
+    assert [(row["method"], row["rank"]) for row in board["rows"]] == [("mls", 1), ("gen", 2)]
+    assert "near.autc" in board["first"]
+
+
+def test_tables_of_adbench_stand_beside_the_published_means(more):
+    board = boards(more)["ADBench"]
+    whole, part = board["rows"]
+    values = dict(zip((metric["id"] for metric in board["metrics"]), whole["values"], strict=True))
+    assert (whole["method"], whole["rank"]) == ("knn", 1)
+    assert [values[f"mean.auroc{end}"] for end in ("", ".published", ".apart")] == pytest.approx([0.8, 0.79, 0.01])
+    assert values["wine.auroc"] == [0.9, 0.01]
+    assert (part["method"], part["rank"], part["reasons"]) == ("lof", None, ["1 of 2 tables: its mean is over others"])
+
+
+def test_trainings_stand_beside_cross_entropy(more):
+    rows = boards(more)["trainings on digits"]["rows"]
+    assert [(row["training"], row["rank"], row["runs"]) for row in rows] == [
+        ("logitnorm", 1, ["13", "14"]),
+        ("cross_entropy", 2, ["11", "12"]),
+    ]
+    assert rows[0]["values"][4] == pytest.approx(0.15)  # (0.2 + 0.1) / 2
+    assert r"\textbf{90.00 $\pm$ 0.00}" in (more / "tables/trainings-digits.tex").read_text()
+
+
+def test_a_row_opens_to_the_check_of_the_very_same_record(more):
+    found = {line["run_id"]: line for path in more.glob("records/*.js") for line in read(more, f"records/{path.name}")}
+    first, second = (found[made.run_id] for made in records()[:2])
+    assert (first["checked"]["utc"], first["checked"]["reproduces"]) == ("2026-01-02T03:04:05+00:00", True)
+    assert second["checked"] is None
+    assert first["scores"] is None
+
+
+def test_pictures_of_mean_ranks_have_equal_bytes(more, site):
+    shown = {board["title"]: board["picture"] for board in read(more)[0]["boards"]}
+    assert shown["toy3: AUTC"] is None
+    assert shown["digits: ways of training"] is None  # there are no sets
+    assert (more / shown["toy"]).read_bytes() == (site / shown["toy"]).read_bytes()
+    assert "critical difference" in (more / shown["toy"]).read_text()

@@ -68,6 +68,29 @@ def test_a_row_opens_to_its_record_and_its_address_opens_it_again(view, site):
     assert "vim on toy" in view.get_by_role("dialog").inner_text()
 
 
+def test_other_comparisons_are_boards_with_columns_of_their_own(view, more):
+    opened(view, more)
+    view.get_by_label("Benchmark").select_option(label="ADBench: tables (2)")
+    shows(view, ["knn", "lof"])
+    assert "published: Novello" in view.locator("#about").inner_text()
+    view.get_by_label("Benchmark").select_option(label="digits: ways of training (2)")
+    shows(view, ["msp", "msp"])
+    assert view.locator("#difference").is_hidden()  # there are no sets
+
+
+def test_a_row_says_when_it_was_checked(view, more):
+    opened(view, more, "#board=toy-toy")
+    view.get_by_role("button", name="knn", exact=True).click()
+    view.get_by_text("checked on 2026-01-02 by recomputing from its published scores: 99 values equal").wait_for()
+    view.keyboard.press("Escape")
+    view.get_by_role("button", name="msp", exact=True).click()
+    view.get_by_text("not checked, or the check was not kept").wait_for()
+    view.keyboard.press("Escape")
+    picture = view.locator("#difference_picture")
+    picture.scroll_into_view_if_needed()
+    view.wait_for_function("document.getElementById('difference_picture').naturalWidth > 100")
+
+
 def test_selected_rows_are_compared(view, site):
     opened(view, site)
     view.get_by_label("Select knn").check()

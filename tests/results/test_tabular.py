@@ -11,7 +11,7 @@ from sklearn.preprocessing import MinMaxScaler
 
 from openbench.errors import RecordError
 from openbench.metrics.conformal.corrections import correction_table
-from openbench.results.leaderboard.tabular import FIGURES, Gap, gaps, load_figures, summary, write_table
+from openbench.results.leaderboard.tabular import FIGURES, Gap, gaps, load_figures, read_table, summary, write_table
 
 from .records import make_record
 
@@ -64,6 +64,7 @@ def test_the_summary_has_the_median_and_names_the_largest_first():
 
 def test_the_table_is_a_csv_of_every_number(tmp_path):
     write_table([Gap("wine", "pca", "auroc", 0.85, 0.04, 3, 0.84)], tmp_path / "gaps.csv")
+    assert read_table(tmp_path / "gaps.csv") == [Gap("wine", "pca", "auroc", 0.85, 0.04, 3, 0.84)]
     head, row = (tmp_path / "gaps.csv").read_text(encoding="utf-8").splitlines()
     assert dict(zip(head.split(","), row.split(","), strict=True)) == {
         "dataset": "wine", "method": "pca", "metric": "auroc", "ours": "0.8500", "std": "0.0400", "draws": "3",

@@ -10,6 +10,7 @@ from pathlib import Path
 from openbench import paths
 from openbench.cli.left_out import say_left_out
 from openbench.cli.process.exits import FAILED, OK
+from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.results.escape import console
 from openbench.results.leaderboard.across import ACROSS, SETS, across, across_csv, needed
@@ -26,6 +27,7 @@ from openbench.results.leaderboard.pages import (
 )
 from openbench.results.leaderboard.ranking import Board, board_keys, boards
 from openbench.results.records.store import RecordStore
+from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.conventions import explained, said_once
 from openbench.results.tables.render import FORMATS, render
 from openbench.results.tables.table import Table
@@ -55,8 +57,10 @@ def main(argv: list[str]) -> int:
             f"results folder '{results}' not found — give one with --results DIR or OPENBENCH_RESULTS; "
             "`python -m openbench run` makes it"
         )
+    if arguments.reports and arguments.site is None:
+        raise ConfigError("--reports — found it without --site — the pages of runs are part of the site: --site DIR")
     if arguments.site is not None:
-        return _site(results, arguments.site)
+        return _site(results, arguments.site, reports=arguments.reports)
     if arguments.every_number is not None:
         return _every_number(results, arguments.every_number)
     if any((arguments.view, arguments.benchmark, arguments.where, arguments.format, arguments.of)):
@@ -66,13 +70,21 @@ def main(argv: list[str]) -> int:
     return _notices(made.boards, made.unreadable) or code
 
 
-def _site(results: Path, folder: Path) -> int:
+def _site(results: Path, folder: Path, *, reports: bool) -> int:
     from openbench.cli.method_facts import method_facts
     from openbench.report.site.write import write_site
 
-    made, unreadable = write_site(results, folder, method_facts())
+    made, unreadable = write_site(results, folder, method_facts(), _page_of if reports else None)
     print(f"wrote {len(made)} files — open {folder / 'index.html'}")
     return _notices((), unreadable)
+
+
+def _page_of(record: ResultRecord, scores: ScoreStore) -> str:
+    """The page of a run, without its images."""
+    from openbench.cli.reproduce import command
+    from openbench.report.run_page import run_page
+
+    return run_page(record, scores.read(record.run_id), command=command(record) or "")
 
 
 def _check(results: Path, made: Generated) -> int:
@@ -99,7 +111,6 @@ def _write(results: Path, made: Generated, *, plots: bool) -> int:
         from openbench.cli.method_facts import method_facts
         from openbench.results.leaderboard.plots import draw_all
         from openbench.results.scores.recompute import PUBLISHED
-        from openbench.results.scores.stored import ScoreStore
 
         families = {name: facts.reads for name, facts in method_facts().items()}
         drawn, without = draw_all(made.boards, results / FOLDER, families, ScoreStore(results / PUBLISHED))
@@ -226,6 +237,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plots", action="store_true", help="also draw near against far AUROC of every benchmark")
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if something would change")
     parser.add_argument("--site", type=Path, metavar="DIR", help="write a page to sort, filter and compare; no server")
+    parser.add_argument(
+        "--reports", action="store_true", help="with --site: also the page of every run with published scores"
+    )
     parser.add_argument("--every-number", type=Path, metavar="FILE.csv", help="write every number of every record")
     show = parser.add_argument_group("printing tables instead of writing pages")
     show.add_argument("--view", choices=(_BOARD, *ACROSS), help=f"which numbers (default: {_BOARD}, the ranking)")

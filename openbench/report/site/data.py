@@ -8,13 +8,16 @@ from openbench.core.request import Role
 from openbench.metrics.rank_ranges import RankRange
 from openbench.report.site.columns import Metric, metrics_of, titled
 from openbench.report.site.facts import UNKNOWN, MethodFacts
+from openbench.results.checks import Check
 from openbench.results.leaderboard.pages import letters, side_of
 from openbench.results.leaderboard.ranking import Board, Row, places
 from openbench.results.leaderboard.separable import ranges_of
+from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import FULL_SPECTRUM_SUFFIX, SOURCES, Figure, Setup
 from openbench.results.tables.table import Estimate
 
+Plain = dict[str, Any]
 Facts = Mapping[str, MethodFacts]
 Published = Mapping[Setup, Figure]
 Ranges = Mapping[tuple[str, ...], RankRange]
@@ -23,26 +26,29 @@ _DIGITS = 6  # of a number; tables print four
 _NOT_SCORED = (Role.ID_TRAIN, Role.OOD_TRAIN)
 
 
-def site_data(
-    boards: Sequence[Board], facts: Facts, published: Published, costs: Costs, scores: ScoreStore
-) -> dict[str, Any]:
-    """Return what the page reads.
+def board_data(boards: Sequence[Board], published: Published, costs: Costs, scores: ScoreStore) -> list[Plain]:
+    """Return the boards of records as the page reads them.
 
     Args:
         boards: made with `keep=columns.keep`.
-        facts: what each method is.
         published: figures of others.
         costs: run id → `cost` of its record.
         scores: the published ones, from which ranges of ranks follow.
     """
-    names = sorted({row.method for board in boards for row in (*board.ranked, *board.unranked)})
-    known = {name: facts.get(name, UNKNOWN) for name in names}
+    return [_board(board, published, costs, ranges_of(board, scores)) for board in boards]
+
+
+def methods_of(boards: Iterable[Plain], facts: Facts) -> dict[str, Plain]:
+    """Return what each method of some boards is.
+
+    Args:
+        boards: as the page reads them.
+        facts: what is known of methods.
+    """
+    known = {name: facts.get(name, UNKNOWN) for name in sorted({row["method"] for b in boards for row in b["rows"]})}
     return {
-        "boards": [_board(board, published, costs, ranges_of(board, scores)) for board in boards],
-        "methods": {
-            name: {"reads": f.reads, "needs": list(f.needs), "year": f.year, "summary": f.summary}
-            for name, f in known.items()
-        },
+        name: {"reads": f.reads, "needs": list(f.needs), "year": f.year, "summary": f.summary}
+        for name, f in known.items()
     }
 
 
@@ -64,9 +70,23 @@ def cost(record: ResultRecord) -> dict[str, float | None]:
     }
 
 
-def details(record: ResultRecord) -> dict[str, Any]:
-    """Return what opens behind a record: settings, trials, config, counts and provenance."""
+def details(record: ResultRecord, check: Check | None = None, *, scores: bool = False, page: bool = False) -> Plain:
+    """Return what opens behind a record: settings, trials, config, counts, provenance, and when it was checked.
+
+    Args:
+        record: of a run.
+        check: what came of computing it again; one of another content is left out.
+        scores: whether its scores are published.
+        page: whether the site has a page of its own for it.
+    """
+    checked = None
+    if check is not None and check.of(record):
+        keys = ("utc", "made_from", "reproduces", "said", "made_by")
+        checked = {key: getattr(check, key) for key in keys}
     return {
+        "checked": checked,
+        "scores": f"results/{PUBLISHED}/{record.run_id}.parquet" if scores else None,
+        "page": f"reports/{record.run_id}.html" if page else None,
         "run_id": record.run_id,
         "method": record.method,
         "tuned": record.tuned,
@@ -88,6 +108,7 @@ def _board(board: Board, published: Published, costs: Costs, ranges: Ranges) -> 
     return {
         "id": f"{board.benchmark}{'' if side == 'standard' else '+csid'}-{board.digest[:6]}",
         "benchmark": board.benchmark,
+        "title": f"{board.benchmark}{'' if side == 'standard' else ', covariate shift counts as ID'}",
         "digest": board.digest,
         "side": side,
         "conventions": list(board.headers),

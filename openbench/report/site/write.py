@@ -3,15 +3,19 @@
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
 
+from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError
 from openbench.installation import pip_install
 from openbench.report.site.columns import keep
-from openbench.report.site.data import Facts, cost, details, site_data
+from openbench.report.site.data import Facts, board_data, cost, details, methods_of
+from openbench.report.site.others import other_boards, table_of
+from openbench.report.site.pictures import pictures
+from openbench.results.checks import read_checks
 from openbench.results.leaderboard.across import across, across_csv, needed
 from openbench.results.leaderboard.ranking import Board, boards
 from openbench.results.records.store import RecordStore
@@ -22,21 +26,25 @@ from openbench.results.tables.render import to_csv, to_latex
 from openbench.storage.whole import write_whole
 
 MARK = "openbench-site"
+PageOf = Callable[[ResultRecord, ScoreStore], str]
 _HERE = Path(__file__).parent
 _OF = ("near", "far", "sets")
 _SHARDS = 2  # hex digits of a run id: records that open together are in one file
 _EXPORT = re.compile(r"export\s*\{([^{}]*)\}\s*;?\s*(?=/\*|$)")
 
 
-def write_site(results: Path, folder: Path, facts: Facts) -> tuple[list[Path], list[RecordError]]:
+def write_site(
+    results: Path, folder: Path, facts: Facts, page_of: PageOf | None = None
+) -> tuple[list[Path], list[RecordError]]:
     """Write the site of a results folder and return its files, and an error for each file that is not a record.
 
     Equal records give equal bytes. A folder that holds something else than a site is refused.
 
     Args:
-        results: the folder with `records` and `reference`.
+        results: the folder with `records`, `scores`, `checks` and `reference`, and tables of other comparisons.
         folder: of the site; made if it is missing, and what an earlier site left there is replaced.
         facts: what each method is.
+        page_of: makes the page of a run from its record and published scores; None to leave such pages out.
 
     Raises:
         ConfigError: a library is missing, or the folder is not one of a site.
@@ -47,25 +55,37 @@ def write_site(results: Path, folder: Path, facts: Facts) -> tuple[list[Path], l
     unreadable: list[RecordError] = []
     costs: dict[str, Any] = {}
     shards: dict[str, list[str]] = {}
+    checks, published = read_checks(results), ScoreStore(results / PUBLISHED)
+    pages: dict[str, str] = {}
 
     def read() -> Iterable[Any]:
         for record in RecordStore(results).readable(unreadable.append):
-            costs[record.run_id] = cost(record)
-            shards.setdefault(record.run_id[:_SHARDS], []).append(_script("record", details(record)))
+            run_id, scores = record.run_id, published.path(record.run_id).is_file()
+            costs[run_id] = cost(record)
+            if scores and page_of is not None:
+                pages[f"reports/{run_id}.html"] = page_of(record, published)
+            told = details(record, checks.get(run_id), scores=scores, page=scores and page_of is not None)
+            shards.setdefault(run_id[:_SHARDS], []).append(_script("record", told))
             yield record
 
     of_tables = needed("overview")
     found = boards(read(), lambda name, key: keep(name, key) or of_tables(name, key))
-    data = site_data(found, facts, load_published(results / "reference"), costs, ScoreStore(results / PUBLISHED))
+    shown = board_data(found, load_published(results / "reference"), costs, published)
+    others = other_boards(results, shown)
+    shown += others
     texts = {
         "index.html": _page(found, unreadable),
         "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),
         "assets/site.js": (_HERE / "templates" / "site.js").read_text(encoding="utf-8"),
-        "assets/data.js": _script("data", data),
         **libraries,
         **{f"records/{name}.js": "".join(sorted(lines)) for name, lines in shards.items()},
         **_tables(found),
+        **{f"tables/{board['id']}.csv": to_csv(table_of(board)) for board in others},
+        **{f"tables/{board['id']}.tex": to_latex(table_of(board)) for board in others},
+        **pictures(shown),
+        **pages,
     }
+    texts["assets/data.js"] = _script("data", {"boards": shown, "methods": methods_of(shown, facts)})
     return _write(folder, texts), unreadable
 
 
@@ -145,7 +165,7 @@ def _check_folder(folder: Path) -> None:
 
 def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     try:
-        for part in ("records", "tables", "assets"):
+        for part in ("records", "tables", "assets", "pictures", "reports"):
             if (folder / part).is_dir() and not (folder / part).is_symlink():
                 shutil.rmtree(folder / part)
         for name, text in texts.items():

@@ -139,3 +139,23 @@ def write_table(found: Iterable[Gap], path: Path) -> None:
             ours, std, difference = (f"{value:.4f}" for value in (gap.ours, gap.std, gap.difference))
             row = (gap.table, gap.method, gap.metric, ours, std, gap.draws, gap.published, difference)
             writer.writerow(csv_row(row))
+
+
+def read_table(path: Path) -> list[Gap]:
+    """Return the numbers of a CSV that `write_table` wrote.
+
+    Raises:
+        RecordError: columns are missing, or a number cannot be read.
+    """
+    with open(path, encoding="utf-8", newline="") as stream:
+        try:
+            return [_gap(row) for row in csv.DictReader(stream)]
+        except (KeyError, ValueError, TypeError) as error:
+            raise RecordError(
+                f"'{path}': {error} — a file that scripts/compare_adbench.py wrote is expected"
+            ) from error
+
+
+def _gap(row: Mapping[str, str]) -> Gap:
+    ours, std, published = (float(row[key]) for key in ("ours", "std", "published"))
+    return Gap(row["dataset"], row["method"], row["metric"], ours, std, int(row["draws"]), published)

@@ -12,7 +12,7 @@
   const COSTS = [["ms", "ms / image"], ["mib", "peak MiB"]];
   // Shown at first, of these the texts in which rows differ.
   const FIRST = ["training", "augment", "outliers", "backbone", "near.auroc", "far.auroc", "near.fpr95", "far.fpr95", "id.accuracy", "ms"];
-  const firstColumns = () => FIRST.filter((key) => !TEXTS.some(([one]) => one === key) || new Set(board.rows.map((row) => row[key])).size > 1);
+  const firstColumns = () => (board.first ?? FIRST).filter((key) => !TEXTS.some(([one]) => one === key) || new Set(board.rows.map((row) => row[key])).size > 1);
   // Okabe and Ito, with a marker of its own each: no two families differ by colour alone.
   const FAMILIES = {
     "logits": ["#0072B2", "circle"], "features": ["#D55E00", "square"], "features and classifier": ["#009E73", "diamond"],
@@ -68,7 +68,7 @@
     }
     return runs.map((run) => run.length > 2 ? `${run[0]}–${run.at(-1)}` : run.join(" ")).join(" ");
   };
-  const idOf = (row) => row.runs[0] ?? "";
+  const idOf = (row) => row.id ?? row.runs[0] ?? "";
   const bestOf = (rows, index, better) => {
     const found = rows.map((row) => number(row.values[index])).filter((value) => value !== null);
     return better === 0 || new Set(found).size < 2 ? null : (better > 0 ? Math.max : Math.min)(...found);
@@ -136,7 +136,7 @@
     board = boards.find((one) => one.id === state.board) ?? boards.find((one) => one.rows.some((row) => row.rank !== null)) ?? boards[0];
     state.board = board.id;
     state.cols ??= firstColumns();
-    fill("board", boards.map((one) => [one.id, `${one.benchmark}${one.side === "standard" ? "" : ", covariate shift counts as ID"} (${one.rows.length})`]), null, board.id);
+    fill("board", boards.map((one) => [one.id, `${one.title} (${one.rows.length})`]), null, board.id);
     fillFilters();
     $("search").value = state.q;
     $("ranked").checked = state.ranked;
@@ -159,9 +159,11 @@
   const visible = () => table.rows({ search: "applied", order: "applied" }).data().toArray();
   const after = () => {
     const rows = visible(), unranked = board.rows.filter((row) => row.rank === null).length;
-    $("about").textContent = `${rows.length} of ${board.rows.length} rows of ${board.benchmark}`
+    $("about").textContent = `${rows.length} of ${board.rows.length} rows of ${board.title}${board.about ? `, ${board.about}` : ""}`
       + (board.compared > 1 ? `; “May be”: the ranks that ${board.compared} rows may have on other test images; “retrained”: with other trainings too (paired tests, 95 % for all pairs together); “Alike”: rows with a common letter are not separable on other test images, rows without one are` : "")
-      + (unranked ? `; ${unranked} are shown but not ranked (a row's details say why)` : "") + `. Definition ${board.digest}.`;
+      + (unranked ? `; ${unranked} are shown but not ranked (a row's details say why)` : "") + (board.digest ? `. Definition ${board.digest}.` : ".");
+    $("difference").hidden = !board.picture;
+    if (board.picture) $("difference_picture").src = board.picture;
     $("compare").disabled = selected.size < 2;
     toAddress(); comparison(); later();
   };
@@ -300,11 +302,14 @@
       body.append(element("h3", "Published figures"), made);
     }
     const rest = element("div", "Loading…"); body.append(rest);
-    withRecord(idOf(row), (record) => {
+    withRecord(row.runs[0] ?? "", (record) => {
       if (!record) { rest.textContent = "The details of this record are not part of the site."; return; }
-      const made = record.provenance ?? {};
+      const made = record.provenance ?? {}, check = record.checked;
+      const how = check && (check.made_from === "scores" ? "from its published scores" : "from the images");
+      const checked = check ? `checked on ${check.utc.slice(0, 10)} by recomputing ${how}: ${check.reproduces ? "" : "does not reproduce: "}${check.said}, ${check.made_by}` : "not checked, or the check was not kept (verify --keep)";
+      if (record.page) rest.before(element("a", "The page of this run, with its pictures", { href: record.page }));
       rest.replaceChildren(
-        list([["record", record.run_id], ["made", made.utc], ["by openbench", made.openbench], ["commit", made.git_sha], ["on", made.device], ["weights", record.backbone?.weights_sha256], ["reference", record.method?.reference], ["conventions", record.header]]),
+        list([["checked", checked], ["scores", record.scores ?? "not published"], ["record", record.run_id], ["made", made.utc], ["by openbench", made.openbench], ["commit", made.git_sha], ["on", made.device], ["weights", record.backbone?.weights_sha256], ["reference", record.method?.reference], ["conventions", record.header]]),
         block("Sets and their sizes", record.counts), block("Parameters", record.method?.params ?? {}), block("Tuning trials", record.trials), block("Config", record.config), block("Provenance", made),
         element("p", "To compute it again: "), element("code", `python -m openbench verify ${record.run_id}`));
     });

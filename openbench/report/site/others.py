@@ -1,0 +1,242 @@
+"""Boards of the site that are not ranked by AUROC of images: by AUTC, tables of ADBench, ways of training."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from openbench.report.site.columns import Metric
+from openbench.results.leaderboard.tabular import METRICS, SOURCE, Gap, read_table
+from openbench.results.leaderboard.trainings import comparison, read_runs
+from openbench.results.records.trained import NONE
+from openbench.results.tables.table import Column, Estimate, Table, cell_text
+
+Plain = dict[str, Any]
+_AUTC = tuple(f"{group}.{key}" for group in ("near", "far") for key in ("autc", "aufpr", "aufnr"))
+_PRINTED = Column("", "percent")
+_TITLES = {"auroc": "AUROC", "conformal_auroc": "conformal AUROC"}
+_PUBLISHED = "published"
+_APART = "ours − published"
+# Every row of the site has these; a board sets those that it knows.
+_ROW: Plain = {
+    "rank": None,
+    "tied": False,
+    "version": None,
+    "training": "",
+    "augment": NONE,
+    "outliers": NONE,
+    "backbone": "",
+    "settings": "",
+    "tuned": "",
+    "networks": 1,
+    "reasons": [],
+    "ms": None,
+    "mib": None,
+    "ranks": None,
+    "ranks_here": None,
+    "groups": "",
+}
+
+
+def by_autc(board: Plain) -> Plain | None:
+    """Return a board in the order of near AUTC, or far AUTC where no set is near; None if none was measured.
+
+    Args:
+        board: as `board_data` makes it.
+    """
+    at = {metric["id"]: place for place, metric in enumerate(board["metrics"])}
+    by = next((key for key in ("near.autc", "far.autc") if key in at), None)
+    if by is None:
+        return None
+
+    def value(row: Plain) -> float:
+        return float(_number(row["values"][at[by]]) or 0.0)
+
+    measured = [row for row in board["rows"] if _number(row["values"][at[by]]) is not None]
+    rows = [row | {"ranks": None, "ranks_here": None, "groups": ""} for row in sorted(measured, key=value)]
+    ranked, rest = ([row for row in rows if (row["rank"] is None) == out] for out in (False, True))
+    return {
+        **board,
+        "id": f"{board['id']}-autc",
+        "title": f"{board['title']}: AUTC",
+        "rows": [*_placed(ranked, value), *rest],
+        "compared": 0,
+        "first": ["training", "augment", "outliers", "backbone", *(key for key in _AUTC if key in at)],
+        "about": f"in the order of {by.replace('.autc', ' AUTC')}: the mean of AUFPR and AUFNR, 0 is perfect",
+    }
+
+
+def adbench(path: Path) -> Plain | None:
+    """Return the board of ADBench's tables, each detector's mean over them and the published figure beside it.
+
+    Args:
+        path: the CSV that scripts/compare_adbench.py writes; None is returned if it is not there.
+
+    Raises:
+        RecordError: it is not one.
+    """
+    if not path.is_file():
+        return None
+    found = read_table(path)
+    tables = sorted({gap.table for gap in found})
+    metrics = [*_means(), *(_metric(f"{name}.auroc", name, 1) for name in tables)]
+    cells: dict[str, dict[tuple[str, str], Gap]] = defaultdict(dict)
+    for gap in found:
+        cells[gap.method][gap.table, gap.metric] = gap
+    most = max(len({table for table, _ in own}) for own in cells.values())
+    rows = []
+    for method, own in cells.items():
+        here = sorted({table for table, _ in own})
+        values: list[Any] = []
+        for key in METRICS:
+            gaps = [own[table, key] for table in here if (table, key) in own]
+            ours, theirs = (fmean(getattr(gap, side) for gap in gaps) for side in ("ours", _PUBLISHED))
+            values += [round(ours, 6), round(theirs, 6), round(ours - theirs, 6)]
+        values += [_of_table(own.get((table, "auroc"))) for table in tables]
+        # On other tables the mean is another number.
+        reasons = [] if len(here) == most else [f"{len(here)} of {most} tables: its mean is over others"]
+        rows.append(_ROW | {"method": method, "runs": [], "id": f"adbench-{method}", "values": values})
+        rows[-1] |= {"reasons": reasons, "tuned": "no"}
+    whole, part = ([row for row in rows if bool(row["reasons"]) == few] for few in (False, True))
+    first = [metric["id"] for metric in metrics[: 2 * 3]]
+    return {
+        "id": "adbench",
+        "benchmark": "ADBench",
+        "title": "ADBench: tables",
+        "digest": "",
+        "side": "standard",
+        "conventions": [],
+        "metrics": metrics,
+        "compared": 0,
+        "published": [],
+        "first": first,
+        "rows": [*_placed(_sorted(whole), _leading), *_sorted(part)],
+        "about": f"means over {most} tables and their draws; published: {SOURCE}",
+    }
+
+
+def trainings(path: Path) -> Plain:
+    """Return the board of ways of training, each with the score of its paper, over seeds, beside cross-entropy.
+
+    Args:
+        path: the CSV that scripts/compare_trainings.py writes, named by the benchmark.
+
+    Raises:
+        RecordError: it is not one.
+    """
+    runs = read_runs(path)
+    table = comparison(runs, path.stem)
+    ids: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.seed):
+        ids[run.training, run.score].append(run.run_id)
+    named = (("near.auroc", "near AUROC", 1), ("far.auroc", "far AUROC", 1), ("near.fpr95", "near FPR@95", -1))
+    more = (("gain", "near AUROC less cross-entropy's", 1), ("plain", "its score on cross-entropy: near AUROC", 1))
+    metrics = [_metric(*each) for each in (*named, ("id.accuracy", "ID accuracy", 1), *more)]
+    rows = []
+    for training, score, _, accuracy, near, far, fpr95, gain, same in table.rows:
+        values = [_plain(cell) for cell in (near, far, fpr95, accuracy, gain, same)]
+        own = ids[str(training), str(score)]
+        row = {"method": score, "training": training, "runs": own, "networks": len(own), "values": values}
+        rows.append(_ROW | row | {"id": f"{path.stem}-{training}-{score}"})
+    return {
+        "id": f"trainings-{path.stem}",
+        "benchmark": f"trainings on {path.stem}",
+        "digest": "",
+        "side": "standard",
+        "title": f"{path.stem}: ways of training",
+        "conventions": [table.header],
+        "metrics": metrics,
+        "compared": 0,
+        "published": [],
+        "first": ["training", *(metric["id"] for metric in metrics)],
+        "rows": _placed(_sorted(rows), _leading),
+        "about": "each way of training with the score of its paper; ± over seeds, the gain over the seeds of both",
+    }
+
+
+def _means() -> list[Plain]:
+    found = []
+    for key in METRICS:
+        title = f"mean {_TITLES[key]}"
+        found.append(_metric(f"mean.{key}", title, 1))
+        found.append(_metric(f"mean.{key}.{_PUBLISHED}", f"{title}, {_PUBLISHED}", 0))
+        found.append(_metric(f"mean.{key}.apart", f"{title}, {_APART}", 0))
+    return found
+
+
+def _metric(key: str, title: str, better: int) -> Plain:
+    return Metric(*key.partition(".")[::2]).plain | {"title": title, "better": better, "id": key}
+
+
+def _of_table(gap: Gap | None) -> Any:
+    return None if gap is None else [gap.ours, gap.std] if gap.draws > 1 else gap.ours
+
+
+def _plain(cell: object) -> Any:
+    if not isinstance(cell, Estimate):
+        return None
+    ends = (cell.std,) if cell.std is not None else (cell.low, cell.high) if cell.low is not None else ()
+    found = [round(value, 6) for value in (cell.value, *ends) if value is not None]
+    return found if len(found) > 1 else found[0]
+
+
+def _number(value: Any) -> float | None:
+    found = value[0] if isinstance(value, list) else value
+    return found if isinstance(found, float | int) else None
+
+
+def _leading(row: Plain) -> float:
+    """The first number of a row, by which it is ranked."""
+    return _number(row["values"][0]) or 0.0
+
+
+def _sorted(rows: Sequence[Plain]) -> list[Plain]:
+    return sorted(rows, key=lambda row: (-_leading(row), row["method"], row["training"]))
+
+
+def _placed(rows: Sequence[Plain], value: Callable[[Plain], float]) -> list[Plain]:
+    """Rows in order with their rank, shared by those that are printed the same."""
+    texts = [cell_text(value(row), _PRINTED) for row in rows]
+    first, count = {text: texts.index(text) + 1 for text in set(texts)}, Counter(texts)
+    return [row | {"rank": first[text], "tied": count[text] > 1} for row, text in zip(rows, texts, strict=True)]
+
+
+def other_boards(results: Path, boards: Sequence[Mapping[str, Any]]) -> list[Plain]:
+    """Return every board beside those of records.
+
+    Args:
+        results: the folder with `adbench` and `trainings`.
+        boards: those of records, as `board_data` makes them.
+
+    Raises:
+        RecordError: a file there is not what it should be.
+    """
+    found = [by_autc(dict(board)) for board in boards]
+    found.append(adbench(results / "adbench" / "comparison.csv"))
+    found += [trainings(path) for path in sorted((results / "trainings").glob("*.csv"))]
+    return [board for board in found if board is not None]
+
+
+def table_of(board: Plain) -> Table:
+    """Return a board as a table, with the best of each column among the ranked rows."""
+    texts = {"method": "method", "training": "training"}
+    columns = [Column("rank", "count"), *map(Column, texts), *(Column(m["title"], "percent") for m in board["metrics"])]
+    rows, best = [], set()
+    for row in board["rows"]:
+        rank = None if row["rank"] is None else f"{row['rank']}=" if row["tied"] else row["rank"]
+        rows.append((rank, *(row[key] for key in texts.values()), *(_estimate(value) for value in row["values"])))
+    for at, metric in enumerate(board["metrics"]):
+        ranked = [(place, _number(row["values"][at])) for place, row in enumerate(board["rows"]) if row["rank"]]
+        printed = {place: cell_text(value, _PRINTED) for place, value in ranked if value is not None}
+        known = [value for _, value in ranked if value is not None]
+        if metric["better"] and known:
+            most = cell_text(max(known) if metric["better"] > 0 else min(known), _PRINTED)
+            best |= {(place, at + 1 + len(texts)) for place, text in printed.items() if text == most}
+    return Table(board["title"], tuple(columns), tuple(rows), notes=(board["about"],), best=frozenset(best))
+
+
+def _estimate(value: Any) -> Estimate | None:
+    if isinstance(value, list):
+        return Estimate(value[0], std=value[1]) if len(value) == 2 else Estimate(*value)
+    return None if value is None else Estimate(value)
