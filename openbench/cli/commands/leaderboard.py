@@ -15,6 +15,7 @@ from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.results.escape import console
 from openbench.results.leaderboard.across import ACROSS, SETS, across, across_csv, needed
 from openbench.results.leaderboard.every_number import write_every_number
+from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.pages import (
     FOLDER,
     Generated,
@@ -25,7 +26,7 @@ from openbench.results.leaderboard.pages import (
     unranked_table,
     write,
 )
-from openbench.results.leaderboard.ranking import Board, board_keys, boards
+from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.conventions import explained, said_once
@@ -142,7 +143,7 @@ def _show(results: Path, arguments: argparse.Namespace) -> int:
     view, form = arguments.view or _BOARD, arguments.format or "console"
     unreadable: list[RecordError] = []
     keep = board_keys if view == _BOARD else needed(view)
-    every = boards(RecordStore(results).readable(unreadable.append), keep)
+    every = boards_of(indexed_runs(RecordStore(results), (keep, board_keys), unreadable.append))
     found = _chosen(every, arguments.benchmark, arguments.where)
     if form == "csv":
         tables = [raw(found) if view == _BOARD else across_csv(found, view, arguments.of)]

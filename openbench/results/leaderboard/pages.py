@@ -6,7 +6,8 @@ from pathlib import Path
 
 from openbench.errors import RecordError
 from openbench.results.escape import markdown
-from openbench.results.leaderboard.ranking import Board, Row, boards, places
+from openbench.results.leaderboard.index import indexed_runs
+from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of, places
 from openbench.results.records.store import RecordStore
 from openbench.results.records.trained import NONE
 from openbench.results.tables.conventions import conventions
@@ -75,7 +76,7 @@ def generate(results: Path) -> Generated:
         RecordError: a reference file cannot be read.
     """
     unreadable: list[RecordError] = []
-    found = boards(RecordStore(results).readable(unreadable.append))
+    found = boards_of(indexed_runs(RecordStore(results), (board_keys,), unreadable.append))
     # Folders differ from machine to machine, pages must not.
     said = [str(error).replace(f"{results}/", "") for error in unreadable]
     texts = leaderboard(found, load_published(results / "reference"), said)

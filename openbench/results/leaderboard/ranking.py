@@ -114,8 +114,13 @@ def boards(records: Iterable[ResultRecord], keep: Keep = board_keys) -> list[Boa
         records: read one after the other; only what is kept of each stays in memory.
         keep: given a set or group and a key, whether `Row.value` will be asked for the number.
     """
+    return boards_of(runs_of(records, (keep, board_keys)))
+
+
+def boards_of(runs: Iterable[Run]) -> list[Board]:
+    """Return the boards of runs that hold what `board_keys` keeps, and what `Row.value` will be asked for."""
     by_benchmark: dict[tuple[str, str], list[Run]] = {}
-    for run in runs_of(records, (keep, board_keys)):
+    for run in runs:
         by_benchmark.setdefault((run.benchmark, run.digest), []).append(run)
     found = []
     for (name, made_of), members in sorted(by_benchmark.items()):

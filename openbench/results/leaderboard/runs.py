@@ -89,13 +89,13 @@ def runs_of(records: Iterable[ResultRecord], keep: Sequence[Keep] = (everything,
         records: any.
         keep: each, given a set or group and a key, says whether it needs the number.
     """
-    shared = _Shared(keep)
+    shared = Shared(keep)
     for record in records:
-        yield _run_of(record, shared)
+        yield run_of(record, shared)
 
 
 @dataclass
-class _Shared:
+class Shared:
     """Equal nodes become one object, whose digest is computed once; whether a key is needed is found out once."""
 
     keep: Sequence[Keep]
@@ -126,7 +126,13 @@ class _Shared:
         return found
 
 
-def _run_of(record: ResultRecord, shared: _Shared) -> Run:
+def run_of(record: ResultRecord, shared: Shared) -> Run:
+    """Return what tables need of a record.
+
+    Args:
+        record: of a run.
+        shared: what it has in common with others.
+    """
     config, made = record.config, record.backbone.get("training")
     # Released weights were not trained by openbench, whatever the config says.
     nodes = {name: shared(config.get(name)) for name in NODES if made or name != "training"}

@@ -159,7 +159,7 @@ class RecordStore:
                 f"record '{name}' not found in '{self.root}'{hint} — {len(files)} records there; another folder: "
                 f"--results DIR; the newest: {LATEST}"
             )
-        return self._load(fitting[0]), fitting[0]
+        return self.read(fitting[0]), fitting[0]
 
     def paths(self, on_error: OnError = unheard) -> list[Path]:
         """Return the files of all records, sorted; what killed writers left behind is not among them.
@@ -171,7 +171,7 @@ class RecordStore:
 
     def __iter__(self) -> Iterator[ResultRecord]:
         for path in self.paths():
-            yield self._load(path)
+            yield self.read(path)
 
     def readable(self, on_error: OnError) -> Iterator[ResultRecord]:
         """Yield every record, and call `on_error` for each file that is not a record."""
@@ -191,7 +191,7 @@ class RecordStore:
     def _read(self, files: Iterable[Path], on_error: OnError) -> Iterator[tuple[ResultRecord, Path]]:
         for path in files:
             try:
-                yield self._load(path), path
+                yield self.read(path), path
             except RecordError as error:
                 on_error(error)
 
@@ -205,8 +205,12 @@ class RecordStore:
             on_error(error)
         return found
 
-    def _load(self, path: Path) -> ResultRecord:
-        """The record in a file, which lies where its names say: a copy elsewhere would count twice."""
+    def read(self, path: Path) -> ResultRecord:
+        """Return the record in a file, which lies where its names say: a copy elsewhere would count twice.
+
+        Raises:
+            RecordError: the file is not a record, or belongs elsewhere.
+        """
         record = load(path)
         if (place := self.path(record)) != path:
             raise RecordError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.digest import digest
@@ -39,7 +40,7 @@ class Made:
             record.run_id, setting, int(record.method.get("version", 0)), sources, uncommitted, str(made.get("utc", ""))
         )
 
-    @property
+    @cached_property
     def code(self) -> str:
         """A digest of the code."""
         return digest([self.version, self.sources, self.uncommitted])

@@ -1,0 +1,118 @@
+"""The index of records: the same runs as without it, and never a number that the records do not have."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from openbench.results.leaderboard import index
+from openbench.results.leaderboard.index import indexed_runs
+from openbench.results.leaderboard.ranking import board_keys
+from openbench.results.leaderboard.runs import runs_of
+from openbench.results.records.store import RecordStore, text_of
+
+from .records import full_record, make_record, metrics, with_method
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Three records that are old enough to be kept."""
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(index, "_RECENT", 0)
+    found = RecordStore(tmp_path / "results")
+    unable = {**metrics(0.8, 0.7), "far": {"auroc": "unable", "n_sets": 1}}
+    for record in (
+        full_record(),
+        with_method(make_record(), "msp"),
+        with_method(make_record(metrics=unable), "msp", k=1),
+    ):
+        found.write(record)
+    return found
+
+
+def everything(name, key):
+    return True
+
+
+def runs(store, keep=everything, said=None):
+    return list(indexed_runs(store, (keep,), (said if said is not None else []).append))
+
+
+def counted(monkeypatch):
+    """The files that are read from now on."""
+    read, found = RecordStore.read, []
+    monkeypatch.setattr(RecordStore, "read", lambda self, path: found.append(path.stem) or read(self, path))
+    return found
+
+
+@pytest.mark.parametrize("keep", [everything, board_keys])
+def test_runs_are_equal_with_and_without_the_index(store, monkeypatch, keep):
+    expected = list(runs_of(store, (keep,)))
+    assert runs(store, keep) == expected
+    read = counted(monkeypatch)
+    again = runs(store, keep)
+    assert (again, read) == (expected, [])
+    assert [repr(run) for run in again] == [repr(run) for run in expected]  # whole numbers stay whole, orders stay
+
+
+def test_a_record_that_changes_is_read_again_and_one_that_goes_is_gone(store, monkeypatch):
+    runs(store)
+    first, second, third = store.paths()
+    record = store.read(second)
+    stamps = os.stat(second)
+    text = text_of(replace(record, metrics=metrics(0.1, 0.2)).to_dict())
+    second.unlink()
+    second.write_text(text)
+    os.utime(second, ns=(stamps.st_atime_ns, stamps.st_mtime_ns))  # as a copy would set it
+    third.unlink()
+    read = counted(monkeypatch)
+    found = runs(store)
+    assert read == [second.stem]
+    assert [run.run_id for run in found] == [first.stem, second.stem]
+    assert found[1].metrics["near"]["auroc"] == 0.1
+
+
+def test_a_file_that_is_no_record_is_said_each_time(store):
+    path = store.paths()[0]
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    for _ in range(2):
+        said = []
+        assert len(runs(store, said=said)) == 2
+        assert "has changed since it was written" in str(said[0])
+
+
+@pytest.mark.parametrize("change", ["a flipped byte", "half of it", "nothing in it"])
+def test_a_damaged_index_is_made_again(store, tmp_path, change):
+    expected = runs(store)
+    for file in (tmp_path / "cache" / "records").iterdir():
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        new = {
+            "a flipped byte": bytes(content),
+            "half of it": bytes(content[: len(content) // 2]),
+            "nothing in it": b"",
+        }
+        file.write_bytes(new[change])
+    assert runs(store) == expected
+    assert runs(store) == expected
+
+
+def test_entries_of_other_code_do_not_count(store, monkeypatch):
+    runs(store)
+    monkeypatch.setattr(index, "_code", lambda: "another")
+    read = counted(monkeypatch)
+    runs(store)
+    assert len(read) == 3
+
+
+def test_a_file_that_was_just_written_is_not_kept(store, monkeypatch):
+    monkeypatch.setattr(index, "_RECENT", 10**12)
+    read = counted(monkeypatch)
+    assert runs(store) == runs(store)
+    assert len(read) == 6
+
+
+def test_without_a_cache_records_are_read(store, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "file" / "cache"))
+    assert len(runs(store)) == 3
