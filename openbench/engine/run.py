@@ -173,7 +173,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         | _made_from(spec, features)
         | remarks(spec.method_name, scores),
     )
-    return record, scores
+    return record, sets
 
 
 def _read(spec: RunSpec) -> list[Split]:

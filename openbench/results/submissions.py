@@ -158,7 +158,7 @@ def _checked(record: ResultRecord, store: ScoreStore, known: Known) -> tuple[Che
         apart.append(f"no scores in {PUBLISHED}/{record.run_id}.parquet, so that nothing can be recomputed")
     else:
         try:
-            sets = store.read(record.run_id)
+            sets = store.read_whole(record.run_id)
             own = _digest_of(sets)
             made = recompute(record, sets)
             numbers = made.numbers

@@ -1,3 +1,6 @@
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,6 +10,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError
 from openbench.results.records.store import ScoreStore
+from openbench.results.scores import classes
 
 from .records import split_scores
 
@@ -127,3 +131,66 @@ def test_an_unwritable_cache_is_named_with_the_option(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CacheError, match=r"runtime\.cache=DIR"):
         ScoreStore(tmp_path / "file").write("run", split_scores())
+
+
+def with_probabilities(count=4):
+    rng = np.random.default_rng(0)
+    found = []
+    for s in split_scores():
+        n = len(s.scores)
+        kinds = {}
+        if s.role in (Role.ID_VAL, Role.ID_TEST):
+            p = rng.dirichlet(np.ones(count), n)
+            kinds = {
+                "probabilities": p.astype("f4"),
+                "class_scores": (-np.log(p)).astype("f4"),
+                "class_probabilities": p,
+            }
+            kinds["class_scores"][:, -1] = np.inf  # a class that the method has not seen
+        found.append(replace(s, **kinds))
+    return found
+
+
+def test_class_probabilities_come_back_to_the_last_digit_beside_the_scores(tmp_path):
+    store, written = ScoreStore(tmp_path), with_probabilities()
+    store.write("run", written)
+    for a, b in zip(written, store.read_whole("run"), strict=True):
+        np.testing.assert_array_equal(a.scores, b.scores)
+        for kind in ("probabilities", "class_scores", "class_probabilities"):
+            if getattr(a, kind) is None:
+                assert getattr(b, kind) is None
+            else:
+                np.testing.assert_array_equal(getattr(a, kind), getattr(b, kind))
+                assert getattr(a, kind).dtype == getattr(b, kind).dtype
+    assert all(s.probabilities is None for s in store.read("run"))
+
+
+def test_scores_without_class_probabilities_stay_readable_and_leave_none_behind(tmp_path):
+    store = ScoreStore(tmp_path)
+    store.write("run", with_probabilities())
+    store.write("run", split_scores())
+    assert all(s.probabilities is None for s in store.read_whole("run"))
+    assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
+
+
+def test_class_probabilities_of_other_scores_or_changed_ones_are_refused(tmp_path):
+    store, other = ScoreStore(tmp_path / "a"), ScoreStore(tmp_path / "b")
+    store.write("run", with_probabilities())
+    other.write("run", [replace(s, scores=-s.scores) for s in with_probabilities()])
+    kept = store.by_class("run")
+    content = kept.read_bytes()
+    shutil.copy(other.by_class("run"), kept)
+    with pytest.raises(CacheError, match="belong to other scores"):
+        store.read_whole("run")
+    changed = bytearray(content)
+    changed[len(changed) // 2] ^= 1
+    kept.write_bytes(bytes(changed))
+    with pytest.raises(CacheError):
+        store.read_whole("run")
+
+
+def test_of_many_classes_nothing_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(classes, "MOST_VALUES", 4 * 40)
+    store = ScoreStore(tmp_path)
+    store.write("run", with_probabilities())
+    assert not store.by_class("run").exists()

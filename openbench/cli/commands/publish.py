@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
             if published.path(record.run_id).is_file() and arguments.run_ids == [ALL]:
                 continue
             try:
-                scores = kept.read(record.run_id)
+                scores = kept.read_whole(record.run_id)
                 found = recompute(record, scores, cache / "corrections")
             except CacheError as error:
                 if kept.path(record.run_id).is_file() or arguments.run_ids != [ALL]:
@@ -72,7 +72,7 @@ def check_scores(results: Path, run_ids: list[str], done: Done) -> int:
             if run_ids == [ALL] and not published.path(record.run_id).is_file():
                 continue
             try:
-                found = recompute(record, published.read(record.run_id), paths.cache_dir() / "corrections")
+                found = recompute(record, published.read_whole(record.run_id), paths.cache_dir() / "corrections")
             except OpenbenchError as error:
                 lost.append(error)
                 continue

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     from openbench.report.run_page import run_page
 
     kept = first_with(record.run_id, folders_of_scores(arguments))
-    sets = kept.read(record.run_id) if kept else []
+    sets = kept.read_whole(record.run_id) if kept else []
     sheets, classes, why = contact_sheets(record, sets, arguments.images)
     page = run_page(record, sets, sheets, classes, command(record) or "")
     path = arguments.out or Path(f"{record.method['name']}-{record.benchmark['name']}-{record.run_id[:8]}.html")

@@ -45,7 +45,7 @@ class Recomputed:
         return (*self.comparison.differ, *self.comparison.moved)
 
     def __str__(self) -> str:
-        left = f" · {self.without} need class probabilities, which are not kept" if self.without else ""
+        left = f" · {self.without} need class probabilities, which were not kept" if self.without else ""
         return f"{self.comparison}{left}"
 
 
@@ -77,8 +77,9 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores], corrections: Path
         name: {key: value for key, value in values.items() if key in found.get(name, {})}
         for name, values in record.metrics.items()
     }
+    by_class = any(s.probabilities is not None for s in sets)
     for name, values in record.metrics.items():
-        lacking = [key for key in values if key not in both[name] and not _NEEDS_CLASSES.fullmatch(key)]
+        lacking = [key for key in values if key not in both[name] and (by_class or not _NEEDS_CLASSES.fullmatch(key))]
         if lacking:
             raise RecordError(
                 f"record {record.run_id} states {name}.{lacking[0]}, which its scores and its options of metrics "

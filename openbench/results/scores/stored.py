@@ -10,6 +10,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.digest import array_sha256, digest
 from openbench.errors import CacheError
+from openbench.results.scores.classes import SCORES, SUFFIX, by_class_table, with_classes
 from openbench.storage.whole import forbidden, replacing
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class ScoreStore:
     """One parquet file per run: columns set, role, score, label, prediction, correct; one row per image.
 
     Rows stand in manifest order, split after split. `correct` is null for OOD images; it and `prediction` are null
-    where nothing is classified. Scores belong to the cache: they can be computed again, so an existing file is
-    replaced.
+    where nothing is classified. What prediction sets are made of lies in a file beside it. Scores belong to the cache:
+    they can be computed again, so an existing file is replaced.
 
     Args:
         root: the folder of the files.
@@ -42,8 +43,12 @@ class ScoreStore:
         """Return the file of a run, whether it exists or not."""
         return self.root / f"{run_id}.parquet"
 
+    def by_class(self, run_id: str) -> Path:
+        """Return the file of a run's class probabilities, whether it exists or not."""
+        return self.root / f"{run_id}{SUFFIX}.parquet"
+
     def write(self, run_id: str, scores: Sequence[SetScores]) -> Path:
-        """Write the scores of a run and return the file.
+        """Write the scores of a run, and its class probabilities beside them, and return the file of the scores.
 
         Raises:
             CacheError: two splits share name and role, there are no splits, or the folder cannot be written.
@@ -56,10 +61,19 @@ class ScoreStore:
             )
         import pyarrow.parquet as pq
 
-        path = self.path(run_id)
+        path, table, classes = self.path(run_id), _table(run_id, scores), by_class_table(run_id, scores)
         try:
+            # Never scores of this run beside class probabilities of an earlier one.
+            self.by_class(run_id).unlink(missing_ok=True)
             with replacing(path) as stream:
-                pq.write_table(_table(run_id, scores), stream, compression="zstd", write_page_checksum=True)
+                pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
+            if classes is not None:
+                bound = {**classes.schema.metadata, SCORES: table.schema.metadata[_DIGEST]}
+                classes = _digested(classes.replace_schema_metadata(bound))
+                with replacing(self.by_class(run_id)) as stream:
+                    pq.write_table(
+                        classes, stream, compression="zstd", use_dictionary=["set", "role"], write_page_checksum=True
+                    )
         except OSError as error:
             raise CacheError(
                 f"scores cannot be written to '{self.root}' — {error.strerror or error} — choose another cache: "
@@ -88,7 +102,36 @@ class ScoreStore:
         Raises:
             CacheError: there are none, or the file is not what was written.
         """
-        path = self.path(run_id)
+        return self._sets(run_id)[0]
+
+    def read_whole(self, run_id: str) -> list[SetScores]:
+        """Return the scores of a run with the class probabilities of ID val and ID test, if those were kept.
+
+        Raises:
+            CacheError: as for `read`, or the class probabilities are not those of these scores.
+        """
+        (sets, table), path = self._sets(run_id), self.by_class(run_id)
+        if not path.is_file():
+            return sets
+        classes = self._table(run_id, path)
+        try:
+            if (classes.schema.metadata or {}).get(SCORES) != (table.schema.metadata or {}).get(_DIGEST):
+                raise ValueError("they belong to other scores")
+            return with_classes(sets, classes)
+        except ValueError as error:
+            raise CacheError(
+                f"{path}: not the class probabilities of run {run_id} — {error} — delete it, or repeat the run"
+            ) from error
+
+    def _sets(self, run_id: str) -> tuple[list[SetScores], "pa.Table"]:
+        table, path = self._table(run_id, self.path(run_id)), self.path(run_id)
+        try:
+            return _splits(table), table
+        except ValueError as error:
+            raise CacheError(f"{path}: not the scores of a run — {error} — delete it and repeat the run") from error
+
+    def _table(self, run_id: str, path: Path) -> "pa.Table":
+        """The content of a file, checked."""
         if not path.is_file():
             raise CacheError(f"scores of run {run_id} not found in '{self.root}' — repeat the run to compute them")
         import pyarrow as pa
@@ -96,10 +139,10 @@ class ScoreStore:
 
         try:
             table = pq.read_table(path, page_checksum_verification=True)
-            if tuple(table.column_names) != COLUMNS:
+            if path == self.path(run_id) and tuple(table.column_names) != COLUMNS:
                 raise ValueError(f"columns {table.column_names}, expected {list(COLUMNS)}")
             check_unchanged(table)
-            return _splits(table)
+            return table
         except (OSError, ValueError, pa.ArrowException) as error:
             raise CacheError(f"{path}: not the scores of a run — {error} — delete it and repeat the run") from error
 
@@ -168,7 +211,10 @@ def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
     }
     # `splits` keeps a split that has no rows, and the order.
     order = "\n".join(f"{s.role}/{s.name}" for s in scores)
-    table = pa.table(columns).replace_schema_metadata({"run_id": run_id, "splits": order})
+    return _digested(pa.table(columns).replace_schema_metadata({"run_id": run_id, "splits": order}))
+
+
+def _digested(table: "pa.Table") -> "pa.Table":
     return table.replace_schema_metadata({**table.schema.metadata, _DIGEST: _content_digest(table)})
 
 
