@@ -28,6 +28,7 @@ _TAILS = (0.002, 0.998)  # quantiles of the scores that histograms show
 _WIDE = (6.4, 3.4)
 _GROUPS_OF_ID = 10  # of equal size, by score
 _LEAST_FPR = 1e-3
+_BINS_OF_CONFIDENCE = 15
 
 Sets = Sequence[SetScores]
 
@@ -187,6 +188,36 @@ def accuracy_by_score(sets: Sets) -> Figure | None:
     axes.bar(at, means, width=0.9 / len(parts), yerr=error, color=next(lines())["color"], alpha=0.8, ecolor=INK)
     axes.set(xlabel="ID test images by score, lowest first (share)", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
     finish(axes, None)
+    return figure
+
+
+def reliability(sets: Sets) -> Figure | None:
+    """Return accuracy over confidence of ID test, in bins of equal width; None without class probabilities.
+
+    The confidence is the largest probability. ECE is the mean over images of |accuracy − confidence| of their bin.
+
+    Reference: Guo, Pleiss, Sun, Weinberger, ICML 2017, arXiv 1706.04599, figure 1, with 15 bins as there.
+    """
+    ids, _ = sides(sets)
+    if ids.correct is None or ids.probabilities is None:
+        return None
+    confidence, right = np.asarray(ids.probabilities, float).max(axis=1), np.asarray(ids.correct, float)
+    # A confidence at an edge belongs to the bin below it, as in the paper.
+    bins = np.clip(np.ceil(confidence * _BINS_OF_CONFIDENCE).astype(int) - 1, 0, _BINS_OF_CONFIDENCE - 1)
+    counts = np.bincount(bins, minlength=_BINS_OF_CONFIDENCE)
+    filled = np.flatnonzero(counts)
+    accuracy, mean = (
+        np.bincount(bins, weights, _BINS_OF_CONFIDENCE)[filled] / counts[filled] for weights in (right, confidence)
+    )
+    ece = float((counts[filled] * np.abs(accuracy - mean)).sum() / counts.sum())
+    figure, (first, second) = panels(2, _WIDE, across=2)
+    first.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
+    first.plot(mean, accuracy, marker="o", markersize=4, **next(lines()), label=f"ECE {100 * ece:.2f}")
+    first.set(xlabel="confidence (mean of the bin)", ylabel="accuracy", xlim=(0, 1.01), ylim=(0, 1.01))
+    finish(first, "upper left")
+    second.bar((filled + 0.5) / _BINS_OF_CONFIDENCE, counts[filled] / counts.sum(), 0.9 / _BINS_OF_CONFIDENCE)
+    second.set(xlabel="confidence", ylabel="share of the ID test images", xlim=(0, 1.01))
+    finish(second, None)
     return figure
 
 

@@ -155,6 +155,12 @@ def _drawn(sets: Sequence[SetScores], options: MetricOptions) -> Iterator[Shown]
             "Where a high score means that the classifier errs, rejecting by it also avoids errors.",
             lambda: figures.accuracy_by_score(sets),
         ),
+        (
+            "Reliability",
+            "How often the classifier is right where it is so sure: below the diagonal it is surer than right. ECE is "
+            "the mean distance in %.",
+            lambda: figures.reliability(sets),
+        ),
     )
     for number, (title, text, draw) in enumerate(plans):
         try:

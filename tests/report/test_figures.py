@@ -82,6 +82,17 @@ def test_ten_groups_of_equal_size_have_the_accuracy_as_their_mean(sets):
     assert np.mean(heights) == pytest.approx(evaluate(sets, OPTIONS)["id"]["accuracy"])
 
 
+def test_reliability_is_the_distance_of_accuracy_and_confidence_worked_out_by_hand(sets):
+    assert figures.reliability(sets) is None  # there are no probabilities
+    confidence, right = np.array([0.9, 0.9, 0.61, 0.71]), np.array([1, 0, 1, 1])
+    first = SetScores("toy", Role.ID_TEST, np.zeros(4), right, probabilities=np.stack([confidence, 1 - confidence], 1))
+    curve, shares = figures.reliability([first, *sets[1:]]).axes
+    # Two images at .9, half of them right, and one each at .61 and .71, both right: (2 · .4 + .39 + .29) / 4.
+    assert curve.get_legend().get_texts()[0].get_text() == "ECE 37.00"
+    np.testing.assert_allclose(curve.lines[1].get_xydata(), [[0.61, 1.0], [0.71, 1.0], [0.9, 0.5]])
+    assert [bar.get_height() for bar in shares.patches] == [0.25, 0.25, 0.5]
+
+
 def test_without_predictions_there_is_nothing_to_select(sets):
     unknown = [SetScores(s.name, s.role, s.scores) for s in sets]
     assert figures.selective(unknown) is None
