@@ -215,7 +215,8 @@ def reliability(sets: Sets) -> Figure | None:
     first.plot(mean, accuracy, marker="o", markersize=4, **next(lines()), label=f"ECE {100 * ece:.2f}")
     first.set(xlabel="confidence (mean of the bin)", ylabel="accuracy", xlim=(0, 1.01), ylim=(0, 1.01))
     finish(first, "upper left")
-    second.bar((filled + 0.5) / _BINS_OF_CONFIDENCE, counts[filled] / counts.sum(), 0.9 / _BINS_OF_CONFIDENCE)
+    shares, colour = counts[filled] / counts.sum(), next(lines())["color"]
+    second.bar((filled + 0.5) / _BINS_OF_CONFIDENCE, shares, 0.9 / _BINS_OF_CONFIDENCE, color=colour)
     second.set(xlabel="confidence", ylabel="share of the ID test images", xlim=(0, 1.01))
     finish(second, None)
     return figure

@@ -87,3 +87,28 @@ def test_without_scores_the_page_says_why_there_are_no_pictures():
     bare = run_page(record("knn", 0.9, 0.95))
     assert "were not kept" in bare
     assert "<svg" not in bare
+
+
+def test_the_page_prints_on_white_within_its_paper_and_becomes_a_pdf(view, page, tmp_path):
+    (tmp_path / "run.html").write_text(page)
+    view.set_viewport_size({"width": 718, "height": 1000})  # A4 less its margins
+    view.emulate_media(media="print", color_scheme="dark")
+    view.goto((tmp_path / "run.html").as_uri())
+    widest = (
+        "Math.max(...[...document.querySelectorAll('table, pre, svg, p')].map((e) => e.getBoundingClientRect().right))"
+    )
+    assert view.evaluate(widest) <= 718
+    assert view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert view.locator("nav").is_hidden()
+    printed = view.pdf(format="A4", print_background=True)
+    assert printed.startswith(b"%PDF")
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8
+
+
+def test_on_a_phone_pictures_keep_their_size_and_scroll_alone(view, page, tmp_path):
+    (tmp_path / "run.html").write_text(page)
+    view.set_viewport_size({"width": 360, "height": 800})
+    view.goto((tmp_path / "run.html").as_uri())
+    assert view.evaluate("document.documentElement.scrollWidth") == 360
+    three = view.locator("figure", has_text="ID test beside each OOD set").locator("svg").first
+    assert three.bounding_box()["width"] > 1000  # three panels, each as wide as the window
