@@ -77,6 +77,7 @@ COMMANDS = {
     "recommend": Command("openbench.cli.commands.recommend:main", "which method to take, from records and costs"),
     "monitor": Command("openbench.cli.commands.monitor:main", "has the stream of images changed? an alarm if so"),
     "serve": Command("openbench.cli.commands.serve:main", "answer HTTP requests with a saved detector"),
+    "study": Command("openbench.cli.commands.study:main", "a paper's table, or one of your own, from its runs"),
     "list": Command("openbench.cli.commands.listing:main", "what can be chosen: methods, benchmarks, backbones, …"),
     "show": Command("openbench.cli.commands.listing:show", "one method, config or record in full"),
     "completion": Command(

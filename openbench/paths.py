@@ -19,6 +19,12 @@ def manifest_dir() -> Path:
     return _shipped("data_manifests")
 
 
+def reference_dir() -> Path:
+    """Return the folder of published figures: the wheel's copy beside the package, else the checkout's."""
+    packaged = _PACKAGE / "reference"
+    return packaged if packaged.is_dir() else _PACKAGE.parent / "results" / "reference"
+
+
 def data_roots() -> tuple[Path, ...]:
     """Return the folders searched for data sets, in order: `OPENBENCH_DATA` (several joined by `os.pathsep`), `./data`.
 

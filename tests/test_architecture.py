@@ -36,6 +36,7 @@ ALLOWED = {
     "results": BASE | {"core", "metrics"},
     "report": BASE | {"core", "metrics", "results"},
     "engine": BASE | {"core", "features", "training", "results"} | LEAVES,
+    "studies": BASE | {"core", "metrics", "results", "report", "engine"},
     "testing": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
     "compose": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
     "api": BASE | {"core", "features", "training", "results", "report", "engine", "compose", "testing"} | LEAVES,
@@ -43,7 +44,7 @@ ALLOWED = {
     # `openbench` itself, the Python face, and the command line: the front doors.
     "face": BASE | {"core", "api", "detect"},
     "cli": BASE
-    | {"core", "features", "training", "results", "engine", "compose", "testing", "api", "report", "detect"}
+    | {"core", "features", "training", "results", "engine", "compose", "testing", "api", "report", "studies", "detect"}
     | LEAVES,
 }
 
@@ -218,7 +219,7 @@ def test_only_composing_and_the_command_line_know_hydra():
 def test_torch_is_not_loaded_where_answers_must_be_quick():
     found = {}
     for file in MODULES:
-        if home_of(file) in ("compose", "cli", "metrics", "results", "report"):
+        if home_of(file) in ("compose", "cli", "metrics", "results", "report", "studies"):
             loaded = {name.split(".")[0] for name in at_import(ast.parse(file.read_text()))}
             found[name_of(file)] = sorted(loaded & {"torch", "torchvision", "timm", "open_clip"})
     assert not offenders(found)
@@ -231,7 +232,9 @@ def test_a_library_that_is_imported_inside_a_function_is_noticed():
 
 def test_command_line_metrics_and_results_load_without_torch():
     quick = [
-        f for f in MODULES if home_of(f) in ("cli", "metrics", "results") and f.stem not in ("__init__", "__main__")
+        f
+        for f in MODULES
+        if home_of(f) in ("cli", "metrics", "results", "studies") and f.stem not in ("__init__", "__main__")
     ]
     names = [".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts) for f in quick]
     program = (

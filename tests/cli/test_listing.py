@@ -65,13 +65,15 @@ def toys(configs, tmp_path):
 def test_every_group_is_listed_with_the_number_of_its_files(capsys):
     rows = {row["group"]: int(row["entries"]) for row in listed(capsys)}
     folders = [folder for folder in paths.config_dir().iterdir() if folder.is_dir()]
-    assert rows == {f.name: len(list(f.glob("*.yaml"))) for f in folders if list(f.glob("*.yaml"))}
+    assert rows == {f.name: len(list(f.rglob("*.yaml"))) for f in folders if list(f.rglob("*.yaml"))}
 
 
 @pytest.mark.parametrize("group", sorted(p.name for p in paths.config_dir().iterdir() if p.is_dir()))
 def test_every_file_of_a_group_is_listed_with_a_line_about_it(capsys, group):
     rows = listed(capsys, group)
-    assert [row["name"] for row in rows] == sorted(p.stem for p in (paths.config_dir() / group).glob("*.yaml"))
+    folder = paths.config_dir() / group
+    names = sorted(p.relative_to(folder).as_posix().removesuffix(".yaml") for p in folder.rglob("*.yaml"))
+    assert [row["name"] for row in rows] == names
     line = "score" if group == "method" else "what it is"
     assert [row["name"] for row in rows if not row[line] or row[line].startswith(("@", "python -m"))] == []
 
@@ -218,8 +220,10 @@ def test_a_file_that_says_all_is_shown_once(capsys):
 
 @pytest.mark.parametrize("group", sorted(p.name for p in paths.config_dir().iterdir() if p.is_dir()))
 def test_everything_that_is_listed_can_be_shown(capsys, group):
-    for file in (paths.config_dir() / group).glob("*.yaml"):
-        assert file.stem in shown(capsys, group, file.stem)
+    folder = paths.config_dir() / group
+    for file in folder.rglob("*.yaml"):
+        name = file.relative_to(folder).as_posix().removesuffix(".yaml")
+        assert name in shown(capsys, group, name)
 
 
 @pytest.mark.parametrize("file", sorted((paths.config_dir() / "backbone").glob("*.yaml")), ids=lambda file: file.stem)

@@ -30,6 +30,7 @@ _USAGE = {
     "augment": "python -m openbench train +benchmark=cifar10 +augment={name}",
     "recipe": "python -m openbench train +benchmark=cifar10 recipe@training.recipe={name}",
     "scorer": "python -m openbench run -m +benchmark=digits 'training=glob(*)' +scorer={name}",
+    "study": "python -m openbench study {name}",
     "dataset": "used by benchmarks: /dataset@benchmark.near.{name}: {name}",
 }
 _TARGET, _SPACE = "_target_", "_space_"
@@ -153,7 +154,7 @@ class Registry:
 
     def groups(self) -> list[str]:
         """The names of groups that offer something."""
-        return sorted({file.parent.name for root in self.roots for file in root.glob("*/*.yaml")})
+        return sorted({file.relative_to(root).parts[0] for root in self.roots for file in root.glob("*/**/*.yaml")})
 
     def entries(self, group: str) -> list[Entry]:
         """What a group offers, by name.
@@ -169,7 +170,8 @@ class Registry:
                 "(python -m openbench list)"
             )
         beside = tuple(folder for root in self.roots[1:] for folder in (root, root.parent))
-        found = [Entry(group, file.stem, file, beside) for root in self.roots for file in (root / group).glob("*.yaml")]
+        files = [(root / group, file) for root in self.roots for file in (root / group).rglob("*.yaml")]
+        found = [Entry(group, _name(folder, file), file, beside) for folder, file in files]
         return sorted(found, key=lambda entry: entry.name)
 
     def entry(self, group: str, name: str) -> Entry:
@@ -223,6 +225,11 @@ def _backbone_table(entries: list[Entry], note: tuple[str, ...]) -> Table:
     return Table(f"backbone ({len(rows)})", columns, tuple(rows), notes=(*note, seen))
 
 
+def _name(folder: Path, file: Path) -> str:
+    """What users type for a file of a group: its path below the group's folder, since studies lie in folders."""
+    return file.relative_to(folder).as_posix().removesuffix(".yaml")
+
+
 def usage(entry: Entry, config_dir: Path | None) -> str:
     """Return a command that uses an entry, with the user's folder where the entry comes from there."""
     template = _USAGE.get(entry.group, f"python -m openbench run +benchmark=digits {entry.group}={{name}}")
@@ -264,8 +271,10 @@ def config_text(entry: Entry, config_dir: Path | None) -> str:
 
 def resolve(entry: Entry, config_dir: Path | None) -> str:
     """Return the node that Hydra composes for an entry, as YAML; empty if the file alone already says it."""
-    if entry.group == "dataset":
-        return ""  # complete only inside a benchmark, which chooses its images
+    if entry.group in ("dataset", "study"):
+        return (
+            ""  # a data set is complete only inside a benchmark, which chooses its images; a study is none of Hydra's
+        )
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException

@@ -1,0 +1,219 @@
+"""The cells of a study: what its records say, what is published, and why a cell is empty."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from openbench.core.record import ResultRecord
+from openbench.results.tables.table import Estimate
+from openbench.studies.figures import Printed, Published
+from openbench.studies.made import Archive, Made
+from openbench.studies.spread import Difference, difference
+from openbench.studies.study import Column, Row, Study
+from openbench.studies.wanted import Wanted, merged, wanted
+
+_LEVEL = 0.95  # of the intervals that are shown where there is a choice
+NO_RECORD = "not run yet"
+NOT_PUBLISHED = "not in the published table"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell.
+
+    Args:
+        row: its row.
+        column: its column.
+        runs: what it is made of, by the value of the repeated key; empty if the study has no cell here.
+        made: the records that are there, likewise.
+        ours: the mean over them, with their deviation; with the interval of a single one.
+        printed: the published figure.
+        difference: ours less that.
+        reason: why there is no number of ours; empty if there is one.
+        deviations: how the benchmark of its records differs from its definition.
+    """
+
+    row: Row
+    column: Column
+    runs: Mapping[str, Wanted] = field(default_factory=dict)
+    made: Mapping[str, Made] = field(default_factory=dict)
+    ours: Estimate | None = None
+    printed: Printed | None = None
+    difference: Difference | None = None
+    reason: str = ""
+    deviations: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Its number in each record, by the value of the repeated key."""
+        found = {at: number(one, self.column) for at, one in self.made.items()}
+        return {at: value for at, value in found.items() if isinstance(value, float | int)}
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether some of its runs are not there."""
+        return bool(self.made) and len(self.made) < len(self.runs)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a study on the command line.
+
+    Args:
+        words: overrides of all runs, after the study's own.
+        incomplete: whether records of benchmarks that are not as defined count.
+        config_dir: the user's folder of group files.
+    """
+
+    words: tuple[str, ...] = ()
+    incomplete: bool = False
+    config_dir: Path | None = None
+
+
+def number(one: Made, column: Column) -> float | int | str | None:
+    """Return the number of a record that a column is about; None if it has none."""
+    return one.run.metrics.get(column.set, {}).get(column.key)
+
+
+def planned(study: Study, asked: Asked) -> dict[tuple[str, str], dict[str, Wanted]]:
+    """Return {(row, column): {value of the repeated key: run}} of every cell that the study has.
+
+    Raises:
+        ConfigError: overrides that name no benchmark, or that a study cannot look records up by.
+    """
+    published, found = Published(study), dict[tuple[str, str], dict[str, Wanted]]()
+    known: dict[tuple[str, ...], Wanted] = {}
+    for row in study.rows:
+        for column in study.columns:
+            where = f"study '{study.name}': {row.path}, {column.path}"
+            if why_not(study, row, column, published):
+                continue
+            runs = found.setdefault((row.path, column.path), {})
+            for value in column.repeated:
+                there = next((row.there[key] for key in _places(column) if key in row.there), ())
+                words = merged(study.run, column.run, row.run, there, [f"{study.repeat}={value}"], asked.words)
+                if words not in known:
+                    known[words] = wanted(words, where, asked.config_dir)
+                at = next((v.partition("=")[2] for v in words if v.partition("=")[0] == study.repeat), value)
+                runs.setdefault(at, known[words])
+    return found
+
+
+def why_not(study: Study, row: Row, column: Column, published: Published) -> str:
+    """Return why the study has no cell in a row and column; empty if it has one."""
+    stated = next((row.without[key] for key in _places(column) if key in row.without), "")
+    if stated:
+        return stated
+    return NOT_PUBLISHED if study.only_published and published.figure(row, column) is None else ""
+
+
+def _places(column: Column) -> tuple[str, ...]:
+    """What a row may name a column by, the narrowest first."""
+    return column.path, column.name, column.group
+
+
+def cells(study: Study, asked: Asked, archive: Archive) -> list[list[Cell]]:
+    """Return the cells, row by row.
+
+    Args:
+        study: any, narrowed or not.
+        asked: on the command line.
+        archive: the records.
+    """
+    published, runs = Published(study), planned(study, asked)
+    states = _states(runs.values(), archive, asked)
+    found = []
+    for row in study.rows:
+        line = []
+        for column in study.columns:
+            printed = published.figure(row, column)
+            cell = Cell(row, column, runs.get((row.path, column.path), {}), printed=printed)
+            reason = why_not(study, row, column, published)
+            line.append(_filled(cell, archive, states, reason))
+        found.append(line)
+    return [[_compared(cell, study) for cell in line] for line in found]
+
+
+def keys_of(study: Study, asked: Asked) -> set[str]:
+    """Return the dotted keys of configs that the study sets."""
+    return {key for runs in planned(study, asked).values() for run in runs.values() for key in run.values}
+
+
+def archive_of(study: Study, asked: Asked, records: Iterable[ResultRecord]) -> Archive:
+    """Return what the study needs of records."""
+    kept = {(column.set, column.key + end) for column in study.columns for end in ("", "_low", "_high")}
+    return Archive.of(records, keys_of(study, asked), lambda name, key: (name, key) in kept)
+
+
+def _states(runs: Iterable[Mapping[str, Wanted]], archive: Archive, asked: Asked) -> dict[str, str]:
+    """{benchmark: the digest of the state that a table shows}: as defined, else that of the most runs of the study."""
+    found: dict[str, dict[str, list[Made]]] = {}
+    for run in {id(run): run for many in runs for run in many.values()}.values():
+        for one in archive.fitting(run):
+            if one.run.pristine or asked.incomplete:
+                found.setdefault(run.benchmark, {}).setdefault(one.run.digest, []).append(one)
+    return {
+        name: max(states, key=lambda made_of: (states[made_of][0].run.pristine, len(states[made_of]), made_of))
+        for name, states in found.items()
+    }
+
+
+def _filled(cell: Cell, archive: Archive, states: Mapping[str, str], reason: str) -> Cell:
+    """The cell with its records, or with the reason why it is empty."""
+    if reason:
+        return replace(cell, reason=reason)
+    chosen = {at: _chosen(run, archive, states) for at, run in cell.runs.items()}
+    made = {at: one for at, one in chosen.items() if isinstance(one, Made)}
+    if not made:
+        return replace(cell, reason=next((why for why in chosen.values() if isinstance(why, str)), NO_RECORD))
+    numbers = {at: number(one, cell.column) for at, one in made.items()}
+    kept = {at: made[at] for at, value in numbers.items() if isinstance(value, float | int)}
+    if not kept:
+        what = "unable" if "unable" in numbers.values() else f"its records have no {cell.column.key}"
+        return replace(cell, made=made, reason=f"{what} ({cell.column.set})")
+    deviations = tuple(sorted({text for one in kept.values() for text in one.run.deviations}))
+    return replace(cell, made=kept, deviations=deviations)
+
+
+def _chosen(run: Wanted, archive: Archive, states: Mapping[str, str]) -> Made | str:
+    """The record of a run, or why there is none for the table."""
+    fitting = archive.fitting(run)
+    kept = [one for one in fitting if one.run.digest == states.get(run.benchmark)]
+    if len({one.run.row for one in kept}) > 1:
+        ids = ", ".join(sorted(one.run.run_id for one in kept))
+        return f"records of several settings fit ({ids}): add the override that tells them apart"
+    if kept:
+        return max(kept, key=lambda one: (one.run.level == _LEVEL, one.run.run_id))
+    if not fitting:
+        return NO_RECORD
+    if all(not one.run.pristine for one in fitting):
+        return f"run on part of {run.benchmark} only (--allow incomplete shows it)"
+    return f"run on another state of {run.benchmark}"
+
+
+def _mean(made: Sequence[Made], column: Column) -> Estimate:
+    """The mean and population deviation over runs; of a single one its value and interval."""
+    values = [float(number(one, column) or 0.0) for one in made]
+    if len(values) > 1:
+        return Estimate(fmean(values), std=pstdev(values))
+    (one,) = made
+    numbers = one.run.metrics[column.set]
+    low, high = (numbers.get(f"{column.key}_{end}") for end in ("low", "high"))
+    if isinstance(low, float | int) and isinstance(high, float | int):
+        return Estimate(values[0], float(low), float(high))
+    return Estimate(values[0])
+
+
+def _compared(cell: Cell, study: Study) -> Cell:
+    """The cell with its mean and, where a figure is published, the difference."""
+    if not cell.made or cell.reason:
+        return cell
+    # Released weights are one network, whatever the seed.
+    samples = {one.run.network if study.repeat == "seed" else at: one for at, one in cell.made.items()}
+    ours = _mean(list(samples.values()), cell.column)
+    if cell.printed is None:
+        return replace(cell, ours=ours)
+    runs = study.figures.runs if study.figures is not None else 1
+    found = difference((ours, len(samples)), (cell.printed.value, runs), cell.printed.rounding)
+    return replace(cell, ours=ours, difference=found)

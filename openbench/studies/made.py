@@ -1,0 +1,167 @@
+"""Records as a study looks at them, and which of them a run of the study is."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from openbench.config.overrides import NAME
+from openbench.config.shipped import shipped
+from openbench.core.record import ResultRecord
+from openbench.digest import digest
+from openbench.public import public
+from openbench.results.leaderboard.runs import Keep, Run, runs_of
+from openbench.results.records.superseded import superseded
+from openbench.results.records.trained import NONE, RELEASED
+from openbench.studies.wanted import OUTLIERS, Wanted
+
+_PLAIN = "cross_entropy"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A record as far as a study needs it.
+
+    Args:
+        run: what tables read of it.
+        names: {group: the file that was chosen}.
+        values: {dotted key: value} of the keys that the study sets.
+        own: hyper-parameters of the method that its config file does not have as they are here.
+        seconds: {stage: wall seconds}.
+        images: how many were read.
+        width: numbers kept of each image: logits and features.
+    """
+
+    run: Run
+    names: Mapping[str, str]
+    values: Mapping[str, Any]
+    own: frozenset[str]
+    seconds: Mapping[str, float]
+    images: int
+    width: int
+
+
+@dataclass
+class Archive:
+    """Records by benchmark and method.
+
+    Args:
+        made: every record.
+        replaced: {run id: by what it was superseded}.
+    """
+
+    made: Mapping[tuple[str, str], list[Made]]
+    replaced: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, records: Iterable[ResultRecord], keys: Iterable[str], keep: Keep) -> "Archive":
+        """Return the archive of records.
+
+        Args:
+            records: read one after the other; only what is needed of each is kept.
+            keys: dotted keys of the config that the study sets.
+            keep: which numbers of a record are needed.
+        """
+        found: dict[tuple[str, str], list[Made]] = {}
+        for one in _made(records, frozenset(keys), keep):
+            found.setdefault((one.run.benchmark, one.run.method), []).append(one)
+        sound = (one.run.made for many in found.values() for one in many if not one.run.problems)
+        return cls(found, superseded(sound))
+
+    def fitting(self, wanted: Wanted) -> list[Made]:
+        """Return the records of a run that nothing speaks against; several, where they were made more than once."""
+        candidates = self.made.get((wanted.benchmark, wanted.names["method"]), [])
+        return [one for one in candidates if self._counts(one) and _fits(one, wanted)]
+
+    def of_benchmark(self, benchmark: str) -> list[Made]:
+        """Return every record of a benchmark."""
+        return [one for (name, _), many in self.made.items() if name == benchmark for one in many]
+
+    def _counts(self, one: Made) -> bool:
+        return not one.run.problems and one.run.run_id not in self.replaced
+
+
+def _fits(one: Made, wanted: Wanted) -> bool:
+    names = wanted.names
+    return (
+        _same_training(one, names)
+        and all(one.names[key] == names[key] for key in ("backbone", "tune", "seed", "augment") if key in names)
+        and all(_same(one.values.get(key), value) for key, value in wanted.values.items())
+        and all(f"method.{key}" in wanted.values for key in one.own)
+        and (one.names[OUTLIERS] in (NONE, names.get(OUTLIERS, NONE)))
+    )
+
+
+def _same_training(one: Made, names: Mapping[str, str]) -> bool:
+    """Whether the network was trained as wanted; released weights are those of plain training."""
+    found, plain = one.names["training"], names["training"] in (_PLAIN, RELEASED)
+    return found == names["training"] or (found == RELEASED and plain)
+
+
+def _same(found: Any, value: Any) -> bool:
+    """Whether a value of a config is the one that was typed; a reference to another key may be any."""
+    return digest(found) == digest(value) or (isinstance(value, str) and "${" in value)
+
+
+def _made(records: Iterable[ResultRecord], keys: frozenset[str], keep: Keep) -> Iterator[Made]:
+    read: list[ResultRecord] = []
+
+    def noted() -> Iterator[ResultRecord]:
+        for record in records:
+            read[:] = [record]
+            yield record
+
+    for run in runs_of(noted(), (keep,)):
+        (record,) = read
+        yield Made(
+            run=run,
+            names=_names(record, run),
+            values={key: _leaf(record.config, key) for key in keys},
+            own=_own(record),
+            seconds=_seconds(record),
+            images=sum(count["n"] for count in record.counts.values()),
+            width=sum(int(record.backbone.get(key) or 0) for key in ("feature_dim", "num_classes")),
+        )
+
+
+def _names(record: ResultRecord, run: Run) -> dict[str, str]:
+    chosen: Callable[[str], str] = lambda group: str((record.config.get(group) or {}).get(NAME))  # noqa: E731
+    tune = chosen("tune")
+    return {
+        "backbone": chosen("backbone") if chosen("backbone") != "None" else run.backbone,
+        "training": run.training,
+        "augment": run.augment,
+        OUTLIERS: run.outliers,
+        "tune": tune if tune != "None" else run.strategy,
+        "seed": str(run.seed),
+    }
+
+
+def _own(record: ResultRecord) -> frozenset[str]:
+    """The hyper-parameters that were not what the method's config file says, tuned ones aside."""
+    node = record.config.get("method") or {}
+    classes = (record.config.get("benchmark") or {}).get("classes")
+    data = classes.partition("/")[0] if isinstance(classes, str) else ""
+    default = _default(str(node.get(NAME)), data)
+    if default is None:
+        return frozenset()
+    given = {key: value for key, value in node.items() if not str(key).startswith("_")}
+    return frozenset(key for key, value in given.items() if not _same(value, default.get(key)))
+
+
+@lru_cache
+def _default(method: str, data: str) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = public(shipped("method", method, data))
+    return found
+
+
+def _seconds(record: ResultRecord) -> dict[str, float]:
+    found = record.provenance.get("seconds")
+    pairs = found.items() if isinstance(found, Mapping) else ()
+    return {str(stage): float(value) for stage, value in pairs if isinstance(value, float | int)}
+
+
+def _leaf(node: Any, key: str) -> Any:
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node

@@ -1,0 +1,116 @@
+"""Rows of a study compared with one of them in pairs: over the same seeds, or on the same images."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+
+from numpy.typing import ArrayLike
+from scipy.stats import t as student
+
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.errors import CacheError
+from openbench.metrics.paired import paired_delong
+from openbench.results.tables.table import Estimate
+from openbench.studies.cells import Cell
+from openbench.studies.made import Made
+from openbench.studies.study import Study
+
+LEVEL = 0.05
+_LEAST = 3  # two differences that happen to be alike would make an interval of no width
+Read = Callable[[str], Sequence[SetScores]]  # the kept scores of a run, or CacheError
+OVER_SEEDS, ON_IMAGES = "over seeds: Student's paired t", "one network: DeLong's paired test on the same images"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A cell less the cell of the row that it is compared with.
+
+    Args:
+        cell: the cell.
+        difference: with its 95 % interval, if there is a test.
+        p: two-sided, for no difference; None without a test.
+        test: which; empty for none.
+        significant: whether p is small enough beside those of the other rows of the column (Holm).
+    """
+
+    cell: Cell
+    difference: Estimate | None = None
+    p: float | None = None
+    test: str = ""
+    significant: bool = False
+
+
+def paired(study: Study, cells: Sequence[Sequence[Cell]], read: Read) -> list[list[Pair]]:
+    """Return every row but the one that the study names, compared with that one.
+
+    Args:
+        study: with a row to compare with.
+        cells: row by row.
+        read: returns the kept scores of a run.
+    """
+    base = next(line for line in cells if line[0].row.path == study.test)
+    others = [line for line in cells if line is not base]
+    found = [[_pair(cell, beside, read) for cell, beside in zip(line, base, strict=True)] for line in others]
+    columns = [_holm([line[at] for line in found]) for at in range(len(base))]
+    return [list(line) for line in zip(*columns, strict=True)]
+
+
+def _pair(cell: Cell, base: Cell, read: Read) -> Pair:
+    if cell.ours is None or base.ours is None:
+        return Pair(cell)
+    both = [at for at in cell.made if at in base.made]
+    networks = {cell.made[at].run.network: at for at in both}
+    gaps = [cell.values[at] - base.values[at] for at in networks.values()]
+    if len(gaps) >= _LEAST:
+        return _over_seeds(cell, gaps)
+    if len(gaps) == 1 and cell.column.key == "auroc":
+        (at,) = networks.values()
+        return _on_images(cell, cell.made[at], base.made[at], read)
+    return Pair(cell, Estimate(fmean(gaps))) if gaps else Pair(cell)
+
+
+def _over_seeds(cell: Cell, gaps: Sequence[float]) -> Pair:
+    """d̄ ± t(.975, n − 1)·s/√n, and p of the paired t test."""
+    mean, n = fmean(gaps), len(gaps)
+    error = stdev(gaps) / sqrt(n)
+    half = float(student.ppf(1 - LEVEL / 2, n - 1)) * error
+    p = 2 * float(student.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
+    return Pair(cell, Estimate(mean, mean - half, mean + half), p, OVER_SEEDS)
+
+
+def _on_images(cell: Cell, one: Made, base: Made, read: Read) -> Pair:
+    plain = Estimate(cell.values[next(iter(cell.made))] - _value(base, cell))
+    if one.run.digest != base.run.digest or "/" in cell.column.set:
+        return Pair(cell, plain)
+    try:
+        first, second = (_sides(read(made.run.run_id), cell.column.set) for made in (one, base))
+    except CacheError:
+        return Pair(cell, plain)
+    found = paired_delong(first, second, 1 - LEVEL)
+    return Pair(cell, Estimate(found.difference, found.low, found.high), found.p, ON_IMAGES)
+
+
+def _value(made: Made, cell: Cell) -> float:
+    return float(made.run.metrics[cell.column.set][cell.column.key])
+
+
+def _sides(sets: Sequence[SetScores], name: str) -> tuple[ArrayLike, list[ArrayLike]]:
+    """The scores of ID test, and of each set of a group, or of the one set of that name."""
+    groups = {"near": Role.NEAR, "far": Role.FAR}
+    oods = [s for s in sets if (str(s.role) == str(groups[name]) if name in groups else s.name == name)]
+    (ids,) = (s.scores for s in sets if s.role == Role.ID_TEST)
+    chosen = [s for s in sorted(oods, key=lambda s: s.name) if str(s.role) in map(str, groups.values())]
+    return ids, [s.scores for s in chosen]
+
+
+def _holm(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs of a column, marked by Holm's procedure: the k-th smallest of m p values is held to .05/(m − k + 1)."""
+    tested = sorted((at for at, pair in enumerate(pairs) if pair.p is not None), key=lambda at: pairs[at].p or 0.0)
+    passed: set[int] = set()
+    for rank, at in enumerate(tested):
+        if (pairs[at].p or 0.0) > LEVEL / (len(tested) - rank):
+            break
+        passed.add(at)
+    return [Pair(p.cell, p.difference, p.p, p.test, at in passed) for at, p in enumerate(pairs)]

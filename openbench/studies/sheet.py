@@ -1,0 +1,234 @@
+"""The layout of a study: its cells as texts in rows and columns, ours beside the published figures."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from openbench.results.tables.table import Column as TableColumn
+from openbench.results.tables.table import Estimate, cell_text
+from openbench.studies.cells import NOT_PUBLISHED, Cell
+from openbench.studies.paired import Pair
+from openbench.studies.spread import Verdict
+from openbench.studies.study import Study
+
+NOT_AS_DEFINED = "†"
+_SHOWN = 8  # names in a note; more are counted
+_MARKS = {
+    Verdict.ROUNDING: "= no larger than rounding of what is printed",
+    Verdict.WITHIN: "~ no larger than seeds differ (95 %)",
+    Verdict.BEYOND: "* beyond the spread of seeds (95 %)",
+    Verdict.UNKNOWN: "? the spread of seeds is not known on either side",
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A cell as it is printed.
+
+    Args:
+        text: the characters.
+        best: whether it is the best of its column.
+    """
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a column.
+
+    Args:
+        group: the heading above it; empty for none.
+        title: its own.
+    """
+
+    group: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row.
+
+    Args:
+        group: the heading that it stands under; empty for none.
+        name: its own.
+        cells: a text for every head.
+    """
+
+    group: str
+    name: str
+    cells: tuple[Text, ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table of a study, as any format shows it.
+
+    Args:
+        title: what it is about.
+        heads: of its columns, but for the first, which has the names of the rows.
+        lines: its rows.
+        notes: footnotes.
+    """
+
+    title: str
+    heads: tuple[Head, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+
+
+def sheets(study: Study, cells: Sequence[Sequence[Cell]], asked: str = "") -> list[Sheet]:
+    """Return the tables of a study: one, or one for each group of columns where published figures stand beside ours.
+
+    Args:
+        study: narrowed or not.
+        cells: row by row.
+        asked: overrides of the command line that change what is shown, for the title.
+    """
+    beside = any(cell.printed is not None for line in cells for cell in line)
+    groups = list(dict.fromkeys(column.group for column in study.columns)) if beside else []
+    found = []
+    for group in groups or [""]:
+        part = [at for at, column in enumerate(study.columns) if not groups or column.group == group]
+        some = [[line[at] for at in part] for line in cells]
+        heads = [head for at in range(len(part)) for head in _heads([line[at] for line in some])]
+        if len(groups) > 1 or (groups and group):
+            heads = [replace(head, group="") for head in heads]  # the title says it
+        title = " · ".join(text for text in (study.title, group, asked) if text)
+        notes = (*_legend(some), *_empty(some))
+        found.append(Sheet(title, tuple(heads), tuple(_lines(some)), notes))
+    return [*found[:-1], replace(found[-1], notes=(*found[-1].notes, *_general(study)))]
+
+
+def paired_sheet(study: Study, pairs: Sequence[Sequence[Pair]], asked: str = "") -> Sheet:
+    """Return the table of rows compared with one of them in pairs.
+
+    Args:
+        study: with a row to compare with.
+        pairs: row by row, from `paired`.
+        asked: overrides of the command line, for the title.
+    """
+    heads = [head for at in range(len(pairs[0])) for head in _heads([line[at].cell for line in pairs])]
+    named = [replace(head, title=head.title) for head in heads if head.title not in ("paper", "difference")]
+    lines = tuple(Line(line[0].cell.row.group, line[0].cell.row.name, tuple(map(_pair_text, line))) for line in pairs)
+    tests = {pair.test: None for line in pairs for pair in line if pair.test}
+    notes = [f"{'; '.join(tests)} · 95 % intervals · * p < .05 by Holm over the rows of a column"] * bool(tests)
+    notes += ["without an interval: fewer than three seeds, or scores of one network that were not kept"] * any(
+        pair.difference is not None and not pair.test for line in pairs for pair in line
+    )
+    title = " · ".join(text for text in (f"{study.title}: less {study.test}", asked) if text)
+    return Sheet(title, tuple(named), lines, tuple(notes))
+
+
+def _pair_text(pair: Pair) -> Text:
+    if pair.difference is None:
+        return Text("–")
+    cell, found = pair.cell, pair.difference
+    scale, digits = (100 if cell.column.kind == "percent" else 1), _decimals(cell)
+    ends = (
+        ""
+        if found.low is None or found.high is None
+        else (f" [{scale * found.low:+.{digits}f}, {scale * found.high:+.{digits}f}]")
+    )
+    return Text(f"{scale * found.value:+.{digits}f}{ends}{' *' * pair.significant}", best=False)
+
+
+def _heads(cells: Sequence[Cell]) -> Iterator[Head]:
+    column = cells[0].column
+    arrow = {"max": " ↑", "min": " ↓", "none": ""}[column.best]
+    unit = " %" if column.kind == "percent" and not any(cell.printed for cell in cells) else ""
+    yield Head(column.group, f"{column.name}{unit}{arrow}")
+    if any(cell.printed is not None for cell in cells):
+        yield Head(column.group, "paper")
+        yield Head(column.group, "difference")
+
+
+def _lines(cells: Sequence[Sequence[Cell]]) -> Iterator[Line]:
+    best = [_best([line[at] for line in cells]) for at in range(len(cells[0]))]
+    beside = [any(line[at].printed is not None for line in cells) for at in range(len(cells[0]))]
+    for line in cells:
+        texts: list[Text] = []
+        for at, cell in enumerate(line):
+            texts.append(Text(ours_text(cell), cell.ours is not None and _rounded(cell) == best[at]))
+            if beside[at]:
+                texts += [Text(_written(cell, cell.printed.value) if cell.printed else "–"), Text(_difference(cell))]
+        yield Line(line[0].row.group, line[0].row.name, tuple(texts))
+
+
+def ours_text(cell: Cell) -> str:
+    """Return our number as printed, with what is special about it."""
+    if cell.ours is None:
+        return "unable" if cell.reason.startswith("unable") else "–"
+    parts = [_written(cell, cell.ours)]
+    parts += [f"({len(cell.made)} of {len(cell.runs)})"] * cell.incomplete
+    return " ".join(parts) + NOT_AS_DEFINED * bool(cell.deviations)
+
+
+def _difference(cell: Cell) -> str:
+    if cell.difference is None:
+        return "–"
+    scale = 100 if cell.column.kind == "percent" else 1
+    return f"{scale * cell.difference.value:+.{_decimals(cell)}f} {cell.difference.verdict}"
+
+
+def _written(cell: Cell, value: Estimate) -> str:
+    shown = Estimate(value.value, std=value.std) if cell.printed is not None else value
+    return cell_text(shown, TableColumn("", cell.column.kind, _decimals(cell)))
+
+
+def _decimals(cell: Cell) -> int:
+    """Two digits after the point of a percentage, three for risks, which are small."""
+    return 3 if "risk" in cell.column.key else 2
+
+
+def _rounded(cell: Cell) -> str:
+    value = cell.ours.value if cell.ours is not None else 0.0
+    return cell_text(value, TableColumn("", cell.column.kind, _decimals(cell)))
+
+
+def _best(cells: Sequence[Cell]) -> str:
+    """How the best number of a column is printed; empty where none is better."""
+    found = [cell for cell in cells if cell.ours is not None]
+    if len(found) < 2 or found[0].column.best == "none":
+        return ""
+    pick = max if found[0].column.best == "max" else min
+    return _rounded(pick(found, key=lambda cell: cell.ours.value if cell.ours else 0.0))
+
+
+def _legend(cells: Sequence[Sequence[Cell]]) -> Iterator[str]:
+    every = [cell for line in cells for cell in line]
+    several = any(cell.ours is not None and cell.ours.std is not None for cell in every)
+    ends = any(cell.ours is not None and cell.ours.low is not None and cell.printed is None for cell in every)
+    parts = ["mean ± population standard deviation over runs"] * several
+    parts += ["in brackets the 95 % interval of a single run"] * ends
+    parts += ["(n of N): so many of the runs are there"] * any(cell.incomplete and cell.ours for cell in every)
+    if parts:
+        yield " · ".join(parts)
+    verdicts = {cell.difference.verdict for cell in every if cell.difference is not None}
+    if verdicts:
+        yield "difference, ours less the paper's: " + " · ".join(_MARKS[v] for v in Verdict if v in verdicts)
+    deviations = list(dict.fromkeys(text for cell in every for text in cell.deviations))
+    if deviations:
+        more = f"; and {len(deviations) - _SHOWN} more" if len(deviations) > _SHOWN else ""
+        yield f"{NOT_AS_DEFINED} not the benchmark as defined: {'; '.join(deviations[:_SHOWN])}{more}"
+
+
+def _empty(cells: Sequence[Sequence[Cell]]) -> Iterator[str]:
+    """A line for every reason why cells are empty, with their names."""
+    reasons: dict[str, list[Cell]] = {}
+    for cell in (cell for line in cells for cell in line):
+        if cell.ours is None and cell.reason != NOT_PUBLISHED:
+            reasons.setdefault(cell.reason, []).append(cell)
+    for reason, empty in reasons.items():
+        rows = list(dict.fromkeys(cell.row.name for cell in empty))
+        more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+        count = f"{len(empty)} cell{'s' * (len(empty) > 1)}"
+        yield f"empty, {count}: {reason} — {', '.join(rows[:_SHOWN])}{more}"
+
+
+def _general(study: Study) -> Iterator[str]:
+    if study.source:
+        yield f"paper: {study.source}"
+    for text in study.deviations:
+        yield f"deviates: {text}"

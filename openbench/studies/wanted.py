@@ -1,0 +1,158 @@
+"""What a run of a study is: its overrides, read without Hydra, as facts that its record must have."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from openbench import paths
+from openbench.config.command import OUTLIER_SET
+from openbench.config.shipped import shipped
+from openbench.errors import ConfigError, did_you_mean
+from openbench.public import TARGET, public_name
+from openbench.results.records.trained import NONE
+from openbench.storage.plain_yaml import parse_yaml
+from openbench.storage.yaml_file import read_yaml
+
+OUTLIERS = "outliers"
+_DEFAULTS = {"training": "cross_entropy", "method": "msp", "tune": "validation", "augment": NONE, "seed": "0"}
+# What must not change a number, or is left to the benchmark's digest.
+_ELSEWHERE = ("runtime", "hydra", "benchmark.incomplete")
+_WEIGHTS = ("weights", "checkpoint", "pretrained")
+_NEVER_TRAINED = ("Identity", "features", "open_clip_model")
+_REFERENCE = re.compile(r"\$\{benchmark\.(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One run of a study.
+
+    Args:
+        words: its overrides, as typed after `run`.
+        names: {group: the file that is chosen}, the benchmark's own choices included; `augment`, `outliers` and `seed`
+            among them.
+        values: {dotted key of the config: value} of everything else that is set.
+        benchmark: the name that its record's benchmark has.
+        trained: whether its network comes without released weights.
+    """
+
+    words: tuple[str, ...]
+    names: Mapping[str, str]
+    values: Mapping[str, Any]
+    benchmark: str
+    trained: bool = False
+
+    @property
+    def network(self) -> tuple[str, ...]:
+        """What tells its network and images from those of other runs."""
+        return (self.benchmark, *(self.names.get(key, "") for key in ("backbone", "training", "augment", "seed")))
+
+
+def key_of(word: str) -> str:
+    """Return the key of an override without plus signs and tildes."""
+    return word.lstrip("+~").partition("=")[0]
+
+
+def merged(*parts: Iterable[str]) -> tuple[str, ...]:
+    """Return overrides in order; of those with the same key the last one, in the place of the first."""
+    return tuple({key_of(word): word for part in parts for word in part}.values())
+
+
+def wanted(words: Sequence[str], where: str, config_dir: Path | None = None) -> Wanted:
+    """Return what a run is, from its overrides and the choices of its benchmark.
+
+    Args:
+        words: overrides without sweeps, e.g. `+benchmark=digits`, `method=knn`, `method.k=10`, `seed=1`.
+        where: the cell, for messages.
+        config_dir: the user's folder of group files.
+
+    Raises:
+        ConfigError: no benchmark, one that does not exist, or a word that is not an override.
+    """
+    names, values = dict[str, str](), dict[str, Any]()
+    for word in words:
+        key, equals, value = word.lstrip("+").partition("=")
+        if word.startswith("~") or key.startswith(_ELSEWHERE):
+            continue
+        if not equals:
+            raise ConfigError(f"{where}: found {word!r} — allowed: overrides, KEY=VALUE, as `run` takes them")
+        if key == OUTLIER_SET:
+            names[OUTLIERS] = value
+        elif key in (*_DEFAULTS, "benchmark", "backbone"):
+            names[key] = value
+        elif "." in key and "@" not in key:
+            values[key] = parse_yaml(value, f"{where}: {key}")
+        elif key not in ("metrics", "recipe@training.recipe"):
+            raise ConfigError(
+                f"{where}: found {word!r} — a study does not know how to find its records — allowed: benchmark, "
+                f"backbone, {', '.join(_DEFAULTS)}, {OUTLIER_SET}, and keys within them, e.g. method.k=10"
+            )
+    if "benchmark" not in names:
+        raise ConfigError(
+            f"{where}: names no benchmark — found {', '.join(words) or 'no overrides'} — add one to the `run` of the "
+            "study, of the row or of the column, e.g. +benchmark=digits"
+        )
+    node = benchmark_node(names["benchmark"], config_dir)
+    defaults = {f"benchmark.{key}": value for key, value in node.items() if _is_choice(key, value)}
+    found = {**_DEFAULTS, **_choices(names["benchmark"], config_dir), **names}
+    values = {**defaults, **values}
+    name = _REFERENCE.sub(lambda match: str(values.get(f"benchmark.{match[1]}", match[0])), str(node.get("name")))
+    return Wanted(tuple(words), found, values, name, _is_trained(found, values, config_dir))
+
+
+def _is_trained(names: Mapping[str, str], values: Mapping[str, Any], config_dir: Path | None) -> bool:
+    """Whether a run's network comes without released weights, or is asked to leave them out."""
+    node = shipped("backbone", names.get("backbone", ""))
+    if node is None or public_name(str(node.get(TARGET))) in _NEVER_TRAINED:
+        return False
+    node |= _file(names["benchmark"], config_dir).get("backbone") or {}
+    return not any(values.get(f"backbone.{key}", node.get(key)) for key in _WEIGHTS)
+
+
+def _is_choice(key: str, value: Any) -> bool:
+    """Whether a key of a benchmark is one that users set to choose among its forms, such as a table or a draw."""
+    return key not in ("name", "classes", "incomplete") and isinstance(value, str | int)
+
+
+def benchmark_node(name: str, config_dir: Path | None) -> Mapping[str, Any]:
+    """Return the benchmark's node, with that of the file that it goes on from.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    file = _file(name, config_dir)
+    found: dict[str, Any] = {}
+    for entry in file.get("defaults", ()):
+        if isinstance(entry, str) and entry != "_self_":
+            found |= benchmark_node(entry, config_dir)
+    return found | (file.get("benchmark") or {})
+
+
+@lru_cache
+def _choices(benchmark: str, config_dir: Path | None) -> dict[str, str]:
+    """{group: file} that a benchmark chooses in its defaults."""
+    found: dict[str, str] = {}
+    for entry in _file(benchmark, config_dir).get("defaults", ()):
+        if isinstance(entry, str):
+            found |= {} if entry == "_self_" else _choices(entry, config_dir)
+            continue
+        for place, name in entry.items():
+            if place.startswith("override "):
+                group = place.removeprefix("override ").lstrip("/")
+                found[OUTLIERS if group == OUTLIER_SET else group] = str(name)
+    return found
+
+
+@lru_cache
+def _file(name: str, config_dir: Path | None) -> Mapping[str, Any]:
+    folders = [paths.config_dir(), *([] if config_dir is None else [config_dir])]
+    for folder in folders:
+        if (path := folder / "benchmark" / f"{name}.yaml").is_file():
+            return dict(read_yaml(path) or {})
+    known = sorted(path.stem for folder in folders for path in (folder / "benchmark").glob("*.yaml"))
+    raise ConfigError(
+        f"benchmark '{name}' not found in configs/benchmark{did_you_mean(name, known)} — available: {', '.join(known)} "
+        "(python -m openbench list benchmark)"
+    )

@@ -1,0 +1,61 @@
+"""Records that a study of the benchmark digits is made of, and its yaml."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from openbench.core.record import ResultRecord
+from openbench.results.records.store import RecordStore
+from openbench.studies.cells import Asked, Cell, archive_of, cells
+from openbench.studies.study import Study, read_study
+
+from ..results.records import make_record, metrics, named  # noqa: TID252 — the tests are no package
+
+YAML = """\
+# Two methods on digits.
+title: Two methods
+run: +benchmark=digits
+seeds: [0, 1, 2]
+rows: {MSP: method=msp, KNN: method=knn}
+columns: {near: near.auroc, far: far.auroc}
+"""
+
+
+def run(method: str, seed: int, near: float, far: float = 0.95, **changes: Any) -> ResultRecord:
+    """A run of a method on digits with a network of its own for every seed."""
+    config = {
+        "seed": seed,
+        "method": {"_name_": method} | changes.pop("params", {}),
+        "tune": {"_name_": "validation", "strategy": "validation"},
+        "backbone": {"_name_": "resnet8_digits"},
+        "training": {"_name_": "cross_entropy"},
+        "benchmark": {"name": "digits", "classes": "digits/classes"},
+    }
+    record = make_record(
+        config=config,
+        benchmark={"name": "digits", "digest": "aaaa", "pristine": True, "deviations": []} | changes.pop("of", {}),
+        backbone={"name": "resnet8_digits", "digest": f"net{seed}", "training": "cross_entropy"},
+        method={"name": method, "version": 1, "reference": "", "params": {}},
+        metrics=metrics(near, far),
+        **changes,
+    )
+    return named(record)
+
+
+def study(folder: Path, text: str = YAML, name: str = "two") -> Study:
+    """The study that a yaml in a folder says."""
+    (folder / f"{name}.yaml").write_text(text)
+    return read_study(folder / f"{name}.yaml", name)
+
+
+def of(found: Study, records: Iterable[ResultRecord], asked: Asked | None = None) -> list[list[Cell]]:
+    """The cells of a study of records."""
+    asked = asked or Asked()
+    return cells(found, asked, archive_of(found, asked, records))
+
+
+def write(folder: Path, records: Iterable[ResultRecord]) -> Path:
+    """Records in a results folder."""
+    for record in records:
+        RecordStore(folder).write(record)
+    return folder

@@ -1,0 +1,100 @@
+"""Which records a study is made of, what its cells hold, and why they are empty."""
+
+import numpy as np
+import pytest
+
+from openbench.errors import ConfigError
+from openbench.studies.cells import NO_RECORD, Asked
+
+from .runs import YAML, of, run, study
+
+MSP = [run("msp", seed, near) for seed, near in enumerate((0.90, 0.91, 0.95))]
+
+
+def test_a_cell_is_the_mean_over_seeds_with_the_population_deviation(tmp_path):
+    (msp, _), (knn, _) = of(study(tmp_path), MSP)
+    assert msp.ours.value == pytest.approx(np.mean([0.90, 0.91, 0.95]))
+    assert msp.ours.std == pytest.approx(np.std([0.90, 0.91, 0.95]))
+    assert (knn.ours, knn.reason) == (None, NO_RECORD)
+
+
+def test_a_single_run_shows_its_interval_and_how_many_are_missing(tmp_path):
+    ((msp, _), _) = of(study(tmp_path), MSP[:1])
+    assert (msp.ours.low, msp.ours.high) == pytest.approx((0.89, 0.91))
+    assert msp.incomplete
+    assert list(msp.made) == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (run("knn", 0, 0.9, params={"k": 3}), NO_RECORD),  # another hyper-parameter than the config file's
+        (run("knn", 7, 0.9), NO_RECORD),
+        (
+            run("knn", 0, 0.9, of={"digest": "bb", "pristine": False, "deviations": ["far.c: dropped"]}),
+            "run on part of digits only (--allow incomplete shows it)",
+        ),
+    ],
+)
+def test_a_run_that_is_not_the_one_wanted_does_not_count(tmp_path, other, why):
+    _, (knn, _) = of(study(tmp_path), [*MSP, other])
+    assert (knn.ours, knn.reason) == (None, why)
+
+
+def test_a_run_on_part_of_the_data_counts_where_that_is_asked_for_and_says_so(tmp_path):
+    part = {"digest": "bb", "pristine": False, "deviations": ["far.c: dropped"]}
+    records = [run("knn", 0, 0.9, of=part), run("msp", 0, 0.8, of=part)]
+    (msp, _), (knn, _) = of(study(tmp_path), records, Asked(incomplete=True))
+    assert (msp.ours.value, knn.ours.value) == (0.8, 0.9)
+    assert knn.deviations == ("far.c: dropped",)
+    # A table is about one state of the benchmark: the one as defined, where there is one.
+    (msp, _), (knn, _) = of(study(tmp_path), [*records, *MSP], Asked(incomplete=True))
+    assert (len(msp.made), knn.reason) == (3, "run on part of digits only (--allow incomplete shows it)")
+
+
+def test_a_hyper_parameter_that_is_typed_must_be_the_records(tmp_path):
+    asked = Asked(("method.k=3",))
+    _, (knn, _) = of(study(tmp_path), [run("knn", 0, 0.9), run("knn", 1, 0.8, params={"k": 3})], asked)
+    assert (list(knn.made), knn.ours.value) == (["1"], 0.8)
+
+
+def test_a_number_that_records_do_not_have_is_named(tmp_path):
+    found = study(tmp_path, YAML.replace("far.auroc", "far.autc"))
+    assert of(found, MSP)[0][1].reason == "its records have no autc (far)"
+
+
+def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path):
+    (tmp_path / "printed.csv").write_text(
+        "who,where,percent,std\nMSP,near,91.0,1.0\nMSP,far,95.00,\nKNN,near,80,2\nKNN,far,/,\n"
+    )
+    text = YAML.replace("columns: {near: near.auroc, far: far.auroc}", "columns:") + (
+        "  near: {value: near.auroc, published: {where: near}}\n"
+        "  far: {value: far.auroc, published: {where: far}}\n"
+        "published: {file: printed.csv, row: who, value: percent, std: std, percent: true}\n"
+    )
+    (near, far), (knn, none) = of(study(tmp_path, text), [*MSP, *(run("knn", seed, 0.95) for seed in range(3))])
+    assert (near.printed.value.value, near.printed.value.std) == pytest.approx((0.91, 0.01))
+    assert near.difference.value == pytest.approx(0.01)
+    assert (near.difference.verdict, far.difference.verdict) == ("~", "=")
+    # .95 ± 0 against .80 ± .02 of three runs: t = .15 / (.02 · √(3/2) / √3) = 10.6, beyond t(.975, 2) = 4.3.
+    assert (knn.difference.verdict, none.printed) == ("*", None)
+    only = study(tmp_path, text + "only_published: true\n")
+    assert of(only, [])[1][1].reason == "not in the published table"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("rows:", "row:"), "study 'two' has no key 'row'; did you mean 'rows'"),
+        (("near.auroc", "auroc"), r"columns.near: value — found 'auroc' — allowed: SET.METRIC"),
+        (("seeds: [0, 1, 2]", "seeds: yes"), "seeds"),
+        (("+benchmark=digits", "+benchmark=digitz"), "benchmark 'digitz' not found in configs/benchmark; did you mean"),
+        (("run: +benchmark=digits", "run: []"), "two': MSP, near: names no benchmark"),
+        (("method=knn", "launcher=x"), r"found 'launcher=x' — a study does not know how to find its records"),
+        (("title: Two", "test: NN\ntitle: Two"), "test — found 'NN'; did you mean 'KNN'"),
+        (("title: Two", "published: {file: none.csv}\ntitle: Two"), "'none.csv' is neither in"),
+    ],
+)
+def test_what_a_yaml_has_wrong_is_said_with_what_is_allowed(tmp_path, change, words):
+    with pytest.raises(ConfigError, match=words):
+        of(study(tmp_path, YAML.replace(*change)), [])

@@ -1,0 +1,52 @@
+"""Whether other seeds could explain a difference, against SciPy's Welch test."""
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+from scipy.stats import ttest_ind
+
+from openbench.results.tables.table import Estimate
+from openbench.studies.paired import Pair, _holm, _over_seeds
+from openbench.studies.spread import Verdict, difference
+
+
+def mean(values):
+    return Estimate(float(np.mean(values)), std=float(np.std(values))), len(values)
+
+
+@pytest.mark.parametrize("shift", np.linspace(0.01, 0.3, 12))
+def test_a_difference_is_beyond_the_spread_where_welchs_test_rejects(shift):
+    ours, theirs = np.array([0.5, 0.53, 0.58, 0.51]), np.array([0.5, 0.6, 0.52]) + shift
+    rejected = ttest_ind(ours, theirs, equal_var=False).pvalue < 0.05
+    found = difference(mean(ours), mean(theirs), 0.0)
+    assert found.verdict == (Verdict.BEYOND if rejected else Verdict.WITHIN)
+    assert found.value == pytest.approx(ours.mean() - theirs.mean())
+
+
+def test_a_single_run_is_held_to_where_one_more_run_may_lie():
+    values = np.array([0.5, 0.53, 0.58])
+    edge = student.ppf(0.975, 2) * values.std(ddof=1) * np.sqrt(1 + 1 / 3)
+    for factor, verdict in ((0.99, Verdict.WITHIN), (1.01, Verdict.BEYOND)):
+        one = Estimate(float(values.mean() + factor * edge))
+        assert difference((one, 1), mean(values), 0.0).verdict == verdict
+        assert difference(mean(values), (one, 3), 0.0).verdict == verdict
+
+
+def test_without_any_deviation_only_rounding_is_known():
+    assert difference((Estimate(0.903), 1), (Estimate(0.90), 3), 0.005).verdict == Verdict.ROUNDING
+    assert difference((Estimate(0.91), 1), (Estimate(0.90), 3), 0.005).verdict == Verdict.UNKNOWN
+    same = Estimate(0.9, std=0.0)  # seeds that agree
+    assert difference((Estimate(0.92, std=0.0), 3), (same, 3), 0.005).verdict == Verdict.BEYOND
+
+
+def test_seeds_are_compared_in_pairs_and_holm_guards_a_column():
+    from scipy.stats import ttest_1samp
+
+    gaps = [0.01, 0.03, 0.02, 0.05]
+    found = _over_seeds(None, gaps)
+    oracle = ttest_1samp(gaps, 0.0)
+    assert found.p == pytest.approx(oracle.pvalue)
+    assert (found.difference.low, found.difference.high) == pytest.approx(tuple(oracle.confidence_interval(0.95)))
+    # .01 ≤ .05/3, then .03 > .05/2: the step stops there, although .04 ≤ .05 on its own.
+    marked = _holm([Pair(None, None, p) for p in (0.04, 0.01, 0.03)])
+    assert [pair.significant for pair in marked] == [False, True, False]

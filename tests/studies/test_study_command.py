@@ -1,0 +1,127 @@
+"""The command `study`: what is to do, the tables in every format, and the yaml of a sweep."""
+
+import csv
+import io
+import re
+
+import pytest
+from markdown_it import MarkdownIt
+
+from openbench.__main__ import main
+from openbench.cli.commands import jobs
+from openbench.errors import ConfigError
+from openbench.studies.catalogue import names, study
+from openbench.studies.cells import Asked, archive_of, planned
+from openbench.studies.figures import Published
+from openbench.studies.picture import draw
+from openbench.studies.plan import parts, sweeps
+
+from .runs import YAML, of, run, write
+from .runs import study as made_of
+
+RECORDS = [run("msp", seed, near) for seed, near in enumerate((0.90, 0.91, 0.95))]
+RECORDS += [run("knn", seed, near, 0.99) for seed, near in enumerate((0.80, 0.90))]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a study and the records of five of its six runs."""
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(write(tmp_path / "results", RECORDS)))
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "two.yaml").write_text(YAML + "test: MSP\n")
+    return tmp_path
+
+
+def test_the_status_counts_what_is_done_and_says_how_to_go_on(folder, capsys):
+    assert main(["study", str(folder / "two.yaml")]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"digits +6 +5 +1 +0 +about", out)
+    assert f"to make them: python -m openbench study {folder / 'two.yaml'} --run" in out
+
+
+def test_only_what_is_missing_is_run_and_a_study_that_is_done_runs_nothing(folder, monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(jobs, "run", lambda argv: calls.append(argv) or 0)
+    assert main(["study", str(folder / "two.yaml"), "--run", "runtime=joblib"]) == 0
+    assert calls == [["-m", "+benchmark=digits", "method=knn", "seed=2", "runtime=joblib"]]
+    write(folder / "results", [run("knn", 2, 0.85)])
+    assert main(["study", str(folder / "two.yaml"), "--run"]) == 0
+    assert len(calls) == 1
+    assert "nothing is to do" in capsys.readouterr().err
+
+
+def test_methods_and_seeds_that_are_missing_together_are_one_sweep(tmp_path):
+    text = YAML.replace(
+        "KNN: method=knn", "KNN: method=knn, VOS: [training=vos, method=energy], K3: [method=knn, method.k=3]"
+    )
+    found = made_of(tmp_path, text)
+    asked = Asked(incomplete=True)
+    (part,) = parts(found, asked, archive_of(found, asked, RECORDS[:3]))
+    assert (len(part.done), len(part.missing), part.trainings) == (3, 9, 3)
+    assert sweeps(found, part.missing, ["runtime=slurm"]) == [
+        ["-m", "+benchmark=digits", "method=knn", "seed=0,1,2", "runtime=slurm"],
+        ["-m", "+benchmark=digits", "training=vos", "method=energy", "seed=0,1,2", "runtime=slurm"],
+        ["-m", "+benchmark=digits", "method.k=3", "method=knn", "seed=0,1,2", "runtime=slurm"],
+    ]
+
+
+def test_tables_are_written_in_every_format_and_say_the_same(folder, capsys):
+    assert main(["study", str(folder / "two.yaml"), "--to", str(folder / "out")]) == 0
+    assert sorted(path.name for path in (folder / "out").iterdir()) == ["two.csv", "two.md", "two.png", "two.tex"]
+    tex = (folder / "out/two.tex").read_text()
+    assert r"MSP & \textbf{92.00 $\pm$ 2.16} & 95.00 $\pm$ 0.00 \\" in tex
+    assert r"KNN & 85.00 $\pm$ 5.00 (2 of 3) & \textbf{99.00 $\pm$ 0.00 (2 of 3)} \\" in tex
+    page = MarkdownIt("commonmark").enable("table").render((folder / "out/two.md").read_text())
+    assert "<strong>92.00 ± 2.16</strong>" in page
+    rows = list(csv.DictReader(io.StringIO((folder / "out/two.csv").read_text())))
+    assert [(row["row"], row["column"], row["runs"], row["runs_wanted"]) for row in rows][2] == (
+        "KNN",
+        "near",
+        "2",
+        "3",
+    )
+    assert float(rows[2]["value"]) == pytest.approx(0.85)
+    assert set(rows[2]["records"].split()) == {record.run_id for record in RECORDS[3:]}
+    assert (folder / "out/two.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_table_without_any_number_has_no_picture_and_says_why_it_is_empty(folder, capsys):
+    assert main(["study", str(folder / "two.yaml"), "--table", "--rows", "KNN", "backbone=resnet20_cifar"]) == 0
+    assert "empty, 2 cells: not run yet — KNN" in capsys.readouterr().out
+    found = made_of(folder)
+    assert draw(found, of(found, [])) is None
+
+
+def test_a_study_of_a_sweep_has_its_runs(folder, capsys):
+    file = folder / "mine.yaml"
+    words = ["-m", "+benchmark=digits", "method=knn,msp", "seed=0,1", "--columns", "near.auroc,far.fpr95"]
+    assert main(["study", "new", str(file), *words]) == 0
+    found = study(str(file))
+    assert [row.name for row in found.rows] == ["knn", "msp"]
+    assert [column.name for column in found.columns] == ["near auroc", "far fpr95"]
+    runs = {run.words for many in planned(found, Asked()).values() for run in many.values()}
+    assert runs == {("+benchmark=digits", f"method={m}", f"seed={s}") for m in ("knn", "msp") for s in (0, 1)}
+    assert main(["study", str(file), "--table"]) == 0
+    assert re.search(r"msp +90\.50 ± 0\.50", capsys.readouterr().out)
+    assert main(["study", "new", str(file), *words]) == 2
+    assert "exists — allowed: a new file, NAME.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_shipped_study_finds_its_figures_and_knows_its_runs(name):
+    found = study(name)
+    assert planned(found, Asked())
+    assert found.source
+    published = Published(found)
+    printed = [published.figure(row, column) for row in found.rows for column in found.columns]
+    if found.figures is not None and found.layout == "grid":
+        assert sum(figure is not None for figure in printed) >= len(printed) / 2
+        for row in found.rows:
+            assert any(published.figure(row, column) for column in found.columns), row.path
+
+
+def test_a_study_that_does_not_exist_offers_the_nearest():
+    with pytest.raises(
+        ConfigError, match=r"study 'table1' not found in configs/study; did you mean 'openood_v1.5/table1'"
+    ):
+        study("table1")
