@@ -35,8 +35,8 @@ def study(name: str, config_dir: Path | None = None) -> Study:
         return read_study(Path(name), Path(name).stem)
     known = names(config_dir)
     if name not in known:
-        last = {path.rpartition("/")[2]: path for path in known}
-        hint = did_you_mean(name, known) or (f"; did you mean '{last[name]}'?" if name in last else "")
+        same = [f"'{path}'" for path in known if path.rpartition("/")[2] == name]
+        hint = f"; did you mean {' or '.join(same)}?" if same else did_you_mean(name, known)
         raise ConfigError(
             f"study '{name}' not found in configs/study{hint} — available: {', '.join(known) or 'none'} — a file of "
             "your own ends in .yaml (python -m openbench list study)"

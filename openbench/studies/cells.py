@@ -84,7 +84,7 @@ def planned(study: Study, asked: Asked) -> dict[tuple[str, str], dict[str, Wante
     """
     published, found = Published(study), dict[tuple[str, str], dict[str, Wanted]]()
     known: dict[tuple[str, ...], Wanted] = {}
-    for row in study.rows:
+    for row in study.rows if study.layout != "mixture" else ():
         for column in study.columns:
             where = f"study '{study.name}': {row.path}, {column.path}"
             if why_not(study, row, column, published):
@@ -102,7 +102,7 @@ def planned(study: Study, asked: Asked) -> dict[tuple[str, str], dict[str, Wante
 
 def why_not(study: Study, row: Row, column: Column, published: Published) -> str:
     """Return why the study has no cell in a row and column; empty if it has one."""
-    stated = next((row.without[key] for key in _places(column) if key in row.without), "")
+    stated = next((row.without[key] for key in (*_places(column), "") if key in row.without), "")
     if stated:
         return stated
     return NOT_PUBLISHED if study.only_published and published.figure(row, column) is None else ""
@@ -167,6 +167,8 @@ def _filled(cell: Cell, archive: Archive, states: Mapping[str, str], reason: str
     made = {at: one for at, one in chosen.items() if isinstance(one, Made)}
     if not made:
         return replace(cell, reason=next((why for why in chosen.values() if isinstance(why, str)), NO_RECORD))
+    if not cell.column.key:  # the layout brings its numbers
+        return replace(cell, made=made)
     numbers = {at: number(one, cell.column) for at, one in made.items()}
     kept = {at: made[at] for at, value in numbers.items() if isinstance(value, float | int)}
     if not kept:
@@ -207,7 +209,7 @@ def _mean(made: Sequence[Made], column: Column) -> Estimate:
 
 def _compared(cell: Cell, study: Study) -> Cell:
     """The cell with its mean and, where a figure is published, the difference."""
-    if not cell.made or cell.reason:
+    if not cell.made or cell.reason or not cell.column.key:
         return cell
     # Released weights are one network, whatever the seed.
     samples = {one.run.network if study.repeat == "seed" else at: one for at, one in cell.made.items()}

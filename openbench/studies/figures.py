@@ -51,7 +51,7 @@ class Published:
         if self._of is None:
             return None
         match = {**self._of.match, **({self._of.row: row.name} if self._of.row else {})}
-        match |= {**column.published, **row.published}
+        match |= {**row.published, **column.published}
         value, std = column.figure or self._of.value, column.std or self._of.std
         known = list(self._lines[0][1]) if self._lines else []
         check_known((*match, value, *([std] if std else [])), known, f"{self._where}: file '{self._of.file}'")

@@ -11,7 +11,7 @@ from openbench.metrics.keys import bounds, higher_is_better
 from openbench.results.tables.table import Kind
 from openbench.storage.yaml_file import read_yaml
 
-Layout = Literal["grid", "rejection", "thresholds", "curves"]
+Layout = Literal["grid", "rejection", "thresholds", "mixture"]
 Best = Literal["max", "min", "none"]
 _KEYS = (
     *("title", "source", "layout", "run", "repeat", "seeds", "rows", "columns", "published", "test", "deviations"),
@@ -33,7 +33,7 @@ class Row:
         group: the heading that it stands under; empty for none.
         run: overrides of its runs.
         published: {column of the file of figures: what stands there for this row}.
-        without: {column or group of columns: why the row has no cell there}.
+        without: {column or group of columns, or nothing for all: why the row has no cell there}.
         there: {column or group of columns: overrides of the row's runs there}.
     """
 
@@ -188,7 +188,7 @@ def read_study(path: Path, name: str) -> Study:
     layout = _checked(node, "layout", Layout, where, "grid")
     repeat, values = _repeat(node, where)
     rows = tuple(_rows(node["rows"], f"{where}: rows"))
-    columns = tuple(_columns(node["columns"], f"{where}: columns", values, measured=layout == "grid"))
+    columns = tuple(_columns(node["columns"], f"{where}: columns", values, measured=layout in ("grid", "mixture")))
     _check_once([row.path for row in rows], f"{where}: rows")
     _check_once([column.path for column in columns], f"{where}: columns")
     found = Study(
@@ -220,7 +220,8 @@ def _check_names(study: Study, where: str) -> None:
         )
     places = {place for column in study.columns for place in (column.name, column.group, column.path)}
     for row in study.rows:
-        check_known((*row.without, *row.there), sorted(places - {""}), f"{where}: rows.{row.name}")
+        named = [place for place in (*row.without, *row.there) if place]
+        check_known(named, sorted(places - {""}), f"{where}: rows.{row.name}")
 
 
 def _rows(node: Mapping[Any, Any], where: str, group: str = "", before: Row | None = None) -> Iterator[Row]:
@@ -231,19 +232,22 @@ def _rows(node: Mapping[Any, Any], where: str, group: str = "", before: Row | No
         if isinstance(entry, dict) and "rows" in entry and not group:
             check_known(map(str, entry), _GROUP["rows"], place)
             check_kind(entry["rows"], dict, f"{place}.rows")
-            run, published, without = (
-                _words(entry.get("run"), place),
-                *(_texts(entry, key, place) for key in ("published", "without")),
-            )
-            shared = Row("", "", run, published, without, _there(entry, place))
+            run, published = _words(entry.get("run"), f"{place}.run"), _texts(entry, "published", place)
+            shared = Row("", "", run, published, _without(entry, place), _there(entry, place))
             yield from _rows(entry["rows"], f"{place}.rows", str(name), shared)
             continue
         given = entry if isinstance(entry, dict) else {"run": entry}
         check_known(map(str, given), _ROW, place)
         run = (*common.run, *_words(given.get("run"), f"{place}.run"))
         published = {**common.published, **_texts(given, "published", place)}
-        without = {**common.without, **_texts(given, "without", place)}
+        without = {**common.without, **_without(given, place)}
         yield Row(str(name), group, run, published, without, {**common.there, **_there(given, place)})
+
+
+def _without(node: Mapping[Any, Any], where: str) -> dict[str, str]:
+    """Why a row has no cell in a column; in any, if one text is given."""
+    given = node.get("without")
+    return {"": given} if isinstance(given, str) else _texts(node, "without", where)
 
 
 def _there(node: Mapping[Any, Any], where: str) -> dict[str, tuple[str, ...]]:

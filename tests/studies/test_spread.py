@@ -6,7 +6,7 @@ from scipy.stats import t as student
 from scipy.stats import ttest_ind
 
 from openbench.results.tables.table import Estimate
-from openbench.studies.paired import Pair, _holm, _over_seeds
+from openbench.studies.layout.paired import Pair, _holm, _over_seeds
 from openbench.studies.spread import Verdict, difference
 
 

@@ -6,25 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openbench import paths
-from openbench.cli.left_out import left_out
+from openbench.cli.left_out import LeftOut, left_out
 from openbench.cli.process.exits import OK
 from openbench.compose.config import check_no_clash
 from openbench.config.command import command_line
 from openbench.config.overrides import quoted
-from openbench.errors import CacheError, OpenbenchError
-from openbench.results.records.store import RecordStore
+from openbench.errors import OpenbenchError, RecordError
+from openbench.results.records.store import OnError, RecordStore
+from openbench.results.scores.recompute import PUBLISHED
 from openbench.storage.whole import write_whole
 from openbench.studies.catalogue import study as named
-from openbench.studies.cells import Asked, archive_of, cells
+from openbench.studies.cells import Asked, archive_of
 
 if TYPE_CHECKING:
-    from openbench.core.scores import SetScores
-    from openbench.studies.cells import Cell
     from openbench.studies.made import Archive
     from openbench.studies.study import Study
 
 _INCOMPLETE = "incomplete"
-_SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 _EPILOG = """\
 A study is a yaml that names runs, layout and published figures: `list study` names them, `show study NAME` prints one.
 Without --run or --table it says what is needed, what is done, and what is to do.
@@ -82,11 +80,11 @@ class _Call:
         code: int = self._run() if wants.run else OK
         if wants.table or wants.to:
             with left_out() as lost:
-                self._tables(self._archive(lost.append))
+                self._tables(lost)
             code = max(code, lost.code)
         return code
 
-    def _archive(self, on_error) -> "Archive":  # type: ignore[no-untyped-def]
+    def _archive(self, on_error: OnError) -> "Archive":
         return archive_of(self.study, self.asked, RecordStore(self.results).readable(on_error))
 
     def _status(self, archive: "Archive") -> str:
@@ -129,40 +127,21 @@ class _Call:
             code = max(code, run([*line, *folder]))
         return code
 
-    def _tables(self, archive: "Archive") -> None:
-        """Print the table, or write it in every format."""
-        from openbench.studies.paired import paired
-        from openbench.studies.sheet import paired_sheet, sheets
-        from openbench.studies.write import texts
+    def _tables(self, lost: LeftOut) -> None:
+        """Print the tables, or write them in every format, with their pictures."""
+        from openbench.studies.layout.kept import KeptScores
+        from openbench.studies.layout.outputs import Outputs, Sources
 
-        found, named = cells(self.study, self.asked, archive), " ".join(self.asked.words)
-        every = sheets(self.study, found, named)
-        if self.study.test and len(found) > 1 and any(cell.ours is not None for line in found for cell in line):
-            every.append(paired_sheet(self.study, paired(self.study, found, self._scores), named))
-        made = texts(every, found)
+        store = RecordStore(self.results)
+        scores = KeptScores(paths.cache_dir() / "scores", self.results / PUBLISHED)
+        heard: list[RecordError] = []  # files that are read twice are told of once
+        sources = Sources(lambda: store.readable(heard.append), scores, lost.append)
+        made = Outputs(self.study, self.asked, sources)
+        lost += {str(error): error for error in heard}.values()
         if self.arguments.table:
-            print(made[self.arguments.format](), end="")
-        if self.arguments.to is not None:
-            self._write({suffix: made[form]().encode() for form, suffix in _SUFFIXES.items()}, found)
-
-    def _scores(self, run_id: str) -> "list[SetScores]":
-        """The kept scores of a run, from the cache or from beside the records."""
-        from openbench.results.scores.recompute import PUBLISHED
-        from openbench.results.scores.stored import ScoreStore
-
-        try:
-            return ScoreStore(paths.cache_dir() / "scores").read(run_id)
-        except CacheError:
-            return ScoreStore(self.results / PUBLISHED).read(run_id)
-
-    def _write(self, files: dict[str, bytes], found: "list[list[Cell]]") -> None:
-        from openbench.studies.picture import draw
-
-        picture = draw(self.study, found, " ".join(self.asked.words))
-        if picture is not None:
-            files["png"] = picture
-        for suffix, content in files.items():
-            path = self.arguments.to / f"{self.study.name}.{suffix}"
+            print(made.text(self.arguments.format), end="")
+        for suffix, content in made.files() if self.arguments.to is not None else ():
+            path = self.arguments.to / f"{self.study.name}{suffix}"
             try:
                 write_whole(path, content)
             except OSError as error:
@@ -170,8 +149,6 @@ class _Call:
                     f"--to: '{path}' cannot be written — {error.strerror or error} — choose another folder"
                 ) from error
             print(f"wrote {path}")
-        if picture is None:
-            print("no picture: no cell has a number", file=sys.stderr)
 
 
 def _is_runtime(word: str) -> bool:

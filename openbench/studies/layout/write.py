@@ -9,7 +9,7 @@ from openbench.results import escape
 from openbench.results.tables.render import to_console
 from openbench.results.tables.table import Column, Table
 from openbench.studies.cells import Cell
-from openbench.studies.sheet import Line, Sheet, Text
+from openbench.studies.layout.sheet import Line, Sheet, Text
 
 _FACTS = (
     *(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from openbench.results.tables.table import Column as TableColumn
 from openbench.results.tables.table import Estimate, cell_text
 from openbench.studies.cells import NOT_PUBLISHED, Cell
-from openbench.studies.paired import Pair
+from openbench.studies.layout.paired import Pair
 from openbench.studies.spread import Verdict
 from openbench.studies.study import Study
 

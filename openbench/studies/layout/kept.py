@@ -1,0 +1,156 @@
+"""Tables and pictures made of the kept scores of a study's runs: methods at one bound, one threshold for all."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openbench import paths
+from openbench.core.record import ResultRecord
+from openbench.core.scores import SetScores
+from openbench.errors import CacheError, ConfigError, check_known, did_you_mean
+from openbench.results.comparisons.kept import OnLost
+from openbench.results.comparisons.rejection import compare, contenders
+from openbench.results.comparisons.rejection_tables import rejection_tables
+from openbench.results.comparisons.thresholds import scored_runs, summary_tables
+from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.paper_tables import rebench_figures, rejection_figures
+from openbench.results.tables.table import Table
+from openbench.studies.cells import Cell
+from openbench.studies.study import Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_OPTIONS = {
+    "rejection": ("tpr", "doubles"),
+    "thresholds": (),
+    "grid": ("pictures",),
+    "mixture": ("ood_mean", "samples"),
+}
+PICTURES = ("thresholds", "roc", "histograms", "selective")
+
+
+class KeptScores(ScoreStore):
+    """Scores of runs, from the cache or else from beside the records.
+
+    Args:
+        cache: the folder of the cache's scores.
+        published: the folder of those that were published.
+    """
+
+    def __init__(self, cache: Path, published: Path) -> None:
+        super().__init__(cache)
+        self._published = ScoreStore(published)
+
+    def read(self, run_id: str) -> list[SetScores]:
+        """Return the scores of a run, as `ScoreStore.read` does."""
+        try:
+            return super().read(run_id)
+        except CacheError as error:
+            try:
+                return self._published.read(run_id)
+            except CacheError:
+                raise error from None
+
+
+def check_options(study: Study) -> None:
+    """Refuse options that a study's layout does not have.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    where = f"study '{study.name}': options"
+    check_known(study.options, _OPTIONS[study.layout], where)
+    for name in study.options.get("pictures", ()):
+        if name not in PICTURES:
+            raise ConfigError(
+                f"{where}.pictures — found '{name}'{did_you_mean(str(name), PICTURES)} — allowed: {', '.join(PICTURES)}"
+            )
+
+
+def kept_tables(
+    study: Study,
+    cells: Sequence[Sequence[Cell]],
+    records: Sequence[ResultRecord],
+    scores: ScoreStore,
+    on_lost: OnLost,
+) -> list[Table]:
+    """Return the tables of a layout that is made of kept scores.
+
+    Args:
+        study: with the layout `rejection` or `thresholds`.
+        cells: row by row.
+        records: of the runs in the cells.
+        scores: where their scores are.
+        on_lost: receives an error for each run whose scores cannot be read.
+    """
+    if not records:
+        return [_without(study, cells)]
+    make = _rejection if study.layout == "rejection" else _thresholds
+    tables = list(make(study, records, scores, on_lost))
+    notes = (*_absent(cells), *([f"paper: {study.source}"] * bool(study.source)))
+    notes += tuple(f"deviates: {text}" for text in study.deviations)
+    return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, *notes))]
+
+
+def _rejection(study: Study, records: Sequence[ResultRecord], scores: ScoreStore, on_lost: OnLost) -> Iterator[Table]:
+    figures = rejection_figures(paths.reference_dir())
+    doubles = [tuple(text.split("+")) for text in study.options.get("doubles", ())]
+    for benchmark in dict.fromkeys(str(record.benchmark["name"]) for record in records):
+        found = contenders(records, scores, benchmark, (), on_lost)
+        published = {key[1:]: figure for key, figure in figures.items() if key[0] == benchmark}
+        for rows in found.values():
+            names = {row.who.method for row in rows}
+            known = [(one, other) for one, other in doubles if {one, other} <= names]
+            compared = compare(rows, float(study.options.get("tpr", 0.8)), known)
+            yield from rejection_tables(benchmark, compared, published, rows[0].deviations)
+
+
+def _thresholds(study: Study, records: Sequence[ResultRecord], scores: ScoreStore, on_lost: OnLost) -> Iterator[Table]:
+    names = sorted({str(record.benchmark["name"]) for record in records})
+    yield from summary_tables(scored_runs(records, scores, names, on_lost), rebench_figures(paths.reference_dir()))
+
+
+def _without(study: Study, cells: Sequence[Sequence[Cell]]) -> Table:
+    from openbench.results.tables.table import Column
+
+    rows = tuple((line[0].row.name, "–") for line in cells)
+    notes = (*_absent(cells), *([f"paper: {study.source}"] * bool(study.source)))
+    return Table(study.title, (Column(""), Column("")), rows, notes=notes)
+
+
+def _absent(cells: Sequence[Sequence[Cell]]) -> Iterator[str]:
+    """A line for every reason why runs are not in the tables."""
+    reasons: dict[str, list[str]] = {}
+    for cell in (cell for line in cells for cell in line):
+        if cell.reason:
+            reasons.setdefault(cell.reason, []).append(f"{cell.row.name} ({cell.column.name})")
+    yield from (f"without, {reason}: {', '.join(named)}" for reason, named in reasons.items())
+
+
+def pictures(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[tuple[str, "Figure"]]:
+    """Yield (name, figure) of every picture that a study asks for of each of its rows, as far as scores are kept.
+
+    Args:
+        study: with the option `pictures`.
+        cells: row by row.
+        scores: where the scores of the runs are.
+    """
+    from openbench.report.figures import histograms, roc, selective, threshold_areas_of
+
+    draws = {"thresholds": threshold_areas_of, "roc": roc, "histograms": histograms, "selective": selective}
+    done: set[str] = set()
+    for cell in (cell for line in cells for cell in line):
+        for made in list(cell.made.values())[:1]:
+            if made.run.run_id in done:
+                continue
+            done.add(made.run.run_id)
+            try:
+                sets = scores.read(made.run.run_id)
+            except CacheError:
+                continue
+            for kind in study.options.get("pictures", ()):
+                figure = draws[kind](sets)
+                if figure is not None:
+                    yield f"{made.run.benchmark}-{cell.row.name}-{kind}".replace("/", "_").replace(" ", "_"), figure

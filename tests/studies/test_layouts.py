@@ -1,0 +1,86 @@
+"""Layouts that bring their numbers: the synthetic problem, methods at one bound, one threshold for several groups."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from openbench import paths
+from openbench.__main__ import main
+from openbench.core.scores import SetScores
+from openbench.errors import ConfigError
+from openbench.results.scores.stored import ScoreStore
+from openbench.studies.catalogue import study
+from openbench.studies.layout.kept import check_options
+from openbench.studies.mixture import mixture_cells
+
+from ..results.records import split_scores  # noqa: TID252 — the tests are no package
+from .runs import YAML, run, write
+from .runs import study as made_of
+
+# What integration gives for an OOD mean of 2 (see tests/metrics): AUROC, AUPR with ID positive, OSCR, risk.
+INTEGRATED = {"A: g": (0.878, 0.962, 0.820, 0.1585), "B: r + 0.2 g": (0.865, 0.954, 0.827, 0.1418)}
+
+
+def test_the_synthetic_table_is_that_of_numerical_integration():
+    found = {line[0].row.name: line for line in mixture_cells(study("reject_option/synthetic"))}
+    for name, values in INTEGRATED.items():
+        assert [cell.ours.value for cell in found[name]] == pytest.approx(values, abs=2.5e-3)
+        assert all(cell.printed is not None for cell in found[name])
+    assert found["C: r"][3].reason.startswith("unable")
+
+
+def kept(folder, records) -> None:
+    """Scores of every record, as a run keeps them."""
+    sets: list[SetScores] = [s for s in split_scores() if s.name != "noisy"]
+    sets += [replace(s, name="b") for s in sets if s.name == "a"]
+    for record in records:
+        ScoreStore(folder / "cache" / "scores").write(record.run_id, sets)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Records of two methods with one network, and their scores."""
+    records = [run(method, 0, 0.9) for method in ("msp", "knn")]
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(write(tmp_path / "results", records)))
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    kept(tmp_path, records)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ("layout: rejection\noptions: {doubles: [msp+knn]}\n", ("digits · against a", "msp+knn", "OSCR")),
+        ("layout: thresholds\n", ("thresholds over groups", "threshold", "knn")),
+    ],
+)
+def test_a_layout_of_kept_scores_is_made_of_the_studys_runs_only(folder, capsys, layout, words):
+    text = YAML.replace("columns: {near: near.auroc, far: far.auroc}", "columns: {Digits: []}").replace("1, 2]", "]")
+    text = text.replace("[0, ]", "[0]").replace("KNN: method=knn", "KNN: method=knn, ViM: method=vim") + layout
+    (folder / "layout.yaml").write_text(text)
+    assert main(["study", str(folder / "layout.yaml"), "--table"]) == 0
+    out = capsys.readouterr().out
+    assert [word for word in words if word not in out] == [], out
+    assert "without, not run yet: ViM (Digits)" in out
+
+
+def test_pictures_of_the_kept_scores_are_written_for_every_row(folder, capsys):
+    (folder / "two.yaml").write_text(YAML.replace("[0, 1, 2]", "[0]") + "options: {pictures: [thresholds, roc]}\n")
+    assert main(["study", str(folder / "two.yaml"), "--to", str(folder / "out")]) == 0
+    names = {path.name for path in (folder / "out").glob("*-*.png")}
+    assert names == {f"two-digits-{m}-{kind}.png" for m in ("MSP", "KNN") for kind in ("thresholds", "roc")}
+
+
+def test_options_that_a_layout_does_not_have_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="options has no key 'tpr'"):
+        check_options(made_of(tmp_path, YAML + "options: {tpr: 0.8}\n"))
+    with pytest.raises(ConfigError, match=r"options.pictures — found 'rock'; did you mean 'roc'\?"):
+        check_options(made_of(tmp_path, YAML + "options: {pictures: [rock]}\n"))
+
+
+def test_the_published_synthetic_figures_are_those_of_the_metrics_tests():
+    with (paths.reference_dir() / "reject_option_mixture.csv").open() as stream:
+        figures = {(row["score"], row["metric"]): float(row["value"]) for row in csv.DictReader(stream)}
+    assert figures["A", "risk"] == 0.157
+    assert len(figures) == 11
