@@ -190,7 +190,7 @@ def _chosen(run: Wanted, archive: Archive, states: Mapping[str, str]) -> Made | 
     if not fitting:
         return NO_RECORD
     if all(not one.run.pristine for one in fitting):
-        return f"run on part of {run.benchmark} only (--allow incomplete shows it)"
+        return f"run on {run.benchmark}, but not as defined (--allow incomplete shows it)"
     return f"run on another state of {run.benchmark}"
 
 

@@ -69,7 +69,10 @@ def _notes(study: Study, parts: Sequence[Part], needs: Mapping[str, Need], free:
         yield f"free where features are kept: {size(free)}"
     for part in parts:
         if part.partial:
-            yield f"{part.benchmark}: {len(part.partial)} runs are there on part of the data: --allow incomplete"
+            yield (
+                f"{part.benchmark}: {len(part.partial)} of the runs to do are there, but with the benchmark not as "
+                "defined (parts or other images of its data): --allow incomplete counts them"
+            )
         need = needs.get(part.benchmark, Need())
         if need.data:
             how = f"python -m openbench data list {part.benchmark}"

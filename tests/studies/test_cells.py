@@ -32,7 +32,7 @@ def test_a_single_run_shows_its_interval_and_how_many_are_missing(tmp_path):
         (run("knn", 7, 0.9), NO_RECORD),
         (
             run("knn", 0, 0.9, of={"digest": "bb", "pristine": False, "deviations": ["far.c: dropped"]}),
-            "run on part of digits only (--allow incomplete shows it)",
+            "run on digits, but not as defined (--allow incomplete shows it)",
         ),
     ],
 )
@@ -49,7 +49,7 @@ def test_a_run_on_part_of_the_data_counts_where_that_is_asked_for_and_says_so(tm
     assert knn.deviations == ("far.c: dropped",)
     # A table is about one state of the benchmark: the one as defined, where there is one.
     (msp, _), (knn, _) = of(study(tmp_path), [*records, *MSP], Asked(incomplete=True))
-    assert (len(msp.made), knn.reason) == (3, "run on part of digits only (--allow incomplete shows it)")
+    assert (len(msp.made), knn.reason) == (3, "run on digits, but not as defined (--allow incomplete shows it)")
 
 
 def test_a_hyper_parameter_that_is_typed_must_be_the_records(tmp_path):

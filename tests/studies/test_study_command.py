@@ -51,6 +51,15 @@ def test_only_what_is_missing_is_run_and_a_study_that_is_done_runs_nothing(folde
     assert "nothing is to do" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("ended", "sweeps_begun"), [(0, 2), (1, 2), (130, 1), (143, 1)])
+def test_an_interrupt_ends_all_sweeps_and_a_failure_does_not(folder, monkeypatch, ended, sweeps_begun):
+    calls = []
+    monkeypatch.setattr(jobs, "run", lambda argv: calls.append(argv) or ended)
+    (folder / "two.yaml").write_text(YAML.replace("KNN: method=knn", "KNN: method=knn, K3: [method=knn, method.k=3]"))
+    assert main(["study", str(folder / "two.yaml"), "--run"]) == ended
+    assert len(calls) == sweeps_begun
+
+
 def test_methods_and_seeds_that_are_missing_together_are_one_sweep(tmp_path):
     text = YAML.replace(
         "KNN: method=knn", "KNN: method=knn, VOS: [training=vos, method=energy], K3: [method=knn, method.k=3]"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from openbench import paths
 from openbench.cli.left_out import LeftOut, left_out
-from openbench.cli.process.exits import OK
+from openbench.cli.process.exits import INTERRUPTED, OK, TERMINATED
 from openbench.compose.config import check_no_clash
 from openbench.config.command import command_line
 from openbench.config.overrides import quoted
@@ -125,6 +125,8 @@ class _Call:
         for at, line in enumerate(lines, 1):
             print(f"sweep {at} of {len(lines)}: {command_line('run', line, self.asked.config_dir)}", file=sys.stderr)
             code = max(code, run([*line, *folder]))
+            if code in (INTERRUPTED, TERMINATED):
+                break
         return code
 
     def _tables(self, lost: LeftOut) -> None:
