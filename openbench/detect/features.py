@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openbench import paths
 from openbench.backbones.base import Backbone, Outputs
 from openbench.core.benchmark import Image, Split
 from openbench.core.composite import Composite
@@ -17,11 +18,14 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Field, Request
+from openbench.core.texts import Texts
 from openbench.data.sources.transforms import normalise, prepared, stack
 from openbench.errors import MethodError
 from openbench.features.columns import Column, kept_of, read_by, separated
+from openbench.features.corrupted import corrupted
 from openbench.features.extract import extract
 from openbench.features.live import score_rows
+from openbench.features.texts import text_embeddings
 from openbench.metrics.curve import Floats
 
 _BASE = frozenset({Field.FEATURES, Field.LOGITS})
@@ -42,6 +46,9 @@ class MemoryFeatures:
 
     def __call__(self, split: Split, request: Request) -> FeatureSet:
         """The columns that `request` names, with labels where it names them."""
+        if request.corruption is not None:
+            copies = corrupted(split, request.corruption, self.backbone.preprocess)
+            return self(copies, replace(request, corruption=None))
         request, beside = separated(request)
         columns: dict[Field, Tensor] = {}
         if beside is not None:
@@ -52,6 +59,10 @@ class MemoryFeatures:
         if Field.LABELS in request.fields:
             columns[Field.LABELS] = torch.from_numpy(split.labels.copy())
         return FeatureSet(columns, {c.layer: rows for c, rows in wanted.items() if c.field == Field.MAPS})
+
+    def texts(self, texts: Texts) -> Tensor:
+        """The unit embeddings (m, d) of a corpus, from the user's cache; made now if they are not there."""
+        return text_embeddings(paths.cache_dir() / "features", self.backbone, texts)
 
     def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
         """The scores (n,) of a split by a fitted method that runs the network itself."""

@@ -31,6 +31,7 @@ from openbench.engine.from_file import as_read_by
 from openbench.engine.heads import head_reader, with_fitted_head
 from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.outcomes.outcome import RunOutcome
+from openbench.engine.reads import requests_of
 from openbench.engine.released import check_training_counts
 from openbench.engine.run import feature_store
 from openbench.engine.run import run as run_spec
@@ -176,7 +177,7 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
         if split.unread:
             continue
         before = backbone.passes
-        for request in (base, *_requests(method, space, split.role)):
+        for request in (base, *requests_of(method, space, split.role)):
             if sharding.count == 1:
                 store.get(backbone, split, request)
             elif left := store.share(backbone, split, request):
@@ -389,15 +390,3 @@ def _trained(config: Config, benchmark: Benchmark, backbone: Backbone, runtime: 
 
 def _options(kind: type[Any], node: Config, where: str) -> Any:
     return build({**node, TARGET: f"{kind.__module__}.{kind.__qualname__}"}, where, kind)
-
-
-def _requests(method: Method, space: Config, role: Role) -> list[Request]:
-    """What a split is read with: clean columns for fitting, every searched perturbation on validation splits."""
-    if role == Role.ID_TRAIN:
-        fitted = [leaf.request for leaf in leaves(method)]
-        return [replace(request, perturb=None, corruption=None) for request in fitted if request.fit_on == role]
-    if role == Role.OOD_TRAIN:
-        return []
-    settings = grid(space, list(method.params())) if role in (Role.ID_VAL, Role.OOD_VAL) else [{}]
-    found = (leaf for params in settings for leaf in leaves(with_params(method, params)))
-    return list(dict.fromkeys(leaf.request for leaf in found if not isinstance(leaf, LiveMethod)))
