@@ -141,6 +141,7 @@ def test_oracles_are_not_recommended_and_deviations_are_told(tmp_path):
     write(tmp_path, "msp", benchmark=deviating, config={**oracle, "method": {"_name_": "msp"}}, tuned={"k": 5})
     found = advice(tmp_path)
     assert names(found.best) == ["energy"]
+    assert found.compared == 0
     assert found.deviations == ("far.d: dropped",)
 
 

@@ -303,9 +303,9 @@ def test_a_full_queue_and_a_spent_budget_hold_others_back():
         seen = []
         batches = Batches(predict, replace(LIMITS, waiting=2, batch_wait_ms=0.0), seen.append)
         images = [np.zeros((2, 2, 3), np.uint8)] * 3
+        batches.start()
         with pytest.raises(RefusedError, match="more than 2 images wait"):
             await batches.rows(images)
-        batches.start()
         assert [row["score"] for row in await batches.rows(images[:2])] == [0, 0]
         await batches.stop()
         assert seen == [2]
