@@ -69,6 +69,10 @@ class MemoryFeatures:
         rows = score_rows(method, self.backbone, split, self.batch_size)
         return np.concatenate([next(iter(part.values())) for part in rows])
 
+    def texts(self, texts: Texts) -> Tensor:
+        """The unit embeddings (m, d) of a corpus, from the cache folder or made now."""
+        return text_embeddings(paths.cache_dir() / "features", self.backbone, texts)
+
     def _ensure(self, split: Split, columns: Sequence[Column]) -> None:
         missing = tuple(column for column in columns if (split.digest, column) not in self._kept)
         if not missing:
@@ -155,7 +159,8 @@ class _Passes:
         """What a request reads, from a pass that was made for it or for more."""
         for made, outputs in self._made:
             pooled = not request.layers or (made.pool == request.pool and set(request.layers) <= set(made.layers))
-            if made.perturb == request.perturb and pooled:
+            patched = Field.PATCHES not in request.fields or Field.PATCHES in made.fields
+            if made.perturb == request.perturb and pooled and patched:
                 return outputs
         found = self.backbone.outputs(self.images, request)
         self._made.append((request, found))
@@ -163,7 +168,8 @@ class _Passes:
 
     def _columns(self, request: Request) -> FeatureSet:
         request, beside = separated(request)
-        found = self.outputs(replace(request, fields=request.fields - {Field.LABELS} | _BASE))
+        read = request.fields - {Field.LABELS, Field.TEXT} | _BASE
+        found = self.outputs(replace(request, fields=read, texts=(), head=False))
         columns: dict[Field, Tensor] = dict(_fields(found, request))
         if beside is not None:
             columns[Field.MOVED] = self.outputs(replace(beside, fields=_BASE)).features
@@ -176,3 +182,5 @@ def _fields(outputs: Outputs, request: Request) -> Iterator[tuple[Field, Tensor]
         yield Field.FEATURES, outputs.features
     if Field.LOGITS in request.fields:
         yield Field.LOGITS, outputs.logits
+    if Field.PATCHES in request.fields and outputs.patches is not None:
+        yield Field.PATCHES, outputs.patches
