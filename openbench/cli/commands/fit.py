@@ -35,14 +35,14 @@ keys of its own, beside the overrides of `run`:
 
 def main(argv: list[str]) -> int:
     """Run the command line `argv` and return its exit code."""
-    import yaml
+    from openbench.storage.plain_yaml import parse_yaml
 
     words = _parser().parse_args(argv).override
     own, overrides = dict(_OWN), []
     for text in words:
         key, sign, value = text.partition("=")
         if sign and key in _OWN:
-            own[key] = value if key == "out" else yaml.safe_load(value)
+            own[key] = value if key == "out" else parse_yaml(value, f"'{text}'")
         else:
             overrides.append(text)
             _refuse_near(key)
