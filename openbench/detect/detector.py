@@ -18,7 +18,7 @@ from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.features import MemoryFeatures, Scored, network_input, scored
 from openbench.detect.given_images import as_list, as_pixels, as_split, digests_of
 from openbench.detect.groups import calibration_groups, groups_to_judge
-from openbench.detect.learnt import Learnt, classes_within, nothing
+from openbench.detect.learnt import Learnt, classes_within, nothing, traced
 from openbench.detect.network import Network, check_fits, network_of
 from openbench.detect.predictions import Predictions
 from openbench.detect.promise import promise_of
@@ -324,7 +324,7 @@ class Detector:
         """
         from openbench.detect.export.onnx import to_onnx
 
-        return to_onnx(replace(self.learnt, calibration=self.calibration), path)
+        return to_onnx(traced(replace(self.learnt, calibration=self.calibration)), path)
 
     def with_learnt(self, learnt: Learnt, asked: Asked) -> Self:
         """Take over what another detector learnt, and return itself.

@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from openbench.core.benchmark import Split
 from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.detect.calibration import Calibration
+from openbench.detect.export.graph import Traced
 from openbench.detect.features import Scored
 from openbench.detect.network import Network
+from openbench.errors import NotApplicableError
 from openbench.metrics.conformal.prediction_sets import prediction_sets
 
 
@@ -29,6 +32,21 @@ class Learnt:
     method: Method
     seen: NDArray[np.uint8]
     calibration: Calibration | None = None
+
+
+def traced(learnt: Learnt) -> Traced:
+    """Return what the graph of a calibrated detector is made of.
+
+    Raises:
+        NotApplicableError: the calibration has groups or weights.
+    """
+    calibration = learnt.calibration
+    if calibration is None or calibration.groups or calibration.weights is not None:
+        raise NotApplicableError(
+            "the detector cannot be one graph: the calibration has groups or weights — calibrate without them"
+        )
+    known = torch.from_numpy(calibration.scores)
+    return Traced(learnt.network.backbone, learnt.method, known, calibration.thresholds[""])
 
 
 def classes_within(found: Scored, quantile: float | None) -> list[tuple[int, ...]] | None:

@@ -110,11 +110,7 @@ def verify(existing: tuple[ResultRecord, Path], config: Config, runtime: Config,
 def spec_of(
     config: Config, setting: Runtime, say: Say, given: Given = NOTHING, record: ResultRecord | None = None
 ) -> RunSpec:
-    """Return the run of a config, or of a record, with objects that are ready: a missing backbone is trained here.
-
-    Raises:
-        OpenbenchError: any bad input, before a training begins.
-    """
+    """Return the run of a config, or of a record, with objects that are ready; errors come before a training begins."""
     method, space = build_method(config["method"], given.method)
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
     benchmark = _apart(given.benchmark) if given.benchmark else opened(config, method, space)

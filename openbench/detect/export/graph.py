@@ -1,6 +1,7 @@
 """A detector as one torch module: images to score, p-value and decision, in operations that a tracer can follow."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,36 +9,53 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from openbench.backbones.anatomy import tapping
+from openbench.backbones.base import Backbone
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
+from openbench.core.method import Method
 from openbench.core.request import Field
-from openbench.detect.learnt import Learnt
 from openbench.errors import NotApplicableError
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """What a graph is made of.
+
+    Args:
+        backbone: on the CPU.
+        method: fitted.
+        known: (n,) calibration scores, all of one group and unweighted.
+        threshold: the score above which an image is called OOD.
+    """
+
+    backbone: Backbone
+    method: Method
+    known: Tensor
+    threshold: float
 
 
 class DetectorGraph(nn.Module):
     """Normalised images (n, channels, h, w) to score (n,), p-value (n,), is_ood (n,) and logits (n, c).
 
     Args:
-        learnt: of a detector that is calibrated, on the CPU.
+        traced: what it is made of.
 
     Raises:
-        NotApplicableError: the method takes gradients, runs the network itself or is made of others; the calibration
-            has groups or weights; or the network is not a torch module.
+        NotApplicableError: the method takes gradients, runs the network itself or is made of others, or the network is
+            not a torch module.
     """
 
-    def __init__(self, learnt: Learnt) -> None:
+    def __init__(self, traced: Traced) -> None:
         super().__init__()
-        backbone, calibration = learnt.network.backbone, learnt.calibration
-        _refuse(learnt)
-        if not isinstance(backbone, NetworkBackbone) or calibration is None:
-            raise NotApplicableError(f"model '{backbone.name}' is no torch.nn.Module, so it cannot be traced")
-        self.network, self._anatomy = backbone.network, backbone.anatomy
-        self._method = learnt.method
-        self.register_buffer("known", torch.from_numpy(calibration.scores).float())
-        self.register_buffer("threshold", torch.tensor(calibration.thresholds[""]).float())
+        _refuse(traced.method)
+        if not isinstance(traced.backbone, NetworkBackbone):
+            raise NotApplicableError(f"model '{traced.backbone.name}' is no torch.nn.Module, so it cannot be traced")
+        self.network, self._anatomy = traced.backbone.network, traced.backbone.anatomy
+        self._method = traced.method
+        self.register_buffer("known", traced.known.float())
+        self.register_buffer("threshold", torch.tensor(traced.threshold).float())
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return score, marginal p-value, decision and logits."""
@@ -88,8 +106,7 @@ def _unchecked(score: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return getattr(score, "__wrapped__", score)
 
 
-def _refuse(learnt: Learnt) -> None:
-    method, calibration = learnt.method, learnt.calibration
+def _refuse(method: Method) -> None:
     why = ""
     if isinstance(method, LiveMethod | Composite):
         why = f"method {type(method).__name__} runs the network itself, or is made of other methods"
@@ -97,15 +114,13 @@ def _refuse(learnt: Learnt) -> None:
         why = f"method {type(method).__name__} reads input gradients or maps of layers"
     elif getattr(method, "faiss_", None) is not None:
         why = "KNN searches faiss' index — choose index='exact'"
-    elif calibration is None or calibration.groups or calibration.weights is not None:
-        why = "the calibration has groups or weights"
     if why:
         raise NotApplicableError(
             f"the detector cannot be one graph: {why} — a graph is made of scores of features or logits"
         )
 
 
-def example(learnt: Learnt, count: int) -> Tensor:
+def example(traced: Traced, count: int) -> Tensor:
     """Return normalised noise (count, channels, side, side) as a network's input, always the same."""
-    p = learnt.network.backbone.preprocess
+    p = traced.backbone.preprocess
     return torch.randn(count, p.channels, p.crop, p.crop, generator=torch.Generator().manual_seed(count))

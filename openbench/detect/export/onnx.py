@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.detect.export.graph import DetectorGraph, example
-from openbench.detect.learnt import Learnt
+from openbench.detect.export.graph import DetectorGraph, Traced, example
 from openbench.errors import ConfigError, NotApplicableError
 from openbench.storage.whole import write_whole
 
@@ -22,7 +21,7 @@ _SIZES = (1, 2, 5)  # batches on which both are compared
 _TOLERANCE = 1e-3  # of the spread of scores
 
 
-def to_onnx(learnt: Learnt, path: str | Path) -> int | None:
+def to_onnx(traced: Traced, path: str | Path) -> int | None:
     """Write a calibrated detector as one ONNX graph; return the number of images per call, None where any will do.
 
     The input `images` is (n, channels, h, w) float32, normalised as the detector's preprocess does; the outputs are
@@ -30,29 +29,29 @@ def to_onnx(learnt: Learnt, path: str | Path) -> int | None:
     may be one rank off where a calibration score is that close.
 
     Args:
-        learnt: of a calibrated detector.
+        traced: what the graph is made of.
         path: of the file.
 
     Raises:
-        NotApplicableError: a method, a network or a calibration that cannot be one graph.
+        NotApplicableError: a method or a network that cannot be one graph.
         ConfigError: onnx or onnxruntime is not installed.
     """
     _require()
-    backbone = learnt.network.backbone
+    backbone = traced.backbone
     before = backbone.device
-    graph = DetectorGraph(learnt).eval()
+    graph = DetectorGraph(traced).eval()
     backbone.to(torch.device("cpu"))
     try:
         for count in (None, 1):
-            content = _traced(graph, example(learnt, count or _TRACED), fixed=count is not None)
-            problem = _difference(graph, content, [example(learnt, n) for n in ((count,) if count else _SIZES)])
+            content = _traced(graph, example(traced, count or _TRACED), fixed=count is not None)
+            problem = _difference(graph, content, [example(traced, n) for n in ((count,) if count else _SIZES)])
             if not problem:
                 write_whole(Path(path), content)
                 return count
     finally:
         backbone.to(before)
     raise NotApplicableError(
-        f"method {type(learnt.method).__name__}: the ONNX graph differs from torch — {problem} — nothing was written"
+        f"method {type(traced.method).__name__}: the ONNX graph differs from torch — {problem} — nothing was written"
     )
 
 
