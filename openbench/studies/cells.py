@@ -14,7 +14,9 @@ from openbench.studies.study import Column, Row, Study
 from openbench.studies.wanted import Wanted, merged, wanted
 
 _LEVEL = 0.95  # of the intervals that are shown where there is a choice
+_BY_CHANCE = ("seed", "benchmark.draw")  # keys over whose values numbers vary by chance
 NO_RECORD = "not run yet"
+States = Mapping[tuple[str, ...], str]  # by form of a benchmark
 NOT_PUBLISHED = "not in the published table"
 
 
@@ -146,20 +148,20 @@ def archive_of(study: Study, asked: Asked, records: Iterable[ResultRecord]) -> A
     return Archive.of(records, keys_of(study, asked), lambda name, key: (name, key) in kept)
 
 
-def _states(runs: Iterable[Mapping[str, Wanted]], archive: Archive, asked: Asked) -> dict[str, str]:
-    """{benchmark: the digest of the state that a table shows}: as defined, else that of the most runs of the study."""
-    found: dict[str, dict[str, list[Made]]] = {}
+def _states(runs: Iterable[Mapping[str, Wanted]], archive: Archive, asked: Asked) -> States:
+    """The digest of each benchmark that a table shows: as defined, else that of the most runs of the study."""
+    found: dict[tuple[str, ...], dict[str, list[Made]]] = {}
     for run in {id(run): run for many in runs for run in many.values()}.values():
         for one in archive.fitting(run):
             if one.run.pristine or asked.incomplete:
-                found.setdefault(run.benchmark, {}).setdefault(one.run.digest, []).append(one)
+                found.setdefault(run.form, {}).setdefault(one.run.digest, []).append(one)
     return {
         name: max(states, key=lambda made_of: (states[made_of][0].run.pristine, len(states[made_of]), made_of))
         for name, states in found.items()
     }
 
 
-def _filled(cell: Cell, archive: Archive, states: Mapping[str, str], reason: str) -> Cell:
+def _filled(cell: Cell, archive: Archive, states: States, reason: str) -> Cell:
     """The cell with its records, or with the reason why it is empty."""
     if reason:
         return replace(cell, reason=reason)
@@ -178,10 +180,10 @@ def _filled(cell: Cell, archive: Archive, states: Mapping[str, str], reason: str
     return replace(cell, made=kept, deviations=deviations)
 
 
-def _chosen(run: Wanted, archive: Archive, states: Mapping[str, str]) -> Made | str:
+def _chosen(run: Wanted, archive: Archive, states: States) -> Made | str:
     """The record of a run, or why there is none for the table."""
     fitting = archive.fitting(run)
-    kept = [one for one in fitting if one.run.digest == states.get(run.benchmark)]
+    kept = [one for one in fitting if one.run.digest == states.get(run.form)]
     if len({one.run.row for one in kept}) > 1:
         ids = ", ".join(sorted(one.run.run_id for one in kept))
         return f"records of several settings fit ({ids}): add the override that tells them apart"
@@ -216,6 +218,7 @@ def _compared(cell: Cell, study: Study) -> Cell:
     ours = _mean(list(samples.values()), cell.column)
     if cell.printed is None:
         return replace(cell, ours=ours)
-    runs = study.figures.runs if study.figures is not None else 1
-    found = difference((ours, len(samples)), (cell.printed.value, runs), cell.printed.rounding)
+    # Groups of data differ for other reasons than chance: their spread explains no difference.
+    sample = (ours, len(samples)) if study.repeat in _BY_CHANCE else (Estimate(ours.value), 1)
+    found = difference(sample, (cell.printed.value, cell.printed.runs), cell.printed.rounding)
     return replace(cell, ours=ours, difference=found)

@@ -21,10 +21,12 @@ class Printed:
     Args:
         value: a fraction where percentages are printed.
         rounding: half a unit of its last digit.
+        runs: how many it is the mean of; 1 where deviations are printed, but not of this one.
     """
 
     value: Estimate
     rounding: float
+    runs: int
 
 
 class Published:
@@ -88,7 +90,8 @@ def _printed(line: Line, value: str, std: str, of: Figures) -> Printed | None:
     except ValueError as error:
         raise RecordError(f"{where}: found {cells[value]!r} — allowed: a number, '/' or nothing") from error
     # A deviation of exactly 0 marks a single run.
-    return Printed(Estimate(number, std=spread or None), _half(cells[value]) * scale)
+    runs = of.runs if spread or not std else 1
+    return Printed(Estimate(number, std=spread or None), _half(cells[value]) * scale, runs)
 
 
 def _half(text: str) -> float:

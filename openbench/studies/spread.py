@@ -39,10 +39,10 @@ def difference(ours: Sample, published: Sample, rounding: float) -> Difference:
 
     Beyond the spread is |d| > t(.975, ν)·√(s²/R + s'²/R') + rounding, where s and s' are the deviations over runs
     (R − 1 in the denominator) and ν Welch and Satterthwaite's degrees of freedom. Where only one deviation is known, it
-    stands for both, the other being of a single run, and ν is that of its runs.
+    stands for both, and ν is that of its runs.
 
     Args:
-        ours: a mean with its population deviation, if there are several runs, and how many there are.
+        ours: a mean over runs with its population deviation, if that is known, and how many runs there are.
         published: likewise.
         rounding: half a unit of the last printed digit.
 
@@ -58,9 +58,9 @@ def difference(ours: Sample, published: Sample, rounding: float) -> Difference:
 
 
 def _variance(mean: Estimate, runs: int) -> tuple[float | None, int]:
-    """The variance over runs with R − 1 in the denominator, and R; of a mean without deviation None and 1."""
+    """The variance over runs with R − 1 in the denominator, None without a deviation; and R."""
     if mean.std is None or runs < 2:
-        return None, 1
+        return None, runs
     return mean.std**2 * runs / (runs - 1), runs
 
 
@@ -72,6 +72,8 @@ def _limit(first: float | None, runs: int, second: float | None, others: int) ->
     a, b = a / runs, b / others
     if a + b == 0.0:
         return 0.0
-    both = first is not None and second is not None
-    freedom = (a + b) ** 2 / (a * a / (runs - 1) + b * b / (others - 1)) if both else max(runs, others) - 1
+    if first is not None and second is not None:
+        freedom = (a + b) ** 2 / (a * a / (runs - 1) + b * b / (others - 1))
+    else:
+        freedom = (runs if first is not None else others) - 1
     return float(student.ppf((1 + _CONFIDENCE) / 2, freedom)) * sqrt(a + b)

@@ -100,7 +100,7 @@ class Figures:
         value: its column with the number.
         std: its column with the deviation over runs; empty for none.
         percent: whether the numbers are percentages.
-        runs: how many runs a mean with a deviation is of.
+        runs: how many runs a mean is of.
         match: {column: what must stand there} of all figures.
     """
 

@@ -45,6 +45,11 @@ class Wanted:
     trained: bool = False
 
     @property
+    def form(self) -> tuple[str, ...]:
+        """The benchmark, and what chooses among its forms, such as a table or a draw; each form has its own images."""
+        return (self.benchmark, *(f"{k}={v}" for k, v in sorted(self.values.items()) if k.startswith("benchmark.")))
+
+    @property
     def network(self) -> tuple[str, ...]:
         """What tells its network and images from those of other runs."""
         return (self.benchmark, *(self.names.get(key, "") for key in ("backbone", "training", "augment", "seed")))

@@ -37,7 +37,7 @@ def draw(study: Study, cells: Sequence[Sequence[Cell]], asked: str = "") -> byte
     size = (_WIDTH + _NAMES / across, _EDGE + _LINE * len(rows))
     figure, all_axes = panels(len(columns), size, _ACROSS)
     for number, (at, axes) in enumerate(zip(columns, all_axes, strict=True)):
-        _panel(axes, [line[at] for line in rows], named=number % across == 0)
+        _panel(axes, [line[at] for line in rows], named=number % across == 0, first=number == 0)
     figure.suptitle(plot(" · ".join(text for text in (study.title, asked) if text)), fontsize=10)
     figure.supxlabel(plot(" · ".join(_notes(rows, len(cells) - len(rows)))), fontsize=7.5)
     figure.patch.set_alpha(1.0)
@@ -53,14 +53,14 @@ def _notes(rows: Sequence[Sequence[Cell]], lacking: int) -> list[str]:
     found = ["bars: deviation over runs"] * any(c.ours is not None and c.ours.std is not None for c in every)
     found += ["bars of a single run: 95 % interval"] * any(c.ours is not None and c.ours.low is not None for c in every)
     found += ["† not the benchmark as defined"] * any(cell.deviations for cell in every)
-    return found + [f"{lacking} rows without a number are not drawn"] * (lacking > 0)
+    return found + [f"rows without a number: {lacking}, not drawn"] * (lacking > 0)
 
 
 def _drawn(cell: Cell) -> bool:
     return cell.ours is not None
 
 
-def _panel(axes: Axes, cells: Sequence[Cell], *, named: bool) -> None:
+def _panel(axes: Axes, cells: Sequence[Cell], *, named: bool, first: bool) -> None:
     column = cells[0].column
     scale = 100.0 if column.kind == "percent" else 1.0
     places = range(len(cells))
@@ -78,7 +78,7 @@ def _panel(axes: Axes, cells: Sequence[Cell], *, named: bool) -> None:
     axes.grid(visible=True, color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if published and named:
+    if published and first:
         axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, frameon=False)
 
 
