@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import did_you_mean
-from openbench.results.records.trained import training_of
+from openbench.results.records.trained import network_of
 from openbench.results.tables.frames import frame
 from openbench.results.tables.html import to_html
 from openbench.results.tables.methods import methods_frame, methods_table
@@ -200,4 +200,4 @@ def _overview(record: ResultRecord) -> Table:
 def _subject(record: ResultRecord) -> str:
     """Benchmark and network of a record, as far as it has them."""
     benchmark, backbone = record.benchmark.get("name"), record.backbone.get("name")
-    return f"{benchmark} · {backbone} ({training_of(record)})" if backbone else str(benchmark)
+    return f"{benchmark} · {network_of(record)}" if backbone else str(benchmark)

@@ -8,6 +8,7 @@ import pytest
 
 from openbench.results.leaderboard import ranking
 from openbench.results.leaderboard.pages import leaderboard
+from openbench.results.records.trained import network_of
 
 from .records import make_record, markdown_table, named
 
@@ -111,3 +112,17 @@ def test_rows_that_differ_in_the_recipe_only_say_in_what():
     base = make_record()
     rows = ranked([trained(base, {"epochs": epochs, "lr": 0.1}) for epochs in (20, 100)])
     assert sorted(row.settings.partition("training.")[2] for row in rows) == ["recipe.epochs=100", "recipe.epochs=20"]
+
+
+@pytest.mark.parametrize(
+    ("backbone", "shown"),
+    [
+        ({"training": None, "weights_sha256": "ab", "preprocess": {"crop": 32}}, "net (released weights)"),
+        ({"training": "mixoe", "weights_sha256": "ab", "preprocess": {"crop": 32}}, "net (mixoe)"),
+        ({"training": None, "weights_sha256": "", "preprocess": {"crop": 1}}, "net"),  # features alone
+        ({"training": None, "weights_sha256": "ab", "preprocess": {"crop": 1}}, "net"),  # and a head
+        ({"training": None, "weights_sha256": "", "preprocess": {"crop": 32}}, "net"),  # the columns of a table
+    ],
+)
+def test_only_a_network_has_been_trained(backbone, shown):
+    assert network_of(replace(make_record(), backbone={"name": "net", **backbone})) == shown

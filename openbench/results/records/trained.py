@@ -22,6 +22,15 @@ def training_of(record: ResultRecord) -> str:
     return str(record.backbone.get("training") or RELEASED)
 
 
+def network_of(record: ResultRecord) -> str:
+    """Return a run's backbone and how it was trained; the name alone where features were given and no network ran."""
+    backbone = record.backbone
+    one_pixel = (backbone.get("preprocess") or {}).get("crop") == 1  # rows of numbers pass as images of one pixel
+    if not backbone.get("training") and (one_pixel or backbone.get("weights_sha256") == ""):
+        return str(backbone.get("name"))
+    return f"{backbone.get('name')} ({training_of(record)})"
+
+
 def augmentation_of(record: ResultRecord) -> str:
     """Return the augmentation beyond crops and flips, as users type it after `+augment=`; `none` if there is none.
 

@@ -9,7 +9,7 @@ from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, did_you_mean
 from openbench.metrics.keys import higher_is_better
 from openbench.results.records.settings import hyper_parameters
-from openbench.results.records.trained import training_of
+from openbench.results.records.trained import network_of
 from openbench.results.tables.conventions import conventions, said_once
 from openbench.results.tables.table import Cell, Column, Estimate, Kind, Table
 
@@ -156,7 +156,7 @@ def role_of(record: ResultRecord, name: str) -> str:
 def _title(record: ResultRecord, decimals: int) -> str:
     params = hyper_parameters(record.method.get("params", {}))
     chosen = f"; tuned on {tuned_on(record)}: {hyper_parameters(record.tuned)}" if record.tuned else ""
-    backbone = f"{record.backbone.get('name')} ({training_of(record)})"
+    backbone = network_of(record)
     accuracy = []
     for side, label in SIDES.items():
         value = record.metrics.get(f"{side}id", {}).get("accuracy")
