@@ -32,6 +32,7 @@ from openbench.engine.run import feature_store
 from openbench.engine.runtime import Runtime
 from openbench.engine.spec import images_read, tells_apart
 from openbench.errors import ConfigError, MethodError, NotApplicableError
+from openbench.features.texts import Corpus
 from openbench.metrics.ranking import auroc, fpr95
 from openbench.public import name_of
 from openbench.results.streams import StreamRecord
@@ -126,6 +127,7 @@ class StreamJob:
                 "method": name_of(type(method)),
                 "version": type(method).version,
                 "params": method.params(),
+                **self._texts(),
                 "benchmark": benchmark.digest,
                 "images": images_read(benchmark),
                 "backbone": self.backbone.digest,
@@ -158,6 +160,7 @@ class StreamJob:
                 "version": type(method).version,
                 "params": method.params(),
                 "reference": type(method).reference,
+                **self._texts(),
             },
             plan=asdict(self.spec.plan),
             benchmark={
@@ -170,6 +173,11 @@ class StreamJob:
             sets=sets,
             provenance=provenance(clock, self.backbone.device, self.backbone.passes - before),
         )
+
+    def _texts(self) -> dict[str, Any]:
+        """The corpora that the method reads, with their digests; nothing if it reads none."""
+        found = [Corpus.of(self.backbone, texts).described() for texts in self.spec.method.request.texts]
+        return {"texts": found} if found else {}
 
     def _sets(self, method: StreamingMethod[Any], features: CachedFeatures, say: Say) -> dict[str, Any]:
         """What the record holds of each OOD set."""
@@ -306,7 +314,10 @@ def _fitted(
 ) -> StreamingMethod[Any]:
     request = method.request
     train = None if request.fit_on is None else _columns(method, fitting.split(request.fit_on), features).on(device)
-    return method.fit(train, fitting.head.to(device) if request.head else None)
+    if not request.head:
+        return method.fit(train, None)
+    texts = {texts: features.texts(texts) for texts in request.texts}
+    return method.fit(train, replace(fitting.head.to(device), texts=texts))
 
 
 def _columns(method: StreamingMethod[Any], split: Split, features: CachedFeatures) -> FeatureSet:

@@ -167,7 +167,7 @@ def run_streaming_checks(make: Factory) -> None:
 def _fitted(make: Factory, data: Toy) -> StreamingMethod[Any]:
     method = make()
     train = data.for_fit(method.request)
-    return method.fit(train, data.head if method.request.head else None)
+    return method.fit(train, data.head_for(method.request))
 
 
 def _run(method: StreamingMethod[Any], x: FeatureSet, size: int = 1000) -> Tensor:
