@@ -226,7 +226,11 @@ def _keywords(value: ast.expr, family: Sequence[_Class], folders: Sequence[Path]
     start: dict[str, ast.expr] = {}
     if ast.unparse(value.func).endswith("replace") and value.args:
         start = _keywords(value.args[0], family, folders)
-    return start | {keyword.arg: keyword.value for keyword in value.keywords if keyword.arg}
+    behind = dict(_assignments(family[0].module.tree.body))
+    given = {keyword.arg: keyword.value for keyword in value.keywords if keyword.arg}
+    return start | {
+        key: behind.get(node.id, node) if isinstance(node, ast.Name) else node for key, node in given.items()
+    }
 
 
 def _parameters(family: Sequence[_Class], folders: Sequence[Path]) -> dict[str, tuple[ast.expr | None, str]]:

@@ -69,10 +69,6 @@ class MemoryFeatures:
         rows = score_rows(method, self.backbone, split, self.batch_size)
         return np.concatenate([next(iter(part.values())) for part in rows])
 
-    def texts(self, texts: Texts) -> Tensor:
-        """The unit embeddings (m, d) of a corpus, from the cache folder or made now."""
-        return text_embeddings(paths.cache_dir() / "features", self.backbone, texts)
-
     def _ensure(self, split: Split, columns: Sequence[Column]) -> None:
         missing = tuple(column for column in columns if (split.digest, column) not in self._kept)
         if not missing:
