@@ -46,10 +46,12 @@ class Corpus:
             NotApplicableError: the backbone has no such tower.
         """
         if texts.tower not in backbone.text_towers:
-            what = "text tower" if texts.tower == "text" else f"text tower '{texts.tower}'"
+            plain = texts.tower == "text"
+            what = "text tower" if plain else f"text tower '{texts.tower}'"
+            remedy = "choose a vision–language model" if plain else "give CLIPN's weights as backbone.checkpoint"
             raise NotApplicableError(
                 f"backbone '{backbone.name}' has no {what}, so '{texts.words}' cannot be embedded — found "
-                f"{', '.join(backbone.text_towers) or 'none'} — choose a vision–language model: backbone=open_clip"
+                f"{', '.join(backbone.text_towers) or 'none'} — {remedy}, with backbone=open_clip"
             )
         return cls(texts, backbone.text_towers[texts.tower])
 

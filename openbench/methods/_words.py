@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from openbench.core.products import by_rows
 from openbench.errors import MethodError
@@ -75,8 +76,11 @@ def grouped(words: Tensor, groups: int, seed: int) -> Tensor:
     return kept[order].view(groups, -1, words.shape[1])
 
 
-def negative_share(features: Tensor, classes: Tensor, groups: Tensor, scale: float) -> Tensor:
-    """Return mean over groups of Σ_{w∈g} e^{s cos} / (Σ_ID e^{s cos} + Σ_{w∈g} e^{s cos}) (n,) float32.
+def negative_odds(features: Tensor, classes: Tensor, groups: Tensor, scale: float) -> Tensor:
+    """Return log(n/(1 − n)) (n,) float32 of n, the mean over groups of the share that their words take of the softmax.
+
+    n = mean_g Σ_{w∈g} e^{s cos} / (Σ_ID e^{s cos} + Σ_{w∈g} e^{s cos}). The odds rank as n does, and resolve both ends,
+    where n rounds to 0 or 1.
 
     Args:
         features: (n, d), of any length.
@@ -92,6 +96,7 @@ def negative_share(features: Tensor, classes: Tensor, groups: Tensor, scale: flo
         logits = scale * by_rows(rows, bank) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
         known = torch.logsumexp(logits[:, : len(classes)], dim=1, keepdim=True)
         negative = torch.logsumexp(logits[:, len(classes) :].unflatten(1, size), dim=2)
-        # Near 0 float32 resolves the share of the words, near 1 not that of the classes.
-        found.append(torch.sigmoid((negative - known).double()).mean(dim=1).float())
+        lead = (negative - known).double()
+        words, classed = (torch.logsumexp(functional.logsigmoid(odds), dim=1) for odds in (lead, -lead))
+        found.append((words - classed).float())
     return torch.cat(found)

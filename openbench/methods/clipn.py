@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from openbench.config.constraints import Positive
 from openbench.core.features import FeatureSet, Head
@@ -23,9 +24,10 @@ _FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 class CLIPN(Method):
     """How far the `no` prompts of the classes fit an image better than the plain ones.
 
-    score(x) = Σ_c p_c q_c for `atd` (agreeing to differ) and q_ŷ for `ctw` (competing to win), with z_c = s cos(f, t_c)
-    and z'_c = s cos(f, t'_c), p = softmax(z), ŷ = argmax z, and q_c = e^{z'_c} / (e^{z_c} + e^{z'_c}); t are the
-    embeddings of the classes by the text tower, t' those by the `no` tower.
+    score(x) = log(u/(1 − u)) with u = Σ_c p_c q_c for `atd` (agreeing to differ) and u = q_ŷ for `ctw` (competing to
+    win); p = softmax(z), ŷ = argmax z, q_c = e^{z'_c} / (e^{z_c} + e^{z'_c}), where z_c = s cos(f, t_c) and likewise
+    z'_c = s cos(f, t'_c), t and t' the embeddings of the classes by the text tower and the `no` tower. It ranks as the
+    published u − 1 does, and resolves what rounds to 0 or 1.
 
     Args:
         variant: `atd` or `ctw`.
@@ -33,11 +35,12 @@ class CLIPN(Method):
         scale: s > 0; the released code's is 100.
 
     Reference: Wang et al., CLIPN for Zero-Shot OOD Detection: Teaching CLIP to Say No, ICCV 2023, arXiv 2308.12213;
-    xmed-lab/CLIPN, whose figures average the prompts of its prompt.txt. Both scores are 1 − theirs.
+    xmed-lab/CLIPN, whose figures average the prompts of its prompt.txt.
     """
 
     needs: ClassVar[Request] = Request(fields=_FIELDS, head=True, texts=(Texts(CLASSES), Texts(CLASSES, tower="no")))
     reference: ClassVar[str] = "Wang et al., ICCV 2023, arXiv 2308.12213"
+    version: ClassVar[int] = 2  # log odds
 
     variant: Literal["atd", "ctw"] = "atd"
     templates: Sequence[str] = ()
@@ -64,7 +67,9 @@ class CLIPN(Method):
         yes, no = (self.learnt(name).to(x.features.device) for name in ("yes_", "no_"))
         unit = row_normalise(x.features)
         plain, negated = (self.scale * by_rows(unit, bank).double() for bank in (yes, no))
-        against = torch.sigmoid(negated - plain)
+        against = negated - plain  # log odds of q
         if self.variant == "ctw":
             return against.gather(1, plain.argmax(dim=1, keepdim=True))[:, 0].float()
-        return (torch.softmax(plain, dim=1) * against).sum(dim=1).float()
+        weight = torch.log_softmax(plain, dim=1)
+        for_no, for_yes = (torch.logsumexp(weight + functional.logsigmoid(odds), dim=1) for odds in (against, -against))
+        return (for_no - for_yes).float()

@@ -13,7 +13,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.core.texts import CLASSES, Texts
 from openbench.methods._inputs import classifier
-from openbench.methods._words import Far, far_words, grouped, negative_share
+from openbench.methods._words import Far, far_words, grouped, negative_odds
 
 _FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 Several = Annotated[Sequence[str], NotEmpty()]
@@ -23,9 +23,10 @@ Several = Annotated[Sequence[str], NotEmpty()]
 class CSP(Method):
     """NegLabel's share of negative words, with adjectives turned into the names of superclasses, as in `red object`.
 
-    score(x) = 1 − (1/G) Σ_g Σ_c e^{s cos(f, t_c)} / (Σ_c e^{s cos(f, t_c)} + Σ_{w∈g} e^{s cos(f, t_w)}), over G groups
-    of the nouns and `adjective superclass` pairs w whose q-quantile over c of cos(t_w, t_c) is among the lowest p of
-    their kind; a word with a cosine above `nearest` to any class is taken last. Embeddings are averaged over prompts.
+    score(x) = log((1 − p)/p) with p = (1/G) Σ_g Z / (Z + Σ_{w∈g} e^{s cos(f, t_w)}), Z = Σ_c e^{s cos(f, t_c)}, over G
+    groups of the nouns and `adjective superclass` pairs w whose q-quantile over c of cos(t_w, t_c) is among the lowest
+    share of their kind; a word with a cosine above `nearest` to any class is taken last. Embeddings are averaged over
+    prompts. It ranks as the published −p does, and resolves what rounds to 0 or 1.
 
     Args:
         nouns: a list of words, or the path of a file with one a line.
@@ -36,7 +37,7 @@ class CSP(Method):
         templates: prompts of classes and nouns.
         adjective_templates: prompts of adjectives with their superclass.
         quantile: q in [0, 1]; the paper's is 0.95.
-        share: p in (0, 1]; the paper's is 0.15.
+        share: of each kind, in (0, 1]; the paper's is 0.15.
         nearest: the largest cosine, in [−1, 1]; the paper's is 0.95.
         groups: G; the paper's is 100.
         scale: s > 0; the paper's is 100.
@@ -50,6 +51,7 @@ class CSP(Method):
 
     needs: ClassVar[Request] = Request(fields=_FIELDS, head=True, texts=(Texts(CLASSES),))
     reference: ClassVar[str] = "Chen et al., NeurIPS 2024, arXiv 2410.08611"
+    version: ClassVar[int] = 2  # log odds
     read_by_score: ClassVar[frozenset[str]] = frozenset({"scale"})
 
     nouns: str = "wordnet_nouns"
@@ -106,4 +108,4 @@ class CSP(Method):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         classes, words = (self.learnt(name).to(x.features.device) for name in ("classes_", "words_"))
-        return negative_share(x.features, classes, words, self.scale)
+        return negative_odds(x.features, classes, words, self.scale)

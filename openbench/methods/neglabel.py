@@ -13,7 +13,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.core.texts import CLASSES, Texts
 from openbench.methods._inputs import classifier
-from openbench.methods._words import Far, far_words, grouped, negative_share
+from openbench.methods._words import Far, far_words, grouped, negative_odds
 
 _FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 
@@ -22,9 +22,9 @@ _FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 class NegLabel(Method):
     """The share of words far from all classes in a softmax over classes and words, averaged over groups of words.
 
-    score(x) = 1 − (1/G) Σ_g Σ_c e^{s cos(f, t_c)} / (Σ_c e^{s cos(f, t_c)} + Σ_{w∈g} e^{s cos(f, t_w)}), over G groups
-    of the words w whose closeness to the classes, the q-quantile over c of cos(t_w, t_c), is among the lowest p of the
-    nouns, or of the adjectives. The constant 1 moves scores to where float32 resolves them.
+    score(x) = log((1 − p)/p) with p = (1/G) Σ_g Z / (Z + Σ_{w∈g} e^{s cos(f, t_w)}), Z = Σ_c e^{s cos(f, t_c)}, over G
+    groups of the words w whose closeness to the classes, the q-quantile over c of cos(t_w, t_c), is among the lowest
+    share of the nouns, or of the adjectives. It ranks as the published −p does, and resolves what rounds to 0 or 1.
 
     Args:
         nouns: a list of words, or the path of a file with one a line.
@@ -33,7 +33,7 @@ class NegLabel(Method):
         template: the prompt of classes and nouns; the paper's is `the nice {}`.
         adjective_template: the prompt of adjectives.
         quantile: q in [0, 1]; the paper's is 0.95.
-        share: p in (0, 1]; the paper's is 0.15.
+        share: of each list, in (0, 1]; the paper's is 0.15.
         groups: G; the paper's is 100.
         scale: s > 0; the paper's is 100, CLIP's.
         seed: of the draw of groups.
@@ -46,6 +46,7 @@ class NegLabel(Method):
 
     needs: ClassVar[Request] = Request(fields=_FIELDS, head=True, texts=(Texts(CLASSES),))
     reference: ClassVar[str] = "Jiang et al., ICLR 2024, arXiv 2403.20078"
+    version: ClassVar[int] = 2  # log odds
     read_by_score: ClassVar[frozenset[str]] = frozenset({"scale"})
 
     nouns: str = "wordnet_nouns"
@@ -87,4 +88,4 @@ class NegLabel(Method):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         classes, words = (self.learnt(name).to(x.features.device) for name in ("classes_", "words_"))
-        return negative_share(x.features, classes, words, self.scale)
+        return negative_odds(x.features, classes, words, self.scale)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
@@ -25,7 +26,7 @@ def test_both_forms_are_those_of_the_paper_class_by_class(scale):
         method = CLIPN(variant, scale=scale)
         texts = dict(zip(method.request.texts, (torch.tensor(t).float() for t in (yes, no)), strict=True))
         found = method.fit(None, Head(torch.ones(5, 16), torch.zeros(5), texts=texts)).score(x)
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(expit(found.double().numpy()), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_an_image_that_only_a_no_prompt_fits_is_unknown():
@@ -33,5 +34,17 @@ def test_an_image_that_only_a_no_prompt_fits_is_unknown():
     texts = dict(zip(method.request.texts, (eye[:3], eye[3:]), strict=True))
     head = Head(torch.ones(3, 6), torch.zeros(3), texts=texts)
     found = method.fit(None, head).score(FeatureSet({Field.FEATURES: eye}))
-    assert float(found[:3].max()) < 1e-6
-    torch.testing.assert_close(found[3:], torch.full((3,), (1 + 1 / 2 + 1 / 2) / 3))  # two classes fit as little as not
+    assert float(found[:3].max()) < -14
+    # Two classes fit as little as not.
+    torch.testing.assert_close(torch.sigmoid(found[3:]), torch.full((3,), (1 + 1 / 2 + 1 / 2) / 3))
+
+
+@pytest.mark.parametrize("variant", ["atd", "ctw"])
+def test_images_far_from_all_classes_do_not_tie(variant):
+    method, eye = CLIPN(variant), torch.eye(6)
+    texts = dict(zip(method.request.texts, (eye[:3], eye[3:]), strict=True))
+    images = eye[3:4] + torch.linspace(0, 0.3, 50)[:, None] * eye[0]
+    found = method.fit(None, Head(torch.ones(3, 6), torch.zeros(3), texts=texts)).score(
+        FeatureSet({Field.FEATURES: images + eye[4] + eye[5]})
+    )
+    assert len(found.unique()) == 50

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
@@ -50,7 +51,7 @@ def test_equals_the_share_of_each_group_in_float64(groups, share, scale):
             shares.append(known / (known + np.exp(scale * (words @ image)).sum()))
         expected.append(1 - np.mean(shares))
     found = method.score(FeatureSet({Field.FEATURES: torch.tensor(images, dtype=torch.float32)}))
-    np.testing.assert_allclose(found, expected, rtol=2e-3 if scale == 100 else 1e-4, atol=1e-9)
+    np.testing.assert_allclose(expit(found.double().numpy()), expected, rtol=2e-3 if scale == 100 else 1e-4, atol=1e-9)
 
 
 def test_words_are_read_in_parts_with_the_same_outcome(monkeypatch):
@@ -68,9 +69,18 @@ def test_images_of_other_words_score_higher_and_near_words_are_not_taken():
     assert torch.equal(method.words_.flatten(0, 1).sum(dim=0)[:4], torch.zeros(4))
     images = torch.tensor(np.vstack([eye[:4], eye[4:10]]), dtype=torch.float32)
     found = method.score(FeatureSet({Field.FEATURES: images}))
-    assert float(found[:4].max()) < 1e-30
+    assert float(found[:4].max()) < -80
     # One of the two groups of three words has it; in the other, nothing is like it: 3 of 4 + 3 equal directions.
-    torch.testing.assert_close(found[4:8], torch.full((4,), (1 + 3 / 7) / 2), rtol=1e-5, atol=0)
+    torch.testing.assert_close(torch.sigmoid(found[4:8]), torch.full((4,), (1 + 3 / 7) / 2), rtol=1e-5, atol=0)
+
+
+def test_images_near_words_or_near_classes_do_not_tie():
+    eye = np.eye(8)
+    method = fitted(NegLabel(share=1.0, groups=2, adjectives=None), {"classes": eye[:4], "wordnet_nouns": eye[4:]})
+    away = np.linspace(0, 0.3, 60)[:, None]
+    for images in (eye[4:].sum(axis=0) + away * eye[0], eye[:4].sum(axis=0) + away * eye[4]):
+        found = method.score(FeatureSet({Field.FEATURES: torch.tensor(images, dtype=torch.float32)}))
+        assert len(found.unique()) == 60
 
 
 def test_fewer_words_than_groups_make_groups_of_one():
