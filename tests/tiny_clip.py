@@ -1,6 +1,8 @@
 """A vision–language model of open_clip small enough for tests, with random weights, through the real loading code."""
 
+import atexit
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -21,13 +23,20 @@ _CONFIG = {
 }
 
 
+def folder() -> Path:
+    """A new folder, which goes with the process."""
+    made = Path(mkdtemp(prefix="tiny-clip-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
 @cache
 def library() -> Any:
     """open_clip, which knows the tiny model."""
     found = _compat.library("open_clip")
-    folder = Path(mkdtemp(prefix="tiny-clip-"))
-    (folder / f"{NAME}.json").write_text(json.dumps(_CONFIG))
-    found.add_model_config(folder / f"{NAME}.json")
+    place = folder()
+    (place / f"{NAME}.json").write_text(json.dumps(_CONFIG))
+    found.add_model_config(place / f"{NAME}.json")
     return found
 
 
@@ -45,7 +54,7 @@ def whole(seed: int = 0) -> Any:
 @cache
 def weights(seed: int = 0) -> str:
     """A file with the model's weights."""
-    path = Path(mkdtemp(prefix="tiny-clip-")) / "clip.pt"
+    path = folder() / "clip.pt"
     torch.save(whole(seed).state_dict(), path)
     return str(path)
 
