@@ -26,7 +26,7 @@ class Texts:
         tower: `text`, or `no` for the second text tower of a model that has one (CLIPN).
 
     Raises:
-        ConfigError: a template or form without exactly one `{}`.
+        ConfigError: a template or form without exactly one `{}`, or with other braces.
     """
 
     words: str
@@ -59,11 +59,11 @@ class Texts:
 
 
 def check_templates(templates: Sequence[str], where: str) -> None:
-    """Check that each template has one place for the word.
+    """Check that each template has one place for the word, and no other braces.
 
     Raises:
         ConfigError: one has not.
     """
-    bad = [template for template in templates if template.count("{}") != 1 or template.count("{") != 1]
+    bad = [text for text in templates if [text.count(part) for part in ("{}", "{", "}")] != [1, 1, 1]]
     if bad:
-        raise ConfigError(f"{where}: templates {bad} — each needs one {{}} for the word")
+        raise ConfigError(f"{where}: templates {bad} — each needs one {{}} for the word, and no other braces")

@@ -239,6 +239,8 @@ def clip(**changes: object) -> NetworkBackbone:
         (lambda: open_clip_model("t", "ViT-B-32", pretrained="laion", classes=("a",)), "allowed: openai"),
         (lambda: clip(classes=None), "0 class names"),
         (lambda: clip(templates=("a photo",)), "each needs one {}"),
+        (lambda: clip(templates=()), "templates are empty"),
+        *((lambda t=t: clip(templates=(t,)), "and no other braces") for t in ("{{}}", "a {} }", "a {x} {}", "{!r} {}")),
         (
             lambda: clip(templates="openai"),
             "templates — found 'openai' — allowed: openai_imagenet, simple_imagenet, openai_cifar",

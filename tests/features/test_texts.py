@@ -112,6 +112,8 @@ def test_what_cannot_be_embedded_is_refused(tmp_path, words, monkeypatch):
         store.texts(backbone(), Texts(CLASSES, tower="no"))
     with pytest.raises(ConfigError, match=r"\['the nice'\] — each needs one \{\}"):
         Texts(words, templates=("the nice",))
+    with pytest.raises(ConfigError, match="and no other braces"):
+        Texts(words, templates=("a photo of {} }",))
     model = backbone()
     monkeypatch.setattr(OpenClipText, "embed", lambda _, prompts: torch.full((len(prompts), 4), float("nan")))
     with pytest.raises(DataError, match="the embedding of 'sea slug' is NaN"):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
+from openbench.core.texts import check_templates
 from openbench.errors import ConfigError, check_choice
 from openbench.storage.regular import read_regular
 
@@ -36,7 +37,8 @@ def templates_of(library: Any, where: str, given: Sequence[str] | str) -> list[s
             file with one template a line, absolute or below a data root or the working directory.
 
     Raises:
-        ConfigError: an unknown name, a file that cannot be read, none at all, or a template without `{}`.
+        ConfigError: an unknown name, a file that cannot be read, none at all, or a template without exactly
+            one `{}`.
 
     Reference:
         Radford et al.: Learning transferable visual models from natural language supervision, ICML 2021,
@@ -49,9 +51,9 @@ def templates_of(library: Any, where: str, given: Sequence[str] | str) -> list[s
         return [template("{}") for template in getattr(library, _TEMPLATES[given])]
     if isinstance(given, str):
         given = _lines(Path(given).expanduser(), where)
-    bad = [t for t in given if t.count("{}") != 1]
-    if bad or not given:
-        raise ConfigError(f"{where}: templates {bad or 'are empty'} — each needs one {{}} for the class name")
+    if not given:
+        raise ConfigError(f"{where}: templates are empty — at least one is needed, with {{}} for the class name")
+    check_templates(given, where)
     return list(given)
 
 
