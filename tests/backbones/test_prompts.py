@@ -10,7 +10,7 @@ from torch.nn import functional
 from openbench.backbones.heads.prompts import PromptLearning, background_entropy, learnt_prompts
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
-from openbench.errors import ConfigError
+from openbench.errors import ConfigError, NotApplicableError
 
 from ..tiny_clip import backbone, whole  # noqa: TID252 — the tests are no package
 
@@ -27,6 +27,11 @@ def test_vectors_of_a_words_token_give_the_embedding_of_the_text():
     assert all(p.grad is None for p in tower.model.parameters())
     assert not tower._tokens._forward_hooks
     assert tower.scale == pytest.approx(1 / 0.07, rel=1e-4)
+    own = tower.tokenizer
+    tower.tokenizer = lambda texts: own(texts)[:, 1:]  # as SigLIP's, whose prompts begin with their first word
+    with pytest.raises(NotApplicableError, match="cannot be replaced by learnt vectors"):
+        tower.embed_context(context)
+    tower.tokenizer = own
     with pytest.raises(ConfigError, match="22 vectors — allowed: up to 21"):
         tower.embed_context(torch.zeros(22, tower.width))
 

@@ -70,6 +70,7 @@ class OpenClipText:
         """Return unit embeddings (c, d) of `[v1] … [vk] class.` for vectors (k, width), with gradients.
 
         Raises:
+            NotApplicableError: prompts do not begin with a token of their own, so that vectors would replace words.
             ConfigError: the vectors and a class name do not fit in the model's context.
         """
         k, filler = len(context), "X"  # a token of its own in CLIP's vocabulary
@@ -80,6 +81,9 @@ class OpenClipText:
                 f"open_clip's {self.name}: {k} vectors — allowed: up to {tokens.shape[1] - 3}, since a prompt has "
                 f"{tokens.shape[1]} tokens — choose a smaller prompt_learning.context"
             )
+        start, first = tokens[:, :1], tokens[:1, 1:2]
+        if bool((start == first).any()) or bool((tokens[:, 1 : 1 + k] != first).any()):
+            raise self._fixed()
 
         def replaced(_: nn.Module, __: tuple[Any, ...], found: Tensor) -> Tensor:
             vectors = context.to(found.dtype).expand(len(found), -1, -1)
@@ -97,11 +101,14 @@ class OpenClipText:
         """The module that makes vectors of tokens."""
         found = getattr(getattr(self.model, "text", self.model), "token_embedding", None)
         if not isinstance(found, nn.Embedding):
-            raise NotApplicableError(
-                f"open_clip's {self.name}: its text tower's tokens cannot be replaced by learnt vectors — choose one "
-                "of CLIP's own architectures, e.g. ViT-B-16, or backbone.head=null"
-            )
+            raise self._fixed()
         return found
+
+    def _fixed(self) -> NotApplicableError:
+        return NotApplicableError(
+            f"open_clip's {self.name}: its text tower's tokens cannot be replaced by learnt vectors — choose one of "
+            "CLIP's own architectures, e.g. ViT-B-16, or backbone.head=null"
+        )
 
     def to(self, device: torch.device) -> None:
         """Move the tower."""
