@@ -5,12 +5,15 @@ import pytest
 from openbench.__main__ import main
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.engine.applicable import refuse_missing_parts
+from openbench.engine.spec import RunSpec
+from openbench.engine.tune import Tuning
 from openbench.errors import NotApplicableError
+from openbench.methods.eoe import EOE
 from openbench.methods.neglabel import NegLabel
 from openbench.results.records.store import RecordStore
 
 from .features.feature_toys import toy_backbone
-from .tiny_clip import NAME, library, weights
+from .tiny_clip import NAME, backbone, library, weights
 
 DIGITS = ["+benchmark=digits", "~benchmark.csid", "~benchmark.ood_train", "~benchmark.far.patches"]
 DIGITS += [f"+benchmark.{place}.limit=20" for place in ("id.val", "id.test", "near.eight", "near.nine", "far.noise")]
@@ -52,6 +55,22 @@ def test_the_words_enter_the_record_and_its_id(run, tmp_path):
     assert other.config == first.config
     assert other.run_id != first.run_id
     assert other.method["texts"][0] == classes
+
+
+def test_words_that_a_search_tries_enter_the_id_too(tmp_path, monkeypatch):
+    """The list that is chosen stays as it is, and another one that is tried changes: the choice may be another."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "first.txt").write_text("okapi\n")
+    space = {"outliers": ["second.txt", "first.txt"], "beta": [0.25, -1.0]}  # −1 is refused, and so not read
+    read = {}
+    for strategy in ("validation", "none"):
+        for count in (2, 3):
+            (tmp_path / "second.txt").write_text("".join(f"word {i}\n" for i in range(count)))
+            spec = RunSpec(None, backbone(), EOE("first.txt"), "eoe", space, Tuning(strategy))
+            read[strategy, count] = [(corpus["words"], corpus["count"], corpus["digest"]) for corpus in spec.texts]
+    assert [corpus[:2] for corpus in read["validation", 3]] == [("classes", 3), ("first.txt", 1), ("second.txt", 3)]
+    assert read["validation", 2][:2] == read["validation", 3][:2] == read["none", 2] == read["none", 3]
+    assert read["validation", 2][2][2] != read["validation", 3][2][2]
 
 
 def test_a_backbone_without_a_text_tower_is_refused_by_the_methods_name():

@@ -26,8 +26,8 @@ class ResultRecord:
         benchmark: name, digest, pristine, deviations; `images`, the digest of sets that only some runs read, if any.
         backbone: name, digest, weights' sha256, training; where there is one, the `augment` that was typed; where the
             training learnt from `outliers`, their name and digest.
-        method: name, version, reference, final hyper-parameters; `texts`, the corpora of text that it reads, if any:
-            their words, count, templates, tower and digest.
+        method: name, version, reference, final hyper-parameters; `texts`, the corpora of text that it reads, at any
+            setting that was searched, if any: their words, count, templates, tower and digest.
         tuned: the hyper-parameters chosen on validation; empty if nothing was tuned.
         trials: every trial: hyper-parameters and validation AUROC.
         metrics: {set or group: {key: value}}; fractions in [0, 1]; `unable` where infeasible.

@@ -1,7 +1,6 @@
 """The four jobs as functions of plain configs: what the command line calls, and what a notebook can call."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from openbench.engine.from_file import as_read_by
 from openbench.engine.heads import head_reader, with_fitted_head
 from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.outcomes.outcome import RunOutcome
-from openbench.engine.reads import requests_of
+from openbench.engine.reads import requests_of, settings_of
 from openbench.engine.released import check_training_counts
 from openbench.engine.run import feature_store
 from openbench.engine.run import run as run_spec
@@ -227,11 +226,7 @@ def _refused(method: Method, params: Config) -> str:
 
 def train_reader(method: Method, space: Config, name: str) -> str:
     """Return how messages name a method that reads the ID training images; empty if no setting reads them."""
-    settings = [method]
-    for params in grid(space, list(method.params())):
-        with suppress(MethodError):  # tuning finds that this setting is infeasible
-            settings.append(with_params(method, params))
-    found = (leaf.request.fit_on for setting in settings for leaf in leaves(setting))
+    found = (leaf.request.fit_on for setting in (method, *settings_of(method, space)) for leaf in leaves(setting))
     return f"method '{name}', which is fitted on it" if Role.ID_TRAIN in found else ""
 
 

@@ -1,6 +1,7 @@
 """What a method reads of the splits of a benchmark, with all the settings that are searched."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,16 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Request, Role
 from openbench.core.search import grid, with_params
+from openbench.errors import MethodError
+
+
+def settings_of(method: Method, space: Mapping[str, Any]) -> list[Method]:
+    """Return a method at each setting of a space, unfitted; without those that it refuses, which tuning leaves out."""
+    found = []
+    for params in grid(space, list(method.params())):
+        with suppress(MethodError):
+            found.append(with_params(method, params))
+    return found
 
 
 def requests_of(method: Method, space: Mapping[str, Any], role: Role) -> list[Request]:
@@ -18,6 +29,6 @@ def requests_of(method: Method, space: Mapping[str, Any], role: Role) -> list[Re
         return [replace(request, perturb=None, corruption=None) for request in fitted if request.fit_on == role]
     if role == Role.OOD_TRAIN:
         return []
-    settings = grid(space, list(method.params())) if role in (Role.ID_VAL, Role.OOD_VAL) else [{}]
-    found = (leaf for params in settings for leaf in leaves(with_params(method, params)))
+    settings = settings_of(method, space if role in (Role.ID_VAL, Role.OOD_VAL) else {})
+    found = (leaf for setting in settings for leaf in leaves(setting))
     return list(dict.fromkeys(leaf.request for leaf in found if not isinstance(leaf, LiveMethod)))

@@ -12,6 +12,7 @@ from openbench.core.composite import leaves, version_of
 from openbench.core.method import Method
 from openbench.core.record import RunIdentity, texts_of
 from openbench.engine.outcomes.learnt import Learnt
+from openbench.engine.reads import settings_of
 from openbench.engine.tune import Tuning
 from openbench.features.texts import Corpus
 from openbench.metrics.suite import MetricOptions
@@ -79,8 +80,13 @@ class RunSpec:
 
     @cached_property
     def texts(self) -> list[dict[str, Any]]:
-        """What a record says of the corpora of text that the method reads; their digests are part of the identity."""
-        read = dict.fromkeys(texts for leaf in leaves(self.method) for texts in leaf.request.texts)
+        """What a record says of the corpora of text that the method reads, at any setting that is searched.
+
+        Their digests are part of the identity.
+        """
+        searched = {} if self.tuning.strategy == "none" else self.space
+        settings = (self.method, *settings_of(self.method, searched))
+        read = dict.fromkeys(texts for setting in settings for leaf in leaves(setting) for texts in leaf.request.texts)
         return [Corpus.of(self.backbone, texts).described() for texts in read]
 
     @property
