@@ -8,6 +8,7 @@ import numpy as np
 from openbench.core.benchmark import Image, Items, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Corruption
+from openbench.data.sources.common_corruptions import CommonCorruptions
 from openbench.data.sources.imagenet_c import KINDS, corrupt
 from openbench.data.sources.transforms import cropped
 from openbench.digest import digest
@@ -39,9 +40,15 @@ def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> S
     return replace(
         split,
         items=_Corrupted(split.items, split.keys, corruption, geometry),
-        digest=digest({"of": split.digest, "corruption": corruption, "crop": geometry}),
+        digest=digest({"of": split.digest, "corruption": corruption, "crop": geometry, **_raised()}),
         as_stored=True,
     )
+
+
+def _raised() -> dict[str, int]:
+    """The version of the corruptions, once it is above 1: copies made by an earlier one are others."""
+    version = CommonCorruptions.version
+    return {} if version == 1 else {"version": version}
 
 
 @dataclass(frozen=True, eq=False)

@@ -151,7 +151,7 @@ class FeatureStore:
             made_by: the module that makes the columns, with all that it imports.
         """
         sources = foreign_sources(backbone)
-        changed = uncommitted(made_by, parts=(backbone, split.source))
+        changed = uncommitted(made_by, parts=(backbone, split.source, type(split.items)))
         made_from = {key: files for key, files in (("sources", sources), ("uncommitted", changed)) if files}
         network = digest({"backbone": backbone.digest, **made_from}) if made_from else backbone.digest
         return self.root / network / split.digest

@@ -1,14 +1,20 @@
 """CoVer: copies as ImageNet-C's code makes them, one base fitted on clean images, and the mean of its scores."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from openbench.core.composite import version_of
 from openbench.core.features import FeatureSet
 from openbench.core.request import Corruption, Field, Request, Role
+from openbench.data.sources import imagenet_c
+from openbench.data.sources.common_corruptions import CommonCorruptions
 from openbench.data.sources.imagenet_c import corrupt
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.errors import ConfigError, FieldError, MethodError
+from openbench.features.corrupted import corrupted
 from openbench.features.store import FeatureStore
 from openbench.methods.cover import CoVer, OnCorrupted
 from openbench.methods.double_score import DoubleScore
@@ -48,6 +54,36 @@ def test_columns_of_a_corrupted_input_are_the_networks_outputs_of_the_copies(sto
     again = store.get(backbone, split, Request(FEATURES, corruption=Corruption("brightness", 3)))
     assert torch.equal(again.features, found.features)
     assert backbone.passes == 3 * len(split)
+
+
+def test_copies_of_a_later_version_of_the_corruptions_are_others(monkeypatch):
+    def name() -> str:
+        return corrupted(toy_split(), Corruption("fog", 2), toy_backbone().preprocess).digest
+
+    first = name()
+    assert name() == first
+    monkeypatch.setattr(CommonCorruptions, "version", 2)
+    assert name() != first
+
+
+def test_copies_by_code_without_a_commit_are_kept_apart(store, monkeypatch):
+    backbone, split = toy_backbone(), toy_split()
+    copies = corrupted(split, Corruption("fog", 2), backbone.preprocess)
+
+    def places() -> tuple[str, str]:
+        return tuple(store._folder(backbone, s).parent.name for s in (split, copies))
+
+    monkeypatch.setattr("openbench.checkout._changed", dict)
+    clean = places()
+    monkeypatch.setattr("openbench.checkout._changed", lambda: {"imagenet_c.py": Path(imagenet_c.__file__)})
+    assert places()[0] == clean[0], "clean images are read without that file"
+    assert places()[1] != clean[1]
+
+
+def test_the_method_has_the_version_of_the_corruptions():
+    """The golden values of corruptions raise one, and records of the method must not stay."""
+    assert OnCorrupted.version >= CommonCorruptions.version
+    assert version_of(CoVer(MSP())) >= CommonCorruptions.version
 
 
 def test_a_drawn_corruption_is_the_same_whatever_the_batch(tmp_path):
