@@ -235,11 +235,12 @@ def _of_set(split: Split, streams: Sequence[_Stream], side: int) -> dict[str, An
             f"stream.ood_per_id: an order of the stream holds no image of '{split.name}' — choose more OOD images per "
             "ID image, or a stream per OOD set"
         )
+    counts = [int((stream.part == side).sum()) for stream in streams]
     ends = {"first_quarter": (0.0, _QUARTER), "last_quarter": (1 - _QUARTER, 1.0)}
     return {
         "role": split.role.value,
         "id_images": int((streams[0].part == 0).sum()),
-        "ood_images": int((streams[0].part == side).sum()),
+        "ood_images": counts[0] if len(set(counts)) == 1 else counts,
         "auroc": [first for first, _ in whole],
         "fpr95": [second for _, second in whole],
     } | {

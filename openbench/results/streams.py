@@ -44,7 +44,8 @@ class StreamRecord:
         benchmark: name, digest, pristine, deviations.
         backbone: as in a run's record.
         sets: OOD set → role, id_images, ood_images; `auroc`, `fpr95` and the AUROC of the first and the last quarter,
-            a number per order (None where a quarter holds images of one side alone).
+            a number per order (None where a quarter holds images of one side alone). `ood_images` is a number per
+            order, too, where a stream of all sets draws more of one set in one order than in another.
         provenance: as in a run's record.
     """
 
@@ -142,10 +143,15 @@ def read(path: Path) -> StreamRecord:
         stated = content.pop(_DIGEST, None)
         if stated != _digest(content):
             raise ValueError("its content is not that of its digest")
-        return StreamRecord(**content)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        record = StreamRecord(**content)
+        if record.stream_id != path.stem:
+            raise ValueError(f"it says that it is {record.stream_id!r}")
+        _ = [to_markdown(table) for table in tables([record])]  # all that a page shows is there, and of its kind
+        return record
+    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise RecordError(
-            f"{path} is not a record of streams as it was written — {error} — restore it, or delete it"
+            f"{path} is not a record of streams as it was written — {type(error).__name__}: {error} — restore it, or "
+            "delete it"
         ) from error
 
 
@@ -180,14 +186,19 @@ def _by_set(name: str, records: Sequence[StreamRecord]) -> Table:
         (
             *_about(record),
             f"{set_name} ({entry['role']})",
-            entry["id_images"],
-            entry["ood_images"],
+            _count(entry["id_images"]),
+            _count(entry["ood_images"]),
             *(_over(entry[metric]) for metric in ("auroc", "fpr95", *_ENDS)),
         )
         for record in records
         for set_name, entry in record.sets.items()
     ]
     return Table(f"Sets · {name}", columns, tuple(rows))
+
+
+def _count(images: int | Sequence[int]) -> int | str:
+    """A count, or the least and the largest of those of the orders."""
+    return images if isinstance(images, int) else f"{min(images):,}–{max(images):,}"
 
 
 def _about_columns() -> tuple[Column, ...]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from sklearn.metrics import roc_auc_score
 
 from openbench.__main__ import main
 from openbench.core.features import FeatureSet
-from openbench.core.request import Field, Request
+from openbench.core.request import Field, Request, Role
 from openbench.core.streaming import StreamingMethod
-from openbench.engine.streams import StreamPlan, _Stream, _stream
+from openbench.engine.streams import StreamPlan, _of_set, _Stream, _stream
 from openbench.errors import ConfigError, MethodError, RecordError
-from openbench.results.streams import StreamStore
+from openbench.results.streams import _DIGEST, StreamStore, _digest
+from openbench.storage.plain_json import dumps
 
 
 def test_an_order_is_a_permutation_that_seed_and_number_give():
@@ -95,6 +97,15 @@ def test_scores_that_are_not_finite_are_refused():
         _stream(Counting(shift=1e300), [column([1.0, 2.0]), column([3.0])], StreamPlan(), 0, 10)
 
 
+def test_a_set_of_which_orders_draw_more_or_less_has_a_count_for_each():
+    """Two of the three streams have two images of the second OOD set, the third has one."""
+    split = SimpleNamespace(name="second", role=Role.FAR)
+    scores = np.arange(4, dtype=np.float32)
+    streams = [_Stream(scores, np.array(part)) for part in ([0, 1, 2, 2], [0, 2, 1, 2], [0, 1, 1, 2])]
+    assert _of_set(split, streams, 2)["ood_images"] == [2, 2, 1]
+    assert _of_set(split, streams[:2], 2)["ood_images"] == 2
+
+
 def test_parts_of_a_stream_are_measured_apart():
     rng = np.random.default_rng(0)
     scores, part = rng.normal(size=40).astype(np.float32), rng.integers(3, size=40)
@@ -163,9 +174,9 @@ def test_other_streams_make_another_record(made, tmp_path, capsys):
     assert main(["stream", "oodd", *again, "--orders", "2", "--sets", "all", "--ood-per-id", "0.5"]) == 0
     records = StreamStore(tmp_path / "results").records()
     (mixed,) = (record for record in records if record.plan["sets"] == "all")
-    counts = [(entry["id_images"], entry["ood_images"]) for entry in mixed.sets.values()]
-    assert len({inside for inside, _ in counts}) == 1
-    assert sum(outside for _, outside in counts) == pytest.approx(counts[0][0] / 2, abs=1)
+    (inside,) = {entry["id_images"] for entry in mixed.sets.values()}
+    counts = np.array([np.broadcast_to(entry["ood_images"], 2) for entry in mixed.sets.values()])
+    assert counts.sum(axis=0) == pytest.approx([inside / 2] * 2, abs=1)
     assert "ID and all OOD sets, 0.5 OOD per ID image, 2 orders" in (tmp_path / "results/streams/README.md").read_text()
 
 
@@ -179,11 +190,37 @@ def test_a_changed_record_is_refused(made, tmp_path):
         StreamStore(tmp_path / "results").records()
 
 
+MISSHAPEN = {
+    "plan": {},
+    "sets": [1],
+    "method": {"name": "oodd", "params": None},
+    "benchmark": "digits",
+    "stream_id": "0123456789abcdef",
+}
+
+
+@pytest.mark.parametrize("part", [*MISSHAPEN, "auroc", "images"])
+def test_a_record_of_another_shape_is_refused_though_its_digest_is_right(made, tmp_path, capsys, part):
+    shutil.copytree(made / "results", tmp_path / "results")
+    (path,) = (tmp_path / "results").rglob("oodd/*.json")
+    content = json.loads(path.read_text())
+    del content[_DIGEST]
+    changed = {"auroc": ("auroc", ["x"] * 3), "images": ("id_images", "many")}
+    if part in changed:
+        key, value = changed[part]
+        content["sets"]["eight"][key] = value
+    else:
+        content[part] = MISSHAPEN[part]
+    path.write_text(dumps({**content, _DIGEST: _digest(content)}))
+    assert main(["stream", "--table", "--results", str(tmp_path / "results")]) == 2
+    assert "is not a record of streams as it was written" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["odd", "+benchmark=digits"], "streaming method 'odd' not found in configs/streaming; did you mean 'oodd'?"),
-        ([], "stream: no method — allowed: oodd"),
+        ([], "stream: no method — allowed: adaneg, oodd"),
         (["oodd", "+benchmark=digits", "method=knn"], "a stream has no method or tune or metrics of a run"),
         (["oodd", "+benchmark=digits", "streaming.qeue=3"], "did you mean 'queue'?"),
         (["oodd", "+benchmark=digits", "streaming.queue=0"], "streaming method 'oodd'.queue — found 0"),
