@@ -6,6 +6,7 @@ random stream of torch and no rounding enters before a method does.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
+from openbench.core.streaming import StreamingMethod
 from openbench.core.texts import CLASSES as OF_CLASSES
 from openbench.core.texts import Texts
 from openbench.digest import digest
@@ -207,6 +209,15 @@ def scored(method: Method, x: FeatureSet, data: Problem) -> Tensor:
     if isinstance(method, Composite) and apart:
         return method.combine({name: scored(part, x, data) for name, part in method.fitted_parts.items()})
     return method.score(_declared(x, method.request).without_labels())
+
+
+def streamed(method: StreamingMethod[Any], data: Problem) -> Tensor:
+    """The scores (n,) of a stream of the validation samples and those to score, in batches of ten."""
+    fitted = method.fit(data.for_fit(method.request), data.head if method.request.head else None)
+    parts = [_declared(split, method.request).without_labels() for split in (data.val, data.test)]
+    x = FeatureSet({name: torch.cat([part.columns[name] for part in parts]) for name in parts[0].columns})
+    memory = fitted.memory()
+    return torch.cat([fitted.score_next(rows, memory) for rows in x.batches(10)])
 
 
 def by_class(method: Method, x: FeatureSet) -> Tensor | None:

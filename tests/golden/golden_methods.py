@@ -1,4 +1,4 @@
-"""Methods: scores and class scores of every config and choice, and of every class that no config names."""
+"""Methods: scores and class scores of every config and choice, and of every class that no config names; streams."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from golden_cases import Case, Entry, classes_of, file_of, named, variants
-from golden_inputs import Problem, by_class, fitted, problem, scored
+from golden_inputs import Problem, by_class, fitted, problem, scored, streamed
 
 import openbench.methods
 from openbench import paths
@@ -16,6 +16,7 @@ from openbench.config.shipped import shipped
 from openbench.core.composite import version_of
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
+from openbench.core.streaming import StreamingMethod
 from openbench.errors import MethodError
 from openbench.methods._layer_mds import LayerMDS, SteppedLayerMDS
 from openbench.methods.cover import OnCorrupted
@@ -29,6 +30,9 @@ SMALL: Mapping[str, dict[str, Any]] = {
     "DAGMM": {"epochs": 2, "batch": 36},
     "WeiPer": {"repeats": 5, "max_train": 60},
     "NAC": {"bins": 20},
+    # A label or the dictionary is full after a few images, and only some images are assigned.
+    "AdaNeg": {"share": 0.1, "groups": 2, "scale": 8.0, "gap": 0.1, "length": 3},
+    "OODD": {"k1": 3, "k2": 2, "queue": 4},
 }
 # Detectors that PyOD compiles for ten seconds and more; what is ours about them is the same for all detectors.
 COMPILED = ("cblof", "hbos")
@@ -43,8 +47,8 @@ UNNAMED: tuple[Method, ...] = (
 
 
 def classes() -> list[type]:
-    """Every method of openbench."""
-    return classes_of(openbench.methods, (Method,))
+    """Every method of openbench, streaming ones too."""
+    return classes_of(openbench.methods, (Method, StreamingMethod))
 
 
 def entries() -> Iterator[Entry]:
@@ -69,6 +73,12 @@ def entries() -> Iterator[Entry]:
                     cases[type(method)][f"{name} {named(options)}"] = _case(other, "plain")
     for method in UNNAMED:
         cases[type(method)] |= _problems(type(method).__name__, method)
+    for file in sorted((paths.config_dir() / "streaming").glob("*.yaml")):
+        node = shipped("streaming", file.stem) or {}
+        for options in ({}, SMALL[target_of(node).__name__]):
+            streaming = build({**node, **options})
+            name = " ".join(filter(None, (file.stem, named(options))))
+            cases[type(streaming)] |= {f"{name} {kind}": _of_stream(streaming, kind) for kind in KINDS}
     for cls, found in cases.items():
         yield Entry(f"methods/{cls.__qualname__}", file_of(cls), found)
 
@@ -83,6 +93,11 @@ def _problems(name: str, method: Method) -> dict[str, Case]:
 
 def _case(method: Method, kind: str, of_classes: bool = False) -> Case:
     return Case(version_of(method), lambda: _result(type(method)(**method.params()), kind, of_classes))
+
+
+def _of_stream(method: StreamingMethod[Any], kind: str) -> Case:
+    """The scores of a stream of samples."""
+    return Case(method.version, lambda: streamed(type(method)(**method.params()), _problem(kind)))
 
 
 @cache
