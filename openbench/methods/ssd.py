@@ -104,16 +104,21 @@ def _gaussian(batches: Iterator[Tensor], members: Tensor, cluster: int) -> tuple
     for u in batches:
         x = u[members[start : start + len(u)] == cluster].double()
         start, count = start + len(u), count + len(x)
+        if not len(x):
+            continue
         if total is None:
-            total, scatter = x.new_zeros(u.shape[1]), x.new_zeros(u.shape[1], u.shape[1])
+            # Seen from a member: squares of a mean far away would leave noise where a small cluster has no variance.
+            origin = x[0].clone()
+            total, scatter = x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1], x.shape[1])
+        x -= origin
         total += x.sum(dim=0)
         scatter.addmm_(x.T, x)
     if total is None:
         raise MethodError("SSD.fit: nothing to fit on — the split is empty — pass a split with samples")
-    mean = total / count
-    covariance = scatter / count - torch.outer(mean, mean)
+    offset = total / count
+    mean, covariance = origin + offset, scatter / count - torch.outer(offset, offset)
     # Float32 features alike to the last digit leave 1e-14 of their square.
-    if float(covariance.trace()) <= 1e-12 * float(scatter.trace()) / count:
+    if float(covariance.trace()) <= 1e-12 * float(mean.square().sum() + covariance.trace()):
         return mean, mean.new_zeros(len(mean), 0)
     return mean, whitening(covariance)
 

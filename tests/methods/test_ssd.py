@@ -8,7 +8,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
 from openbench.methods import ssd
-from openbench.methods.ssd import SSD
+from openbench.methods.ssd import SSD, _gaussian
 
 from .problems import KINDS, assert_equal, f, problem, scores, y
 
@@ -71,3 +71,13 @@ def test_clusters_that_do_not_vary_and_more_clusters_than_samples_are_refused():
         SSD("labels").fit(distinct, None)
     with pytest.raises(MethodError, match="clusters — found 5 — allowed: 1 to 4"):
         SSD(5).fit(distinct, None)
+
+
+def test_a_small_cluster_far_from_the_origin_has_the_rank_of_its_samples():
+    """Three samples span two directions; the squares of a mean a thousand deviations away leave no third."""
+    rows = torch.randn(3, 16, generator=torch.Generator().manual_seed(0)) / 10 + 100
+    mean, whiten = _gaussian(iter([rows[:1], rows[1:]]), torch.zeros(3, dtype=torch.int64), 0)
+    assert whiten.shape == (16, 2)
+    torch.testing.assert_close(mean, rows.double().mean(dim=0), rtol=1e-12, atol=0)
+    expected = np.linalg.pinv(np.cov(rows.double().numpy().T, bias=True), rcond=1e-10)
+    np.testing.assert_allclose((whiten @ whiten.T).numpy(), expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
