@@ -66,7 +66,7 @@ def _lines(path: Path, where: str) -> list[str]:
             "template a line expected"
         )
     try:
-        lines = read_regular(found, _MOST_BYTES).decode("utf-8").splitlines()
+        lines = read_regular(found, _MOST_BYTES).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: templates '{found}' cannot be read — {error} — text in UTF-8 expected") from error
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]

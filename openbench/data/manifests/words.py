@@ -58,7 +58,7 @@ def _place(name: str) -> Path:
 @lru_cache(maxsize=16)
 def _read(path: Path, _: tuple[int, int]) -> dict[str, tuple[str, ...]]:
     try:
-        lines = read_regular(path, _MOST_BYTES).decode("utf-8").splitlines()
+        lines = read_regular(path, _MOST_BYTES).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"word list '{path}' cannot be read — {error} — text in UTF-8 expected") from error
     found: dict[str, list[str]] = {"": []}
