@@ -155,6 +155,6 @@ class RunIdentity:
         return digest(content | {key: value for key, value in some.items() if value})
 
 
-def texts_of(method: Mapping[str, Any]) -> list[str]:
+def texts_of(method: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the digests of the corpora of text that a record's `method` names; empty if it reads none."""
-    return [str(corpus.get("digest")) for corpus in method.get("texts") or ()]
+    return tuple(str(corpus.get("digest")) for corpus in method.get("texts") or ())

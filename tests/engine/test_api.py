@@ -85,12 +85,12 @@ def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
 
 def test_a_split_is_read_with_what_fitting_or_scoring_or_the_search_reads_of_it():
     method, space = ODIN(temperature=1000.0, epsilon=0.1), {"epsilon": [0.0, 0.2]}
-    steps = {role: [request.perturb.epsilon for request in api._requests(method, space, role)] for role in SCORED}
+    steps = {role: [request.perturb.epsilon for request in api.requests_of(method, space, role)] for role in SCORED}
     assert steps == {Role.ID_VAL: [0.0, 0.2], Role.OOD_VAL: [0.0, 0.2], Role.NEAR: [0.1], Role.ID_TEST: [0.1]}
-    assert [api._requests(method, space, role) for role in (Role.ID_TRAIN, Role.OOD_TRAIN)] == [[], []]
-    (fitted,) = api._requests(KNN(), {"k": [1, 5]}, Role.ID_TRAIN)
+    assert [api.requests_of(method, space, role) for role in (Role.ID_TRAIN, Role.OOD_TRAIN)] == [[], []]
+    (fitted,) = api.requests_of(KNN(), {"k": [1, 5]}, Role.ID_TRAIN)
     assert (fitted, fitted.fit_on) == (KNN().request, Role.ID_TRAIN)
-    assert api._requests(KNN(), {"k": [1, 5]}, Role.ID_VAL) == [KNN().request]
+    assert api.requests_of(KNN(), {"k": [1, 5]}, Role.ID_VAL) == [KNN().request]
 
 
 @pytest.mark.parametrize(("training", "read"), [("cross_entropy", None), ("outlier_exposure", {"name": "tin597"})])
@@ -105,7 +105,7 @@ def test_outliers_are_checked_where_the_training_learns_from_them(monkeypatch, t
 
 def test_a_record_is_verified_as_the_runtime_says(monkeypatch, tmp_path):
     seen, record = [], SimpleNamespace()
-    monkeypatch.setattr(api, "_spec", lambda config, setting, say, record: (config, setting, record))
+    monkeypatch.setattr(api, "spec_of", lambda config, setting, say, record: (config, setting, record))
     monkeypatch.setattr(api, "verify_spec", lambda *arguments: seen.append(arguments))
     api.verify((record, tmp_path), {"seed": 3}, {"cache": str(tmp_path), "batch_size": 7}, print)
     ((spec, setting, existing, say),) = seen
