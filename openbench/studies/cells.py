@@ -145,7 +145,7 @@ def keys_of(study: Study, asked: Asked) -> set[str]:
 def archive_of(study: Study, asked: Asked, records: Iterable[ResultRecord]) -> Archive:
     """Return what the study needs of records."""
     kept = {(column.set, column.key + end) for column in study.columns for end in ("", "_low", "_high")}
-    return Archive.of(records, keys_of(study, asked), lambda name, key: (name, key) in kept)
+    return Archive.of(records, keys_of(study, asked), lambda name, key: (name, key) in kept, asked.config_dir)
 
 
 def _states(runs: Iterable[Mapping[str, Wanted]], archive: Archive, asked: Asked) -> States:

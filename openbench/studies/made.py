@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from openbench.config.overrides import NAME
@@ -16,6 +17,9 @@ from openbench.results.records.trained import NONE, RELEASED
 from openbench.studies.wanted import OUTLIERS, Wanted
 
 _PLAIN = "cross_entropy"
+_COMPOSED = ("training", "backbone", "tune", "metrics")
+_SPACE = "_space_"
+_INTERVALS = ("confidence", "replicates")  # of two records that differ in these alone, a table has a preference
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Made:
         names: {group: the file that was chosen}.
         values: {dotted key: value} of the keys that the study sets.
         own: hyper-parameters of the method that its config file does not have as they are here.
+        nodes: {group: its node of the config}, of released weights without a training.
         seconds: {stage: wall seconds}.
         images: how many were read.
         width: numbers kept of each image: logits and features.
@@ -36,6 +41,7 @@ class Made:
     names: Mapping[str, str]
     values: Mapping[str, Any]
     own: frozenset[str]
+    nodes: Mapping[str, Any]
     seconds: Mapping[str, float]
     images: int
     width: int
@@ -48,30 +54,36 @@ class Archive:
     Args:
         made: every record.
         replaced: {run id: by what it was superseded}.
+        config_dir: the user's folder of group files.
     """
 
     made: Mapping[tuple[str, str], list[Made]]
     replaced: Mapping[str, str] = field(default_factory=dict)
+    config_dir: Path | None = None
 
     @classmethod
-    def of(cls, records: Iterable[ResultRecord], keys: Iterable[str], keep: Keep) -> "Archive":
+    def of(
+        cls, records: Iterable[ResultRecord], keys: Iterable[str], keep: Keep, config_dir: Path | None = None
+    ) -> "Archive":
         """Return the archive of records.
 
         Args:
             records: read one after the other; only what is needed of each is kept.
             keys: dotted keys of the config that the study sets.
             keep: which numbers of a record are needed.
+            config_dir: the user's folder of group files.
         """
         found: dict[tuple[str, str], list[Made]] = {}
         for one in _made(records, frozenset(keys), keep):
             found.setdefault((one.run.benchmark, one.run.method), []).append(one)
         sound = (one.run.made for many in found.values() for one in many if not one.run.problems)
-        return cls(found, superseded(sound))
+        return cls(found, superseded(sound), config_dir)
 
     def fitting(self, wanted: Wanted) -> list[Made]:
         """Return the records of a run that nothing speaks against; several, where they were made more than once."""
         candidates = self.made.get((wanted.benchmark, wanted.names["method"]), [])
-        return [one for one in candidates if self._counts(one) and _fits(one, wanted)]
+        alike = [one for one in candidates if self._counts(one) and _fits(one, wanted)]
+        return [one for one in alike if _as_composed(one.nodes, _composed(wanted.setting, self.config_dir))]
 
     def of_benchmark(self, benchmark: str) -> list[Made]:
         """Return every record of a benchmark."""
@@ -87,7 +99,7 @@ def _fits(one: Made, wanted: Wanted) -> bool:
         _same_training(one, names)
         and all(one.names[key] == names[key] for key in ("backbone", "tune", "seed", "augment") if key in names)
         and all(_same(one.values.get(key), value) for key, value in wanted.values.items())
-        and all(f"method.{key}" in wanted.values for key in one.own)
+        and all(any(f"{word}.".startswith(f"method.{key}.") for word in wanted.values) for key in one.own)
         and (one.names[OUTLIERS] in (NONE, names.get(OUTLIERS, NONE)))
     )
 
@@ -96,6 +108,22 @@ def _same_training(one: Made, names: Mapping[str, str]) -> bool:
     """Whether the network was trained as wanted; released weights are those of plain training."""
     found, plain = one.names["training"], names["training"] in (_PLAIN, RELEASED)
     return found == names["training"] or (found == RELEASED and plain)
+
+
+@lru_cache(maxsize=1024)
+def _composed(words: tuple[str, ...], config_dir: Path | None) -> Mapping[str, Any]:
+    """What Hydra makes of the overrides of a run: {group: its node}."""
+    from openbench.compose.composed import composed
+
+    config = composed("run", words, config_dir).config
+    return {group: public(config.get(group)) for group in _COMPOSED}
+
+
+def _as_composed(found: Any, asked: Any) -> bool:
+    """Whether what a record's config and today's config files both have is the same; keys of only one do not count."""
+    if isinstance(found, Mapping) and isinstance(asked, Mapping):
+        return all(_as_composed(found[key], asked[key]) for key in found if key in asked)
+    return _same(found, asked)
 
 
 def _same(found: Any, value: Any) -> bool:
@@ -118,6 +146,7 @@ def _made(records: Iterable[ResultRecord], keys: frozenset[str], keep: Keep) -> 
             names=_names(record, run),
             values={key: _leaf(record.config, key) for key in keys},
             own=_own(record),
+            nodes=_nodes(record, run),
             seconds=_seconds(record),
             images=sum(count["n"] for count in record.counts.values()),
             width=sum(int(record.backbone.get(key) or 0) for key in ("feature_dim", "num_classes")),
@@ -137,6 +166,13 @@ def _names(record: ResultRecord, run: Run) -> dict[str, str]:
     }
 
 
+def _nodes(record: ResultRecord, run: Run) -> dict[str, Any]:
+    metrics = record.config.get("metrics")
+    known = metrics.items() if isinstance(metrics, Mapping) else ()
+    numbers = {k: v for k, v in known if not (isinstance(v, list) or k.startswith("_") or k in _INTERVALS)}
+    return {**{key: node for key, node in run.nodes.items() if key in _COMPOSED}, "metrics": numbers}
+
+
 def _own(record: ResultRecord) -> frozenset[str]:
     """The hyper-parameters that were not what the method's config file says, tuned ones aside."""
     node = record.config.get("method") or {}
@@ -145,7 +181,7 @@ def _own(record: ResultRecord) -> frozenset[str]:
     default = _default(str(node.get(NAME)), data)
     if default is None:
         return frozenset()
-    given = {key: value for key, value in node.items() if not str(key).startswith("_")}
+    given = {key: value for key, value in node.items() if key == _SPACE or not str(key).startswith("_")}
     return frozenset(key for key, value in given.items() if not _same(value, default.get(key)))
 
 

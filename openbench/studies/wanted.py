@@ -50,9 +50,18 @@ class Wanted:
         return (self.benchmark, *(f"{k}={v}" for k, v in sorted(self.values.items()) if k.startswith("benchmark.")))
 
     @property
+    def setting(self) -> tuple[str, ...]:
+        """Its overrides but for method, seed and form: what network, tuning and metrics of its record follow from."""
+        return tuple(word for word in self.words if not _is_apart(key_of(word)))
+
+    @property
     def network(self) -> tuple[str, ...]:
         """What tells its network and images from those of other runs."""
         return (self.benchmark, *(self.names.get(key, "") for key in ("backbone", "training", "augment", "seed")))
+
+
+def _is_apart(key: str) -> bool:
+    return key.partition(".")[0] in ("method", "seed") or key.startswith("benchmark.")
 
 
 def key_of(word: str) -> str:

@@ -44,6 +44,36 @@ def test_a_run_that_is_not_the_one_wanted_does_not_count(tmp_path, other, why):
     assert (knn.ours, knn.reason) == (None, why)
 
 
+@pytest.mark.parametrize(
+    ("group", "node"),
+    [
+        ("training", {"_name_": "cross_entropy", "recipe": {"epochs": 1}}),
+        ("backbone", {"_name_": "resnet8_digits", "precision": "bf16"}),
+        ("metrics", {"correction": "simes"}),
+        ("method", {"_name_": "knn", "_space_": {"k": [1]}}),
+    ],
+)
+def test_a_run_of_another_config_than_the_studys_does_not_count(tmp_path, group, node):
+    wanted, other = run("knn", 0, 0.9), run("knn", 1, 0.8)
+    other = named(replace(other, config={**other.config, group: node}))
+    _, (knn, _) = of(study(tmp_path), [wanted, other])
+    assert list(knn.made) == ["0"]
+    # Where the study asks for it, the same record is its own.
+    path, value = next((f"{group}.{k}", v) for k, v in node.items() if k != "_name_")
+    while isinstance(value, dict):
+        ((key, value),) = value.items()
+        path += f".{key}"
+    _, (knn, _) = of(study(tmp_path), [wanted, other], Asked((f"{path}={value}",)))
+    assert list(knn.made) == ["1"]
+
+
+def test_how_wide_intervals_are_is_no_other_setting(tmp_path):
+    record = run("knn", 0, 0.9)
+    record = named(replace(record, config={**record.config, "metrics": {"replicates": 7, "confidence": 0.9}}))
+    _, (knn, _) = of(study(tmp_path), [record])
+    assert knn.ours.value == 0.9
+
+
 def test_a_run_on_part_of_the_data_counts_where_that_is_asked_for_and_says_so(tmp_path):
     part = {"digest": "bb", "pristine": False, "deviations": ["far.c: dropped"]}
     records = [run("knn", 0, 0.9, of=part), run("msp", 0, 0.8, of=part)]
