@@ -1,6 +1,7 @@
 """Records that a study of the benchmark digits is made of, and its yaml."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,13 @@ run: +benchmark=digits
 seeds: [0, 1, 2]
 rows: {MSP: method=msp, KNN: method=knn}
 columns: {near: near.auroc, far: far.auroc}
+"""
+DRAWS = """\
+# One table of ADBench.
+run: [+benchmark=adbench, benchmark.table=wine]
+repeat: {benchmark.draw: [1, 2, 3]}
+rows: {PCA: method=pca, KNN: method=pyod_knn}
+columns: {AUROC: near.auroc}
 """
 
 
@@ -40,6 +48,15 @@ def run(method: str, seed: int, near: float, far: float = 0.95, **changes: Any) 
         **changes,
     )
     return named(record)
+
+
+def drawn(method: str, draw: int, near: float) -> ResultRecord:
+    """A run of a method on a draw of a table, without a network; every draw has rows of its own."""
+    record = run(method, 0, near, of={"name": "adbench_wine", "digest": f"draw{draw}"})
+    node = {"name": "adbench_wine", "table": "wine", "protocol": "adbench", "draw": draw}
+    nodes = {"benchmark": node, "backbone": {"_name_": "identity"}, "tune": {"_name_": "none"}}
+    backbone = {"name": "identity", "digest": "same", "training": None}
+    return named(replace(record, config={**record.config, **nodes}, backbone=backbone))
 
 
 def study(folder: Path, text: str = YAML, name: str = "two") -> Study:

@@ -9,7 +9,7 @@ from openbench.errors import ConfigError
 from openbench.studies.cells import NO_RECORD, Asked
 
 from ..results.records import named  # noqa: TID252 — the tests are no package
-from .runs import YAML, of, run, study
+from .runs import DRAWS, YAML, drawn, of, run, study
 
 MSP = [run("msp", seed, near) for seed, near in enumerate((0.90, 0.91, 0.95))]
 
@@ -92,21 +92,8 @@ def test_a_hyper_parameter_that_is_typed_must_be_the_records(tmp_path):
 
 
 def test_draws_of_a_table_have_images_of_their_own_and_count_together(tmp_path):
-    text = """\
-# One table of ADBench.
-run: [+benchmark=adbench, benchmark.table=wine]
-repeat: {benchmark.draw: [1, 2, 3]}
-rows: {PCA: method=pca}
-columns: {AUROC: near.auroc}
-"""
-    records = []
-    for draw, near in ((1, 0.8), (2, 0.9), (4, 0.1)):
-        record = run("pca", 0, near, of={"name": "adbench_wine", "digest": f"draw{draw}"})
-        node = {"name": "adbench_wine", "table": "wine", "protocol": "adbench", "draw": draw}
-        nodes = {"benchmark": node, "backbone": {"_name_": "identity"}, "tune": {"_name_": "none"}}
-        backbone = {"name": "identity", "digest": "same", "training": None}
-        records.append(named(replace(record, config={**record.config, **nodes}, backbone=backbone)))
-    ((cell,),) = of(study(tmp_path, text), records)
+    records = [drawn("pca", draw, near) for draw, near in ((1, 0.8), (2, 0.9), (4, 0.1))]
+    ((cell,), _) = of(study(tmp_path, DRAWS), records)
     assert (list(cell.made), cell.ours.std) == (["1", "2"], pytest.approx(0.05))
 
 

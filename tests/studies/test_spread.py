@@ -5,9 +5,12 @@ import pytest
 from scipy.stats import t as student
 from scipy.stats import ttest_ind
 
+from openbench.errors import CacheError
 from openbench.results.tables.table import Estimate
-from openbench.studies.layout.paired import Pair, _holm, _over_seeds
+from openbench.studies.layout.paired import OVER_RUNS, Pair, _holm, _over_runs, paired
 from openbench.studies.spread import Verdict, difference
+
+from .runs import DRAWS, YAML, drawn, of, run, study
 
 
 def mean(values):
@@ -43,10 +46,29 @@ def test_seeds_are_compared_in_pairs_and_holm_guards_a_column():
     from scipy.stats import ttest_1samp
 
     gaps = [0.01, 0.03, 0.02, 0.05]
-    found = _over_seeds(None, gaps)
+    found = _over_runs(None, gaps)
     oracle = ttest_1samp(gaps, 0.0)
     assert found.p == pytest.approx(oracle.pvalue)
     assert (found.difference.low, found.difference.high) == pytest.approx(tuple(oracle.confidence_interval(0.95)))
     # .01 ≤ .05/3, then .03 > .05/2: the step stops there, although .04 ≤ .05 on its own.
     marked = _holm([Pair(None, None, p) for p in (0.04, 0.01, 0.03)])
     assert [pair.significant for pair in marked] == [False, True, False]
+
+
+def not_kept(run_id):
+    raise CacheError(run_id)
+
+
+def test_draws_of_a_table_are_compared_in_pairs_although_no_network_tells_them_apart(tmp_path):
+    found = study(tmp_path, DRAWS + "test: PCA\n")
+    records = [drawn("pca", draw, 0.5) for draw in (1, 2, 3)]
+    records += [drawn("pyod_knn", draw, near) for draw, near in ((1, 0.6), (2, 0.7), (3, 0.9))]
+    ((pair,),) = paired(found, of(found, records), not_kept)
+    assert (pair.test, pair.difference.value) == (OVER_RUNS, pytest.approx(0.7 / 3))
+
+
+def test_a_single_pair_is_that_of_the_seed_that_both_rows_have(tmp_path):
+    found = study(tmp_path, YAML + "test: MSP\n")
+    records = [run("msp", 1, 0.5), *(run("knn", seed, near) for seed, near in enumerate((0.6, 0.7, 0.9)))]
+    ((near, _),) = paired(found, of(found, records), not_kept)
+    assert (near.test, near.difference.value) == ("", pytest.approx(0.2))

@@ -1,4 +1,4 @@
-"""Rows of a study compared with one of them in pairs: over the same seeds, or on the same images."""
+"""Rows of a study compared with one of them in pairs: over runs of the same seeds or draws, or on the same images."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from openbench.studies.study import Study
 LEVEL = 0.05
 _LEAST = 3  # two differences that happen to be alike would make an interval of no width
 Read = Callable[[str], Sequence[SetScores]]  # the kept scores of a run, or CacheError
-OVER_SEEDS, ON_IMAGES = "over seeds: Student's paired t", "one network: DeLong's paired test on the same images"
+OVER_RUNS, ON_IMAGES = "over runs: Student's paired t", "one run: DeLong's paired test on the same images"
 
 
 @dataclass(frozen=True)
@@ -52,48 +52,46 @@ def paired(study: Study, cells: Sequence[Sequence[Cell]], read: Read) -> list[li
     """
     base = next(line for line in cells if line[0].row.path == study.test)
     others = [line for line in cells if line is not base]
-    found = [[_pair(cell, beside, read) for cell, beside in zip(line, base, strict=True)] for line in others]
+    found = [[_pair(study, cell, beside, read) for cell, beside in zip(line, base, strict=True)] for line in others]
     columns = [_holm([line[at] for line in found]) for at in range(len(base))]
     return [list(line) for line in zip(*columns, strict=True)]
 
 
-def _pair(cell: Cell, base: Cell, read: Read) -> Pair:
+def _pair(study: Study, cell: Cell, base: Cell, read: Read) -> Pair:
     if cell.ours is None or base.ours is None:
         return Pair(cell)
     both = [at for at in cell.made if at in base.made]
-    networks = {cell.made[at].run.network: at for at in both}
-    gaps = [cell.values[at] - base.values[at] for at in networks.values()]
+    # Released weights are one network, whatever the seed; draws of a table differ although their network does not.
+    samples = {cell.made[at].run.network if study.repeat == "seed" else at: at for at in both}
+    gaps = [cell.values[at] - base.values[at] for at in samples.values()]
     if len(gaps) >= _LEAST:
-        return _over_seeds(cell, gaps)
+        return _over_runs(cell, gaps)
     if len(gaps) == 1 and cell.column.key == "auroc":
-        (at,) = networks.values()
-        return _on_images(cell, cell.made[at], base.made[at], read)
+        (at,) = samples.values()
+        return _on_images(Pair(cell, Estimate(gaps[0])), cell.made[at], base.made[at], read)
     return Pair(cell, Estimate(fmean(gaps))) if gaps else Pair(cell)
 
 
-def _over_seeds(cell: Cell, gaps: Sequence[float]) -> Pair:
+def _over_runs(cell: Cell, gaps: Sequence[float]) -> Pair:
     """d̄ ± t(.975, n − 1)·s/√n, and p of the paired t test."""
     mean, n = fmean(gaps), len(gaps)
     error = stdev(gaps) / sqrt(n)
     half = float(student.ppf(1 - LEVEL / 2, n - 1)) * error
     p = 2 * float(student.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
-    return Pair(cell, Estimate(mean, mean - half, mean + half), p, OVER_SEEDS)
+    return Pair(cell, Estimate(mean, mean - half, mean + half), p, OVER_RUNS)
 
 
-def _on_images(cell: Cell, one: Made, base: Made, read: Read) -> Pair:
-    plain = Estimate(cell.values[next(iter(cell.made))] - _value(base, cell))
-    if one.run.digest != base.run.digest or "/" in cell.column.set:
-        return Pair(cell, plain)
+def _on_images(plain: Pair, one: Made, base: Made, read: Read) -> Pair:
+    """The pair with DeLong's interval and p; without where images differ or scores were not kept."""
+    of = plain.cell.column.set
+    if one.run.digest != base.run.digest or "/" in of:
+        return plain
     try:
-        first, second = (_sides(read(made.run.run_id), cell.column.set) for made in (one, base))
+        first, second = (_sides(read(made.run.run_id), of) for made in (one, base))
     except CacheError:
-        return Pair(cell, plain)
+        return plain
     found = paired_delong(first, second, 1 - LEVEL)
-    return Pair(cell, Estimate(found.difference, found.low, found.high), found.p, ON_IMAGES)
-
-
-def _value(made: Made, cell: Cell) -> float:
-    return float(made.run.metrics[cell.column.set][cell.column.key])
+    return Pair(plain.cell, Estimate(found.difference, found.low, found.high), found.p, ON_IMAGES)
 
 
 def _sides(sets: Sequence[SetScores], name: str) -> tuple[ArrayLike, list[ArrayLike]]:

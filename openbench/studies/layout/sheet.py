@@ -114,7 +114,7 @@ def paired_sheet(study: Study, pairs: Sequence[Sequence[Pair]], asked: str = "")
     lines = tuple(Line(line[0].cell.row.group, line[0].cell.row.name, tuple(map(_pair_text, line))) for line in pairs)
     tests = {pair.test: None for line in pairs for pair in line if pair.test}
     notes = [f"{'; '.join(tests)} · 95 % intervals · * p < .05 by Holm over the rows of a column"] * bool(tests)
-    notes += ["without an interval: fewer than three seeds, or scores of one network that were not kept"] * any(
+    notes += ["without an interval: fewer than three runs, or the scores of the only one were not kept"] * any(
         pair.difference is not None and not pair.test for line in pairs for pair in line
     )
     title = " · ".join(text for text in (f"{study.title}: less {study.test}", asked) if text)
