@@ -17,7 +17,9 @@ from generate.pictures import PICTURES
 import openbench as ob
 from openbench import _compat, paths  # noqa: F401 - torchvision beside a CPU-only torch
 from openbench.__main__ import COMMANDS
+from openbench.cli.commands import study
 from openbench.cli.commands.listing import Registry
+from openbench.studies.cells import Asked, planned
 
 from ..documents import FENCE, composes  # noqa: TID252 — the tests are no package
 from ..documents import commands as told  # noqa: TID252
@@ -100,6 +102,10 @@ def test_every_command_of_a_written_page_is_one(file):
         assert words[0] in COMMANDS
         if words[0] in ("run", "train", "extract", "check") and "--config-dir" not in words:
             composes(words)
+        if words[0] == "study" and words[1] != "new" and not words[1].endswith(".yaml"):
+            asked = study._parser().parse_intermixed_args(words[1:])
+            named = study.named(asked.name).narrowed(asked.rows, asked.columns)
+            assert planned(named, Asked(tuple(asked.overrides))) or named.layout == "mixture"
 
 
 def test_python_of_written_pages_runs():
