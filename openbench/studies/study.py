@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from openbench.config.annotations import check_kind
+from openbench.config.constraints import Count
 from openbench.errors import ConfigError, check_known, did_you_mean
 from openbench.metrics.keys import bounds, higher_is_better
 from openbench.results.tables.table import Kind
@@ -212,7 +213,14 @@ def read_study(path: Path, name: str) -> Study:
 
 
 def _check_names(study: Study, where: str) -> None:
-    """Rows and columns that are named elsewhere are there."""
+    """Rows and columns that are named elsewhere are there, and seeds are seeds."""
+    for column in study.columns:
+        if not column.repeated or (study.repeat == _SEED and not all(map(str.isdecimal, column.repeated))):
+            kind = "whole numbers ≥ 0" if study.repeat == _SEED else f"values of {study.repeat}"
+            raise ConfigError(
+                f"{where}: columns.{column.path}: seeds — found [{', '.join(column.repeated)}] — allowed: {kind}, at "
+                "least one"
+            )
     names = [row.path for row in study.rows]
     if study.test and study.test not in names:
         raise ConfigError(
@@ -266,7 +274,7 @@ def _columns(
             check_known(map(str, entry), _GROUP["columns"], place)
             check_kind(entry["columns"], dict, f"{place}.columns")
             run, shared = _words(entry.get("run"), f"{place}.run"), _texts(entry, "published", place)
-            own = _words(entry.get("seeds"), f"{place}.seeds") or values
+            own = _words(entry["seeds"], f"{place}.seeds") if "seeds" in entry else values
             for column in _columns(entry["columns"], f"{place}.columns", own, str(name), measured):
                 yield replace(column, run=(*run, *column.run), published={**shared, **column.published})
             continue
@@ -294,7 +302,7 @@ def _column(
         key=key,
         best=_checked(given, "best", Best, place, better),
         published=_texts(given, "published", place),
-        repeated=_words(given.get("seeds"), f"{place}.seeds") or values,
+        repeated=_words(given["seeds"], f"{place}.seeds") if "seeds" in given else values,
         figure=_checked(given, "figure", str, place, ""),
         std=_checked(given, "std", str, place, ""),
     )
@@ -320,7 +328,7 @@ def _figures(node: Any, where: str) -> Figures:
     check_known(map(str, node), _FIGURES, place)
     if "file" not in node:
         raise ConfigError(f"{place}: file is missing — name a CSV of results/reference, or one beside the study")
-    kinds: dict[str, Any] = {"file": str, "row": str, "value": str, "std": str, "percent": bool, "runs": int}
+    kinds: dict[str, Any] = {"file": str, "row": str, "value": str, "std": str, "percent": bool, "runs": Count}
     given = {key: _checked(node, key, kind, place, None) for key, kind in kinds.items() if key in node}
     return Figures(**given, match=_texts(node, "match", place))
 

@@ -22,6 +22,7 @@ _DEFAULTS = {"training": "cross_entropy", "method": "msp", "tune": "validation",
 _ELSEWHERE = ("runtime", "hydra", "benchmark.incomplete")
 _WEIGHTS = ("weights", "checkpoint", "pretrained")
 _NEVER_TRAINED = ("Identity", "features", "open_clip_model")
+_FILES = frozenset(("backbone", "training", "method", "tune", "augment"))  # groups whose names are those of files
 _REFERENCE = re.compile(r"\$\{benchmark\.(\w+)\}")
 
 
@@ -83,7 +84,7 @@ def wanted(words: Sequence[str], where: str, config_dir: Path | None = None) -> 
         config_dir: the user's folder of group files.
 
     Raises:
-        ConfigError: no benchmark, one that does not exist, or a word that is not an override.
+        ConfigError: no benchmark, a name that does not exist, or a word that is not an override.
     """
     names, values = dict[str, str](), dict[str, Any]()
     for word in words:
@@ -108,6 +109,8 @@ def wanted(words: Sequence[str], where: str, config_dir: Path | None = None) -> 
             f"{where}: names no benchmark — found {', '.join(words) or 'no overrides'} — add one to the `run` of the "
             "study, of the row or of the column, e.g. +benchmark=digits"
         )
+    for group in sorted(_FILES & names.keys()):
+        _check_named(group, names[group], where, config_dir)
     node = benchmark_node(names["benchmark"], config_dir)
     defaults = {f"benchmark.{key}": value for key, value in node.items() if _is_choice(key, value)}
     found = {**_DEFAULTS, **_choices(names["benchmark"], config_dir), **names}
@@ -159,13 +162,31 @@ def _choices(benchmark: str, config_dir: Path | None) -> dict[str, str]:
     return found
 
 
+def _check_named(group: str, name: str, where: str, config_dir: Path | None) -> None:
+    known = _known(group, config_dir)
+    if name not in known:
+        raise ConfigError(
+            f"{where}: {group} '{name}' not found in configs/{group}{did_you_mean(name, known)} "
+            f"(python -m openbench list {group})"
+        )
+
+
+@lru_cache
+def _known(group: str, config_dir: Path | None) -> tuple[str, ...]:
+    """The names of a group's files, the user's among them."""
+    return tuple(sorted(path.stem for folder in _folders(config_dir) for path in (folder / group).glob("*.yaml")))
+
+
+def _folders(config_dir: Path | None) -> list[Path]:
+    return [paths.config_dir(), *([] if config_dir is None else [config_dir])]
+
+
 @lru_cache
 def _file(name: str, config_dir: Path | None) -> Mapping[str, Any]:
-    folders = [paths.config_dir(), *([] if config_dir is None else [config_dir])]
-    for folder in folders:
+    for folder in _folders(config_dir):
         if (path := folder / "benchmark" / f"{name}.yaml").is_file():
             return dict(read_yaml(path) or {})
-    known = sorted(path.stem for folder in folders for path in (folder / "benchmark").glob("*.yaml"))
+    known = _known("benchmark", config_dir)
     raise ConfigError(
         f"benchmark '{name}' not found in configs/benchmark{did_you_mean(name, known)} — available: {', '.join(known)} "
         "(python -m openbench list benchmark)"

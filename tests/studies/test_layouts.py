@@ -79,6 +79,20 @@ def test_options_that_a_layout_does_not_have_are_refused(tmp_path):
         check_options(made_of(tmp_path, YAML + "options: {pictures: [rock]}\n"))
 
 
+@pytest.mark.parametrize(
+    ("layout", "options", "words"),
+    [
+        ("grid", "{pictures: 3}", r"options.pictures — found 3 — allowed: a list"),
+        ("rejection", "{tpr: 2}", r"options.tpr — found 2 — allowed: .* from 0 to 1"),
+        ("rejection", "{doubles: [3]}", r"options.doubles — found \[3\] — allowed: a list, each item text"),
+        ("rejection", "{doubles: [a+b+c]}", r"options.doubles — found 'a\+b\+c' — allowed: two methods"),
+    ],
+)
+def test_values_that_an_option_does_not_take_are_refused(tmp_path, layout, options, words):
+    with pytest.raises(ConfigError, match=words):
+        check_options(made_of(tmp_path, f"{YAML}layout: {layout}\noptions: {options}\n"))
+
+
 def test_the_published_synthetic_figures_are_those_of_the_metrics_tests():
     with (paths.reference_dir() / "reject_option_mixture.csv").open() as stream:
         figures = {(row["score"], row["metric"]): float(row["value"]) for row in csv.DictReader(stream)}

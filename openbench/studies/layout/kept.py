@@ -1,11 +1,14 @@
 """Tables and pictures made of the kept scores of a study's runs: methods at one bound, one threshold for all."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from openbench import paths
+from openbench.config.annotations import check_kind
+from openbench.config.constraints import Count, Interval
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, check_known, did_you_mean
@@ -22,11 +25,11 @@ from openbench.studies.study import Study
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_OPTIONS = {
-    "rejection": ("tpr", "doubles"),
-    "thresholds": (),
-    "grid": ("pictures",),
-    "mixture": ("ood_mean", "samples"),
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "rejection": {"tpr": Annotated[float, Interval(0, 1)], "doubles": list[str]},
+    "thresholds": {},
+    "grid": {"pictures": list[str]},
+    "mixture": {"ood_mean": float, "samples": Count},
 }
 PICTURES = ("thresholds", "roc", "histograms", "selective")
 
@@ -55,13 +58,18 @@ class KeptScores(ScoreStore):
 
 
 def check_options(study: Study) -> None:
-    """Refuse options that a study's layout does not have.
+    """Refuse options that a study's layout does not have, and values that they do not take.
 
     Raises:
         ConfigError: there is one.
     """
-    where = f"study '{study.name}': options"
-    check_known(study.options, _OPTIONS[study.layout], where)
+    where, kinds = f"study '{study.name}': options", _OPTIONS[study.layout]
+    check_known(study.options, kinds, where)
+    for key, value in study.options.items():
+        check_kind(value, kinds[key], f"{where}.{key}")
+    for text in study.options.get("doubles", ()):
+        if not re.fullmatch(r"[^+]+\+[^+]+", text):
+            raise ConfigError(f"{where}.doubles — found '{text}' — allowed: two methods, e.g. msp+knn")
     for name in study.options.get("pictures", ()):
         if name not in PICTURES:
             raise ConfigError(
