@@ -124,7 +124,7 @@ def cells(study: Study, asked: Asked, archive: Archive) -> list[list[Cell]]:
         archive: the records.
     """
     published, runs = Published(study), planned(study, asked)
-    states = _states(runs.values(), archive, asked)
+    states = states_of(runs.values(), archive, asked)
     found = []
     for row in study.rows:
         line = []
@@ -148,8 +148,14 @@ def archive_of(study: Study, asked: Asked, records: Iterable[ResultRecord]) -> A
     return Archive.of(records, keys_of(study, asked), lambda name, key: (name, key) in kept, asked.config_dir)
 
 
-def _states(runs: Iterable[Mapping[str, Wanted]], archive: Archive, asked: Asked) -> States:
-    """The digest of each benchmark that a table shows: as defined, else that of the most runs of the study."""
+def states_of(runs: Iterable[Mapping[str, Wanted]], archive: Archive, asked: Asked) -> States:
+    """Return the digest of each benchmark that a table shows: as defined, else that of the most runs of the study.
+
+    Args:
+        runs: of each cell, from `planned`.
+        archive: the records.
+        asked: on the command line.
+    """
     found: dict[tuple[str, ...], dict[str, list[Made]]] = {}
     for run in {id(run): run for many in runs for run in many.values()}.values():
         for one in archive.fitting(run):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from openbench.studies.cells import Asked, planned
+from openbench.studies.cells import Asked, States, planned, states_of
 from openbench.studies.made import Archive, Made
 from openbench.studies.study import Study
 from openbench.studies.wanted import Wanted, key_of
@@ -34,8 +34,8 @@ class Part:
 
     Args:
         benchmark: its config's name.
-        done: runs with a record.
-        partial: of them, those on a benchmark that is not as defined and that are not asked for.
+        done: runs with a record that a table shows.
+        partial: of the missing ones, those with a record on another state of the benchmark, such as parts of its data.
         missing: runs without one.
         time: of the missing ones, training aside.
         space: of the missing ones: features, records and scores.
@@ -59,19 +59,20 @@ def parts(study: Study, asked: Asked, archive: Archive) -> list[Part]:
         asked: on the command line.
         archive: the records.
     """
-    runs = {run.words: run for many in planned(study, asked).values() for run in many.values()}
+    cells = planned(study, asked).values()
+    states = states_of(cells, archive, asked)
+    runs = {run.words: run for many in cells for run in many.values()}
     by_benchmark: dict[str, list[Wanted]] = {}
     for run in runs.values():
         by_benchmark.setdefault(run.names["benchmark"], []).append(run)
-    return [_part(name, many, archive, asked) for name, many in by_benchmark.items()]
+    return [_part(name, many, archive, states) for name, many in by_benchmark.items()]
 
 
-def _part(name: str, runs: Sequence[Wanted], archive: Archive, asked: Asked) -> Part:
-    found = {run.words: archive.fitting(run) for run in runs}
-    counts = {words: [one for one in made if one.run.pristine or asked.incomplete] for words, made in found.items()}
-    done = tuple(run for run in runs if counts[run.words])
-    partial = tuple(run for run in runs if found[run.words] and not counts[run.words])
-    missing = tuple(run for run in runs if not counts[run.words])
+def _part(name: str, runs: Sequence[Wanted], archive: Archive, states: States) -> Part:
+    found = {run.words: {one.run.digest for one in archive.fitting(run)} for run in runs}
+    done = tuple(run for run in runs if states.get(run.form) in found[run.words])
+    missing = tuple(run for run in runs if states.get(run.form) not in found[run.words])
+    partial = tuple(run for run in missing if found[run.words])
     extracted = {_network(one) for one in archive.of_benchmark(runs[0].benchmark)}
     networks = {run.network for run in missing if run.trained}
     return Part(

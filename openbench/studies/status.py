@@ -70,8 +70,9 @@ def _notes(study: Study, parts: Sequence[Part], needs: Mapping[str, Need], free:
     for part in parts:
         if part.partial:
             yield (
-                f"{part.benchmark}: {len(part.partial)} of the runs to do are there, but with the benchmark not as "
-                "defined (parts or other images of its data): --allow incomplete counts them"
+                f"{part.benchmark}: {len(part.partial)} of the runs to do are there, but on another state of the "
+                "benchmark (parts or other images of its data); --allow incomplete counts those of the state that most "
+                "runs have"
             )
         need = needs.get(part.benchmark, Need())
         if need.data:

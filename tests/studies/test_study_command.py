@@ -75,6 +75,16 @@ def test_methods_and_seeds_that_are_missing_together_are_one_sweep(tmp_path):
     ]
 
 
+def test_a_run_on_another_state_of_the_benchmark_than_the_tables_is_still_to_do(tmp_path):
+    states = [{"digest": digest, "pristine": False, "deviations": [digest]} for digest in ("half", "half", "quarter")]
+    records = [run("msp", seed, 0.9, of=state) for seed, state in enumerate(states)]
+    found, asked = made_of(tmp_path, YAML.replace(", KNN: method=knn", "")), Asked(incomplete=True)
+    (part,) = parts(found, asked, archive_of(found, asked, records))
+    ((near, _),) = of(found, records, asked)
+    assert len(part.done) == len(near.made) == 2
+    assert [one.names["seed"] for one in part.missing] == [one.names["seed"] for one in part.partial] == ["2"]
+
+
 def test_tables_are_written_in_every_format_and_say_the_same(folder, capsys):
     assert main(["study", str(folder / "two.yaml"), "--to", str(folder / "out")]) == 0
     assert sorted(path.name for path in (folder / "out").iterdir()) == ["two.csv", "two.md", "two.png", "two.tex"]
