@@ -186,7 +186,8 @@ def _by_name(model: str, asked: Asked, call: _Call) -> Results:
 def _check(job: Composed, given: Given, chosen: Chosen) -> None:
     """Refuse a method that the model does not fit, before any method of the call is run."""
     method, _ = api.build_method(job.config["method"], given.method)
-    if given.benchmark is not None and given.backbone is not None:
+    # A head that is still to be fitted has the benchmark's classes.
+    if given.benchmark is not None and given.backbone is not None and given.backbone.head_to_fit is None:
         check_readable(given.backbone, method, chosen.name)
         api.check_classes(given.benchmark, given.backbone, method, chosen.name)
 

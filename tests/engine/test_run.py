@@ -203,7 +203,7 @@ def test_a_record_names_the_versions_of_the_libraries_that_moved_its_numbers():
 
 def spec(training: dict, name: str | None = "cross_entropy") -> RunSpec:
     """A run of a training node; everything else stands in."""
-    method = SimpleNamespace()
+    method = MSP()
     benchmark, backbone = SimpleNamespace(digest="a", splits=list), SimpleNamespace(digest="b")
     return RunSpec(benchmark, backbone, method, "msp", config={"training": training}, learnt=name and Learnt(name))
 

@@ -56,7 +56,8 @@ READERS = ("thresholds pets", "risk pets", "evaluate {scores}")
 @pytest.fixture(params=READERS, ids=lambda text: text.partition(" ")[0])
 def reading(request: pytest.FixtureRequest, place: Place, undisturbed: dict[str, Written]) -> Command:
     """A command that makes numbers of records and kept scores."""
-    (scores,) = (name for name in undisturbed if name.startswith("cache/scores/") and name.endswith(".parquet"))
+    kept = [name for name in undisturbed if name.startswith("cache/scores/") and name.endswith(".parquet")]
+    (scores,) = (name for name in kept if "by_class" not in name)
     command: Sequence[str] = [*request.param.format(scores=scores).split(), "--json", "found.json"]
     files = {name: file for name, file in undisturbed.items() if name.startswith(("results/", "cache/scores/"))}
     found = place.folder / "found.json"

@@ -75,7 +75,7 @@ def test_jobs_divide_the_images_and_the_last_one_joins_them(tmp_path: Path, whol
         job.ended()
     passed = [int(note.read_text()) for note in notes]
     assert sum(passed) == COUNT
-    assert min(passed) >= BATCH
+    assert max(passed) < COUNT
     assert columns(tmp_path / "cache") == whole
 
 

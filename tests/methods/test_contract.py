@@ -13,6 +13,7 @@ import openbench.methods
 from openbench.config.build import build, target_of
 from openbench.core.method import Method
 from openbench.errors import ConfigError, MethodError, NotApplicableError
+from openbench.storage.plain_json import plain
 from openbench.testing import checks
 from openbench.testing.checks import all_checks
 from openbench.testing.toy import declared, planted
@@ -108,7 +109,7 @@ def test_fit_does_not_read_what_is_declared_for_the_score_alone(name):
 def test_defaults_of_yaml_and_class_agree():
     """A library user who writes KNN() runs what `method=knn` runs."""
     own = sorted(set(NODES) - COMPOSITES - PRESETS)
-    made = {name: (build(NODES[name], name).params(), target_of(NODES[name])().params()) for name in own}
+    made = {name: (plain(build(NODES[name], name).params()), plain(target_of(NODES[name])().params())) for name in own}
     assert {name: pair for name, pair in made.items() if pair[0] != pair[1]} == {}
 
 

@@ -197,7 +197,7 @@ def test_what_is_evaluated_has_the_variance_as_a_layer_and_the_mode_as_its_head(
     kept = found.module().network.state_dict()
     assert all(torch.equal(kept[k], v) for k, v in weights.items()), "evaluation must not touch the weights"
     images = torch.cat([images for images, _, _ in hold(made.id_val, PREPROCESS, torch.device("cpu")).clean()])
-    request = Request(fields=frozenset(Field), layers=("variance",), pool="mean")
+    request = Request(fields=frozenset({Field.FEATURES, Field.LOGITS, Field.MAPS}), layers=("variance",), pool="mean")
     outputs = found.outputs(images, request)
     assert outputs.features.shape == (40, 32)
     assert outputs.maps["variance"].shape == (40, 1)
