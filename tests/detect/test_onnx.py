@@ -32,18 +32,28 @@ def test_onnxruntime_computes_what_torch_does(method, tmp_path):
     assert found["logits"].argmax(axis=1).tolist() == wanted.label.tolist()
 
 
-def test_a_graph_that_differs_from_torch_is_not_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("place", "by", "message"),
+    [
+        (0, 0.5, r"scores are off by up to 0\.5"),
+        (1, 0.1, "p-values or decisions do not follow"),
+        (3, 0.01, r"logits are off by up to 0\.01"),
+    ],
+)
+def test_a_graph_that_differs_from_torch_is_not_written(place, by, message, tmp_path, monkeypatch):
     from openbench.detect.export import graph
 
     made = calibrated("react")
     plain = graph.DetectorGraph.forward
 
     def drifting(self, x):
-        score, *rest = plain(self, x)
-        return score + (0.0 if torch.jit.is_tracing() else 1.0), *rest
+        outputs = list(plain(self, x))
+        outputs[0] = outputs[0] + 1000  # far from 0, as scores may be
+        outputs[place] = outputs[place] + (by if torch.jit.is_tracing() else 0.0)
+        return tuple(outputs)
 
     monkeypatch.setattr(graph.DetectorGraph, "forward", drifting)
-    with pytest.raises(NotApplicableError, match=r"differs from torch — scores are off by up to 1"):
+    with pytest.raises(NotApplicableError, match=f"differs from torch — {message}"):
         made.to_onnx(tmp_path / "detector.onnx")
     assert not list(tmp_path.iterdir())
 
