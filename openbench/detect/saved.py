@@ -119,7 +119,7 @@ def load_detector(
         {name.removeprefix(_PROBE): rows for name, rows in arrays.items() if name.startswith(_PROBE)},
         f"'{place}'",
     )
-    fitted = state.unpacked_method(manifest.method.packed, tensors[_METHOD], method).prepare()
+    fitted = _method(manifest.method.packed, tensors[_METHOD], method, place)
     calibration = _calibration(manifest.calibration, arrays, place)
     restored = Detector(
         network.backbone,
@@ -150,6 +150,16 @@ def _network(manifest: schema.Manifest, weights: Mapping[str, Tensor], model: An
         return network_of(module, wanted, black, tuple(manifest.classes))
 
 
+def _method(packed: Mapping[str, Any], tensors: Mapping[str, Tensor], given: Method | None, place: Path) -> Method:
+    try:
+        return state.unpacked_method(packed, tensors, given).prepare()
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(
+            f"'{place}': what the method learnt does not hold together — {type(error).__name__}: {error} — fit and "
+            "calibrate the detector again"
+        ) from error
+
+
 def _terms(calibration: Calibration) -> dict[str, Any]:
     terms, quantile = calibration.terms, calibration.quantile
     return {
@@ -169,12 +179,15 @@ def _terms(calibration: Calibration) -> dict[str, Any]:
 
 def _calibration(part: schema.CalibrationPart, arrays: Mapping[str, Tensor], place: Path) -> Calibration:
     held = {name: arrays[name].numpy() if name in arrays else None for name in ("scores", "codes", "weights", "seen")}
-    if held["scores"] is None or held["seen"] is None or held["scores"].shape != (part.images,):
+    scores, seen = held["scores"], held["seen"]
+    if scores is None or scores.shape != (part.images,) or scores.dtype != np.float64:
         raise CheckpointError(f"'{place}': {_CALIBRATION} does not hold the scores of {part.images} images")
+    if seen is None or seen.shape[1:] != (16,) or seen.dtype != np.uint8:
+        raise CheckpointError(f"'{place}': {_CALIBRATION} does not hold the digests of the images that fit saw")
     try:
         terms = Terms(part.alpha, part.delta, part.correction, part.guarantee, part.coverage)
         return Calibration(
-            held["scores"],
+            scores,
             terms,
             tuple(part.groups),
             held["codes"],
