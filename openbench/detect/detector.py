@@ -12,13 +12,12 @@ from openbench.api.methods import ChosenMethod, chosen_method
 from openbench.api.models.adopt import Asked
 from openbench.backbones.device import resolve_device
 from openbench.core.benchmark import Items, Split
-from openbench.core.composite import leaves
 from openbench.core.request import Role
 from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.features import MemoryFeatures, Scored, network_input, scored
 from openbench.detect.given_images import as_list, as_pixels, as_split, digests_of
 from openbench.detect.groups import calibration_groups, groups_to_judge
-from openbench.detect.learnt import Learnt, classes_within, nothing, traced
+from openbench.detect.learnt import Learnt, classes_within, learns_from, nothing, traced
 from openbench.detect.network import Network, check_fits, network_of
 from openbench.detect.predictions import Predictions
 from openbench.detect.promise import promise_of
@@ -26,6 +25,7 @@ from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
 from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError
 from openbench.metrics.conformal.p_values import benjamini_hochberg
 from openbench.metrics.conformal.prediction_sets import conformal_quantile, true_class
+from openbench.metrics.conformal.weighted import as_weights
 
 _MOST_READ_AGAIN = 100_000
 _NO_DIGESTS = np.zeros((0, 16), np.uint8)
@@ -98,7 +98,7 @@ class Detector:
             DataError: no images where the method needs some, or images that cannot be read.
         """
         splits = [as_split(given, Role.ID_TRAIN, self._names(given)) for given in (train, val) if given is not None]
-        if not splits and any(leaf.request.fit_on is not None for leaf in leaves(self.chosen.method)):
+        if not splits and learns_from(self.chosen.method):
             raise DataError(
                 f"method '{self.chosen.name}' learns from ID images — none given — call fit(train), with a data set "
                 "of (image, label) pairs or (images, labels)"
@@ -139,8 +139,9 @@ class Detector:
                 asks for the group. `"predicted_class"` makes a group of each predicted class.
             weights: (n,) density ratios of the images to come against those held out, under a known covariate shift;
                 `predict` then asks for those of its images.
-            delta: δ, the probability that the calibration set is an unlucky one, for calibration-conditional p-values.
-            correction: how these are made; see `openbench.metrics.conformal`.
+            delta: δ, the probability that the calibration set is an unlucky one, in any group, for
+                calibration-conditional p-values.
+            correction: how these are made: `monte_carlo`, `equal_local_level`, `simes` or `dkwm`.
             guarantee: by which p-value `is_ood` decides: `marginal` (on average over calibration sets) or `conditional`
                 (for the set at hand, with probability 1 − δ; needs more images).
             coverage: of prediction sets; None = 1 − alpha.
@@ -154,7 +155,7 @@ class Detector:
         terms = Terms(alpha, delta, correction, guarantee, coverage)  # type: ignore[arg-type]
         split = as_split(held_out, Role.ID_VAL, self._names(held_out))
         if self._learnt is None:
-            if any(leaf.request.fit_on is not None for leaf in leaves(self.chosen.method)):
+            if learns_from(self.chosen.method):
                 raise NotFittedError(f"method '{self.chosen.name}' learns from ID images — call fit(train) first")
             self._ready(split)
             self.fit()
@@ -167,7 +168,7 @@ class Detector:
             terms,
             names,
             codes,
-            None if weights is None else np.asarray(weights, dtype=np.float64),
+            None if weights is None else as_weights(weights, len(found.scores), "calibration weights"),
             None if labels is None else conformal_quantile(true_class(found.misfit, labels), 1 - terms.level),
         )
         self._learnt = replace(self.learnt, calibration=calibration)
@@ -182,7 +183,7 @@ class Detector:
             images: a PIL image, a uint8 array (h, w[, 3]) or a uint8 tensor ([3,] h, w); or several as a list, an array
                 (n, h, w, 3) or a tensor (n, 3, h, w).
             groups: the group of each image, or one for all, where the detector was calibrated with groups.
-            weights: (m,) the density ratio of each image, where it was calibrated with weights.
+            weights: (m,) the density ratio of each image, or one for all, where it was calibrated with weights.
 
         Raises:
             NotFittedError: before `calibrate`.
@@ -210,7 +211,7 @@ class Detector:
         calibration = self.calibration
         found = self._scored(items)
         codes = groups_to_judge(calibration, groups, found)
-        own = None if weights is None else np.broadcast_to(np.asarray(weights, dtype=np.float64), found.scores.shape)
+        own = np.full(len(found.scores), weights) if np.isscalar(weights) else weights
         judged = calibration.judged(found.scores.astype(np.float64), codes, own)
         label, names = found.predicted, self.class_names
         return Predictions(
@@ -361,13 +362,14 @@ class Detector:
                 if not isinstance(self._model, str):
                     raise DataError("fit: no images given, and a model of your own is tried on some — call fit(train)")
                 images = nothing()
-            self._network = network_of(self._model, self.asked, images, self._classes)
-            count = self._network.backbone.num_classes
+            made = network_of(self._model, self.asked, images, self._classes)
+            count = made.backbone.num_classes
             if count and self._classes and count != len(self._classes):
                 raise DataError(
-                    f"model '{self._network.backbone.name}' has {count} output classes — found {len(self._classes)} "
+                    f"model '{made.backbone.name}' has {count} output classes — found {len(self._classes)} "
                     "class names — give one for each output"
                 )
+            self._network = made
         return self._network
 
     def _refuse_seen(self, split: Split) -> None:

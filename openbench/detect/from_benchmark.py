@@ -8,11 +8,11 @@ from openbench.api.methods import ChosenMethod, as_node
 from openbench.api.models.adopt import Asked
 from openbench.config.checked import Checked
 from openbench.config.constraints import OneOf
-from openbench.core.composite import leaves
 from openbench.core.request import Role
 from openbench.core.search import with_params
 from openbench.detect.calibration import Terms
 from openbench.detect.detector import Detector
+from openbench.detect.learnt import learns_from
 from openbench.detect.network import Network
 from openbench.engine import api
 from openbench.engine.cached import CachedFeatures
@@ -64,7 +64,7 @@ def fit_on_benchmark(
     existing = RecordStore(setting.records).find(spec.run_id)
     tuned = dict(existing[0].tuned) if existing else {}
     method = with_params(spec.method, tuned) if tuned else spec.method
-    fitted_on = {leaf.request.fit_on for leaf in leaves(method)}
+    fitted_on = learns_from(method)
     if held.calibration == "id_val" and (tuned or Role.ID_VAL in fitted_on):
         why = "was tuned on it" if tuned else "is fitted on it"
         raise ConfigError(
@@ -92,7 +92,8 @@ def fit_on_benchmark(
         guarantee=terms.guarantee,
         coverage=terms.coverage,
     )
-    unseen = {name: split for name, split in splits.items() if name != "id_val" or Role.ID_VAL not in fitted_on}
+    seen = tuned or Role.ID_VAL in fitted_on
+    unseen = {name: split for name, split in splits.items() if not (seen and name == "id_val")}
     return detector, {name: float(detector.judged(split.items).is_ood.mean()) for name, split in unseen.items()}
 
 

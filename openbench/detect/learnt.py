@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from openbench.core.benchmark import Split
+from openbench.core.composite import leaves
 from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.detect.calibration import Calibration
@@ -59,6 +60,16 @@ def classes_within(found: Scored, quantile: float | None) -> list[tuple[int, ...
     if quantile is None:
         return None
     return [tuple(row.nonzero()[0].tolist()) for row in prediction_sets(found.misfit, quantile)]
+
+
+def learns_from(method: Method) -> frozenset[Role]:
+    """Return the roles of the images that a method learns from; one made of others also reads ID validation.
+
+    Args:
+        method: unfitted.
+    """
+    roles = {leaf.request.fit_on for leaf in leaves(method)} | {method.request.fit_on}
+    return frozenset(role for role in roles if role is not None)
 
 
 def nothing() -> Split:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from pyarrow import parquet
 
 from openbench.__main__ import main
 from openbench.api.models.adopt import Asked
+from openbench.core.request import Role
 from openbench.detect.detector import Detector
 from openbench.detect.network import Network
 from openbench.detect.saved import load_detector
+from openbench.results.records.store import RecordStore
 
 from .test_saved import small_resnet
 from .tiny import CLASSES, images
@@ -88,17 +91,25 @@ def test_bad_words_are_refused_before_anything_is_loaded(words, message, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_fit_makes_a_detector_of_a_benchmark(tmp_path, monkeypatch, capsys):
-    # The digits come with scikit-learn; the network's weights are random, but fixed.
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """The digits come with scikit-learn; the network's weights are random, but fixed."""
     from openbench.engine import api
 
     def random_weights(config, benchmark, *rest):
         backbone = api.build_backbone(config, benchmark)
         return backbone.load_state(backbone.network.state_dict(), "memory"), None
 
-    monkeypatch.setattr(api, "ready_backbone", random_weights)
-    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
+    place = tmp_path_factory.mktemp("digits")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "ready_backbone", random_weights)
+        patch.setenv("OPENBENCH_CACHE", str(place / "cache"))
+        patch.setenv("OPENBENCH_RESULTS", str(place / "results"))
+        yield
+
+
+@pytest.mark.usefixtures("digits")
+def test_fit_makes_a_detector_of_a_benchmark(tmp_path, capsys):
     out = tmp_path / "made.zip"
     assert main(["fit", "+benchmark=digits", "method=react", "alpha=0.1", f"out={out}"]) == 0
     told = capsys.readouterr().out
@@ -107,6 +118,35 @@ def test_fit_makes_a_detector_of_a_benchmark(tmp_path, monkeypatch, capsys):
     loaded = load_detector(out)
     assert loaded.about["calibrated_on"] == "id_test"
     assert loaded.chosen.name == "react"
-    # ReAct is fitted on ID validation.
-    assert main(["fit", "+benchmark=digits", "method=react", "calibration=id_val", f"out={tmp_path / 'b'}"]) == 2
-    assert "is fitted on it" in capsys.readouterr().err
+    assert "of id_val" not in told
+    # ReAct is fitted on ID validation, and DoubleScore brings its parts to one unit there.
+    words = ["fit", "+benchmark=digits", "calibration=id_val", f"out={tmp_path / 'b'}"]
+    for method in ("react", "knn_msp"):
+        assert main([*words, f"method={method}"]) == 2
+        assert "is fitted on it" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("digits")
+def test_fit_learns_from_the_splits_that_a_run_learns_from(tmp_path, monkeypatch, capsys):
+    given, plain = [], Detector.fit
+
+    def noted(self, train=None, val=None, **rest):
+        given.append([split and split.role for split in (train, val)])
+        return plain(self, train, val, **rest)
+
+    monkeypatch.setattr(Detector, "fit", noted)
+    for method in ("knn_msp", "msp"):
+        assert main(["fit", "+benchmark=digits", f"method={method}", f"out={tmp_path / method}"]) == 0
+        assert ("of id_val, which it has not seen" in capsys.readouterr().out) == (method == "msp")
+    assert given == [[Role.ID_TRAIN, Role.ID_VAL], [None, None]]
+
+
+@pytest.mark.usefixtures("digits")
+def test_what_tuning_has_seen_is_not_reported_as_unseen(tmp_path, monkeypatch, capsys):
+    record = SimpleNamespace(tuned={"k": 3}, run_id="0" * 16)
+    monkeypatch.setattr(RecordStore, "find", lambda self, run_id: (record, None))
+    assert main(["fit", "+benchmark=digits", "method=knn", f"out={tmp_path / 'made'}"]) == 0
+    assert "of id_val" not in capsys.readouterr().out
+    assert load_detector(tmp_path / "made").learnt.method.k == 3
+    assert main(["fit", "+benchmark=digits", "method=knn", "calibration=id_val", f"out={tmp_path / 'b'}"]) == 2
+    assert "was tuned on it" in capsys.readouterr().err
