@@ -1,17 +1,17 @@
 """From scores to p-values and decisions: what a detector learnt from held-out ID images, whole or group by group."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from openbench.config.checked import Checked
 from openbench.config.constraints import Interval, OneOf
 from openbench.errors import ConfigError, DataError, did_you_mean
-from openbench.metrics.conformal.corrections import CORRECTIONS, correction_table
+from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
 from openbench.metrics.conformal.weighted import (
     as_weights,
     conditional_size,
@@ -33,8 +33,10 @@ class Terms(Checked):
 
     Args:
         alpha: share of ID images that may be called OOD.
-        delta: δ, the probability that the calibration set is an unlucky one, of calibration-conditional p-values.
-        correction: how these are corrected; see `metrics.conformal.corrections`.
+        delta: δ, the probability that the calibration set is an unlucky one, in any group, of calibration-conditional
+            p-values.
+        correction: how these are corrected, by one that holds whatever the number of images; see
+            `metrics.conformal.corrections`.
         guarantee: by which p-value `is_ood` decides: `marginal` or `conditional`.
         coverage: share of ID images whose prediction set holds their class; None = 1 − alpha.
     """
@@ -43,7 +45,7 @@ class Terms(Checked):
 
     alpha: Level = 0.05
     delta: Level = 0.05
-    correction: Annotated[str, OneOf(CORRECTIONS)] = "monte_carlo"
+    correction: Annotated[str, OneOf(FINITE_SAMPLE)] = "monte_carlo"
     guarantee: Guarantee = "marginal"
     coverage: Level | None = None
 
@@ -103,8 +105,11 @@ class Calibration:
                 )
         if (self.codes is None) != (not self.groups):
             raise DataError("calibration groups: names and the group of each image go together")
-        if self.codes is not None and (self.codes.shape != (n,) or self.codes.min() < 0):
-            raise DataError(f"calibration groups: {self.codes.shape} for {n} images — one group per image expected")
+        if self.codes is not None and (self.codes.shape != (n,) or not self._known(self.codes)):
+            raise DataError(
+                f"calibration groups: {self.codes.shape} for {n} images and {len(self.groups)} groups — the number of "
+                "a group for each image expected"
+            )
         for name, size in zip(self.groups or ("",), self.sizes, strict=True):
             self._check_size(name, size)
 
@@ -115,12 +120,25 @@ class Calibration:
             return (self.scores.size,)
         return tuple(int(size) for size in np.bincount(self.codes, minlength=len(self.groups)))
 
+    @property
+    def own_terms(self) -> Terms:
+        """What is promised within each group.
+
+        The corrections of all groups hold together with probability 1 − δ, as those of one do. The images of one group
+        are independent of those of another, so each of G groups gets 1 − (1 − δ)^(1/G).
+
+        Reference: Šidák, J. Amer. Statist. Assoc. 62 (1967).
+        """
+        if len(self.groups) < 2:
+            return self.terms
+        return replace(self.terms, delta=float(-np.expm1(np.log1p(-self.terms.delta) / len(self.groups))))
+
     @cached_property
     def parts(self) -> tuple["Part", ...]:
         """What each group learnt; a single one where there are no groups."""
         masks = [slice(None)] if self.codes is None else [self.codes == code for code in range(len(self.groups))]
         return tuple(
-            Part.of(self.scores[mask], self.terms, None if self.weights is None else self.weights[mask])
+            Part.of(self.scores[mask], self.own_terms, None if self.weights is None else self.weights[mask])
             for mask in masks
         )
 
@@ -136,7 +154,7 @@ class Calibration:
             if part.threshold is not None
         }
 
-    def judged(self, scores: Floats, codes: Codes | None = None, weights: Floats | None = None) -> PValues:
+    def judged(self, scores: Floats, codes: Codes | None = None, weights: ArrayLike | None = None) -> PValues:
         """Return the p-values of scores (m,) and the decisions at α.
 
         Args:
@@ -181,8 +199,11 @@ class Calibration:
                 )
         return np.array([places[str(name)] for name in names], dtype=np.int64)
 
+    def _known(self, codes: Codes) -> bool:
+        return codes.dtype == np.int64 and bool(codes.min() >= 0) and bool(codes.max() < len(self.groups))
+
     def _check_size(self, name: str, size: int) -> None:
-        terms = self.terms
+        terms = self.own_terms
         conditional = terms.guarantee == "conditional"
         needed = marginal_size(terms.alpha)
         # A correction is only looked for where it decides: it takes far more images.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from openbench.core.benchmark import Image, Items, Split
 from openbench.core.request import Role
+from openbench.data.sources.items import DEEP
 from openbench.digest import bytes_sha256
 from openbench.errors import DataError
 
@@ -39,6 +40,11 @@ def as_pixels(image: Any, where: str = "image") -> Image:
         DataError: something else, or values that are not uint8.
     """
     if isinstance(image, Pillow.Image):
+        if image.mode.startswith(DEEP):
+            raise DataError(
+                f"{where} has more than 8 bits per pixel (mode {image.mode}) — nothing says what is black and what is "
+                "white — scale it to 0…255 and give it as 8-bit grey"
+            )
         pixels = np.asarray(image if image.mode in ("RGB", "L") else image.convert("RGB"))
         if 0 in pixels.shape:
             raise DataError(f"{where} has no pixels — found {image.width}×{image.height}")
@@ -81,10 +87,26 @@ def as_list(images: Any) -> tuple[Sequence[Any], bool]:
         single = False
     else:
         raise DataError(f"images is a {type(images).__name__} — allowed: {_WAYS}")
+    _refuse_other_axes(images)
     found = [images] if single else images
     if not len(found):
         raise DataError(f"images is empty — at least one image expected: {_WAYS}")
     return found, single
+
+
+def _refuse_other_axes(images: Any) -> None:
+    """Refuse one colour image whose channels are where those of the other kind are: its rows would be images."""
+    if getattr(images, "ndim", 0) != 3:
+        return
+    first, last = (images.shape[side] in (1, 3) for side in (0, 2))
+    what = "array" if isinstance(images, np.ndarray) and first and not last else ""
+    what = "tensor" if isinstance(images, Tensor) and last and not first else what
+    if what:
+        raise DataError(
+            f"images is one {what} of shape {tuple(images.shape)}, with the channels "
+            f"{'first' if what == 'array' else 'last'} — allowed: {_WAYS} — move that axis, or give grey images as a "
+            "list"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from openbench.detect.features import Scored
 from openbench.errors import ConfigError, DataError
 
 PREDICTED_CLASS = "predicted_class"
+_OF_CLASS = f"{PREDICTED_CLASS} "
 _SHOWN = 8  # groups named in a message
 
 
@@ -21,7 +22,7 @@ def calibration_groups(groups: Any, found: Scored) -> tuple[tuple[str, ...], Cod
 
     Raises:
         ConfigError: another text.
-        DataError: another number of groups than of images.
+        DataError: another number of groups than of images, a name that is taken, or no classes to group by.
     """
     if groups is None:
         return (), None
@@ -30,8 +31,18 @@ def calibration_groups(groups: Any, found: Scored) -> tuple[tuple[str, ...], Cod
             raise ConfigError(
                 f"calibrate.groups — found '{groups}' — allowed: one group per image, or '{PREDICTED_CLASS}'"
             )
-        return tuple(f"{PREDICTED_CLASS} {y}" for y in range(found.logits.shape[1])), found.predicted
+        if not found.logits.shape[1]:
+            raise DataError(f"groups: '{PREDICTED_CLASS}', and the network has no classifier — give a group per image")
+        return tuple(f"{_OF_CLASS}{y}" for y in range(found.logits.shape[1])), found.predicted
+    if np.ndim(groups) != 1:
+        raise DataError(f"groups: found a {type(groups).__name__} — one group per image expected, as a list")
     given = [str(group) for group in groups]
+    reserved = next((name for name in given if name.startswith(_OF_CLASS)), None)
+    if reserved is not None:
+        raise DataError(
+            f"groups: the name '{reserved}' begins as those of predicted classes do — choose another, or "
+            f"groups='{PREDICTED_CLASS}'"
+        )
     if len(given) != len(found.scores):
         raise DataError(f"groups: {len(given)} for {len(found.scores)} images — one per image expected")
     names = tuple(sorted(set(given)))
@@ -54,7 +65,9 @@ def groups_to_judge(calibration: Calibration, groups: Any, found: Scored) -> Cod
         if groups is not None:
             raise DataError("groups: the detector was calibrated without groups — leave them out")
         return None
-    if all(name.startswith(f"{PREDICTED_CLASS} ") for name in calibration.groups):
+    if calibration.groups[0].startswith(_OF_CLASS):
+        if not (groups is None or (isinstance(groups, str) and groups == PREDICTED_CLASS)):
+            raise DataError("groups: the detector's groups are the classes that it predicts — leave them out")
         return found.predicted
     if groups is None:
         more = ", …" * (len(calibration.groups) > _SHOWN)
@@ -62,5 +75,5 @@ def groups_to_judge(calibration: Calibration, groups: Any, found: Scored) -> Cod
             f"groups: not given — the detector was calibrated group by group ({', '.join(calibration.groups[:_SHOWN])}"
             f"{more}) — say of which group each image is: predict(images, groups=[…])"
         )
-    names = [groups] * len(found.scores) if isinstance(groups, str) else list(groups)
+    names = [groups] * len(found.scores) if np.ndim(groups) == 0 else list(groups)
     return calibration.code_of([str(name) for name in names])

@@ -14,6 +14,7 @@ from openbench.config.build import build
 from openbench.config.overrides import NAME
 from openbench.config.shipped import names, shipped
 from openbench.core.benchmark import Split
+from openbench.core.composite import leaves
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
@@ -138,8 +139,14 @@ def check_fits(network: Network, method: Method, name: str) -> None:
     """Check that a network shows all that a method reads.
 
     Raises:
-        NotApplicableError: it does not.
+        NotApplicableError: it does not; or the method reads corrupted copies, which a benchmark draws by the names of
+            its images.
     """
+    if any(leaf.request.corruption is not None for leaf in leaves(method)):
+        raise NotApplicableError(
+            f"method '{name}' reads corrupted copies of images, which are drawn by the names that images have in a "
+            "benchmark — a detector is given images without names — choose the method that it averages, e.g. mcm"
+        )
     check_readable(network.backbone, method, name)
     refuse_missing_parts(network.backbone, method, name)
 

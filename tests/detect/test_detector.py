@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import beta
 
+from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.detector import Detector
-from openbench.errors import ConfigError, DataError, LeakageError, NotApplicableError, NotFittedError
+from openbench.errors import ConfigError, DataError, LeakageError, MetricError, NotApplicableError, NotFittedError
+from openbench.methods.cover import CoVer
+from openbench.methods.double_score import DoubleScore
+from openbench.methods.mls import MLS
+from openbench.methods.msp import MSP
 from openbench.metrics.conformal.corrections import correction_table
 
 from .tiny import CLASSES, PREPROCESS, calibrated, detector, images, network
@@ -100,6 +106,10 @@ def test_a_table_has_a_row_per_image():
         (NEW[0].astype(np.float32), "uint8 pixels"),
         (np.zeros((0, 8, 8, 3), np.uint8), "empty"),
         (np.zeros((2, 8, 8, 5), np.uint8), "shape"),
+        (np.moveaxis(NEW[0], 2, 0), r"array of shape \(3, 8, 8\), with the channels first"),
+        (torch.from_numpy(NEW[0]), r"tensor of shape \(8, 8, 3\), with the channels last"),
+        (Image.fromarray(np.full((8, 8), 40_000, np.uint16)), "more than 8 bits"),
+        (Image.fromarray(np.full((8, 8), 0.5, np.float32)), "more than 8 bits"),
         ("photo.jpg", "is a str"),
         ([NEW[0], "photo.jpg"], "image 1 is a str"),
     ],
@@ -134,6 +144,37 @@ def test_predicted_classes_may_be_the_groups():
         assert by_class.predict(NEW).p_value[row] == (1 + sum(same >= score)) / (1 + len(same))
 
 
+def test_groups_may_be_numbers_and_one_stands_for_all():
+    held, _ = images(60, 1)
+    made = detector("mls").calibrate(held, alpha=0.1, groups=[7, 8] * 30)
+    assert made.predict(NEW, groups=8).rows() == made.predict(NEW, groups=["8"] * 40).rows()
+    for groups, message in ((7, "one group per image"), (["predicted_class 0"] * 60, "begins as those of predicted")):
+        with pytest.raises(DataError, match=message):
+            made.calibrate(held, alpha=0.1, groups=groups)
+    by_class = detector("mls").calibrate(images(199, 1), alpha=0.1, groups="predicted_class")
+    with pytest.raises(DataError, match="classes that it predicts"):
+        by_class.predict(NEW, groups="left")
+
+
+def test_conditional_p_values_of_all_groups_hold_together():
+    # Two groups are both lucky with probability 1 − δ if each is with √(1 − δ), since they share no image.
+    n, delta = 400, 0.19
+    scores, codes = np.arange(2.0 * n), np.arange(2 * n) % 2
+    terms = Terms(alpha=0.1, delta=delta, guarantee="conditional")
+    both = Calibration(scores, terms, ("a", "b"), codes)
+    alone = Calibration(scores[::2], Terms(alpha=0.1, delta=0.1, guarantee="conditional"))
+    assert both.thresholds["a"] == alone.thresholds[""]
+    # Above the k-th largest of n scores lies a share with the law Beta(k, n + 1 − k).
+    k = [int((scores[codes == code] >= both.thresholds[name]).sum()) for code, name in enumerate("ab")]
+    assert np.prod([beta.cdf(0.1, rank, n + 1 - rank) for rank in k]) >= 1 - delta
+
+
+def test_a_correction_that_does_not_hold_is_refused():
+    for correction in ("none", "asymptotic", "monte_carlo_published"):
+        with pytest.raises(ConfigError, match="monte_carlo, equal_local_level, simes, dkwm"):
+            detector("mls").calibrate(images(99, 1), alpha=0.1, correction=correction)
+
+
 def test_weights_are_asked_for_where_there_were_some():
     held = images(99, 1)[0]
     shifted = detector("mls").calibrate(held, alpha=0.1, weights=np.ones(99))
@@ -146,6 +187,9 @@ def test_weights_are_asked_for_where_there_were_some():
         plain.predict(NEW, weights=1.0)
     with pytest.raises(ConfigError, match="without weights"):
         shifted.select(NEW)
+    for odd in ([1.0, 2.0], ["heavy"] * 40, -1.0):
+        with pytest.raises(MetricError, match="weights"):
+            shifted.predict(NEW, weights=odd)
 
 
 def test_selection_is_benjamini_hochbergs():
@@ -184,6 +228,9 @@ def test_the_order_of_calls_is_told():
         new.fit()
     with pytest.raises(NotFittedError, match="before calibrate"):
         new.predict(NEW)
+    # A method that puts scores in one unit learns it from images, whatever its parts do.
+    with pytest.raises(DataError, match="learns from ID images"):
+        Detector(network(), DoubleScore(MSP(), MLS()), preprocess=PREPROCESS).fit()
     # A method that learns nothing needs no training images.
     assert Detector(network(), "msp", preprocess=PREPROCESS).calibrate(images(30, 1)).predict(NEW).is_ood.shape == (40,)
 
@@ -194,10 +241,14 @@ def test_fitting_again_forgets_the_calibration():
 
 
 def test_a_model_that_does_not_fit_is_refused():
-    with pytest.raises(DataError, match="3 output classes — found 2"):
-        Detector(network(), "msp", preprocess=PREPROCESS, classes=("a", "b")).calibrate(images(30, 1)[0])
+    named = Detector(network(), "msp", preprocess=PREPROCESS, classes=("a", "b"))
+    for _ in range(2):
+        with pytest.raises(DataError, match="3 output classes — found 2"):
+            named.calibrate(images(30, 1)[0])
     with pytest.raises(ConfigError, match="did you mean 'resnet20_cifar10'"):
         Detector("resnet20_cifar11", "msp").fit()
+    with pytest.raises(NotApplicableError, match="corrupted copies"):
+        Detector(network(), CoVer(MSP()), preprocess=PREPROCESS).fit(images(60, 0))
     with pytest.raises(NotApplicableError, match="features"):
         Detector(lambda x: network()(x), "knn", preprocess=PREPROCESS).fit(images(60, 0))
 
@@ -213,8 +264,6 @@ def test_methods_of_every_kind_can_be_asked(method):
 def test_false_alarms_have_the_law_that_exchangeability_gives():
     # Of m new images, the number below a rank k of n calibration scores is negative hypergeometric:
     # P(j) = C(k−1+j, j)·C(n−k+m−j, m−j) / C(n+m, m). Compared over 400 draws without the network.
-    from openbench.detect.calibration import Calibration, Terms
-
     n, m, k, rng = 39, 8, 4, np.random.default_rng(0)
     law = [comb(k - 1 + j, j) * comb(n - k + m - j, m - j) / comb(n + m, m) for j in range(m + 1)]
     assert sum(law) == pytest.approx(1)
@@ -232,10 +281,6 @@ def test_false_alarms_have_the_law_that_exchangeability_gives():
 @pytest.mark.parametrize(("n", "alpha"), [(99, 0.1), (500, 0.05), (1000, 0.01)])
 def test_the_true_false_alarm_rate_has_the_law_of_an_order_statistic(n, alpha):
     # Above the k-th largest of n scores lies a share of the population with the law Beta(k, n + 1 − k).
-    from scipy.stats import beta
-
-    from openbench.detect.calibration import Calibration, Terms
-
     scores = np.arange(n) / n
     k = n - round(Calibration(scores, Terms(alpha=alpha)).thresholds[""] * n)
     assert k / (n + 1) <= alpha < (k + 1) / (n + 1)  # the mean of that law: the marginal promise

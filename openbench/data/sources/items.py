@@ -19,7 +19,7 @@ from openbench.errors import DataError
 # What image sets come in; Pillow opens more, some of it by calling other programs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 # Pillow would clip these to white or black when it converts them to RGB.
-_DEEP = ("I", "F")
+DEEP = ("I", "F")
 UNREADABLE = (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError)
 
 
@@ -211,7 +211,7 @@ def pixels_of(image: Path | bytes) -> Image:
     """
     source = io.BytesIO(image) if isinstance(image, bytes) else image
     with Pillow.open(source, formats=FORMATS) as found:
-        if found.mode.startswith(_DEEP):
+        if found.mode.startswith(DEEP):
             raise ValueError(
                 f"its pixels have more than 8 bits (mode {found.mode}) — scale them to 0…255 and save as 8-bit grey"
             )

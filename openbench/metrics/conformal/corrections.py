@@ -153,6 +153,8 @@ _FORMULAS: dict[str, Callable[[int, float], Floats]] = {
     "equal_local_level": lambda n, delta: _calibrated(_equal_local, n, delta),
 }
 CORRECTIONS: tuple[str, ...] = tuple(_FORMULAS)
+# Those whose p-values hold with probability ≥ 1 − δ whatever the number of calibration scores.
+FINITE_SAMPLE: tuple[str, ...] = ("monte_carlo", "equal_local_level", "simes", "dkwm")
 
 
 def correction_table(n: int, delta: float, correction: str = "monte_carlo", cache_dir: Path | None = None) -> Floats:

@@ -21,7 +21,10 @@ def as_weights(weights: ArrayLike, n: int, where: str = "weights") -> Floats:
     Raises:
         MetricError: another number of them, or one that is not positive and finite.
     """
-    w = np.asarray(weights, dtype=np.float64)
+    try:
+        w = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise MetricError(f"{where} are not numbers — {error} — ({n},) positive, finite numbers expected") from error
     if w.shape != (n,) or not np.all(np.isfinite(w)) or not np.all(w > 0):
         raise MetricError(f"{where} have shape {w.shape} — ({n},) positive, finite numbers expected, one per score")
     return w
