@@ -9,6 +9,7 @@ LESSONS = (
     "own_features.py",
     "own_method.py",
     "comparing_two_methods.py",
+    "detector.py",
     "foundation_model.py",
 )
 
