@@ -2,9 +2,10 @@
 
     python scripts/detector_guarantee.py detector/ +benchmark=cifar10 [draws=200] [calibration=1000] [KEY=VALUE …]
 
-All ID test and ID validation images of the benchmark are scored once, with images of its OOD sets. Each draw then
-calibrates on some of the ID scores and judges the others, for both kinds of p-values, and for Benjamini–Hochberg on
-batches of 180 ID and 20 OOD images.
+All ID test images of the benchmark are scored once, with images of its OOD sets; ID validation images too, unless the
+method has learnt from them (also by tuning, which a detector does not tell: give one that was not tuned). Each draw
+then calibrates on some of the ID scores and judges the others, for both kinds of p-values, and for Benjamini–Hochberg
+on batches of 180 ID and 20 OOD images.
 """
 
 import sys
@@ -13,9 +14,11 @@ import numpy as np
 
 import openbench as ob
 from openbench.compose.composed import composed
+from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import open_benchmark
 from openbench.detect.calibration import Calibration, Terms
+from openbench.detect.learnt import learns_from
 from openbench.metrics.conformal.p_values import benjamini_hochberg
 
 ALPHAS = (0.01, 0.05, 0.1)
@@ -62,7 +65,8 @@ def main(argv):
     detector = ob.load_detector(argv[0])
     words = [word for word in argv[1:] if not word.startswith(("draws=", "calibration="))]
     benchmark = open_benchmark(BenchmarkConfig.parse(composed("run", words).config["benchmark"]), reader="")
-    id_scores = scores_of(detector, [benchmark.id_test, benchmark.id_val])
+    known = Role.ID_VAL in learns_from(detector.chosen.method)
+    id_scores = scores_of(detector, [benchmark.id_test] if known else [benchmark.id_test, benchmark.id_val])
     ood_scores = scores_of(detector, [*benchmark.near.values(), *benchmark.far.values()], MOST_OOD)
     print(f"{detector}: {len(id_scores):,} ID and {len(ood_scores):,} OOD scores, {draws} draws of {size} to calibrate")
     alarms, found = [], []
