@@ -176,7 +176,7 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
             if sharding.count == 1:
                 store.get(backbone, split, request)
             elif left := store.share(backbone, split, request):
-                say(f"features of {split.role}/{split.name}: {left} shards are still being made by other jobs")
+                say(f"features of {split.role}/{split.name}: shards that other jobs are still making: {left}")
         passes[f"{split.role}/{split.name}"] = backbone.passes - before
     return passes
 

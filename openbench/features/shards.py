@@ -2,12 +2,14 @@
 
 A shard is a run of whole batches, so that any number of shards passes the same batches through the network, and the
 columns have the same bytes. It is made like a column of its own, in a folder below that of the column: it appears whole
-or not at all, and a killed job is resumed. A file lock says who works on it; it ends with its process.
+or not at all, and a killed job is resumed. A file lock says who works on it; it ends with its process. Whoever joins
+the shards takes the plan away first: without it, what is missing of a shard is in the columns already.
 """
 
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
+from openbench.digest import digest
 from openbench.errors import CacheError
 from openbench.features.arrays import ColumnFile, ColumnWriter, check_room, writing
 from openbench.features.extract import part_of
@@ -44,51 +47,55 @@ WHOLE = Sharding()
 
 @dataclass(frozen=True)
 class Shards:
-    """The shards of one split and network.
+    """The shards of one pass.
 
     Args:
         folder: of the columns.
         split: all images.
+        names: of the columns that each shard holds; passes for others have shards of their own.
         borders: [start, stop) of each shard.
     """
 
     folder: Path
     split: Split
+    names: tuple[str, ...]
     borders: tuple[tuple[int, int], ...]
 
     @classmethod
-    def planned(cls, folder: Path, split: Split, count: int, batch_size: int) -> "Shards":
-        """The shards that other jobs work on already, or as many as are wanted.
+    def planned(cls, folder: Path, split: Split, names: Sequence[str], count: int, batch_size: int) -> "Shards | None":
+        """The shards that other jobs work on already, or as many as are wanted; None if all columns are there.
 
         Args:
             folder: of the columns.
             split: all images.
+            names: of the columns.
             count: how many; fewer where there are fewer batches.
             batch_size: images per forward pass.
         """
-        if found := cls.under_way(folder, split):
+        if found := cls.under_way(folder, split, names):
             return found
         with writing(folder), FileLock(folder / ".shards.lock"):
-            if found := cls.under_way(folder, split):
+            if found := cls.under_way(folder, split, names):
                 return found
+            if not faulty(folder, len(split), names):  # others have joined theirs meanwhile
+                return None
             batches = -(-len(split) // batch_size)
             each = -(-batches // count) * batch_size
             borders = tuple((start, min(start + each, len(split))) for start in range(0, len(split), each))
-            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-            write_sealed(folder / FOLDER / PLAN, json.dumps(borders).encode())
-        return cls(folder, split, borders)
+            write_sealed(_place(folder, names) / PLAN, json.dumps(borders).encode())
+        return cls(folder, split, tuple(names), borders)
 
     @classmethod
-    def under_way(cls, folder: Path, split: Split) -> "Shards | None":
+    def under_way(cls, folder: Path, split: Split, names: Sequence[str]) -> "Shards | None":
         """The shards that jobs work on, or were killed in; None if there are none."""
         try:
-            noted = json.loads(read_sealed(folder / FOLDER / PLAN))
+            noted = json.loads(read_sealed(_place(folder, names) / PLAN))
         except (FileNotFoundError, DamagedError):
             return None
         borders = tuple((int(start), int(stop)) for start, stop in noted)
         ends = (0, *(stop for _, stop in borders))
         whole = ends[-1] == len(split) and all(start == end for (start, _), end in zip(borders, ends, strict=False))
-        return cls(folder, split, borders) if whole else None
+        return cls(folder, split, tuple(names), borders) if whole else None
 
     def make(self, backbone: Backbone, source: Source, how: How, first: int, wait: bool) -> int:
         """Make the shards that nobody makes, and return how many are still being made by others.
@@ -101,8 +108,10 @@ class Shards:
             wait: whether to wait for those that others make, and to make them if these are killed.
         """
         begin = first % len(self.borders)
-        left = [at for at in (*range(begin, len(self.borders)), *range(begin)) if self._missing(at, source.kept)]
-        left = [at for at in left if not self._made(at, backbone, source, how, blocking=False)]
+        left, passed = [*range(begin, len(self.borders)), *range(begin)], -1
+        while left and backbone.passes != passed:  # others may have made theirs while this job made one
+            passed = backbone.passes
+            left = [at for at in left if not self._made(at, backbone, source, how, blocking=False)]
         if left and wait:
             shards = f"{len(left)} of {len(self.borders)} shards"
             how.say(f"features of {self.split.name}: other jobs make {shards}, waiting")
@@ -121,11 +130,10 @@ class Shards:
         with writing(self.folder):
             for name in names:
                 self._join(ColumnFile(self.folder, name), [ColumnFile(part, name) for part in parts], backbone)
-            for part in parts:
-                for name in names:
-                    ColumnFile(part, name).remove()
-            if not any(list(part.glob("*.npy*")) for part in parts):
-                shutil.rmtree(self.folder / FOLDER, ignore_errors=True)
+            (self._place / PLAN).unlink(missing_ok=True)
+            shutil.rmtree(self._place, ignore_errors=True)
+            with suppress(OSError):  # there are shards of another pass
+                (self.folder / FOLDER).rmdir()
 
     def _join(self, whole: ColumnFile, parts: Sequence[ColumnFile], backbone: Backbone) -> None:
         writer: ColumnWriter | None = None
@@ -136,6 +144,7 @@ class Shards:
                 rows = np.load(part.array, mmap_mode="r", allow_pickle=False)
                 if writer is None:
                     shape = (len(self.split), *rows.shape[1:])
+                    whole.growing.unlink(missing_ok=True)  # what a killed job left takes room
                     check_room(whole, shape, rows.dtype.str)
                     writer = ColumnWriter(whole, shape, dtype=rows.dtype.str)
                 for at in range(0, len(rows), _ROWS):
@@ -148,16 +157,19 @@ class Shards:
 
     def _made(self, at: int, backbone: Backbone, source: Source, how: How, *, blocking: bool) -> bool:
         """Make a shard unless another job does; return whether it is there."""
+        if not self._missing(at):
+            return True
         folder, (start, stop) = self._folder(at), self.borders[at]
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
+            (folder / ".lock").touch()
         lock = FileLock(folder / ".lock")
         try:
             lock.acquire(timeout=-1 if blocking else 0)
         except Timeout:
             return False
         try:
-            if missing := self._missing(at, source.kept):
+            if missing := self._missing(at):
                 title = (
                     f"{backbone.name} on {self.split.name} ({self.split.role}), shard {at + 1} of {len(self.borders)}"
                 )
@@ -167,9 +179,20 @@ class Shards:
             lock.release()
         return True
 
-    def _missing(self, at: int, names: Sequence[str]) -> tuple[str, ...]:
+    def _missing(self, at: int) -> tuple[str, ...]:
+        """The columns that are still to be made of a shard; none once all shards have been joined."""
         start, stop = self.borders[at]
-        return faulty(self._folder(at), stop - start, names)
+        missing = faulty(self._folder(at), stop - start, self.names)
+        return missing if (self._place / PLAN).exists() else ()
+
+    @property
+    def _place(self) -> Path:
+        return _place(self.folder, self.names)
 
     def _folder(self, at: int) -> Path:
-        return self.folder / FOLDER / "{}-{}".format(*self.borders[at])
+        return self._place / "{}-{}".format(*self.borders[at])
+
+
+def _place(folder: Path, names: Sequence[str]) -> Path:
+    """Where the shards of some columns lie, and their plan."""
+    return folder / FOLDER / digest(sorted(names))

@@ -1,6 +1,6 @@
 """The columnar cache of features: one pass per image and network, shared by all methods and all jobs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -189,7 +189,7 @@ class FeatureStore:
             return 0
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        shards = self._shards(folder, split) if source.divisible else None
+        shards = self._shards(folder, split, source.kept) if source.divisible else None
         if shards and (left := shards.make(backbone, source, self._how, self.sharding.first, wait)):
             return left
         with self._only_writer(folder, split):
@@ -206,11 +206,11 @@ class FeatureStore:
                 Pass(self._how, folder, backbone, split, missing, source.rows).run()
         return 0
 
-    def _shards(self, folder: Path, split: Split) -> Shards | None:
+    def _shards(self, folder: Path, split: Split, names: Sequence[str]) -> Shards | None:
         """The shards of a pass: as many as this job is told, or those that others work on."""
         if self.sharding.count > 1:
-            return Shards.planned(folder, split, self.sharding.count, self.batch_size)
-        return Shards.under_way(folder, split)
+            return Shards.planned(folder, split, names, self.sharding.count, self.batch_size)
+        return Shards.under_way(folder, split, names)
 
     @property
     def _how(self) -> How:

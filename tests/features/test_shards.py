@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from openbench.backbones.base import Outputs
+from openbench.backbones.network import NetworkBackbone
 from openbench.compose.sweep import sharded
 from openbench.core.request import Field, Request
 from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError
+from openbench.features.arrays import ColumnFile, check_room
 from openbench.features.shards import FOLDER, Sharding, Shards
 from openbench.features.store import FeatureStore
 
@@ -57,6 +60,16 @@ def shared(root: Path, count: int, first: int, pause: float = 0.0) -> int:
     return left
 
 
+def planned(asking: FeatureStore, backbone: NetworkBackbone) -> Shards:
+    """The plan of a pass, as a job makes it before its first image."""
+    split, names = toy_split(COUNT), asking._extraction(backbone, WANTED).kept
+    folder = asking._folder(backbone, split)
+    folder.mkdir(parents=True)
+    shards = Shards.planned(folder, split, names, asking.sharding.count, BATCH)
+    assert shards is not None
+    return shards
+
+
 @pytest.mark.parametrize("count", [2, 3, 7, 13, 500])
 def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, whole: dict[str, bytes], count: int) -> None:
     assert shared(tmp_path, count, 1) == 0
@@ -64,8 +77,9 @@ def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, whole: dict[s
 
 
 def test_borders_lie_between_batches_and_nothing_is_left_out(tmp_path: Path) -> None:
-    borders = Shards.planned(tmp_path, toy_split(COUNT), 3, BATCH).borders
-    assert borders == ((0, 40), (40, 80), (80, 101))
+    shards = Shards.planned(tmp_path, toy_split(COUNT), ("features",), 3, BATCH)
+    assert shards is not None
+    assert shards.borders == ((0, 40), (40, 80), (80, 101))
 
 
 def test_jobs_divide_the_images_and_the_last_one_joins_them(tmp_path: Path, whole: dict[str, bytes]) -> None:
@@ -83,7 +97,7 @@ def test_a_killed_job_is_taken_over_by_whoever_needs_the_columns(tmp_path: Path,
     root = tmp_path / "cache"
     job = Forked(partial(shared, root, 3, 0, 0.03), tmp_path / "said")
     deadline = time.monotonic() + 60
-    while len(list(root.glob("*/*/shards/*/*.npy"))) < 3:  # one of three shards is there
+    while len(list(root.glob("*/*/shards/*/*/*.npy"))) < 3:  # one of three shards is there
         assert time.monotonic() < deadline
         time.sleep(0.005)
     job.kill()
@@ -100,7 +114,7 @@ def test_whoever_needs_the_columns_waits_for_a_shard_that_another_job_makes(
     root = tmp_path / "cache"
     job = Forked(partial(shared, root, 2, 0, 0.05), tmp_path / "said")
     deadline = time.monotonic() + 60
-    while not list(root.glob("*/*/shards/0-56/logits.npy.part")):
+    while not list(root.glob("*/*/shards/*/0-56/logits.npy.part")):
         assert time.monotonic() < deadline
         time.sleep(0.005)
     backbone, said = toy_backbone(), list[str]()
@@ -115,17 +129,74 @@ def test_whoever_needs_the_columns_waits_for_a_shard_that_another_job_makes(
 def test_a_damaged_shard_is_made_again(tmp_path: Path, whole: dict[str, bytes]) -> None:
     backbone, split = toy_backbone(), toy_split(COUNT)
     asking = store(tmp_path, Sharding(3))
-    folder = asking._folder(backbone, split)
-    folder.mkdir(parents=True)
-    shards = Shards.planned(folder, split, 3, BATCH)
+    shards = planned(asking, backbone)
     source = asking._extraction(backbone, WANTED)
     for at in range(3):
         shards._made(at, backbone, source, asking._how, blocking=True)
-    file = folder / FOLDER / "40-80" / "features.npy"
+    file = shards._folder(1) / "features.npy"
     file.write_bytes(file.read_bytes()[:-1] + b"\x01")
     passes = backbone.passes
     assert asking.share(backbone, split, WANTED) == 0
     assert backbone.passes - passes == 40
+    assert columns(tmp_path) == whole
+
+
+def test_passes_for_other_columns_of_the_same_images_leave_no_copies(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    backbone, split, asking = toy_backbone(), toy_split(COUNT), store(tmp_path, Sharding(3))
+    for wanted in (Request(fields=frozenset({Field.FEATURES})), WANTED):  # as `extract` asks for a method's maps
+        assert asking.share(backbone, split, wanted) == 0
+    assert columns(tmp_path) == whole
+
+
+def test_a_shard_that_another_job_ends_meanwhile_is_not_counted_as_under_way(
+    tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    """Job 0 finds shard 1 taken and makes shard 2; whoever had taken shard 1 found shard 2 taken."""
+    backbone, split, asking = toy_backbone(), toy_split(COUNT), store(tmp_path, Sharding(3))
+    shards, other = planned(asking, backbone), toy_backbone()
+    source, outputs = asking._extraction(other, WANTED), backbone.outputs
+    shards._folder(1).mkdir(parents=True)
+    taken = FileLock(shards._folder(1) / ".lock")
+    taken.acquire()
+
+    def meanwhile(images: torch.Tensor, request: Request) -> Outputs:
+        if backbone.passes == 40 and taken.is_locked:  # the first batch of shard 2
+            taken.release()
+            assert shards._made(1, other, source, asking._how, blocking=False)
+        return outputs(images, request)
+
+    backbone.outputs = meanwhile  # type: ignore[method-assign]
+    assert asking.share(backbone, split, WANTED) == 0
+    assert (backbone.passes, other.passes) == (61, 40)
+    assert columns(tmp_path) == whole
+
+
+def test_who_comes_late_to_joined_shards_makes_none_of_them_again(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    backbone, split, asking = toy_backbone(), toy_split(COUNT), store(tmp_path, Sharding(3))
+    late = planned(asking, backbone)
+    assert asking.share(backbone, split, WANTED) == 0
+    passes, source = backbone.passes, asking._extraction(backbone, WANTED)
+    assert late.make(backbone, source, asking._how, 1, wait=True) == 0
+    assert Shards.planned(late.folder, split, late.names, 3, BATCH) is None
+    assert backbone.passes == passes
+    assert columns(tmp_path) == whole
+
+
+def test_a_killed_job_s_unfinished_join_does_not_count_as_taken_room(
+    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone, split, asking = toy_backbone(), toy_split(COUNT), store(tmp_path, Sharding(3))
+    left = planned(asking, backbone).folder / "features.npy.part"
+    left.write_bytes(b"0" * 1000)
+    seen = []
+
+    def room(file: ColumnFile, shape: tuple[int, ...], dtype: str) -> int:
+        seen.append((file.name, left.exists()))
+        return check_room(file, shape, dtype)
+
+    monkeypatch.setattr("openbench.features.shards.check_room", room)
+    assert asking.share(backbone, split, WANTED) == 0
+    assert ("features", False) in seen
     assert columns(tmp_path) == whole
 
 
