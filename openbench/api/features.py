@@ -12,6 +12,7 @@ from openbench import paths
 from openbench.api.arrays import ArrayLike, as_head
 from openbench.api.feature_sets import SetOptions, as_benchmark
 from openbench.api.methods import ChosenMethod, chosen_method
+from openbench.api.methods_given import check_name, named_methods
 from openbench.api.result import Result, Results
 from openbench.backbones.device import resolve_device
 from openbench.backbones.rows import Rows
@@ -160,22 +161,10 @@ class _Task:
 
 def _chosen(methods: Any, seed: int) -> Iterator[ChosenMethod]:
     """The methods by the names that results have; the seed goes to those that were named and draw."""
-    if isinstance(methods, Mapping):
-        yield from (_seeded(chosen_method(method, name=name), method, seed) for name, method in methods.items())
-        return
-    every = methods if isinstance(methods, Sequence) and not isinstance(methods, str) else [methods]
-    seen: set[str] = set()
-    for method in every:
-        found = chosen_method(method)
-        if found.name in seen:
-            raise ConfigError(
-                f"methods — found '{found.name}' twice — allowed: each name once — give names of your own: "
-                f"methods={{'{found.name}_a': …, '{found.name}_b': …}}"
-            )
-        seen.add(found.name)
+    for name, method in named_methods(methods):
+        found = chosen_method(method, name=name)
+        check_name(found.name)
         yield _seeded(found, method, seed)
-    if not seen:
-        raise ConfigError("methods — found none — allowed: at least one (python -m openbench list method)")
 
 
 def _seeded(chosen: ChosenMethod, given: Any, seed: int) -> ChosenMethod:

@@ -37,6 +37,18 @@ def chosen_methods(methods: object) -> tuple[Chosen, ...]:
     """Return the methods of a call.
 
     Args:
+        methods: as for `named_methods`.
+
+    Raises:
+        ConfigError: see `named_methods`; or an instance whose name no file can have.
+    """
+    return tuple(_chosen(name, value) for name, value in named_methods(methods))
+
+
+def named_methods(methods: object) -> tuple[tuple[str, Any], ...]:
+    """Return what a caller gives as `methods`, with the name of each in the results.
+
+    Args:
         methods: a name, an instance, a list of names and instances, or a mapping from one's own names to them.
 
     Raises:
@@ -45,13 +57,12 @@ def chosen_methods(methods: object) -> tuple[Chosen, ...]:
     if isinstance(methods, str | Method) or hasattr(methods, "as_method"):
         methods = [methods]
     if isinstance(methods, Mapping):
-        pairs = [(str(key), value) for key, value in methods.items()]
+        pairs = tuple((str(key), value) for key, value in methods.items())
     elif isinstance(methods, list | tuple):
-        pairs = [(value if isinstance(value, str) else _called(value), value) for value in methods]
+        pairs = tuple((value if isinstance(value, str) else _called(value), value) for value in methods)
     else:
         raise _unknown(methods)
-    found = tuple(_chosen(name, value) for name, value in pairs)
-    if not found:
+    if not pairs:
         raise ConfigError("methods is empty — name at least one, e.g. methods=['msp', 'knn']")
     twice = sorted({name for name, _ in pairs if [n for n, _ in pairs].count(name) > 1})
     if twice:
@@ -59,14 +70,23 @@ def chosen_methods(methods: object) -> tuple[Chosen, ...]:
             f"methods names '{twice[0]}' twice — each needs its own name — give a mapping, e.g. "
             f"methods={{'{twice[0]}': '{twice[0]}', '{twice[0]}_2': …}}"
         )
-    return found
+    return pairs
+
+
+def check_name(name: str) -> None:
+    """Check that records can be named by what a caller calls a method.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if not is_part(name):
+        raise ConfigError(f"methods: '{name}' cannot be the name of a method — allowed: {PART}")
 
 
 def _chosen(name: str, value: object) -> Chosen:
     if isinstance(value, str):
         return Chosen(name, value)
-    if not is_part(name):
-        raise ConfigError(f"methods: '{name}' cannot be the name of a method — allowed: {PART}")
+    check_name(name)
     return Chosen(name, instance=_instance(value))
 
 
