@@ -8,6 +8,9 @@ from generate.markdown import table
 
 ROOT = Path(__file__).parents[2]
 MOST = 10
+_AS_FAR = "as far as it was there"  # a column: the benchmark, and whether the run was on all of it
+_PART = ", in part"
+_MISSING = "images or sets were missing or in another form, which `results/leaderboard` names; such rows are not ranked"
 HEADERS = (
     "benchmark",
     "backbone",
@@ -24,13 +27,14 @@ def rows_of(method: str) -> str:
     """Return the rows of a method in percent, one for each benchmark and backbone; empty if nothing was measured."""
     found = _records()
     mine = found[found["method"] == method]
-    rows = [_row(name, group) for name, group in mine.groupby(["benchmark", "backbone"], observed=True)]
+    rows = [_row(name, group) for name, group in mine.groupby([_AS_FAR, "backbone"], observed=True)]
     if not rows:
         return ""
+    part = f" {_PART[2:].capitalize()}: {_MISSING}." if any(row[0].endswith(_PART) for row in rows) else ""
     after = (
         "In percent, mean and standard deviation over trainings; for a single training the 95 % interval of DeLong "
         "over images. The whole tables are in `results/leaderboard`. The time is that of scoring cached features on "
-        "the processor that made the record."
+        f"the processor that made the record.{part}"
     )
     return table(HEADERS, rows) + "\n\n" + after
 
@@ -41,9 +45,9 @@ def rows_of_training(training: str) -> str:
     mine = found[found["training"] == training]
     rows = [
         [*map(str, name[:2]), str(name[2]), *_row(name[:2], group)[2:5]]
-        for name, group in mine.groupby(["benchmark", "backbone", "method"], observed=True)
+        for name, group in mine.groupby([_AS_FAR, "backbone", "method"], observed=True)
     ]
-    best = sorted(rows, key=lambda row: row[4], reverse=True)[:MOST]
+    best = sorted(rows, key=lambda row: _leading(row[4]), reverse=True)[:MOST]
     headers = ("benchmark", "backbone", "method", *HEADERS[2:5])
     return table(headers, best) + (f"\n\nThe best {MOST} by near AUROC." if len(rows) > MOST else "") if rows else ""
 
@@ -61,6 +65,11 @@ def _row(name: tuple[str, str], group: Any) -> list[str]:
         "; ".join(f"`{one}`" for one in chosen[:3]) + ("; …" if len(chosen) > 3 else ""),
         _cost(group["path"]),
     ]
+
+
+def _leading(cell: str) -> float:
+    """The number that a cell begins with, by which rows are ordered; cells without one come last."""
+    return float(cell.split()[0]) if cell else float("-inf")
 
 
 def _auroc(rows: Any) -> str:
@@ -87,7 +96,9 @@ def _records() -> Any:
     import openbench as ob
 
     found = ob.records(ROOT / "results")
-    return found[found["side"] == "standard"]
+    found = found[found["side"] == "standard"]
+    names = found["benchmark"].astype(str)
+    return found.assign(**{_AS_FAR: names.where(found["complete"] & found["pristine"], names + _PART)})
 
 
 def shown_rows(benchmark: str, methods: tuple[str, ...]) -> str:
@@ -98,5 +109,5 @@ def shown_rows(benchmark: str, methods: tuple[str, ...]) -> str:
         [f"[{method}](/look_up/method/{method}.md)", *_row(("", ""), group)[3:6]]
         for method, group in mine.groupby("method", observed=True)
     ]
-    best = sorted(rows, key=lambda row: row[1], reverse=True)
+    best = sorted(rows, key=lambda row: _leading(row[1]), reverse=True)
     return table(("method", *HEADERS[3:6]), best) + "\n"

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("latex2mathml", reason="extra docs")
 
-from generate import commands, everything, metrics
+from generate import commands, everything, metrics, rows
 from generate.markdown import Docstring
 from generate.pictures import PICTURES
 
@@ -72,7 +72,18 @@ def test_every_key_of_a_record_belongs_to_one_metric():
 def test_a_page_shows_what_was_measured(made):
     (file,) = (ROOT / "results/records/cifar10/resnet20_cifar10/knn").glob("*.json")
     near = 100 * json.loads(file.read_text())["metrics"]["near"]["auroc"]
-    assert f"| cifar10 | resnet20_cifar10 | 1 | {near:.2f} [" in made["method/knn"]
+    assert f"| cifar10, in part | resnet20_cifar10 | 1 | {near:.2f} [" in made["method/knn"]
+    assert "In part: images or sets were missing" in made["method/knn"]
+    assert "| digits | resnet8_digits | 3 |" in made["method/knn"]
+
+
+def test_rows_are_ordered_by_number():
+    assert sorted(["9.50", "100.00 ± 0.00", "", "99.10 [98.00, 99.50]"], key=rows._leading) == [
+        "",
+        "9.50",
+        "99.10 [98.00, 99.50]",
+        "100.00 ± 0.00",
+    ]
 
 
 def test_generated_links_lead_to_pages(made):
