@@ -100,6 +100,20 @@ def test_learnt_prompts_are_a_head_that_every_method_reads(run):
     assert other.provenance["passes"] == 0, "the towers are frozen, and features are there"
 
 
+def test_heads_on_the_features_of_the_image_tower_cost_one_pass_together(run):
+    zero_shot = run("method=mls")
+    first = run("backbone.head=linear_probe", "method=mls")
+    assert first.backbone["head"]["kind"] == "linear_probe"
+    accuracy = [record.metrics["id"]["accuracy"] for record in (zero_shot, first)]
+    assert accuracy[0] < 0.3 < 0.6 < accuracy[1], "random towers know no names, and their features still tell digits"
+    for kind in ("nearest_mean", "knn"):
+        other = run(f"backbone.head={kind}", "method=mls")
+        assert other.backbone["head"]["kind"] == kind
+        assert other.provenance["passes"] == 0
+        assert other.metrics["id"]["accuracy"] > accuracy[0]
+    run("backbone.head=linear_probe", "method=odin")  # by gradients through the tower and the new head
+
+
 def test_copies_cost_one_pass_each_and_are_kept(run, capsys):
     copies = ["method=cover", "method.kinds=[brightness]", "method.severities=[1,2]"]
     first = run(*copies)

@@ -67,8 +67,8 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime,
             f"validation — benchmark '{benchmark.name}' has {'one class' if c < 2 else 'none of them here'} — set "
             "backbone.head=null and choose a method that reads features only, e.g. method=knn"
         )
-    if isinstance(backbone, ZeroShotBackbone):
-        return _with_learnt_prompts(backbone, benchmark, runtime, say)
+    if isinstance(backbone, ZeroShotBackbone) and kind in _PROMPTS:
+        return _with_learnt_prompts(backbone, kind, benchmark, runtime, say)
     store = feature_store(runtime, say)
     fitted_on = [benchmark.id_train.digest, benchmark.id_val.digest]
     train = store.get(backbone, benchmark.id_train, _LABELLED).on(backbone.device)
@@ -85,13 +85,15 @@ def with_fitted_head(backbone: Backbone, benchmark: Benchmark, runtime: Runtime,
     return Headed.fitted(backbone, kind, found, fitted_on)
 
 
-def _with_learnt_prompts(backbone: ZeroShotBackbone, benchmark: Benchmark, runtime: Runtime, say: Say) -> Backbone:
+def _with_learnt_prompts(
+    backbone: ZeroShotBackbone, kind: HeadKind | PromptKind, benchmark: Benchmark, runtime: Runtime, say: Say
+) -> Backbone:
     """A vision–language model with the classifier of prompts learnt on a few images of each class."""
-    how, kind, c = backbone.prompt_learning, backbone.head_to_fit, len(benchmark.classes)
-    if kind not in _PROMPTS or backbone.num_classes != c:
+    how, c = backbone.prompt_learning, len(benchmark.classes)
+    if backbone.num_classes != c:
         raise NotApplicableError(
             f"backbone '{backbone.name}': head={kind} for {backbone.num_classes} class names — benchmark "
-            f"'{benchmark.name}' has {c} — allowed: coop, locoop, with backbone.classes=null for the benchmark's names"
+            f"'{benchmark.name}' has {c} — set backbone.classes=null for the benchmark's names"
         )
     store = feature_store(runtime, say)
     shots = _rows_of(benchmark.id_train, how.drawn(torch.from_numpy(benchmark.id_train.labels)))

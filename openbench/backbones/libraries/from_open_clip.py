@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from openbench import _compat
 from openbench.backbones.anatomy import Anatomy, choose_stages
-from openbench.backbones.base import PromptKind
+from openbench.backbones.base import HeadKind, PromptKind
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.heads.prompts import PromptLearning
@@ -61,7 +61,7 @@ def open_clip_model(
     num_classes: Count | None = None,
     preprocess: Preprocess | Literal["preset"] | None = "preset",
     precision: Precision = "fp32",
-    head: PromptKind | None = None,
+    head: HeadKind | PromptKind | None = None,
     prompt_learning: PromptLearning | None = None,
 ) -> NetworkBackbone:
     """Return an open_clip model as a zero-shot classifier of named classes.
@@ -82,7 +82,8 @@ def open_clip_model(
         num_classes: must equal the number of classes if given.
         preprocess: `preset` = open_clip's for these weights.
         precision: see NetworkBackbone.
-        head: `coop` or `locoop` = a classifier of prompts learnt on ID training features; null = that of the templates.
+        head: `coop` or `locoop` = a classifier of prompts learnt on ID training features; `linear_probe`,
+            `nearest_mean` or `knn` = one fitted on the features of the image tower; null = that of the templates.
         prompt_learning: how these are learnt; null = as in the papers.
 
     Raises:
