@@ -43,7 +43,7 @@ def pages() -> dict[str, str]:
     found["command/index"] = page(
         "Commands",
         "`python -m openbench COMMAND`, or `openbench COMMAND`. Exit code 0: done; 1: a check failed; 2: bad input, "
-        "with one message; 130: interrupted.",
+        "with one message; 3: `monitor` raised an alarm; 130: interrupted; 143: terminated.",
         table(("command", "what it does"), rows),
         hidden_contents(COMMANDS),
     )
