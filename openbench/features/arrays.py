@@ -58,7 +58,8 @@ class ColumnFile:
             stated = json.loads(self.sidecar.read_text())
             size = self.array.stat().st_size
             array = np.load(self.array, mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError as error:
+            digest = content_digest(self.array)
+        except FileNotFoundError as error:  # also of a shard that another job joins meanwhile
             return f"'{Path(error.filename).name}' is missing"
         except DAMAGED as error:
             return f"'{self.array.name}' cannot be read ({error})"
@@ -68,7 +69,7 @@ class ColumnFile:
             return f"'{self.array.name}' holds {array.dtype} {array.shape}, {rows} rows were written"
         if size != stated["size"]:
             return f"'{self.array.name}' has {size} bytes, {stated['size']} were written"
-        if content_digest(self.array) != stated["digest"]:
+        if digest != stated["digest"]:
             return f"'{self.array.name}' has changed since it was written"
         return None
 

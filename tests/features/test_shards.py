@@ -17,6 +17,7 @@ from openbench.errors import ConfigError
 from openbench.features.arrays import ColumnFile, check_room
 from openbench.features.shards import FOLDER, Sharding, Shards
 from openbench.features.store import FeatureStore
+from openbench.storage.content import content_digest
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
@@ -180,6 +181,20 @@ def test_who_comes_late_to_joined_shards_makes_none_of_them_again(tmp_path: Path
     assert Shards.planned(late.folder, split, late.names, 3, BATCH) is None
     assert backbone.passes == passes
     assert columns(tmp_path) == whole
+
+
+def test_a_shard_that_is_joined_while_it_is_looked_at_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path, Sharding()).get(toy_backbone(), toy_split(COUNT), WANTED)
+    file = ColumnFile(next(tmp_path.glob("*/*/features.npy")).parent, "features")
+
+    def meanwhile(path: Path) -> str:
+        path.unlink()
+        return content_digest(path)
+
+    monkeypatch.setattr("openbench.features.arrays.content_digest", meanwhile)
+    assert file.fault(COUNT) == "'features.npy' is missing"
 
 
 def test_a_killed_job_s_unfinished_join_does_not_count_as_taken_room(
