@@ -54,6 +54,35 @@ def test_a_limit_below_what_libraries_need_is_told_before_they_are_loaded(place:
     assert wrong == []
 
 
+DYING = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (1 << 36, 1 << 36))
+from openbench.cli.process import limited
+limited.prepare()
+os.write(2, f"terminate called after throwing an instance of '{sys.argv[1]}'\\n  what():  {sys.argv[2]}\\n".encode())
+os.abort()
+"""
+
+
+@pytest.mark.parametrize(
+    ("thrown", "code", "blamed"),
+    [
+        (("std::bad_alloc", "std::bad_alloc"), 2, True),
+        (("c10::Error", "DefaultCPUAllocator: can't allocate memory"), 2, True),
+        (("std::logic_error", "a wrong shape"), -6, False),
+    ],
+)
+def test_memory_is_not_blamed_for_another_exception_that_a_library_names(thrown, code: int, blamed: bool):
+    done = subprocess.run(
+        [sys.executable, "-c", DYING, *thrown],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, "not enough memory" in done.stderr) == (code, blamed), done.stderr
+    assert (thrown[1] in done.stderr) != blamed
+
+
 def size_now() -> int:
     """The address space of this process, bytes."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

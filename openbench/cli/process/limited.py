@@ -19,7 +19,7 @@ def prepare() -> None:
     """Go on in a child of this process where a limit of memory is set; return at once where none is.
 
     The parent never returns: it passes signals on to the child, waits for it, and ends as it ends. If the child dies as
-    C++ does for want of memory, one message says so, and the exit code is 2.
+    C++ does for want of memory, one message says so, and the exit code is 2; unless C++ names another reason.
     """
     limits = limits_set()
     if not limits or not hasattr(os, "memfd_create"):  # elsewhere than on Linux the limits mean little
@@ -44,7 +44,7 @@ def _end_as(code: int, heard: bytes, limits: dict[str, int]) -> NoReturn:
         heard: what was written to its stderr by others than Python.
         limits: as `limits_set` returns them.
     """
-    died = -code in _DEATHS
+    died = -code in _DEATHS and not _of_another_kind(heard)
     with suppress(OSError):
         os.write(_STDERR, _message(signal.Signals(-code), limits).encode() if died else heard)
     if code < 0 and not died:
@@ -52,6 +52,13 @@ def _end_as(code: int, heard: bytes, limits: dict[str, int]) -> NoReturn:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)  # whoever waits for this process sees what happened
     os._exit(BAD_INPUT if died else code)
+
+
+def _of_another_kind(heard: bytes) -> bool:
+    """Whether the last words of C++ name an exception, and nothing about memory."""
+    from openbench.cli.process.os_errors import speaks_of_memory  # needed at the end only
+
+    return b"throwing an instance of" in heard and not speaks_of_memory(heard.decode(errors="replace"))
 
 
 def _prepare_child(parent: int, heard: int) -> None:

@@ -53,11 +53,16 @@ def refused(error: BaseException) -> OpenbenchError | None:
     )
 
 
+def speaks_of_memory(text: str) -> bool:
+    """Whether what a library says is about a lack of memory."""
+    return bool(_MEMORY.search(text))
+
+
 def _of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)):
         return True
     # torch's own class for CUDA is a RuntimeError too; the loader's of shared libraries is an ImportError.
-    return isinstance(error, RuntimeError | ImportError | OSError | SystemError) and bool(_MEMORY.search(str(error)))
+    return isinstance(error, RuntimeError | ImportError | OSError | SystemError) and speaks_of_memory(str(error))
 
 
 def _first_line(error: BaseException) -> str:
