@@ -140,6 +140,11 @@ def test_the_files_of_a_form_are_answered_in_their_order(server):
     assert [(row["score"], row["is_ood"]) for row in found["predictions"]] == [(10, False), (220, True), (30, False)]
 
 
+def test_a_long_image_and_many_scans_within_the_limits_are_answered(server):
+    status, found = server.ask("POST", "/predict", *form_of(encoded(size=(1, 20)), many_scans(100)))
+    assert (status, len(found["predictions"])) == (200, 2)
+
+
 def test_requests_at_the_same_time_share_a_batch(server):
     found = []
     threads = [
@@ -164,6 +169,16 @@ def bomb(width, height):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
+def many_scans(count):
+    """A JPEG that paints the same small image again and again: a few bytes, and a whole pass of the decoder each."""
+    stream = io.BytesIO()
+    Image.new("L", (8, 8)).save(stream, "JPEG", progressive=True)
+    sound = stream.getvalue()
+    last = sound.rindex(b"\xff\xda")
+    before = sound.count(b"\xff\xda") - 1
+    return sound[:last] + sound[last:-2] * (count - before) + sound[-2:]
+
+
 GOOD = encoded()
 REFUSED = {
     "nothing": (b"", "image/png", 400, "no_image"),
@@ -174,6 +189,8 @@ REFUSED = {
     "a bomb": (bomb(30_000, 30_000), "image/png", 413, "too_many_pixels"),
     "a huge bomb": (bomb(2**31 - 1, 2**31 - 1), "image/png", 413, "too_many_pixels"),
     "too many pixels": (encoded(size=(101, 100)), "image/png", 413, "too_many_pixels"),
+    "a line of pixels": (encoded(size=(1, 21)), "image/png", 413, "too_elongated"),
+    "too many scans": (many_scans(101), "image/jpeg", 413, "too_many_scans"),
     "too many bytes": (bytes(100_001), "image/png", 413, "too_large"),
     "a URL": (b'{"url": "file:///etc/passwd"}', "application/json", 415, "unsupported_type"),
     "a type with a line break": (GOOD, SECRET, 415, "unsupported_type"),

@@ -1,32 +1,51 @@
 """An uploaded file to pixels, or a refusal; nothing is decoded before its header has been found to fit the limits."""
 
 import io
+import re
 import warnings
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
+from openbench.detect.serve.limits import Limits
 from openbench.detect.serve.refused import RefusedError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+_JPEG = b"\xff\xd8"
+_MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")  # of JPEG, with a segment after it, or the end of the image
+_SCAN, _END = 0xDA, 0xD9
+_SCANS = 100  # of a JPEG; encoders write about ten, and each takes a pass over all pixels however few its bytes
 
 
-def size_of(content: bytes, most: int) -> int:
+def size_of(content: bytes, limits: Limits) -> int:
     """Return the pixels of an image file, from its header.
 
     Args:
         content: the file.
-        most: pixels that are taken.
+        limits: image_pixels, image_aspect.
 
     Raises:
-        RefusedError: not an image of one of the formats, or it has more pixels.
+        RefusedError: not an image of one of the formats, or it is beyond the limits.
     """
+    if content.startswith(_JPEG) and _scans(content) > _SCANS:
+        raise RefusedError(413, "too_many_scans", f"the image is a JPEG of more than {_SCANS} scans")
     with _opened(content) as image:
-        pixels = image.width * image.height
-    if pixels > most:
-        raise RefusedError(413, "too_many_pixels", f"the image has more than {most:,} pixels")
-    return pixels
+        short, long = sorted(image.size)
+    if short * long > limits.image_pixels:
+        raise RefusedError(413, "too_many_pixels", f"the image has more than {limits.image_pixels:,} pixels")
+    if long > short * limits.image_aspect:
+        raise RefusedError(413, "too_elongated", f"the image is more than {limits.image_aspect} times as long as wide")
+    return short * long
+
+
+def _scans(content: bytes) -> int:
+    """The scans of a JPEG, counted from marker to marker up to one more than are taken."""
+    at = found = 0
+    while found <= _SCANS and (marker := _MARKER.search(content, at)) and marker[1][0] != _END:
+        found += marker[1][0] == _SCAN
+        at = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2], "big")
+    return found
 
 
 def pixels_of(content: bytes) -> NDArray[np.uint8]:

@@ -13,6 +13,7 @@ class Limits(Checked):
     Args:
         body_bytes: of one request, headers not counted.
         image_pixels: width times height of one image, read from its header before it is decoded.
+        image_aspect: the longer side of an image over the shorter; a network's transform may scale the shorter one up.
         images: in one request.
         waiting: images that may wait for the network; more are turned away.
         waiting_pixels: of all images that are being decoded or wait; one image is always taken.
@@ -28,6 +29,7 @@ class Limits(Checked):
 
     body_bytes: Count = 10 << 20
     image_pixels: Count = 25_000_000
+    image_aspect: Count = 20
     images: Count = 32
     waiting: Count = 256
     waiting_pixels: Count = 100_000_000
