@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 import zlib
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -57,10 +57,12 @@ def predict(images):
 class Server:
     """A server in a copy of this process."""
 
-    def __init__(self, note, limits=LIMITS, port=0):
+    def __init__(self, note, limits=LIMITS, port=0, about=None):
         self.note = note
         self.process = Forked(
-            lambda: serve(predict, {"promise": "none"}, limits, ("127.0.0.1", port), lambda t: print(t, flush=True)),
+            lambda: serve(
+                predict, about or {"promise": "none"}, limits, ("127.0.0.1", port), lambda t: print(t, flush=True)
+            ),
             note,
         )
         until = time.monotonic() + 30
@@ -340,6 +342,40 @@ def test_a_full_queue_and_a_spent_budget_hold_others_back():
 
     asyncio.run(told())
     asyncio.run(held())
+
+
+def test_images_of_a_request_that_was_given_up_make_room_at_once():
+    async def given_up():
+        over = threading.Event()
+        batches = Batches(lambda images: [{}] * len(images) if over.wait(10) else [], LIMITS, lambda count: None)
+        batches.start()
+        image = np.zeros((2, 2, 3), np.uint8)
+        first = asyncio.create_task(batches.rows([image]))
+        await asyncio.sleep(0.1)  # it is being scored
+        waits = asyncio.create_task(batches.rows([image] * 5))
+        await asyncio.sleep(0.01)
+        assert batches.waiting == 5
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+        assert batches.waiting == 0
+        over.set()
+        assert await first == [{}]
+        await batches.stop()
+
+    asyncio.run(given_up())
+
+
+def test_who_reads_no_answers_loses_the_connection(tmp_path):
+    made = Server(tmp_path / "note", about={"promise": "x" * 100_000})
+    with closing(socket.create_connection(("127.0.0.1", made.port), timeout=5)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 400)
+        time.sleep(LIMITS.upload_s + 1.0)
+        found = 0
+        with suppress(ConnectionResetError):
+            while part := connection.recv(1 << 20):
+                found += len(part)
+    assert made.stop()[0] == 0
+    assert 0 < found < 40_000_000
 
 
 def under_load(made, number):

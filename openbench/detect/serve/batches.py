@@ -71,6 +71,7 @@ class Batches:
         finally:  # of a request that was given up, no image is scored any more
             for future in futures:
                 future.cancel()
+            self._waiting = deque(pair for pair in self._waiting if not pair[1].done())
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()

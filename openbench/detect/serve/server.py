@@ -84,14 +84,16 @@ class _Server(uvicorn.Server):
 
 
 def protocol(seconds: float) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with a limit on the time in which a request's headers must have arrived.
+    """Return uvicorn's protocol with a limit on the time in which headers must arrive, and answers be taken.
 
     Args:
-        seconds: from when the connection is made, or from the first byte after an answer.
+        seconds: from when the connection is made, or from the first byte after an answer; and from when the client no
+            longer reads.
     """
 
     class Timed(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -103,7 +105,18 @@ def protocol(seconds: float) -> type[asyncio.Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel()
+            self.resume_writing()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
 
         def _watch(self) -> None:
             """Time what has begun to arrive and is not a request yet; leave off once it is."""
