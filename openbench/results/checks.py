@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
@@ -14,6 +14,7 @@ from openbench.storage.stated import read_stated, stated
 from openbench.storage.whole import write_whole
 
 CHECKS = "checks"  # folder beside `records`
+MadeFrom = Literal["scores", "images"]
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,27 @@ class Check:
         said: how many did, in words.
         made_by: version and commit of openbench that computed them, and when.
         utc: when.
+        scores: digest of the published files that it was computed from; empty if from images.
     """
 
     run_id: str
     record: str
-    made_from: Literal["scores", "images"]
+    made_from: MadeFrom
     reproduces: bool
     said: str
     made_by: str
     utc: str
+    scores: str = ""
 
-    def of(self, record: ResultRecord) -> bool:
-        """Whether this is what was checked."""
-        return self.run_id == record.run_id and self.record == digest_of(record)
+    def of(self, record: ResultRecord, scores: str = "") -> bool:
+        """Whether this is what was checked.
+
+        Args:
+            record: of a run.
+            scores: digest of its published scores now; one of others was not checked from these.
+        """
+        same = self.made_from == "images" or self.scores == scores
+        return same and self.run_id == record.run_id and self.record == digest_of(record)
 
 
 def write_check(results: Path, check: Check) -> Path:
@@ -63,9 +72,15 @@ def read_checks(results: Path) -> Mapping[str, Check]:
     for path in sorted((results / CHECKS).glob("*.json")):
         try:
             check = Check(**read_stated(path))
-        except (DamagedError, FileNotFoundError, TypeError):
+            whole = path.read_bytes() == stated(asdict(check))  # also without the digest, which old files may lack
+        except (DamagedError, OSError, TypeError):
             continue
-        texts = (check.run_id, check.record, check.said, check.made_by, check.utc)
-        if path.stem == check.run_id and is_part(check.run_id) and all(isinstance(text, str) for text in texts):
+        if whole and path.stem == check.run_id and is_part(check.run_id) and _is_sound(check):
             found[check.run_id] = check
     return found
+
+
+def _is_sound(check: Check) -> bool:
+    texts = (check.record, check.said, check.made_by, check.utc, check.scores)
+    known = check.made_from in get_args(MadeFrom) and isinstance(check.reproduces, bool)
+    return known and all(isinstance(text, str) for text in texts)

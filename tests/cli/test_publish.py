@@ -1,5 +1,6 @@
 """`publish` and `verify`: scores travel with a record only if they prove it, and a record is checked from them."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 from openbench.__main__ import main
 from openbench.results.checks import read_checks
 from openbench.results.records.store import RecordStore, load
+from openbench.results.scores.stored import ScoreStore
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +49,18 @@ def test_a_record_with_published_scores_is_checked_without_images_and_the_check_
     assert "lac_size@0.1" in load(path).metrics["id"]  # made of class probabilities, which are published too
     assert check.said.endswith("values equal to rounding")
     assert (check.run_id, check.made_from, check.reproduces) == (path.stem, "scores", True)
-    assert check.of(load(path))
-    assert not check.of(replace(load(path), header="another"))
+    scores = ScoreStore(folder / "scores")
+    assert check.of(load(path), scores.state(path.stem))
+    assert not check.of(replace(load(path), header="another"), scores.state(path.stem))
+    scores.by_class(path.stem).unlink()
+    assert not check.of(load(path), scores.state(path.stem))  # these were not checked
     kept = folder / "checks" / path.name
     kept.write_text(kept.read_text().replace("true", "false"))
     assert not read_checks(folder)  # it has changed since it was written
+    stated = [line for line in kept.read_text().splitlines() if "content_sha256" not in line]
+    kept.write_text("\n".join(stated).replace('",\n}', '"\n}'))
+    json.loads(kept.read_text())
+    assert not read_checks(folder)  # nor does it tell anything without its digest
 
 
 def test_what_excludes_itself_is_refused(folder, capsys):

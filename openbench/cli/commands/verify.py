@@ -5,7 +5,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from openbench import paths
 from openbench.cli.left_out import left_out
@@ -19,9 +19,9 @@ from openbench.storage.regular import read_regular
 
 if TYPE_CHECKING:
     from openbench.core.record import ResultRecord
+    from openbench.results.checks import MadeFrom
     from openbench.results.scores.recompute import Recomputed
 
-MadeFrom = Literal["scores", "images"]
 ALL = "all"
 PUBLISHED = "scores"  # as in results/scores/recompute.py, which imports numpy: the number of threads is set before that
 _MOST_THREADS = 1024
@@ -109,16 +109,18 @@ def _from_scores(run_ids: list[str], arguments: argparse.Namespace) -> int:
     return code
 
 
-def _keep(results: Path, record: "ResultRecord", made_from: MadeFrom, *, reproduces: bool, said: str) -> None:
+def _keep(results: Path, record: "ResultRecord", made_from: "MadeFrom", *, reproduces: bool, said: str) -> None:
     """Leave what came out where the site reads it."""
     from datetime import UTC, datetime
 
     from openbench.checkout import made_now
     from openbench.results.checks import Check, write_check
     from openbench.results.records.store import digest_of
+    from openbench.results.scores.stored import ScoreStore
 
     utc = datetime.now(UTC).isoformat(timespec="seconds")
-    made = Check(record.run_id, digest_of(record), made_from, reproduces, said, made_now(), utc)
+    scores = ScoreStore(results / PUBLISHED).state(record.run_id) if made_from == "scores" else ""
+    made = Check(record.run_id, digest_of(record), made_from, reproduces, said, made_now(), utc, scores)
     print(f"kept in {write_check(results, made)}")
 
 
@@ -147,7 +149,8 @@ def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object])
     print("\n".join(map(console, [*outcome.notes, f"{outcome.status} {outcome.path}"])), flush=True)
     if arguments.keep:
         said = f"{outcome.status}: {outcome.notes[0]}"
-        _keep(arguments.results, found[0], "images", reproduces=True, said=said)
+        # `compared` is one more training: its numbers are others.
+        _keep(arguments.results, found[0], "images", reproduces=outcome.status == "verified", said=said)
     return OK
 
 

@@ -70,17 +70,17 @@ def cost(record: ResultRecord) -> dict[str, float | None]:
     }
 
 
-def details(record: ResultRecord, check: Check | None = None, *, scores: bool = False, page: bool = False) -> Plain:
+def details(record: ResultRecord, check: Check | None = None, *, scores: str = "", page: bool = False) -> Plain:
     """Return what opens behind a record: settings, trials, config, counts, provenance, and when it was checked.
 
     Args:
         record: of a run.
-        check: what came of computing it again; one of another content is left out.
-        scores: whether its scores are published.
+        check: what came of computing it again; one of another content or other scores is left out.
+        scores: digest of its published scores; empty if there are none.
         page: whether the site has a page of its own for it.
     """
     checked = None
-    if check is not None and check.of(record):
+    if check is not None and check.of(record, scores):
         keys = ("utc", "made_from", "reproduces", "said", "made_by")
         checked = {key: getattr(check, key) for key in keys}
     return {

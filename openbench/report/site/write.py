@@ -60,11 +60,11 @@ def write_site(
 
     def read() -> Iterable[Any]:
         for record in RecordStore(results).readable(unreadable.append):
-            run_id, scores = record.run_id, published.path(record.run_id).is_file()
+            run_id, scores = record.run_id, published.state(record.run_id)
             costs[run_id] = cost(record)
             if scores and page_of is not None:
                 pages[f"reports/{run_id}.html"] = page_of(record, published)
-            told = details(record, checks.get(run_id), scores=scores, page=scores and page_of is not None)
+            told = details(record, checks.get(run_id), scores=scores, page=bool(scores) and page_of is not None)
             shards.setdefault(run_id[:_SHARDS], []).append(_script("record", told))
             yield record
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.digest import array_sha256, digest
+from openbench.digest import array_sha256, digest, file_sha256
 from openbench.errors import CacheError
 from openbench.results.scores.classes import SCORES, SUFFIX, by_class_table, with_classes
 from openbench.storage.whole import forbidden, replacing
@@ -46,6 +46,11 @@ class ScoreStore:
     def by_class(self, run_id: str) -> Path:
         """Return the file of a run's class probabilities, whether it exists or not."""
         return self.root / f"{run_id}{SUFFIX}.parquet"
+
+    def state(self, run_id: str) -> str:
+        """Return a digest of the files of a run as they are now; empty if there are none."""
+        found = [file_sha256(path) for path in (self.path(run_id), self.by_class(run_id)) if path.is_file()]
+        return digest(found, 32) if found else ""
 
     def write(self, run_id: str, scores: Sequence[SetScores]) -> Path:
         """Write the scores of a run, and its class probabilities beside them, and return the file of the scores.
