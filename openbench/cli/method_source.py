@@ -29,6 +29,7 @@ class Needs:
         pool: how maps are reduced.
         perturb: whether an input-gradient step is made.
         images: whether the method runs the network itself.
+        texts: whether embeddings of text are read.
     """
 
     fields: tuple[str, ...] = ("logits",)
@@ -38,6 +39,7 @@ class Needs:
     pool: str = "none"
     perturb: bool = False
     images: bool = False
+    texts: bool = False
 
     def __str__(self) -> str:
         parts = ["images"] if self.images else [", ".join(self.fields)]
@@ -190,7 +192,7 @@ def _assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 def _needs(family: Sequence[_Class], folders: Sequence[Path]) -> Needs:
     value = _assigned(family, "needs")
     keywords = _keywords(value, family, folders) if value is not None else {}
-    known = {"fields", "fit_on", "head", "layers", "pool", "perturb", "beside"}
+    known = {"fields", "fit_on", "head", "layers", "pool", "perturb", "beside", "texts"}
     texts = {key: ast.unparse(node) for key, node in keywords.items() if key in known}
     # A live method may read nothing but images: `frozenset()`.
     fields = re.findall(r"Field\.(\w+)", texts.get("fields", "Field.LOGITS"))
@@ -208,6 +210,7 @@ def _needs(family: Sequence[_Class], folders: Sequence[Path]) -> Needs:
         pool=texts.get("pool", "none").strip("'"),
         perturb=any(texts.get(key, "None") != "None" for key in ("perturb", "beside")) or in_request,
         images=any(member.node.name == "LiveMethod" for member in family),
+        texts="texts" in texts,
     )
 
 

@@ -167,6 +167,26 @@ def test_source_and_objects_agree_on_what_every_method_needs():
     assert method_needs.needs_of("of my own", {}) is None
 
 
+@pytest.mark.parametrize("name", ["mcm", "gl_mcm", "zero_shot_mls", "cover", "neglabel", "csp", "eoe", "clipn"])
+def test_scores_of_text_need_text(name):
+    assert "text" in (method_needs.needs_of(name, {}) or ())
+
+
+def test_the_best_is_not_called_better_than_what_is_only_worse_than_another(folder):
+    # Others may each be surely worse than some method without being surely worse than the first.
+    found = advice(folder)
+    first = replace(found.best[0], near=found.best[0].near._replace(best=1, worst=2), far=None)
+    only = replace(found, best=(first,), near=1, compared=3)
+    assert "surely better than each" not in in_words(only)
+    assert "surely better than each of the 2 others" in in_words(
+        replace(only, best=(replace(first, near=first.near._replace(worst=1)),))
+    )
+    by_far = replace(first, far=first.near)
+    assert "surely the best" not in in_words(replace(only, best=(by_far,), near=2))
+    by_far = replace(first, far=first.near._replace(worst=1))
+    assert "of these it is surely the best by far AUROC" in in_words(replace(only, best=(by_far,), near=2))
+
+
 def test_from_python_it_is_data(folder):
     (found,) = recommend("toy", without=["training data"], folder=folder)
     assert as_values(found)["take"] == "energy"

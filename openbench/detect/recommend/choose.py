@@ -22,6 +22,7 @@ from openbench.results.tables.views import GROUPS
 
 NEEDS = ("training data", "outliers", "gradients", "text")
 GRADIENTS = "gradients"
+OF_TEXT = ("MCM", "GLMCM", "ZeroShot")  # classes of methods; the classifier of their papers is made of text
 FAR = "far"
 _MB = 1.048576  # of a MiB
 

@@ -10,11 +10,9 @@ from openbench.config.shipped import shipped
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.request import Role
-from openbench.detect.recommend.choose import Advice, Limits, recommended
+from openbench.detect.recommend.choose import OF_TEXT, Advice, Limits, recommended
 from openbench.engine.api import build_method
 from openbench.errors import OpenbenchError, RecordError
-
-_TEXT = ("mcm",)  # the classifier of its paper is made of text
 
 
 def recommend(
@@ -72,7 +70,7 @@ def needs_of(name: str, params: Mapping[str, Any]) -> tuple[str, ...] | None:
         "outliers": any(request.fit_on == Role.OOD_TRAIN for request in requests),
         "gradients": any(request.perturb or request.beside for request in requests)
         or any(isinstance(part, LiveMethod) for part in parts),
-        "text": name in _TEXT,
+        "text": any(request.texts for request in requests) or any(type(part).__name__ in OF_TEXT for part in parts),
     }
     return tuple(need for need, asked in wanted.items() if asked)
 

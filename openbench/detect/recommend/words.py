@@ -32,9 +32,11 @@ def in_words(advice: Advice) -> str:
         alone = not advice.untested
         why = "the only method within the limits" if alone else "the highest AUROC, but not tested against the others"
         return f"{named}: {why}; {_costs(take)}"
-    if advice.near == 1:
+    if advice.near == 1 and _is_first(take.near):
         why = f"surely better than each of the {advice.compared - 1} others compared"
-    elif not others:
+    elif advice.near == 1:
+        why = f"of {advice.compared} compared, the only one that none is surely better than"
+    elif not others and _is_first(take.far):
         why = (
             f"{advice.near} of {advice.compared} are not separable from the best by near AUROC, and of these it is "
             "surely the best by far AUROC"
@@ -43,8 +45,16 @@ def in_words(advice: Advice) -> str:
         why = (
             f"the highest AUROC of the {1 + len(others)} that are not separable from the best, of {advice.compared} "
             "compared"
+            if others
+            else f"of {advice.near} not separable from the best by near AUROC, the only one that none is surely better "
+            "than by far AUROC"
         )
     return f"{named}: {why}; {_costs(take)}"
+
+
+def _is_first(found: RankRange | None) -> bool:
+    """Whether a method is surely better than every other; to be worse than none is less."""
+    return found is not None and found.best == found.worst == 1
 
 
 def best_table(advice: Advice) -> Table:
