@@ -105,6 +105,18 @@ def test_entries_of_other_code_do_not_count(store, monkeypatch):
     assert len(read) == 3
 
 
+def test_code_of_equal_size_and_age_is_other_code(tmp_path, monkeypatch):
+    package = tmp_path / "openbench"
+    package.mkdir()
+    monkeypatch.setattr(index.paths, "__file__", str(package / "paths.py"))
+    found = []
+    for text in ("LEAST = 0.8\n", "LEAST = 0.9\n"):
+        (package / "paths.py").write_text(text)
+        os.utime(package / "paths.py", (1, 1))  # as packages that are built reproducibly have it
+        found.append(index._code.__wrapped__())
+    assert found[0] != found[1]
+
+
 def test_a_file_that_was_just_written_is_not_kept(store, monkeypatch):
     monkeypatch.setattr(index, "_RECENT", 10**12)
     read = counted(monkeypatch)

@@ -22,7 +22,7 @@ import numpy as np
 
 from openbench import paths
 from openbench.core.record import Value
-from openbench.digest import digest
+from openbench.digest import bytes_sha256, digest
 from openbench.errors import OpenbenchError, RecordError
 from openbench.results.leaderboard.runs import Keep, Run, Shared, run_of
 from openbench.results.records.store import OnError, RecordStore
@@ -263,8 +263,12 @@ def _file(folder: Path) -> Path | None:
 
 @cache
 def _code() -> str:
-    """The state of openbench's own files, on which it depends what an entry says."""
+    """A digest of openbench's own files, on which it depends what an entry says.
+
+    Of their content: packages that are built reproducibly give files of every version the same time stamp.
+    """
     package = Path(paths.__file__).parent
-    files = sorted(package.rglob("*.py"))
-    states = [(str(file.relative_to(package)), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
-    return digest([states, sys.version_info[:3]], 32)
+    found = [
+        (str(file.relative_to(package)), bytes_sha256(file.read_bytes())) for file in sorted(package.rglob("*.py"))
+    ]
+    return digest([found, sys.version_info[:3]], 32)
