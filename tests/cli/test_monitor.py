@@ -119,6 +119,26 @@ def test_tables_that_cannot_be_used_are_refused(folder, capsys, name, content, t
     assert not (folder / "p.png").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--plot", "quiet.csv/drift.png"], "--plot 'quiet.csv/drift.png' cannot be written"),
+        (["--plot", "life"], "allowed: a name that ends in"),
+        (["--state", "."], "--state . is a folder"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_the_life_goes_on(folder, capsys, words, told):
+    code, said, message = monitor(capsys, "calibration.csv", "quiet.csv", "--state", "life", *words)
+    assert (code, said, told in message) == (2, "", True), message
+    assert not (folder / "life").exists()
+
+
+def test_a_picture_is_not_drawn_over_the_state(folder, capsys):
+    code, _, told = monitor(capsys, "calibration.csv", "quiet.csv", "--state", "life.png", "--plot", "life.png")
+    assert (code, "--plot life.png is also the state" in told) == (2, True)
+    assert not (folder / "life.png").exists()
+
+
 def test_what_is_read_is_not_written_over(folder, capsys):
     code, _, told = monitor(capsys, "calibration.csv", "quiet.csv", "--state", "quiet.csv")
     assert (code, "--state quiet.csv would overwrite 'quiet.csv'" in told) == (2, True)

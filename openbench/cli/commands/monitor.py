@@ -59,10 +59,10 @@ def main(argv: list[str]) -> int:
             except DataError as error:
                 raise DataError(f"'{path}': {error}") from None
             monitor.update_scores(scores)
+        if arguments.plot is not None:  # before these tables count as read
+            _draw(monitor, arguments.plot)
         if arguments.state is not None:
             _save(monitor, arguments.state)
-    if arguments.plot is not None:
-        _draw(monitor, arguments.plot)
     print(json.dumps(monitor.status()) if arguments.json else told(monitor))
     return ALARM if monitor.alarm else OK
 
@@ -128,6 +128,8 @@ def _alone(state: Path | None) -> AbstractContextManager[object]:
     """Hold others back who would go on from the same state."""
     if state is None:
         return nullcontext()
+    if state.is_dir():
+        raise ConfigError(f"--state {state} is a folder — give the name of a file in it")
     if not state.parent.is_dir():
         raise ConfigError(f"--state {state}: folder '{state.parent}' not found — make it, or give another name")
     return FileLock(state.with_name(f".{state.name}.lock"))
@@ -151,7 +153,9 @@ def _draw(monitor: Monitor, path: Path) -> None:
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
-    """Refuse to write what is read."""
+    """Refuse to write what is read, or one output over the other."""
+    if arguments.plot and arguments.state and arguments.plot.absolute() == arguments.state.absolute():
+        raise ConfigError(f"--plot {arguments.plot} is also the state — choose another file")
     for option in ("state", "plot"):
         written = getattr(arguments, option)
         for read in (arguments.detector, *arguments.scores):

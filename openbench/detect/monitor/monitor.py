@@ -172,7 +172,8 @@ class Monitor:
     def reset(self) -> None:
         """Begin a new life: the alarm is taken back, the capital is 1, the images so far are forgotten.
 
-        Each life may raise a false alarm with the chance `level`.
+        Each life may raise a false alarm with the chance `level`. All lives share the calibration images, and with them
+        their luck: after one false alarm the next is likelier than that. Calibrate again to be rid of it.
         """
         fresh = OnlineRanks(self.cells)
         fresh.random = self.ranks.random
