@@ -11,7 +11,9 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
+from openbench.report.site.others import adbench
 from openbench.report.site.write import write_site
+from openbench.results.leaderboard.tabular import METRICS, Gap, write_table
 from openbench.results.scores.stored import ScoreStore
 
 from .conftest import FACTS, HOSTILE, records
@@ -131,6 +133,22 @@ def test_tables_of_adbench_stand_beside_the_published_means(more):
     assert [values[f"mean.auroc{end}"] for end in ("", ".published", ".apart")] == pytest.approx([0.8, 0.79, 0.01])
     assert values["wine.auroc"] == [0.9, 0.01]
     assert (part["method"], part["rank"], part["reasons"]) == ("lof", None, ["1 of 2 tables: its mean is over others"])
+
+
+def test_means_over_as_many_but_other_tables_are_not_ranked_together(tmp_path):
+    cells = (
+        ("a", "knn", 0.9),
+        ("b", "knn", 0.9),
+        ("a", "mcd", 0.8),
+        ("b", "mcd", 0.8),
+        ("b", "lof", 0.7),
+        ("c", "lof", 1.0),
+    )
+    gaps = [Gap(table, method, key, value, 0.0, 3, value) for table, method, value in cells for key in METRICS]
+    write_table(gaps, tmp_path / "comparison.csv")
+    rows = adbench(tmp_path / "comparison.csv")["rows"]
+    assert {row["method"]: row["rank"] for row in rows} == {"knn": 1, "mcd": 2, "lof": None}
+    assert rows[-1]["reasons"] == ["1 of 2 tables, and 1 other: its mean is over others"]
 
 
 def test_trainings_stand_beside_cross_entropy(more):

@@ -1,7 +1,7 @@
 """Boards of the site that are not ranked by AUROC of images: by AUTC, tables of ADBench, ways of training."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -84,7 +84,7 @@ def adbench(path: Path) -> Plain | None:
     cells: dict[str, dict[tuple[str, str], Gap]] = defaultdict(dict)
     for gap in found:
         cells[gap.method][gap.table, gap.metric] = gap
-    most = max(len({table for table, _ in own}) for own in cells.values())
+    common = _most_tables(cells.values())
     rows = []
     for method, own in cells.items():
         here = sorted({table for table, _ in own})
@@ -95,7 +95,7 @@ def adbench(path: Path) -> Plain | None:
             values += [round(ours, 6), round(theirs, 6), round(ours - theirs, 6)]
         values += [_of_table(own.get((table, "auroc"))) for table in tables]
         # On other tables the mean is another number.
-        reasons = [] if len(here) == most else [f"{len(here)} of {most} tables: its mean is over others"]
+        reasons = _other_tables(set(here), common)
         rows.append(_ROW | {"method": method, "runs": [], "id": f"adbench-{method}", "values": values})
         rows[-1] |= {"reasons": reasons, "tuned": "no"}
     whole, part = ([row for row in rows if bool(row["reasons"]) == few] for few in (False, True))
@@ -112,7 +112,7 @@ def adbench(path: Path) -> Plain | None:
         "published": [],
         "first": first,
         "rows": [*_placed(_sorted(whole), _leading), *_sorted(part)],
-        "about": f"means over {most} tables and their draws; published: {SOURCE}",
+        "about": f"means over {len(common)} tables and their draws; published: {SOURCE}",
     }
 
 
@@ -153,6 +153,19 @@ def trainings(path: Path) -> Plain:
         "rows": _placed(_sorted(rows), _leading),
         "about": "each way of training with the score of its paper; ± over seeds, the gain over the seeds of both",
     }
+
+
+def _most_tables(cells: Iterable[Mapping[tuple[str, str], Gap]]) -> frozenset[str]:
+    """The tables of the detectors that have most of them; of several such sets, that of most detectors."""
+    found = Counter(frozenset(table for table, _ in own) for own in cells)
+    return max(found, key=lambda tables: (len(tables), found[tables], sorted(tables)))
+
+
+def _other_tables(here: Set[str], common: Set[str]) -> list[str]:
+    if here == common:
+        return []
+    more = f", and {len(here - common)} other" if here - common else ""
+    return [f"{len(here & common)} of {len(common)} tables{more}: its mean is over others"]
 
 
 def _means() -> list[Plain]:
