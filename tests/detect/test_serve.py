@@ -1,6 +1,5 @@
 """The server as its clients meet it: over sockets, with what is sound, damaged, too large, too slow, and cut off."""
 
-import asyncio
 import http.client
 import io
 import json
@@ -12,15 +11,11 @@ import threading
 import time
 import zlib
 from contextlib import closing, suppress
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from openbench.detect.serve.batches import Batches, Budget
 from openbench.detect.serve.limits import Limits
-from openbench.detect.serve.refused import RefusedError
 from openbench.detect.serve.server import serve
 from openbench.errors import ConfigError
 from tests.forked import Forked
@@ -315,54 +310,6 @@ def test_what_cannot_wait_is_turned_away_and_the_server_recovers(server):
     assert found.count(503) > 0
     assert server.ask("POST", "/predict", GOOD)[0] == 200
     assert server.ask("GET", "/health") == (200, {"status": "ok", "waiting": 0})
-
-
-def test_a_full_queue_and_a_spent_budget_hold_others_back():
-    async def told():
-        seen = []
-        batches = Batches(predict, replace(LIMITS, waiting=2, batch_wait_ms=0.0), seen.append)
-        images = [np.zeros((2, 2, 3), np.uint8)] * 3
-        batches.start()
-        with pytest.raises(RefusedError, match="more than 2 images wait"):
-            await batches.rows(images)
-        assert [row["score"] for row in await batches.rows(images[:2])] == [0, 0]
-        await batches.stop()
-        assert seen == [2]
-
-    async def held():
-        budget = Budget(10)
-        await budget.take(25)  # one image is always let in
-        await budget.give_back(25)
-        await budget.take(6)
-        later = asyncio.create_task(budget.take(5))
-        await asyncio.sleep(0.01)
-        assert not later.done()
-        await budget.give_back(6)
-        await asyncio.wait_for(later, 1)
-
-    asyncio.run(told())
-    asyncio.run(held())
-
-
-def test_images_of_a_request_that_was_given_up_make_room_at_once():
-    async def given_up():
-        over = threading.Event()
-        batches = Batches(lambda images: [{}] * len(images) if over.wait(10) else [], LIMITS, lambda count: None)
-        batches.start()
-        image = np.zeros((2, 2, 3), np.uint8)
-        first = asyncio.create_task(batches.rows([image]))
-        await asyncio.sleep(0.1)  # it is being scored
-        waits = asyncio.create_task(batches.rows([image] * 5))
-        await asyncio.sleep(0.01)
-        assert batches.waiting == 5
-        waits.cancel()
-        await asyncio.gather(waits, return_exceptions=True)
-        assert batches.waiting == 0
-        over.set()
-        assert await first == [{}]
-        await batches.stop()
-
-    asyncio.run(given_up())
 
 
 def test_who_reads_no_answers_loses_the_connection(tmp_path):
