@@ -92,9 +92,7 @@ def tuned(tmp_path: Path, method: MOS):
 def test_output_is_the_log_probability_of_others_in_each_group(tmp_path: Path) -> None:
     found, model = tuned(tmp_path, replace(GIVEN, recipe=RECIPE, tuning=FineTuning(2, 0.01)))
     images = batch().images
-    others = found.outputs(
-        images, Request(fields=ALL, layers=("others",), pool="mean")
-    ).maps["others"]
+    others = found.outputs(images, Request(fields=ALL, layers=("others",), pool="mean")).maps["others"]
     expected = np.column_stack([log_softmax(z, axis=1)[:, 0] for z in outputs(model, images)])
     np.testing.assert_allclose(others.numpy(), expected, rtol=1e-4, atol=1e-5)
 

@@ -175,9 +175,7 @@ def test_csi_averages_the_logits_of_each_turn_for_that_turn(tmp_path: Path) -> N
     first = obtain(made.initial, tmp_path, lambda folder: train(made.initial, folder, QUIET))
     found = evaluated(made, obtain(made, tmp_path, lambda folder: train(made, folder, QUIET, first.weights)))
     images = batch().images
-    outputs = found.outputs(
-        images, Request(fields=ALL, layers=("turned",), pool="mean")
-    )
+    outputs = found.outputs(images, Request(fields=ALL, layers=("turned",), pool="mean"))
     joint = found.module().joint
     expected = []
     for r in range(4):
