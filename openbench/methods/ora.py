@@ -1,0 +1,74 @@
+"""Angles to the decision boundaries, seen from the mean of training features."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from openbench.core.features import FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.products import by_rows
+from openbench.core.request import Field, Request, Role
+from openbench.methods._classes import class_means
+from openbench.methods._inputs import classifier, training
+from openbench.methods._stats import BLOCK
+
+
+@dataclass
+class ORA(Method):
+    """Negative largest angle, seen from the mean feature, between the feature and its projections on the boundaries.
+
+    score(x) = −max_c ∠(f − μ, f_c − μ)/π, f_c = f − (z_ŷ − z_c)(w_ŷ − w_c)/‖w_ŷ − w_c‖² the nearest point of the
+    boundary between ŷ and c, μ the mean of the class means of training features.
+
+    Raises:
+        MethodError: no training split, no head, or a label that is not among the head's classes.
+
+    Reference: Demirel et al., Out-of-Distribution Detection with Relative Angles, NeurIPS 2025, arXiv 2410.04525. The
+    angle is taken from sine and cosine, since arccos in float32 loses the small angles; a class with the weights of the
+    predicted one has no boundary and counts as angle 0, as in the official code, and so does a feature at μ. Classes
+    without training samples have no mean and do not enter μ.
+    """
+
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS}), fit_on=Role.ID_TRAIN, head=True
+    )
+    reference: ClassVar[str] = "Demirel et al., NeurIPS 2025, arXiv 2410.04525"
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Learn μ from training features (n, d) and labels (n,), and the distances between rows of the head."""
+        train, head = training(train, "ORA"), classifier(head, "ORA")
+        weight = head.weight.double()
+        means = class_means(train, head.num_classes, "ORA")
+        present = torch.bincount(train.labels.cpu(), minlength=head.num_classes) > 0
+        self.weight_ = weight
+        self.mean_ = means[present.to(means.device)].mean(dim=0)
+        self.apart_ = torch.cdist(weight, weight, compute_mode="donot_use_mm_for_euclid_dist")
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        self.learnt("apart_")
+        # In float64 the matrices of all rows at once would be twice as large as the logits.
+        parts = zip(torch.split(x.features, BLOCK), torch.split(x.logits, BLOCK), strict=True)
+        return torch.cat([-self._angles(f, z).amax(dim=1).float() / math.pi for f, z in parts])
+
+    def _angles(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Angles (n, c) float64 in radians between f − μ and f_c − μ, without making any f_c.
+
+        With a = f − μ, v = w_ŷ − w_c and g = z_ŷ − z_c: f_c − μ = a − g v/‖v‖², so that both the product of a with it
+        and the length of their cross product follow from ‖a‖², a·v, ‖v‖ and g.
+        """
+        device = features.device
+        a = features.double() - self.mean_.to(device)
+        top, predicted = logits.double().max(dim=1, keepdim=True)
+        along = by_rows(a, self.weight_.to(device))
+        apart = self.apart_.to(device)[predicted[:, 0]]
+        inverse = torch.where(apart > 0, 1 / apart, 0.0)
+        gap = (top - logits.double()) * inverse  # ‖f − f_c‖
+        along = (along.gather(1, predicted) - along) * inverse  # a·v/‖v‖
+        square = a.square().sum(dim=1, keepdim=True)
+        across = (square - along.square()).clamp(min=0).sqrt()
+        return torch.atan2(gap * across, square - gap * along)
