@@ -1,0 +1,80 @@
+import heapq
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.core.streaming import StreamingMethod
+from openbench.errors import MethodError
+from openbench.methods.streaming import oodd
+from openbench.methods.streaming.oodd import OODD
+from openbench.testing.streaming import all_streaming_checks
+
+from .problems import KINDS, assert_equal, f, problem, y, z
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def by_queue(data, method: OODD) -> np.ndarray:
+    """One image after the other, with Python's priority queue, as the paper's algorithm reads."""
+    confidence, labels = softmax(z(data.train), axis=1).max(axis=1), y(data.train)
+    of_class = [sorted(np.flatnonzero(labels == c), key=lambda i: -confidence[i]) for c in range(labels.max() + 1)]
+    longest = max(map(len, of_class))
+    order = [rows[turn] for turn in range(longest) for rows in of_class if turn < len(rows)]
+    bank = unit(f(data.train))[order[: int(method.share * len(order))]]
+    queue: list[tuple[float, int]] = []
+    images, result = unit(f(data.test)), []
+    for i, image in enumerate(images):
+        similarity = np.sort(bank @ image)[-method.k1]
+        heapq.heappush(queue, (-similarity, -i))
+        if len(queue) > method.queue:
+            heapq.heappop(queue)  # the most similar to ID; of equals the latest
+        near = np.sort([images[-j] @ image for _, j in queue])[::-1]
+        result.append(near[: method.k2][-1] - similarity)
+    return np.array(result)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "dead"])
+@pytest.mark.parametrize("method", [OODD(), OODD(k1=3, k2=2, share=0.7, queue=20)], ids=["default", "small"])
+def test_equals_one_image_after_the_other(kind, method, monkeypatch):
+    data = problem(kind, n=300)
+    monkeypatch.setattr(oodd, "_BLOCK", 64)
+    fitted = method.fit(data.train, None)
+    memory = fitted.memory()
+    found = torch.cat([fitted.score_next(rows, memory) for rows in data.test.without_labels().batches(110)])
+    assert_equal(found.numpy(), by_queue(data, method), rtol=2e-5)
+    assert len(memory.features) == len(memory.similarity) == method.queue
+
+
+def test_of_equally_similar_images_the_first_stays():
+    """One direction in different lengths: every image is the same, so the dictionary keeps the first ones."""
+    data = problem("signed")
+    method = OODD(queue=2, k2=1).fit(data.train, None)
+    memory = method.memory()
+    same = FeatureSet({Field.FEATURES: torch.ones(1, 24), Field.LOGITS: data.test.logits[:1]})
+    first = [method.score_next(same, memory) for _ in range(4)]
+    assert len(memory.features) == 2
+    assert len({float(score) for score in first}) == 1
+
+
+@pytest.mark.parametrize("check", all_streaming_checks(), ids=lambda check: check.__name__)
+def test_oodd_keeps_the_contract(check):
+    check(OODD)
+    check(lambda: OODD(k1=2, k2=3, queue=10))
+
+
+def test_a_bank_of_fewer_samples_than_neighbours_is_refused():
+    with pytest.raises(MethodError, match="k1 — found 5 — allowed: 1 to 3, the number of samples in the bank"):
+        OODD(share=0.005).fit(problem().train, None)
+
+
+def test_a_streaming_method_is_not_a_method():
+    """So that nothing that takes methods, and no table of theirs, takes one."""
+    from openbench.core.method import Method
+
+    assert not issubclass(StreamingMethod, Method)
