@@ -58,6 +58,7 @@ COMMANDS = {
     "new": Command(
         "openbench.cli.commands.new:main", "a method, training, data set or backbone of your own, to be filled in"
     ),
+    "stream": Command("openbench.cli.commands.stream:main", "score streams with a method that learns from them"),
     "verify": Command("openbench.cli.commands.verify:main", "compute a record again and say whether it reproduces"),
     "publish": Command("openbench.cli.commands.publish:main", "put the scores of runs beside their records"),
     "compare": Command("openbench.cli.commands.compare:main", "compare runs on the same images"),
@@ -78,7 +79,7 @@ COMMANDS = {
     ),
 }
 
-NEED_PYTORCH = ("run", "train", "extract", "check", "verify")
+NEED_PYTORCH = ("run", "train", "extract", "check", "stream", "verify")
 
 EXAMPLES = (
     "python -m openbench list method",
