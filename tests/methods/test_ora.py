@@ -9,28 +9,29 @@ from openbench.methods.ora import ORA
 from .problems import KINDS, assert_equal, f, problem, scores, y, z
 
 
-def by_projection(data) -> np.ndarray:
+def by_projection(data, over=max) -> np.ndarray:
     """Every projection made, every angle taken by arccos, class by class and sample by sample."""
     features, labels = f(data.train), y(data.train)
     mean = np.mean([features[labels == c].mean(axis=0) for c in np.unique(labels)], axis=0)
     result = []
     for row, logits in zip(f(data.test), z(data.test), strict=True):
         top = logits.argmax()
-        angles = [0.0]
+        angles = []
         for c in range(len(logits)):
             gap = data.weight[top] - data.weight[c]
             if c != top:
                 on = row - (logits[top] - logits[c]) * gap / (gap @ gap)
                 a, b = row - mean, on - mean
                 angles.append(np.arccos(np.clip(a @ b / np.linalg.norm(a) / np.linalg.norm(b), -1, 1)))
-        result.append(-max(angles) / np.pi)
+        result.append(-over(angles) / np.pi)
     return np.array(result)
 
 
+@pytest.mark.parametrize(("aggregation", "over"), [("max", max), ("mean", np.mean), ("min", min)])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "many_classes"])
-def test_equals_angles_to_projections(kind):
+def test_equals_angles_to_projections(kind, aggregation, over):
     data = problem(kind)
-    assert_equal(scores(ORA(), data), by_projection(data), rtol=2e-6)
+    assert_equal(scores(ORA(aggregation), data), by_projection(data, over), rtol=5e-6)
 
 
 def test_a_thousand_classes_of_which_most_have_no_sample():
@@ -57,10 +58,10 @@ def test_classes_with_equal_weights_and_a_feature_at_the_mean_have_angle_zero():
     weight = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     train = {Field.FEATURES: torch.tensor([[1.0, 2.0], [3.0, 4.0]]), Field.LABELS: torch.tensor([0, 1])}
     train[Field.LOGITS] = torch.zeros(2, 2)
-    twins = ORA().fit(FeatureSet(train), Head(weight, torch.tensor([0.0, 5.0])))
+    twins = [ORA(how).fit(FeatureSet(train), Head(weight, torch.tensor([0.0, 5.0]))) for how in ("max", "mean", "min")]
     x = FeatureSet(
         {Field.FEATURES: torch.tensor([[5.0, 1.0], [2.0, 3.0]]), Field.LOGITS: torch.tensor([[0.0, 5.0]] * 2)}
     )
-    assert twins.score(x).tolist() == [0.0, 0.0]
+    assert [method.score(x).tolist() for method in twins] == [[0.0, 0.0]] * 3
     apart = ORA().fit(FeatureSet(train), Head(torch.eye(2), torch.zeros(2)))
     assert apart.score(x)[1].item() == 0 > apart.score(x)[0].item()
