@@ -27,7 +27,8 @@ Scores that learn from the test images seen so far. An image's score depends on 
 nothing about a method that sees one image, and stand in no other table; rows are in the order of names and have no
 rank. Each stream holds ID test images and those of the OOD sets named, in an order drawn from the seed, and begins with
 an empty memory. Percent: mean ± population standard deviation over the orders. The first and the last quarter of a
-stream tell what was learnt on the way.
+stream tell what was learnt on the way; where the whole is below both, scores drift as the memory fills, so that no
+threshold serves the whole stream.
 
 """
 
