@@ -123,6 +123,7 @@ def _outputs_of_trainings(features: Tensor, head: Head) -> dict[str, Tensor]:
     second = sure * logits + (1 - sure) * 5 * logits.roll(1, dims=1)
     rotations = lead[:, None, None] * torch.eye(4) + 0.1
     found = {"confidence": lead[:, None], "second_head": second, "rotations": rotations.flatten(1)}
+    found["weighted_energy"] = torch.logsumexp(logits, dim=1, keepdim=True)
     found |= {"turned": sure * logits, "others": -lead[:, None] * torch.tensor([1.0, 0.2]), "variance": 1 - sure}
     maps = {name: output[:, :, None, None] for name, output in found.items()}
     # Three members of an ensemble, which differ where the head is unsure.

@@ -35,6 +35,7 @@ OUTPUTS = {
     "others": (2, 1, 1),
     "variance": (1, 1, 1),
     "members": (3, CLASSES, 1),
+    "weighted_energy": (1, 1, 1),
 }
 
 

@@ -20,6 +20,7 @@ from openbench.methods.mcd import MCD
 from openbench.methods.mos import MOS
 from openbench.methods.rotpred import RotPred
 from openbench.methods.sngp import SNGP
+from openbench.methods.weighted_energy import WeightedEnergy
 
 N, C = 40, 5
 STD = (0.2, 0.3, 0.4)
@@ -40,6 +41,11 @@ def test_confidence_ranks_as_its_sigmoid_does_and_does_not_saturate() -> None:
     order = np.argsort(found, kind="stable")
     assert (np.diff(sigmoid[order]) <= 0).all()
     assert found[-1] < found[-2]
+
+
+def test_weighted_energy_is_the_negative_of_what_the_network_weighs() -> None:
+    energy = random(N, 1)
+    np.testing.assert_array_equal(WeightedEnergy().score(given(weighted_energy=energy)), -energy[:, 0])
 
 
 def test_mcd_is_the_l1_distance_of_probabilities() -> None:

@@ -18,6 +18,7 @@ from openbench.training.methods.energy_bounded import EnergyBounded
 from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.mcd import MCD
 from openbench.training.methods.rotpred import RotPred
+from openbench.training.methods.vos import VOS
 from openbench.training.weights.checkpoints import obtain
 from openbench.training.weights.ensure import ensure_trained
 from openbench.training.weights.evaluated import evaluated
@@ -116,6 +117,7 @@ def trained(method: TrainingMethod, root: Path) -> tuple[TrainingJob, object]:
         (ConfBranch(RECIPE), "confidence", 1),
         (MCD(RECIPE), "second_head", CLASSES),
         (RotPred(RECIPE), "rotations", 16),
+        (VOS(RECIPE), "weighted_energy", 1),
     ],
 )
 def test_outputs_are_read_as_layers_and_independent_of_the_batch(tmp_path, method, layer: str, width: int) -> None:

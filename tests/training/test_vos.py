@@ -146,3 +146,18 @@ def test_virtual_outliers_begin_after_the_share_of_epochs_and_with_full_queues(e
 def test_values_out_of_range_are_refused(wrong) -> None:
     with pytest.raises(ConfigError, match=r"VOS\.\w+ — found .+ — allowed: "):
         replace(METHOD, **wrong)
+
+
+def test_the_weighted_energy_is_evaluated_as_pytorch_ood_has_it_and_without_the_queues() -> None:
+    model = filled()
+    with torch.no_grad():
+        model.energy_weight.copy_(torch.linspace(-0.2, 1.5, CLASSES))
+    surface = METHOD.surface(model.eval())
+    seen = []
+    surface.outputs["weighted_energy"].register_forward_hook(lambda *given: seen.append(given[-1]))
+    with torch.no_grad():
+        logits = surface.module(batch().images)
+    weight = model.energy_weight.detach().double().clamp(min=0).numpy()
+    expected = np.log((weight * np.exp(logits.double().numpy())).sum(axis=1))
+    np.testing.assert_allclose(seen[0][:, 0], expected, rtol=1e-5)
+    assert not any("queue" in name for name in surface.module.state_dict())

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Interval, NonNegative, Probability
-from openbench.training.base import Batch, Moment, TrainingMethod, features_and_logits, head_of, prepared
+from openbench.training.base import Batch, Moment, Surface, TrainingMethod, features_and_logits, head_of, prepared
 from openbench.training.parts import queues
 from openbench.training.recipe import Recipe
 
@@ -52,9 +52,45 @@ class WithQueues(nn.Module):
 
     def energy(self, logits: Tensor) -> Tensor:
         """Return log Σ_k max(w_k, 0) exp(z_k), (n,): minus the weighted free energy."""
-        # A weight of zero stands for log 0; the floor keeps its gradient finite.
-        weight = functional.relu(self.energy_weight).clamp(min=torch.finfo(torch.float32).tiny)
-        return (logits.float() + weight.log()).logsumexp(dim=1)
+        return _weighted(logits, self.energy_weight)
+
+
+class WeightedEnergy(nn.Module):
+    """log Σ_k max(w_k, 0) exp(z_k) (n, 1) of logits (n, c), with the weights that were learnt."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Logits (n, c) to (n, 1)."""
+        return _weighted(logits, self.weight)[:, None]
+
+
+class Weighed(nn.Module):
+    """The network, whose logits are weighed besides: what is evaluated, without queues.
+
+    Args:
+        network: the backbone's network.
+        weight: (c,) w.
+    """
+
+    def __init__(self, network: nn.Module, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.network = network
+        self.weighted_energy = WeightedEnergy(weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to logits (n, c)."""
+        logits: Tensor = self.network(images)
+        self.weighted_energy(logits)  # read by a hook, as the outputs of stages are
+        return logits
+
+
+def _weighted(logits: Tensor, weight: Tensor) -> Tensor:
+    # A weight of zero stands for log 0; the floor keeps its gradient finite.
+    floor = functional.relu(weight).clamp(min=torch.finfo(torch.float32).tiny)
+    return (logits.float() + floor.log()).logsumexp(dim=1)
 
 
 @dataclass(frozen=True)
@@ -88,7 +124,7 @@ class VOS(TrainingMethod):
     compat: Compat = "paper"
 
     reference: ClassVar[str] = "Du et al., ICLR 2022, arXiv:2202.01197"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2  # the weighted energy is an output of what is evaluated
     scorer: ClassVar[str] = "energy"
 
     def __post_init__(self) -> None:
@@ -98,6 +134,12 @@ class VOS(TrainingMethod):
     def prepare(self, model: nn.Module, feature_dim: int, num_classes: int) -> WithQueues:
         """Return the network with queues and the energy classifier."""
         return WithQueues(model, feature_dim, num_classes, self.queue)
+
+    def surface(self, model: nn.Module) -> Surface:
+        """Return the network with the output `weighted_energy` (n, 1), which `method=weighted_energy` negates."""
+        model = prepared(model, WithQueues, "VOS.surface")
+        made = Weighed(model.network, model.energy_weight).eval()
+        return Surface(made, head_of(model.network), model.network, {"weighted_energy": made.weighted_energy})
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, and put its features into the queues."""
