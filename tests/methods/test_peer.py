@@ -15,6 +15,7 @@ from openbench.methods.gen import GEN
 from openbench.methods.gradnorm import GradNorm
 from openbench.methods.knn import KNN
 from openbench.methods.mds import MDS
+from openbench.methods.pnml import PNML
 from openbench.methods.react import ReAct
 from openbench.methods.rmds import RMDS
 from openbench.methods.she import SHE
@@ -132,3 +133,10 @@ def test_she_equals_peer(peer):
     data = problem("two_classes")  # every class has samples, which it needs
     theirs = peer.SHE(None, head_of(data)).fit_features(data.train.features, data.train.labels)
     assert_equal(scores(SHE(), data), theirs.predict_features(data.test.features).numpy())
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+def test_pnml_equals_peer(peer, kind):
+    data = problem(kind)
+    theirs = peer.PNML(None, head_of(data)).fit_features(data.train.features, data.train.labels)
+    assert_equal(scores(PNML(), data), theirs.predict_features(data.test.features).numpy(), rtol=1e-3)
