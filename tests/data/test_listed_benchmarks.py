@@ -11,7 +11,9 @@ import torch
 from openbench.core.features import FeatureSet
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field
+from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import build_benchmark
+from openbench.data.download.prepare import data_sources
 from openbench.data.loading import batches
 from openbench.methods.knn import KNN
 
@@ -175,3 +177,8 @@ def test_a_benchmark_finds_stand_ins_where_its_archives_put_images_and_scores_th
     learnt = FeatureSet({Field.FEATURES: torch.cat([pixels("id.train"), pixels("id.val")])})
     tested = FeatureSet({Field.FEATURES: pixels(next(p for p in found if p.startswith(("near.", "far."))))})
     assert np.isfinite(KNN(k=1).fit(learnt, None).score(tested).numpy()).all()
+
+
+def test_every_set_says_where_its_images_come_from(composed):
+    sets = [entry for name in STAND_INS for entry in BenchmarkConfig.parse(composed(f"+benchmark={name}")).sets]
+    assert {entry.node["name"] for entry in sets} - set(data_sources()) == set()
