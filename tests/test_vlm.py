@@ -30,9 +30,14 @@ def run(tmp_path_factory, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
 
+    seen = set[str]()
+
     def act(*arguments: str, code: int = 0) -> ResultRecord | None:
         assert main(["run", *DIGITS, *CLIP, f"backbone.checkpoint={weights()}", *arguments]) == code
-        return max(RecordStore(tmp_path / "results"), key=lambda record: record.provenance["utc"], default=None)
+        new = [record for record in RecordStore(tmp_path / "results") if record.run_id not in seen]
+        seen.update(record.run_id for record in new)
+        assert len(new) == (code == 0)
+        return new[0] if new else None
 
     return act
 

@@ -84,6 +84,8 @@ class RunSpec:
 
         Their digests are part of the identity.
         """
+        if not any(leaf.request.texts for leaf in leaves(self.method)):
+            return []
         searched = {} if self.tuning.strategy == "none" else self.space
         settings = (self.method, *settings_of(self.method, searched))
         read = dict.fromkeys(texts for setting in settings for leaf in leaves(setting) for texts in leaf.request.texts)

@@ -160,14 +160,17 @@ class Shards:
         if not self._missing(at):
             return True
         folder, (start, stop) = self._folder(at), self.borders[at]
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / ".lock").touch()
         lock = FileLock(folder / ".lock")
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=-1 if blocking else 0)
         except Timeout:
             return False
+        except OSError:
+            if not self._missing(at):
+                return True  # joined meanwhile, and the folders are gone
+            with writing(folder):
+                raise
         try:
             if missing := self._missing(at):
                 title = (

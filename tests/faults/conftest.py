@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from openbench.__main__ import main
-from openbench.features import store
+from openbench.features import passes
 from openbench.training.loop import loop
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Images, lists and a config folder; nothing has been run."""
     loop.as_png = lambda *_: b"a curve"  # a file like others, and not three quarters of a training's time
-    store._SHARD_SECONDS = 0.0  # every batch of an extraction is safe on disk, as it is after seconds of a large one
+    passes._FLUSH_SECONDS = 0.0  # every batch of an extraction is safe on disk, as it is after seconds of a large one
     folder = tmp_path_factory.mktemp("faults")
     rng = np.random.default_rng(0)
     for name, count, low in (("photos/cat", 20, 0), ("photos/dog", 20, 60), ("birds", 12, 30), ("fish", 12, 30)):
