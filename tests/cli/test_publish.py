@@ -44,7 +44,7 @@ def test_a_record_with_published_scores_is_checked_without_images_and_the_check_
     publish(made, folder, "all")
     path = next(folder.rglob("msp/*.json"))
     assert main(["verify", path.stem[:9], "--keep", "--results", str(folder)]) == 0
-    assert "without images; from the images: python -m openbench verify --images" in capsys.readouterr().out
+    assert f"from the images: python -m openbench verify --images {path.stem[:9]}\n" in capsys.readouterr().out
     (check,) = read_checks(folder).values()
     assert "lac_size@0.1" in load(path).metrics["id"]  # made of class probabilities, which are published too
     assert check.said.endswith("values equal to rounding")

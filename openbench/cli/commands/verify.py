@@ -105,7 +105,9 @@ def _from_scores(run_ids: list[str], arguments: argparse.Namespace) -> int:
 
     code = check_scores(arguments.results, run_ids, done)
     if not arguments.scores:
-        print("computed from published scores, without images; from the images: python -m openbench verify --images")
+        again = "RUN_ID" if run_ids == [ALL] else " ".join(run_ids)
+        way = f"from the images: python -m openbench verify --images {again}"
+        print(f"computed from published scores, without images; {way}")
     return code
 
 
