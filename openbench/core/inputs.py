@@ -1,5 +1,6 @@
 """What a method accepts: finite float32 rows, with labels that are class numbers."""
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -15,6 +16,19 @@ from openbench.errors import MethodError
 LARGEST = 1e15  # of training features: a million squares of it add up to less than float32's largest number
 MOST_CLASSES = 1_000_000  # where neither head nor logits say how many there are; a mean is kept for each
 _AT_ONCE = 4096  # rows compared at a time
+
+
+def hold(cls: type, **held: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Wrap the methods that a class defines itself; those that it inherits are wrapped already.
+
+    Args:
+        cls: a new subclass of a contract.
+        held: method → what wraps it.
+    """
+    for name, wrap in held.items():
+        own = vars(cls).get(name)
+        if inspect.isfunction(own):
+            setattr(cls, name, wrap(own))
 
 
 def held_to_finite(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,5 @@
 """The contract of post-hoc methods: small dataclasses that turn cached tensors into OOD scores."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from openbench.config.checked import Checked
 from openbench.core.features import FeatureSet, Head
-from openbench.core.inputs import held_to_finite, held_to_training
+from openbench.core.inputs import held_to_finite, held_to_training, hold
 from openbench.core.request import Field, Request
 from openbench.errors import MethodError, NotFittedError, OpenbenchError
 
@@ -42,10 +41,7 @@ class Method(Checked, ABC):
     def __init_subclass__(cls, **rest: Any) -> None:
         """Make the methods of a subclass refuse input that they cannot work with."""
         super().__init_subclass__(**rest)
-        for name, held in (("fit", held_to_training), ("score", held_to_finite), ("class_scores", held_to_finite)):
-            own = vars(cls).get(name)
-            if inspect.isfunction(own):
-                setattr(cls, name, held(own))
+        hold(cls, fit=held_to_training, score=held_to_finite, class_scores=held_to_finite)
 
     @property
     def request(self) -> Request:

@@ -1,6 +1,5 @@
 """The contract of methods that learn from the test images they have scored."""
 
-import inspect
 from abc import ABC, abstractmethod
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from openbench.config.checked import Checked
 from openbench.core.features import FeatureSet, Head
-from openbench.core.inputs import held_to_finite, held_to_training
+from openbench.core.inputs import held_to_finite, held_to_training, hold
 from openbench.core.request import Request
 from openbench.errors import MethodError, NotFittedError, OpenbenchError
 
@@ -36,10 +35,7 @@ class StreamingMethod(Checked, ABC, Generic[M]):
     def __init_subclass__(cls, **rest: Any) -> None:
         """Make the methods of a subclass refuse input that they cannot work with."""
         super().__init_subclass__(**rest)
-        for name, held in (("fit", held_to_training), ("score_next", held_to_finite)):
-            own = vars(cls).get(name)
-            if inspect.isfunction(own):
-                setattr(cls, name, held(own))
+        hold(cls, fit=held_to_training, score_next=held_to_finite)
 
     @property
     def request(self) -> Request:

@@ -1,13 +1,15 @@
 """What methods with negative labels share: words that lie far from the classes, and their share of a softmax."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from openbench.core.features import Head
 from openbench.core.products import by_rows
+from openbench.core.texts import Texts
 from openbench.errors import MethodError
 from openbench.methods._stats import BLOCK
 
@@ -27,6 +29,33 @@ class Far:
     quantile: float
     share: float
     nearest: float = 1.0
+
+
+def two_lists(nouns: Texts, adjectives: str | None, template: str) -> tuple[Texts, ...]:
+    """Return the corpora of NegLabel: nouns, and adjectives where there are any.
+
+    Args:
+        nouns: with their templates.
+        adjectives: a list of words, or None.
+        template: of adjectives.
+    """
+    return (nouns,) if adjectives is None else (nouns, Texts(adjectives, templates=(template,)))
+
+
+def far_of(head: Head, lists: Iterable[Texts], classes: Tensor, far: Far, where: str) -> Tensor:
+    """Return the embeddings (k, d) float32 of the words of each list that lie farthest from the classes, list by list.
+
+    Args:
+        head: with the embeddings of the lists.
+        lists: the corpora; of each its own share is taken.
+        classes: (c, d) unit embeddings, on the device that computes.
+        far: which words are taken.
+        where: the method, for errors.
+
+    Raises:
+        MethodError: the share leaves no word of a list.
+    """
+    return torch.cat([far_words(head.text(words), classes, far, where) for words in lists])
 
 
 def far_words(corpus: Tensor, classes: Tensor, far: Far, where: str) -> Tensor:

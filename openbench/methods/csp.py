@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
-import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count, Interval, NotEmpty, Positive, Probability, Seed, Share
@@ -13,7 +12,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.core.texts import CLASSES, Texts
 from openbench.methods._inputs import classifier
-from openbench.methods._words import Far, far_words, grouped, negative_odds
+from openbench.methods._words import Far, far_of, grouped, negative_odds
 
 _FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 Several = Annotated[Sequence[str], NotEmpty()]
@@ -100,9 +99,8 @@ class CSP(Method):
         """Keep the embeddings of the classes, and those of the chosen words in groups."""
         head = classifier(head, "CSP")
         self.classes_ = head.text(self._classes).to(head.weight.device)
-        far = Far(self.quantile, self.share, self.nearest)
-        chosen = [far_words(head.text(words), self.classes_, far, "CSP") for words in self._words]
-        self.words_ = grouped(torch.cat(chosen), self.groups, self.seed)
+        found = far_of(head, self._words, self.classes_, Far(self.quantile, self.share, self.nearest), "CSP")
+        self.words_ = grouped(found, self.groups, self.seed)
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

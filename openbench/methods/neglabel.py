@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count, Positive, Probability, Seed, Share
@@ -13,7 +12,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.core.texts import CLASSES, Texts
 from openbench.methods._inputs import classifier
-from openbench.methods._words import Far, far_words, grouped, negative_odds
+from openbench.methods._words import Far, far_of, grouped, negative_odds, two_lists
 
 _FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 
@@ -72,17 +71,14 @@ class NegLabel(Method):
     @property
     def _words(self) -> tuple[Texts, ...]:
         nouns = Texts(self.nouns, tuple(self.leave_out), (self.template,))
-        if self.adjectives is None:
-            return (nouns,)
-        return nouns, Texts(self.adjectives, templates=(self.adjective_template,))
+        return two_lists(nouns, self.adjectives, self.adjective_template)
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the embeddings of the classes, and those of the chosen words in groups."""
         head = classifier(head, "NegLabel")
         self.classes_ = head.text(self._classes).to(head.weight.device)
-        far = Far(self.quantile, self.share)
-        chosen = [far_words(head.text(words), self.classes_, far, "NegLabel") for words in self._words]
-        self.words_ = grouped(torch.cat(chosen), self.groups, self.seed)
+        found = far_of(head, self._words, self.classes_, Far(self.quantile, self.share), "NegLabel")
+        self.words_ = grouped(found, self.groups, self.seed)
         return self
 
     def score(self, x: FeatureSet) -> Tensor:

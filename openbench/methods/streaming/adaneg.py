@@ -16,7 +16,7 @@ from openbench.core.streaming import StreamingMethod
 from openbench.core.texts import CLASSES, Texts
 from openbench.methods._inputs import classifier
 from openbench.methods._stats import row_normalise
-from openbench.methods._words import Far, far_words, grouped
+from openbench.methods._words import Far, far_of, grouped, two_lists
 
 _FIELDS = frozenset({Field.FEATURES, Field.TEXT})
 _BLOCK = 256  # images of a stream whose turns are taken at once
@@ -117,17 +117,14 @@ class AdaNeg(StreamingMethod[Assigned]):
     @property
     def _words(self) -> tuple[Texts, ...]:
         nouns = Texts(self.nouns, tuple(self.leave_out), (self.template,))
-        if self.adjectives is None:
-            return (nouns,)
-        return nouns, Texts(self.adjectives, templates=(self.adjective_template,))
+        return two_lists(nouns, self.adjectives, self.adjective_template)
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the embeddings of the classes, and those of the chosen words in groups."""
         head = classifier(head, "AdaNeg")
         classes = head.text(self._classes).to(head.weight.device)
-        far = Far(self.quantile, self.share)
-        words = torch.cat([far_words(head.text(words), classes, far, "AdaNeg") for words in self._words])
-        chosen = grouped(words, self.groups, self.seed)
+        found = far_of(head, self._words, classes, Far(self.quantile, self.share), "AdaNeg")
+        chosen = grouped(found, self.groups, self.seed)
         self.texts_ = torch.cat([classes, chosen.flatten(0, 1)])
         self.size_ = len(classes), *chosen.shape[:2]  # classes, groups, words of a group
         return self
