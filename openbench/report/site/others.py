@@ -249,7 +249,9 @@ def table_of(board: Plain) -> Table:
     return Table(board["title"], tuple(columns), tuple(rows), notes=(board["about"],), best=frozenset(best))
 
 
-def _estimate(value: Any) -> Estimate | None:
+def _estimate(value: Any) -> Estimate | str | None:
+    if isinstance(value, str):
+        return value  # `unable`: there is no number
     if isinstance(value, list):
         return Estimate(value[0], std=value[1]) if len(value) == 2 else Estimate(*value)
     return None if value is None else Estimate(value)
