@@ -46,6 +46,7 @@ class Composite(Method):
             beside=next((r.beside for r in requests if r.beside), None),
             texts=tuple(dict.fromkeys(texts for r in requests for texts in r.texts)),
             corruption=None,
+            mixing=next((r.mixing for r in requests if r.mixing), None),
         )
 
     @property

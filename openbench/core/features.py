@@ -24,8 +24,8 @@ class FeatureSet:
     Tensors may be memory-mapped and far larger than RAM: read them through `batches`.
 
     Args:
-        columns: `logits` (n, c), `features` and `moved` (n, d) float32, `patches` (n, p, d) float16, `labels` (n,)
-            int64; any subset.
+        columns: `logits` (n, c), `features`, `moved` and `mixed` (n, d) float32, `patches` (n, p, d) float16,
+            `labels` (n,) int64; any subset.
         maps: layer name → reduced map, float32, first axis n.
         device: where `batches` delivers its slices; the columns themselves stay where they are.
     """
@@ -68,6 +68,11 @@ class FeatureSet:
     def moved(self) -> Tensor:
         """(n, d) float32, features of the input after the step that the request names as `beside`."""
         return self._column(Field.MOVED)
+
+    @property
+    def mixed(self) -> Tensor:
+        """(n, d) float32, features of the images mixed with images of OOD validation; only in `fit`."""
+        return self._column(Field.MIXED)
 
     @property
     def patches(self) -> Tensor:

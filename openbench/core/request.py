@@ -1,6 +1,6 @@
 """What a method needs: the vocabulary of fields and roles, and the hashable Request made of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -20,6 +20,7 @@ class Field(StrEnum):
     MAPS = "maps"  # {layer: reduced map}
     LABELS = "labels"  # (n,) int64; visible in fit, removed before score
     MOVED = "moved"  # (n, d) float32, features of the input after the step `Request.beside`
+    MIXED = "mixed"  # (n, d) float32, features of images mixed as `Request.mixing` says; only in `fit`
     PATCHES = "patches"  # (n, p, d) float16, unit, of image patches in the space of the features
     TEXT = "text"  # (m, d) float32 for each corpus of `Request.texts`; reaches `fit` with the head
 
@@ -87,6 +88,27 @@ class Corruption:
 
 
 @dataclass(frozen=True)
+class Mixing:
+    """Copies of the images that `fit` reads, each mixed with an image of OOD validation: x̃ = a·x + (1 − a)·o.
+
+    Args:
+        shares: values of a, one of which is drawn for each image.
+        seed: of the draws of a and o.
+
+    Raises:
+        FieldError: no share, or one outside of (0, 1).
+    """
+
+    shares: tuple[float, ...] = (0.25, 0.5, 0.75)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the shares."""
+        if not self.shares or not all(0 < share < 1 for share in self.shares):
+            raise FieldError(f"Mixing: shares {list(self.shares)} — allowed: one or more between 0 and 1")
+
+
+@dataclass(frozen=True)
 class Request:
     """What a method needs from the network; part of the cache key.
 
@@ -101,10 +123,12 @@ class Request:
         beside: an input-gradient step before a second pass, whose features `fit` and `score` read as MOVED beside the
             other fields.
         corruption: done to the images that `score` reads; `fit` always reads them as they are.
+        mixing: a second pass of the images that `fit` reads, mixed with images of OOD validation; with the field MIXED.
         texts: corpora of prompts whose embeddings `fit` reads as `head.text(…)`; with the field TEXT and the head.
 
     Raises:
-        FieldError: TEXT without corpora, corpora without TEXT, or either without the head.
+        FieldError: TEXT without corpora, corpora without TEXT, or either without the head; MIXED without a mixing, or
+            the other way round.
     """
 
     fields: frozenset[Field] = field(default_factory=lambda: frozenset({Field.LOGITS}))
@@ -116,11 +140,27 @@ class Request:
     beside: Perturb | None = None
     texts: tuple[Texts, ...] = field(default=(), metadata={LATER: True})
     corruption: Corruption | None = field(default=None, metadata={LATER: True})
+    mixing: Mixing | None = field(default=None, metadata={LATER: True})
 
     def __post_init__(self) -> None:
-        """Check that texts are declared as a whole."""
+        """Check that texts and mixed images are declared as a whole."""
         if (Field.TEXT in self.fields) != bool(self.texts) or (self.texts and not self.head):
             raise FieldError(
                 f"Request: fields {sorted(self.fields)} with texts={self.texts} and head={self.head} — embeddings of "
                 "text need all three: the field 'text', the corpora, and head=True, with which `fit` receives them"
             )
+        if (Field.MIXED in self.fields) != (self.mixing is not None):
+            raise FieldError(
+                f"Request: fields {sorted(self.fields)} with mixing={self.mixing} — features of mixed images need "
+                "both, the field 'mixed' and how they are mixed, e.g. mixing=Mixing()"
+            )
+
+    @property
+    def unmixed(self) -> "Request":
+        """The same without mixed images: what is read of every split but the one that `fit` sees."""
+        return replace(self, fields=self.fields - {Field.MIXED}, mixing=None)
+
+    @property
+    def clean(self) -> "Request":
+        """What `fit` reads of the images as they are: statistics come from them, even where scores read others."""
+        return replace(self.unmixed, perturb=None, corruption=None)

@@ -17,7 +17,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.preprocess import OwnPreprocess, Preprocess
-from openbench.core.request import Field, Request
+from openbench.core.request import Field, Mixing, Request
 from openbench.core.texts import Texts
 from openbench.data.sources.transforms import normalise, prepared, stack
 from openbench.errors import MethodError
@@ -25,6 +25,8 @@ from openbench.features.columns import Column, kept_of, read_by, separated
 from openbench.features.corrupted import corrupted
 from openbench.features.extract import extract
 from openbench.features.live import score_rows
+from openbench.features.mixed import READ as MIXED_READ
+from openbench.features.mixed import mixed
 from openbench.features.texts import text_embeddings
 from openbench.metrics.curve import Floats
 
@@ -63,6 +65,10 @@ class MemoryFeatures:
     def texts(self, texts: Texts) -> Tensor:
         """The unit embeddings (m, d) of a corpus, from the user's cache; made now if they are not there."""
         return text_embeddings(paths.cache_dir() / "features", self.backbone, texts)
+
+    def mixed(self, split: Split, others: Split, mixing: Mixing) -> Tensor:
+        """The features (n, d) of a split's images, each mixed with one of `others`."""
+        return self(mixed(split, others, mixing, self.backbone.preprocess), MIXED_READ).features
 
     def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
         """The scores (n,) of a split by a fitted method that runs the network itself."""

@@ -25,12 +25,12 @@ from openbench.data.checking.verify import CheckReport, verify_node
 from openbench.data.outliers import WHERE as OUTLIERS
 from openbench.data.outliers import with_outliers
 from openbench.engine.applicable import refuse_missing_parts
-from openbench.engine.evaluate import for_layers
+from openbench.engine.evaluate import for_layers, mixed_with
 from openbench.engine.from_file import as_read_by
 from openbench.engine.heads import head_reader, with_fitted_head
 from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.outcomes.outcome import RunOutcome
-from openbench.engine.reads import requests_of, settings_of
+from openbench.engine.reads import mixings_of, requests_of, settings_of
 from openbench.engine.released import check_training_counts
 from openbench.engine.run import feature_store
 from openbench.engine.run import run as run_spec
@@ -40,6 +40,8 @@ from openbench.engine.spec import RunSpec, tells_apart
 from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
 from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError
+from openbench.features.mixed import READ as MIXED_READ
+from openbench.features.mixed import mixed
 from openbench.metrics.suite import MetricOptions
 from openbench.public import TARGET, public_name
 from openbench.results.records.store import RecordStore
@@ -177,6 +179,8 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
                 store.get(backbone, split, request)
             elif left := store.share(backbone, split, request):
                 say(f"features of {split.role}/{split.name}: shards that other jobs are still making: {left}")
+        for mixing in mixings_of(method, space, split.role):
+            store.get(backbone, mixed(split, mixed_with(benchmark.ood_val), mixing, backbone.preprocess), MIXED_READ)
         passes[f"{split.role}/{split.name}"] = backbone.passes - before
     return passes
 
@@ -268,15 +272,19 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
 
     Raises:
         NotApplicableError: the method reads a classifier and there is none, or another part that the backbone lacks.
+        ConfigError: it mixes images with those of OOD validation, and there are none.
     """
+    if any(leaf.request.mixing for leaf in leaves(method)):
+        mixed_with(benchmark.ood_val)
     if tells_apart(backbone, benchmark):
         refuse_missing_parts(backbone, method, name)
         return
     requests = [leaf.request for leaf in leaves(method)]
-    free = {Field.FEATURES, Field.LABELS, Field.MOVED} | ({Field.MAPS} if backbone.layers else set())
+    free = {Field.FEATURES, Field.LABELS, Field.MOVED, Field.MIXED} | ({Field.MAPS} if backbone.layers else set())
     read = sorted({str(field) for request in requests for field in request.fields - free})
     read += ["the head"] * any(request.head for request in requests)
     read += ["input gradients"] * any(request.perturb or request.beside for request in requests)
+    read += ["mixed images"] * (not backbone.has_network and any(request.mixing for request in requests))
     read += ["images"] * any(isinstance(leaf, LiveMethod) for leaf in leaves(method))
     read += ["predictions"] * type(method).search_reads_predictions
     if not read:

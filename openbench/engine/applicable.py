@@ -43,6 +43,7 @@ def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
     found = ["the head"] * (request.head and not backbone.has_head)
     found += ["features of patches"] * (Field.PATCHES in request.fields and not backbone.has_patches)
     found += ["corrupted images"] * (request.corruption is not None and not backbone.has_network)
+    found += ["mixed images"] * (request.mixing is not None and not backbone.has_network)
     found += ["maps of its layers"] * (Field.MAPS in request.fields and not backbone.has_network)
     if not (backbone.has_network and backbone.has_head):
         found += ["images"] * isinstance(method, LiveMethod)

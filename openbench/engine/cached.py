@@ -12,9 +12,11 @@ from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
-from openbench.core.request import Field, Request
+from openbench.core.request import Field, Mixing, Request
 from openbench.core.texts import Texts
 from openbench.engine.outcomes.clock import Clock
+from openbench.features.mixed import READ as MIXED_READ
+from openbench.features.mixed import mixed
 from openbench.features.store import FeatureStore
 from openbench.say import Say, silent
 
@@ -82,6 +84,12 @@ class CachedFeatures:
         """The unit embeddings (m, d) of a corpus, made now if they are not cached."""
         with self.clock.stage("features"):
             return self.store.texts(self.backbone, texts)
+
+    def mixed(self, split: Split, others: Split, mixing: Mixing) -> Tensor:
+        """The features (n, d) of a split's images, each mixed with one of `others`, extracted now if not cached."""
+        with self.clock.stage("features"):
+            copies = mixed(split, others, mixing, self.backbone.preprocess)
+            return self.store.get(self.backbone, copies, MIXED_READ).features
 
     def _outlook(self) -> str:
         images = sum(self._waiting.values())

@@ -14,7 +14,7 @@ from openbench.core.composite import Composite
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core.request import Field, Mixing, Request, Role
 from openbench.core.scores import SetScores
 from openbench.core.search import with_params
 from openbench.core.texts import Texts
@@ -34,6 +34,10 @@ class FeatureSource(Protocol):
 
     def texts(self, texts: Texts) -> Tensor:
         """The unit embeddings (m, d) of a corpus."""
+        ...
+
+    def mixed(self, split: Split, others: Split, mixing: Mixing) -> Tensor:
+        """The features (n, d) of a split's images, each mixed with one of `others`."""
         ...
 
 
@@ -60,16 +64,18 @@ class Fitting:
         id_train: for methods with `fit_on=ID_TRAIN`.
         id_val: for methods with `fit_on=ID_VAL`.
         head: the classifier.
+        ood_val: for methods that read mixed images.
     """
 
     id_train: Split
     id_val: Split
     head: Head
+    ood_val: Split | None = None
 
     @classmethod
     def of(cls, benchmark: Benchmark, head: Head) -> "Fitting":
-        """The ID splits of a benchmark."""
-        return cls(benchmark.id_train, benchmark.id_val, head)
+        """The validation and ID training splits of a benchmark."""
+        return cls(benchmark.id_train, benchmark.id_val, head, benchmark.ood_val)
 
     def split(self, role: Role) -> Split:
         """The split that plays `role` in fitting.
@@ -84,6 +90,20 @@ class Fitting:
         if allowed[role].unread:
             raise DataError(f"split '{allowed[role].name}' ({role}) was not opened — nothing declared that it is read")
         return allowed[role]
+
+
+def mixed_with(ood_val: Split | None) -> Split:
+    """Return the OOD images that ID images are mixed with.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if ood_val is None:
+        raise ConfigError(
+            "the method learns from ID images mixed with images of OOD validation — there are none — choose another "
+            "method, or a benchmark with ood_val"
+        )
+    return ood_val
 
 
 def for_layers(method: Method, layers: Sequence[str]) -> Method:
@@ -113,9 +133,11 @@ def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch
     request = method.request
     train = None
     if request.fit_on is not None:
-        # Statistics come from clean inputs, even where scores read perturbed ones.
-        clean = replace(request, perturb=None, corruption=None)
-        train = _declared(features(fitting.split(request.fit_on), clean), clean).on(device)
+        split = fitting.split(request.fit_on)
+        train = _declared(features(split, request.clean), request.clean).on(device)
+        if request.mixing is not None:
+            copies = features.mixed(split, mixed_with(fitting.ood_val), request.mixing)
+            train = replace(train, columns={**train.columns, Field.MIXED: copies})
     head = None
     if request.head:
         head = replace(fitting.head.to(device), texts={texts: features.texts(texts) for texts in request.texts})
@@ -143,7 +165,7 @@ def score_split(method: Method, split: Split, scoring: Scoring) -> NDArray[np.fl
         return _checked(method, combined.numpy(), f"combine on {where}")
     if isinstance(method, LiveMethod):
         return _checked(method, scoring.features.scores(method, split), f"score_images on {where}")
-    return score(method, scoring.features(split, method.request).on(scoring.device), scoring.batch, where)
+    return score(method, scoring.features(split, method.request.unmixed).on(scoring.device), scoring.batch, where)
 
 
 def class_scores(method: Method, split: Split, scoring: Scoring) -> NDArray[np.float32] | None:
@@ -160,7 +182,7 @@ def class_scores(method: Method, split: Split, scoring: Scoring) -> NDArray[np.f
     if isinstance(method, Composite | LiveMethod) or type(method).class_scores is Method.class_scores:
         return None  # without reading a column
     where, parts = f"class_scores on {split.name} ({split.role})", []
-    x = scoring.features(split, method.request).on(scoring.device)
+    x = scoring.features(split, method.request.unmixed).on(scoring.device)
     for rows in _declared(x, method.request).batches(scoring.batch):
         found = method.class_scores(rows.without_labels())
         if found is None or found.ndim != 2 or len(found) != len(rows):

@@ -1,0 +1,177 @@
+"""Distances in the features that images mixed with other images move most: MFS, marginal feature selection."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from openbench.config.constraints import Count, Seed, Share
+from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
+from openbench.core.method import Method
+from openbench.core.request import Field, Mixing, Request, Role
+from openbench.methods._inputs import training
+from openbench.methods._stats import row_normalise
+from openbench.methods.knn import KNN
+from openbench.methods.mds import MDS
+
+_AT_ONCE = 1 << 28  # values sorted at a time, 1 GiB
+SHARES = (0.25, 0.5, 0.75)
+
+
+@dataclass
+class MFS(Method):
+    """A distance in the features whose values change most when images are mixed with others.
+
+    Training images are mixed with images of OOD validation, x̃ = a·x + (1 − a)·o, and the features are ordered by
+    W₁(f_j, f̃_j), the Wasserstein distance between their values on x and on x̃. The first share of them is kept.
+    """
+
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.FEATURES, Field.LABELS, Field.MIXED}), fit_on=Role.ID_TRAIN, mixing=Mixing(SHARES)
+    )
+    reference: ClassVar[str] = "remic-othr/OpenMIBOOD, 2026 (authors' code); Gutbrod et al., CVPR 2025"
+
+    share: Share = 0.1
+    seed: Seed = 0
+
+    @property
+    def request(self) -> Request:
+        """What is read, with the seed of the mixed images."""
+        return replace(self.needs, mixing=Mixing(SHARES, self.seed))
+
+    @abstractmethod
+    def _inner(self) -> Method:
+        """The distance, unfitted; it reads features and labels."""
+
+    @property
+    def _unit(self) -> bool:
+        """Whether features are brought to unit length before the choice; otherwise to the range of training."""
+        return True
+
+    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+        """Choose features from training features (n, d) and those of mixed images (n, d), and fit the distance."""
+        train = training(train, type(self).__name__)
+        distances = marginal_distances(train.features, train.mixed, unit=self._unit)
+        if not self._unit:
+            low, high = torch.aminmax(train.features, dim=0)
+            spread = (high - low).double()
+            distances = torch.where(spread > 0, distances / spread.clamp(min=torch.finfo(torch.float32).tiny), 0.0)
+        keep = max(int(self.share * len(distances)), 1)
+        self.chosen_ = torch.argsort(distances, descending=True, stable=True)[:keep].sort().values
+        self.inner_ = self._inner().fit(self._selected(train), None)
+        return self
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        return self._distance().score(self._selected(x))
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return the distance's own scores of each class, (n, c) float32."""
+        return self._distance().class_scores(self._selected(x))
+
+    def _distance(self) -> Method:
+        found: Method = self.learnt("inner_")  # type: ignore[assignment]
+        return found
+
+    def _selected(self, x: FeatureSet) -> FeatureSet:
+        """The chosen features (n, k), and the labels."""
+        self.learnt("chosen_")
+        parts = (part.features for part in x.batches())
+        rows = [(row_normalise(part) if self._unit else part)[:, self.chosen_.to(part.device)] for part in parts]
+        columns = {Field.FEATURES: torch.cat(rows)}
+        if Field.LABELS in x:
+            columns[Field.LABELS] = x.labels
+        return FeatureSet(columns, device=x.device)
+
+
+@dataclass
+class MFSMDS(MFS):
+    """Squared Mahalanobis distance to the nearest class mean, in the features that mixed images move most.
+
+    score(x) = min_c (f_J − μ_c)ᵀ Σ⁺ (f_J − μ_c), J the share of features with the largest W₁(f_j, f̃_j) between training
+    images and x̃ = a·x + (1 − a)·o, o an image of OOD validation and a one of .25, .5, .75.
+
+    Args:
+        share: of the features that is kept, rounded down, at least one.
+        seed: of the draws of o and a.
+        normalise: whether features are brought to unit length first (MDS++); without it W₁ is divided by the range of a
+            feature in training.
+
+    Raises:
+        MethodError: no training split, or features that do not vary within classes.
+
+    Reference: authors' code, remic-othr/OpenMIBOOD, `mds_mfs` and `mdspp_mfs`, of 2026; the distances: Lee et al.,
+    NeurIPS 2018, arXiv 1807.03888, and Müller & Hein, ICML 2025, arXiv 2505.18032. Theirs mixes normalised crops, ours
+    8-bit ones; theirs draws 100,000 images of ImageNet for W₁, ours takes all; theirs stops at a feature that is
+    constant in training, ours puts it last.
+    """
+
+    reference: ClassVar[str] = MFS.reference
+
+    normalise: bool = False
+
+    @property
+    def _unit(self) -> bool:
+        return self.normalise
+
+    def _inner(self) -> Method:
+        return MDS()
+
+
+@dataclass
+class MFSKNN(MFS):
+    """Squared distance to the k-th nearest training feature, in the features that mixed images move most.
+
+    score(x) = ‖f̂_J − f̂_J₍k₎‖², f̂ = f/‖f‖, J the share of features with the largest W₁(f̂_j, f̂~_j) between training
+    images and x̃ = a·x + (1 − a)·o, o an image of OOD validation and a one of .25, .5, .75.
+
+    Args:
+        share: of the features that is kept, rounded down, at least one.
+        seed: of the draws of o and a.
+        k: which neighbour.
+
+    Raises:
+        MethodError: no training split, or fewer than k training samples.
+
+    Reference: authors' code, remic-othr/OpenMIBOOD, `knn_mfs`, of 2026; the distance: Sun et al., ICML 2022,
+    arXiv 2204.06507. Theirs mixes normalised crops, ours 8-bit ones; theirs draws 100,000 images of ImageNet for W₁,
+    ours takes all.
+    """
+
+    reference: ClassVar[str] = MFS.reference
+
+    k: Count = 3
+
+    def _inner(self) -> Method:
+        return KNN(k=self.k, normalise=False)
+
+
+def marginal_distances(first: Tensor, second: Tensor, *, unit: bool = False) -> Tensor:
+    """Return the 1-Wasserstein distance between the values of each column, (d,) float64.
+
+    For as many rows it is the mean difference between values of equal rank.
+
+    Args:
+        first: (n, d) float32.
+        second: (n, d) float32.
+        unit: whether rows are brought to unit length before.
+    """
+    step = max(_AT_ONCE // len(first), 1)
+    lengths = [_lengths(rows) if unit else None for rows in (first, second)]
+    parts = []
+    for start in range(0, first.shape[1], step):
+        columns = (rows[:, start : start + step] for rows in (first, second))
+        a, b = (
+            (rows if length is None else rows / length).sort(dim=0).values
+            for rows, length in zip(columns, lengths, strict=True)
+        )
+        parts.append((a - b).abs().mean(dim=0, dtype=torch.float64))
+    return torch.cat(parts)
+
+
+def _lengths(features: Tensor) -> Tensor:
+    """(n, 1); not zero."""
+    parts = [torch.linalg.vector_norm(rows, dim=1, keepdim=True) for rows in torch.split(features, DEFAULT_BATCH)]
+    return torch.cat(parts).clamp(min=torch.finfo(features.dtype).tiny)
