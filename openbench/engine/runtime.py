@@ -78,9 +78,20 @@ class Runtime(Checked):
 
     @property
     def sharding(self) -> Sharding:
-        """How `extract` divides its work."""
+        """How `extract` divides its work.
+
+        Raises:
+            ConfigError: there is no such shard, or there are fewer than processes of torchrun.
+        """
         joined = under_torchrun()
-        count = self.shards or (int(os.environ["WORLD_SIZE"]) if joined else 1)
+        size = int(os.environ["WORLD_SIZE"]) if joined else 1
+        count = self.shards or size
+        if self.shard is None and count < size:
+            raise ConfigError(
+                f"runtime.shards — found {count}, and torchrun started {size} processes, each of which begins with a "
+                f"shard of its own — allowed: {size} or more, or null for as many as there are processes — leave "
+                f"runtime.shards out, or start fewer processes (torchrun --nproc_per_node={count})"
+            )
         first = self.shard if self.shard is not None else int(os.environ["RANK"]) if joined else 0
         if first >= count:
             raise ConfigError(

@@ -239,3 +239,15 @@ def test_torchrun_s_processes_are_the_shards(monkeypatch: pytest.MonkeyPatch) ->
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "8", "RANK": "5"}.items():
         monkeypatch.setenv(name, value)
     assert Runtime().sharding == Sharding(8, 5)
+
+
+@pytest.mark.parametrize("rank", ["0", "5"])
+def test_fewer_shards_than_processes_of_torchrun_are_refused_in_each_of_them(
+    monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "8", "RANK": rank}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"runtime\.shards — found 2, and torchrun started 8 processes.*8 or more"):
+        _ = Runtime(shards=2).sharding
+    assert Runtime(shards=9).sharding == Sharding(9, int(rank))
+    assert Runtime(shards=2, shard=1).sharding == Sharding(2, 1)
