@@ -97,6 +97,31 @@ class Shards:
         whole = ends[-1] == len(split) and all(start == end for (start, _), end in zip(borders, ends, strict=False))
         return cls(folder, split, tuple(names), borders) if whole else None
 
+    @classmethod
+    def delete_left(cls, folder: Path, split: Split, names: Sequence[str]) -> None:
+        """Delete shards that a killed job left although nothing is missing any more, unless other jobs work there.
+
+        Args:
+            folder: of the columns.
+            split: all images.
+            names: of columns; their shards are deleted if the columns are whole, those of others if they have no plan.
+        """
+        if not (folder / FOLDER).exists():
+            return
+        own = cls(folder, split, tuple(names), ())
+        with (
+            suppress(OSError, Timeout),
+            FileLock(folder / ".lock", timeout=0),
+            FileLock(folder / ".shards.lock", timeout=0),
+        ):
+            if own._place.exists() and not faulty(folder, len(split), names):
+                own.delete()
+            for place in (folder / FOLDER).glob("*"):
+                if not (place / PLAN).exists():
+                    shutil.rmtree(place, ignore_errors=True)
+            with suppress(OSError):  # there are shards of another pass
+                (folder / FOLDER).rmdir()
+
     def make(self, backbone: Backbone, source: Source, how: How, first: int, wait: bool) -> int:
         """Make the shards that nobody makes, and return how many are still being made by others.
 
@@ -130,10 +155,14 @@ class Shards:
         with writing(self.folder):
             for name in names:
                 self._join(ColumnFile(self.folder, name), [ColumnFile(part, name) for part in parts], backbone)
-            (self._place / PLAN).unlink(missing_ok=True)
-            shutil.rmtree(self._place, ignore_errors=True)
-            with suppress(OSError):  # there are shards of another pass
-                (self.folder / FOLDER).rmdir()
+            self.delete()
+
+    def delete(self) -> None:
+        """Delete the shards. Their plan goes first: whoever looks at them meanwhile finds nothing to make."""
+        (self._place / PLAN).unlink(missing_ok=True)
+        shutil.rmtree(self._place, ignore_errors=True)
+        with suppress(OSError):  # there are shards of another pass
+            (self.folder / FOLDER).rmdir()
 
     def _join(self, whole: ColumnFile, parts: Sequence[ColumnFile], backbone: Backbone) -> None:
         writer: ColumnWriter | None = None

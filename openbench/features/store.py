@@ -186,6 +186,7 @@ class FeatureStore:
     def _ensure(self, folder: Path, backbone: Backbone, split: Split, source: Source, wait: bool = True) -> int:
         """Have columns made; return how many shards other jobs are still making, which is none after waiting."""
         if not faulty(folder, len(split), source.read):
+            Shards.delete_left(folder, split, source.kept)
             return 0
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)

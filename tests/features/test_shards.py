@@ -183,6 +183,58 @@ def test_who_comes_late_to_joined_shards_makes_none_of_them_again(tmp_path: Path
     assert columns(tmp_path) == whole
 
 
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing handles it."""
+
+
+def killed_at(root: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Have a job make three shards, join them, and be killed where it deletes them."""
+
+    def kill(*arguments: object, **options: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(where, kill)
+    with pytest.raises(Killed):
+        store(root, Sharding(3)).share(toy_backbone(), toy_split(COUNT), WANTED)
+    monkeypatch.undo()
+    assert list(root.rglob(FOLDER))
+
+
+@pytest.mark.parametrize("where", ["Shards.delete", "shutil.rmtree"])
+def test_shards_that_a_killed_job_did_not_delete_are_deleted_by_the_next_one(
+    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    killed_at(tmp_path, monkeypatch, f"openbench.features.shards.{where}")
+    backbone = toy_backbone()
+    store(tmp_path, Sharding()).get(backbone, toy_split(COUNT), WANTED)
+    assert backbone.passes == 0
+    assert columns(tmp_path) == whole
+
+
+def test_shards_without_a_plan_are_deleted_by_a_job_that_reads_other_columns(
+    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(tmp_path, monkeypatch, "openbench.features.shards.shutil.rmtree")
+    store(tmp_path, Sharding()).get(toy_backbone(), toy_split(COUNT), Request(fields=frozenset({Field.LOGITS})))
+    assert columns(tmp_path) == whole
+
+
+def test_shards_are_left_to_a_job_that_joins_them_and_to_those_that_make_others(
+    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(tmp_path, monkeypatch, "openbench.features.shards.Shards.delete")
+    (place,) = tmp_path.glob(f"*/*/{FOLDER}/*")
+    with FileLock(place.parent.parent / ".lock"):
+        store(tmp_path, Sharding()).get(toy_backbone(), toy_split(COUNT), WANTED)
+    assert len(list(place.glob("*-*"))) == 3
+    asking = store(tmp_path, Sharding(3))
+    other = Shards.planned(place.parent.parent, toy_split(COUNT), ("another",), 3, BATCH)
+    assert other is not None
+    asking.get(toy_backbone(), toy_split(COUNT), WANTED)
+    assert not place.exists()
+    assert other.under_way(other.folder, other.split, other.names) == other
+
+
 def test_a_shard_that_is_joined_while_it_is_looked_at_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
