@@ -1,6 +1,7 @@
 """A command under a limit of memory: a child does the work, since PyTorch may die where it meets the limit."""
 
 import os
+import select
 import signal
 import sys
 from contextlib import suppress
@@ -11,6 +12,11 @@ from openbench.cli.process.exits import BAD_INPUT
 from openbench.cli.process.limits import limits_set
 
 _DEATHS = (signal.SIGSEGV, signal.SIGABRT)  # of C++ that did not look whether it was given memory
+# A line with one of these may be the first of its last words: it waits, with all that follows, for the end.
+_OMENS = (
+    *(b"terminat", b"memory", b"alloc", b"abort", b"fatal", b"corrupt", b"free()", b"***", b"map segment"),
+    *(b"zero-fill", b"resource temporarily", b"could not create", b"creation failed", b"exception", b"what():"),
+)
 _END_WITH_PARENT = 1  # PR_SET_PDEATHSIG, for prctl of Linux
 _STDERR = 2
 
@@ -18,22 +24,59 @@ _STDERR = 2
 def prepare() -> None:
     """Go on in a child of this process where a limit of memory is set; return at once where none is.
 
-    The parent never returns: it passes signals on to the child, waits for it, and ends as it ends. If the child dies as
-    C++ does for want of memory, one message says so, and the exit code is 2; unless C++ names another reason.
+    The parent never returns: it passes signals and stderr on, waits for the child, and ends as it ends. If the child
+    dies as C++ does for want of memory, one message says so, and the exit code is 2; unless C++ names another reason.
     """
     limits = limits_set()
-    if not limits or not hasattr(os, "memfd_create"):  # elsewhere than on Linux the limits mean little
+    if not limits or not hasattr(os, "pidfd_open"):  # elsewhere than on Linux the limits mean little
         return
-    heard = os.memfd_create("stderr")
+    heard, told = os.pipe()
     with interrupts.held_back():
         parent, child = os.getpid(), os.fork()
         if child == 0:
-            _prepare_child(parent, heard)
+            os.close(heard)
+            _prepare_child(parent, told)
         else:
+            os.close(told)
             interrupts.pass_on(child)
     if child:
+        last = _pass_on(heard, child)
         _, status = os.waitpid(child, 0)
-        _end_as(os.waitstatus_to_exitcode(status), os.pread(heard, os.fstat(heard).st_size, 0), limits)
+        _end_as(os.waitstatus_to_exitcode(status), last, limits)
+
+
+def _pass_on(heard: int, child: int) -> bytes:
+    """Write a child's stderr line by line as it comes; return what could be its last words, once it has ended.
+
+    Args:
+        heard: the end of a pipe that others than Python write to; processes that outlive the child may keep it open.
+        child: its process id.
+    """
+    os.set_blocking(heard, False)
+    waited: list[int] = [heard]
+    wait: float | None = 0.1
+    with suppress(OSError):  # before Linux 5.3: ask ten times a second
+        waited, wait = [heard, os.pidfd_open(child)], None
+    kept, ended = b"", False
+    while not ended:
+        select.select(waited, (), (), wait)
+        # Before the pipe is read, so that nothing is lost that was written before the end.
+        ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        with suppress(BlockingIOError):
+            while chunk := os.read(heard, 1 << 16):
+                kept = _told(kept + chunk)
+            waited = [end for end in waited if end != heard]  # all have closed it
+    return kept
+
+
+def _told(text: bytes) -> bytes:
+    """Write the lines before one that could be among the last words, and return the rest."""
+    at = 0
+    while (end := text.find(b"\n", at) + 1) and not any(omen in text[at:end].lower() for omen in _OMENS):
+        at = end
+    with suppress(OSError):
+        os.write(_STDERR, text[:at])
+    return text[at:]
 
 
 def _end_as(code: int, heard: bytes, limits: dict[str, int]) -> NoReturn:
@@ -41,7 +84,7 @@ def _end_as(code: int, heard: bytes, limits: dict[str, int]) -> NoReturn:
 
     Args:
         code: its exit code, negative for a signal.
-        heard: what was written to its stderr by others than Python.
+        heard: what was written to its stderr by others than Python, and has not been passed on.
         limits: as `limits_set` returns them.
     """
     died = -code in _DEATHS and not _of_another_kind(heard)
@@ -61,17 +104,18 @@ def _of_another_kind(heard: bytes) -> bool:
     return b"throwing an instance of" in heard and not speaks_of_memory(heard.decode(errors="replace"))
 
 
-def _prepare_child(parent: int, heard: int) -> None:
-    """Let the child end with its parent, and keep for the parent what C++ writes to stderr while it dies."""
+def _prepare_child(parent: int, told: int) -> None:
+    """Let the child end with its parent, and give the parent what C++ writes to stderr; Python writes there itself."""
     import ctypes  # needed under a limit only
 
     ctypes.CDLL(None).prctl(_END_WITH_PARENT, int(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(BAD_INPUT)
-    told = os.dup(_STDERR)
-    sys.stderr = os.fdopen(told, "w", buffering=1, errors="backslashreplace")
-    os.dup2(heard, _STDERR)
-    interrupts.take_over(told)
+    own = os.dup(_STDERR)
+    sys.stderr = os.fdopen(own, "w", buffering=1, errors="backslashreplace")
+    os.dup2(told, _STDERR)
+    os.close(told)
+    interrupts.take_over(own)
 
 
 def _message(death: signal.Signals, limits: dict[str, int]) -> str:
