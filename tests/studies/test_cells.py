@@ -74,6 +74,37 @@ def test_how_wide_intervals_are_is_no_other_setting(tmp_path):
     assert knn.ours.value == 0.9
 
 
+def test_of_a_run_with_several_intervals_that_of_95_percent_is_shown(tmp_path):
+    levels = (0.5, 0.8, 0.9, 0.95, 0.99)
+    records = [run("knn", 0, 0.9) for _ in levels]
+    records = [
+        named(replace(r, config={**r.config, "metrics": {"confidence": level}}))
+        for r, level in zip(records, levels, strict=True)
+    ]
+    _, (knn, _) = of(study(tmp_path), records)
+    assert knn.made["0"].run.level == 0.95
+
+
+def test_a_record_that_a_later_version_supersedes_does_not_count(tmp_path):
+    first = run("knn", 0, 0.9)
+    second = named(replace(run("knn", 0, 0.8), method={**first.method, "version": 2}))
+    _, (knn, _) = of(study(tmp_path), [first, second])
+    assert (knn.made["0"].run.run_id, knn.ours.value) == (second.run_id, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("tune", "counts"),
+    [
+        ({"_name_": "mine", "strategy": "validation"}, False),  # a file of the user's, which may say more
+        ({"strategy": "validation"}, True),  # without a name it is known by its strategy
+    ],
+)
+def test_the_file_that_says_how_a_run_was_tuned_must_be_the_studys(tmp_path, tune, counts):
+    record = run("knn", 0, 0.9)
+    _, (knn, _) = of(study(tmp_path), [named(replace(record, config={**record.config, "tune": tune}))])
+    assert (knn.ours is not None) == counts
+
+
 def test_a_run_on_part_of_the_data_counts_where_that_is_asked_for_and_says_so(tmp_path):
     part = {"digest": "bb", "pristine": False, "deviations": ["far.c: dropped"]}
     records = [run("knn", 0, 0.9, of=part), run("msp", 0, 0.8, of=part)]
@@ -113,6 +144,8 @@ def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path):
     )
     (near, far), (knn, none) = of(study(tmp_path, text), [*MSP, *(run("knn", seed, 0.95) for seed in range(3))])
     assert (near.printed.value.value, near.printed.value.std) == pytest.approx((0.91, 0.01))
+    assert far.printed.value.value == pytest.approx(0.95)
+    assert far.printed.value.std is None
     assert near.difference.value == pytest.approx(0.01)
     assert (near.difference.verdict, far.difference.verdict) == ("~", "=")
     # .95 ± 0 against .80 ± .02 of three runs: t = .15 / (.02 · √(3/2) / √3) = 10.6, beyond t(.975, 2) = 4.3.

@@ -12,10 +12,12 @@ from openbench.errors import ConfigError
 from openbench.results.scores.stored import ScoreStore
 from openbench.studies.catalogue import study
 from openbench.studies.layout.kept import check_options
+from openbench.studies.layout.sheet import Head, Line, Sheet, Text, sheets
+from openbench.studies.layout.write import latex
 from openbench.studies.mixture import mixture_cells
 
 from ..results.records import split_scores  # noqa: TID252 — the tests are no package
-from .runs import YAML, run, write
+from .runs import YAML, of, run, write
 from .runs import study as made_of
 
 # What integration gives for an OOD mean of 2 (see tests/metrics): AUROC, AUPR with ID positive, OSCR, risk.
@@ -91,6 +93,47 @@ def test_options_that_a_layout_does_not_have_are_refused(tmp_path):
 def test_values_that_an_option_does_not_take_are_refused(tmp_path, layout, options, words):
     with pytest.raises(ConfigError, match=words):
         check_options(made_of(tmp_path, f"{YAML}layout: {layout}\noptions: {options}\n"))
+
+
+def test_rows_of_a_latex_table_stand_under_their_headings_in_their_order():
+    lines = [Line(group, name, (Text(name.upper()),)) for group, name in (("A", "x"), ("A", "y"), ("B", "z"))]
+    text = latex(Sheet("title", (Head("", "near"),), tuple(lines)))
+    assert text.partition("near \\\\\n")[2].partition("\\bottomrule")[0].split("\n") == [
+        r"\midrule",
+        r"\multicolumn{2}{l}{\textit{A}} \\",
+        r"x & X \\",
+        r"y & Y \\",
+        r"\midrule",
+        r"\multicolumn{2}{l}{\textit{B}} \\",
+        r"z & Z \\",
+        "",
+    ]
+
+
+def test_each_group_of_columns_beside_published_figures_is_a_table_of_its_own(tmp_path):
+    (tmp_path / "printed.csv").write_text("who,where,value\nMSP,near,0.9\nMSP,far,0.9\n")
+    columns = "".join(
+        f"  {name}:\n    columns: {{{name}: {{value: {name}.auroc, published: {{where: {name}}}}}}}\n"
+        for name in ("near", "far")
+    )
+    text = YAML.replace("columns: {near: near.auroc, far: far.auroc}\n", f"columns:\n{columns}")
+    found = made_of(tmp_path, text + "published: {file: printed.csv, row: who, value: value}\n")
+    made = sheets(found, of(found, [run("msp", 0, 0.8, 0.7)]))
+    assert [sheet.title for sheet in made] == ["Two methods · near", "Two methods · far"]
+    assert [[head.title for head in sheet.heads] for sheet in made] == [
+        ["near ↑", "paper", "difference"],
+        ["far ↑", "paper", "difference"],
+    ]
+
+
+def test_the_legend_explains_deviations_and_intervals_where_a_table_has_both(tmp_path):
+    found = made_of(tmp_path)
+    (sheet,) = sheets(found, of(found, [run("knn", 0, 0.8), *(run("msp", seed, 0.8) for seed in range(3))]))
+    assert sheet.notes[0].split(" · ") == [
+        "mean ± population standard deviation over runs",
+        "in brackets the 95 % interval of a single run",
+        "(n of N): so many of the runs are there",
+    ]
 
 
 def test_the_published_synthetic_figures_are_those_of_the_metrics_tests():

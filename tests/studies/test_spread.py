@@ -7,9 +7,10 @@ from scipy.stats import ttest_ind
 
 from openbench.errors import CacheError
 from openbench.results.tables.table import Estimate
-from openbench.studies.layout.paired import OVER_RUNS, Pair, _holm, _over_runs, paired
+from openbench.studies.layout.paired import ON_IMAGES, OVER_RUNS, Pair, _holm, _over_runs, paired
 from openbench.studies.spread import Verdict, difference
 
+from ..results.records import split_scores  # noqa: TID252 — the tests are no package
 from .runs import DRAWS, YAML, drawn, of, run, study
 
 
@@ -72,3 +73,16 @@ def test_a_single_pair_is_that_of_the_seed_that_both_rows_have(tmp_path):
     records = [run("msp", 1, 0.5), *(run("knn", seed, near) for seed, near in enumerate((0.6, 0.7, 0.9)))]
     ((near, _),) = paired(found, of(found, records), not_kept)
     assert (near.test, near.difference.value) == ("", pytest.approx(0.2))
+
+
+def test_a_single_pair_of_one_state_of_the_benchmark_is_compared_on_its_images(tmp_path):
+    found = study(tmp_path, YAML + "test: MSP\n")
+    msp, knn = run("msp", 0, 0.5), run("knn", 0, 0.6)
+    kept = {msp.run_id: split_scores(0), knn.run_id: split_scores(1)}
+    ((near, _),) = paired(found, of(found, [msp, knn]), kept.__getitem__)
+    areas = []
+    for record in (knn, msp):
+        ids, near_set = (next(s.scores for s in kept[record.run_id] if s.role == role) for role in ("id_test", "near"))
+        areas.append(np.mean(near_set[:, None] > ids))
+    assert (near.test, near.difference.value) == (ON_IMAGES, pytest.approx(areas[0] - areas[1]))
+    assert near.difference.low < near.difference.value < near.difference.high

@@ -36,6 +36,7 @@ def folder(tmp_path, monkeypatch):
 def test_the_status_counts_what_is_done_and_says_how_to_go_on(folder, capsys):
     assert main(["study", str(folder / "two.yaml")]) == 0
     out = capsys.readouterr().out
+    assert re.search(r"benchmark +runs +done +to do +trainings +time", out)
     assert re.search(r"digits +6 +5 +1 +0 +about", out)
     assert f"to make them: python -m openbench study {folder / 'two.yaml'} --run" in out
 
