@@ -42,6 +42,15 @@ def test_a_file_arrives_whole_and_leaves_nothing_beside_it(server, get):
     assert [p.name for p in get.target.parent.iterdir()] == ["a.bin"]
 
 
+def test_a_long_download_tells_how_far_it_is(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("openbench.data.download.fetch._TELL_EVERY", -1.0)  # after every piece
+    said = []
+    fetch(Expected((server.url("/a.bin"),), len(BODY), MD5), tmp_path / "a.bin", said.append, Patience())
+    assert [text.partition(": ")[2] for text in said if "%" in text] == [
+        f"{done / 1e6:.0f} of 1 MB ({done / len(BODY):.0%})" for done in (1 << 18, 2 << 18, 3 << 18, len(BODY))
+    ]
+
+
 def test_after_a_drop_only_the_rest_is_asked_for(server, get):
     server.faults.extend(["drop:300000", "drop:100000"])
     assert get(Expected((server.url("/a.bin"),), len(BODY), MD5)).read_bytes() == BODY
