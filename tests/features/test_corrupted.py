@@ -1,0 +1,26 @@
+"""Corrupted copies are made in the network's crop, which is that of the clean images."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Corruption
+from openbench.data.sources.imagenet_c import corrupt
+from openbench.features.corrupted import corrupted
+
+from .feature_toys import toy_split
+
+
+@pytest.mark.parametrize(("as_stored", "side"), [(False, 9), (True, 5)])
+def test_a_copy_is_resized_as_its_clean_image_is(as_stored: bool, side: int) -> None:
+    split = replace(toy_split(3), as_stored=as_stored)
+    copies = corrupted(split, Corruption("brightness", 2), Preprocess(resize=9, crop=5))
+    resized = np.asarray(Image.fromarray(split.items[1]).resize((side, side), Image.Resampling.BILINEAR))
+    edge = (side - 5) // 2
+    crop = resized[edge : edge + 5, edge : edge + 5]
+    expected = corrupt(crop, "brightness", 2, np.random.default_rng(0))  # draws nothing
+    np.testing.assert_array_equal(copies.items[1], expected)
+    assert copies.as_stored
