@@ -94,9 +94,10 @@ def test_a_head_is_fitted_once_recorded_and_read_back(folder, words):
 
 
 def test_heads_share_the_features_and_differ_in_identity(folder, words):
+    ready(folder, words)  # caches the features
     made = {kind: ready(folder, words, f"backbone.head={kind}") for kind in ("nearest_mean", "knn", "linear_probe")}
     assert len({backbone.digest for backbone, *_ in made.values()}) == 3
-    assert [backbone.passes for backbone, *_ in made.values()] == [0, 0, 0]  # cached by the test before
+    assert [backbone.passes for backbone, *_ in made.values()] == [0, 0, 0]
     both = Request(fields=frozenset({Field.FEATURES, Field.LOGITS}))
     mean, benchmark, store, _ = made["nearest_mean"]
     train, test = (store.get(mean, split, both) for split in (benchmark.id_train, benchmark.id_test))
