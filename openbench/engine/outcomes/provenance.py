@@ -3,6 +3,7 @@
 import platform
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def _libraries() -> tuple[str, ...]:
     return (*_LIBRARIES, *(name for name in _OPTIONAL if name in sys.modules))
 
 
+@cache
 def _version(name: str) -> str | None:
     try:
         return version(name)
@@ -60,6 +62,7 @@ def _device(device: torch.device) -> str:
     return f"{device.type} ({platform.machine()})"
 
 
+@cache
 def _processor() -> str:
     """The model of the processor: different models sum in different orders, and so round differently."""
     try:
