@@ -151,6 +151,22 @@ def test_means_over_as_many_but_other_tables_are_not_ranked_together(tmp_path):
     assert rows[-1]["reasons"] == ["1 of 2 tables, and 1 other: its mean is over others"]
 
 
+def test_a_detector_that_lacks_a_metric_has_no_mean_of_it(tmp_path):
+    cells = (("a", "knn", "auroc", 0.9), ("b", "knn", "auroc", 0.7), ("a", "knn", "conformal_auroc", 0.8))
+    more = (("a", "lof", "conformal_auroc", 0.8), ("b", "lof", "conformal_auroc", 0.6))
+    write_table([Gap(*cell, 0.0, 3, 0.5) for cell in (*cells, *more)], tmp_path / "comparison.csv")
+    rows = {row["method"]: row for row in adbench(tmp_path / "comparison.csv")["rows"]}
+    assert rows["knn"]["values"] == [0.8, 0.5, pytest.approx(0.3), None, None, None, [0.9, 0.0], [0.7, 0.0]]
+    assert (rows["knn"]["rank"], rows["lof"]["rank"]) == (1, None)
+    assert rows["lof"]["values"] == [None] * 8
+    assert rows["lof"]["reasons"] == ["no AUROC was measured"]
+
+
+def test_a_comparison_without_numbers_has_no_board(tmp_path):
+    write_table([], tmp_path / "comparison.csv")
+    assert adbench(tmp_path / "comparison.csv") is None
+
+
 def test_trainings_stand_beside_cross_entropy(more):
     rows = boards(more)["trainings on digits"]["rows"]
     assert [(row["training"], row["rank"], row["runs"]) for row in rows] == [

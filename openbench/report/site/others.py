@@ -70,32 +70,32 @@ def by_autc(board: Plain) -> Plain | None:
 def adbench(path: Path) -> Plain | None:
     """Return the board of ADBench's tables, each detector's mean over them and the published figure beside it.
 
+    The means of a row are over the tables of which it has the AUROC.
+
     Args:
-        path: the CSV that scripts/compare_adbench.py writes; None is returned if it is not there.
+        path: the CSV that scripts/compare_adbench.py writes; None is returned if it is not there, or has no number.
 
     Raises:
         RecordError: it is not one.
     """
     if not path.is_file():
         return None
-    found = read_table(path)
+    found = [gap for gap in read_table(path) if gap.metric in METRICS]
+    if not found:
+        return None
     tables = sorted({gap.table for gap in found})
     metrics = [*_means(), *(_metric(f"{name}.auroc", name, 1) for name in tables)]
-    cells: dict[str, dict[tuple[str, str], Gap]] = defaultdict(dict)
+    cells: dict[str, dict[str, dict[str, Gap]]] = defaultdict(lambda: {key: {} for key in METRICS})
     for gap in found:
-        cells[gap.method][gap.table, gap.metric] = gap
-    common = _most_tables(cells.values())
+        cells[gap.method][gap.metric][gap.table] = gap
+    common = _most_tables(own[METRICS[0]] for own in cells.values())
     rows = []
     for method, own in cells.items():
-        here = sorted({table for table, _ in own})
-        values: list[Any] = []
-        for key in METRICS:
-            gaps = [own[table, key] for table in here if (table, key) in own]
-            ours, theirs = (fmean(getattr(gap, side) for gap in gaps) for side in ("ours", _PUBLISHED))
-            values += [round(ours, 6), round(theirs, 6), round(ours - theirs, 6)]
-        values += [_of_table(own.get((table, "auroc"))) for table in tables]
+        here = own[METRICS[0]].keys()
+        values = [value for key in METRICS for value in _mean_gap(own[key], here)]
+        values += [_of_table(own[METRICS[0]].get(table)) for table in tables]
         # On other tables the mean is another number.
-        reasons = _other_tables(set(here), common)
+        reasons = _other_tables(here, common) if here else ["no AUROC was measured"]
         rows.append(_ROW | {"method": method, "runs": [], "id": f"adbench-{method}", "values": values})
         rows[-1] |= {"reasons": reasons, "tuned": "no"}
     whole, part = ([row for row in rows if bool(row["reasons"]) == few] for few in (False, True))
@@ -155,9 +155,17 @@ def trainings(path: Path) -> Plain:
     }
 
 
-def _most_tables(cells: Iterable[Mapping[tuple[str, str], Gap]]) -> frozenset[str]:
+def _mean_gap(gaps: Mapping[str, Gap], tables: Set[str]) -> list[float | None]:
+    """Our mean over some tables, the published one, and the difference; nothing unless the gaps are of all of them."""
+    if not tables or gaps.keys() != tables:
+        return [None, None, None]
+    ours, theirs = fmean(gap.ours for gap in gaps.values()), fmean(gap.published for gap in gaps.values())
+    return [round(ours, 6), round(theirs, 6), round(ours - theirs, 6)]
+
+
+def _most_tables(cells: Iterable[Iterable[str]]) -> frozenset[str]:
     """The tables of the detectors that have most of them; of several such sets, that of most detectors."""
-    found = Counter(frozenset(table for table, _ in own) for own in cells)
+    found = Counter(frozenset(tables) for tables in cells)
     return max(found, key=lambda tables: (len(tables), found[tables], sorted(tables)))
 
 
