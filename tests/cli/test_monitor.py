@@ -91,6 +91,9 @@ def test_images_that_could_not_be_read_are_left_out_and_empty_cells_are_not(fold
     for name in ("gap.parquet", "gap.csv"):
         code, _, told = monitor(capsys, "calibration.csv", name)
         assert (code, "allowed: a number" in told) == (2, True)
+    # A row is counted among all rows of the file, those left out too.
+    pd.DataFrame([*rows, {"score": float("inf"), "error": None}]).to_parquet("inf.parquet")
+    assert "row 4: column 'score' — found inf" in monitor(capsys, "calibration.csv", "inf.parquet")[2]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +101,11 @@ def test_images_that_could_not_be_read_are_left_out_and_empty_cells_are_not(fold
     [
         ("a.csv", "score\n", "table 'a.csv' has no rows"),
         ("a.csv", "scores\n1\n", "has no column 'score' — found: scores"),
-        ("a.csv", "score\n1\nnan\n", "row 2: column 'score' — found nan — allowed: a finite number"),
+        ("a.csv", "score\n1\nnan\n", "line 3: column 'score' — found nan — allowed: a finite number"),
+        ("a.csv", "score,error\n,bad\n\n1e999,\n", "line 4: column 'score' — found inf — allowed: a finite number"),
+        ("a.csv", "score,a,score\n1,2,3\n", "table 'a.csv' has 2 columns 'score' — one is needed"),
+        ("a.jsonl", '{"score": 1, "score": 2}\n', "table 'a.jsonl' has 2 columns 'score' — one is needed"),
+        ("a.csv", "score,error,error\n1,,\n", "table 'a.csv' has 2 columns 'error' — one is needed"),
         ("a.csv", "score\n1\n\x1b[2J\n", r"line 3: column 'score' — found '\x1b[2J' — allowed: a number"),
         ("a.csv", "a,score\n1,2\n3\n", "line 3 has 1 cells, the header 2"),
         ("a.jsonl", '{"score": true}\n', "line 1: column 'score' — found 'True'"),

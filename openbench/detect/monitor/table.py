@@ -37,21 +37,23 @@ def numbers(path: Path, column: str) -> NDArray[np.float64]:
         column: its name.
 
     Raises:
-        DataError: no such file or column, no rows, or a value that is not a finite number.
+        DataError: no such file or column, two of that name, no rows, or a value that is not a finite number.
     """
     _check(path)
-    values = _of_parquet(path, column) if path.suffix == ".parquet" else _of_text(path, column)
+    values, places = _of_parquet(path, column) if path.suffix == ".parquet" else _of_text(path, column)
     if not values.size:
         raise DataError(f"table '{path}' has no rows — give a table with a row per image")
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
+        where = f"{'row' if path.suffix == '.parquet' else 'line'} {places[bad[0]]}"
         raise DataError(
-            f"table '{path}', row {bad[0] + 1}: column '{column}' — found {values[bad[0]]} — allowed: a finite number"
+            f"table '{path}', {where}: column '{column}' — found {values[bad[0]]} — allowed: a finite number"
         )
     return values
 
 
-def _of_parquet(path: Path, column: str) -> NDArray[np.float64]:
+def _of_parquet(path: Path, column: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The numbers, and which row of the file each stands in, from 1."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -60,27 +62,29 @@ def _of_parquet(path: Path, column: str) -> NDArray[np.float64]:
         names = list(pq.read_schema(path).names)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
-    if column not in names:
-        raise _no_column(path, column, names)
+    _check_once(path, column, names)
     kept = [column, *({_ERROR} & set(names))]
     try:
         table = pq.read_table(path, columns=kept, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
+    rows = np.arange(1, table.num_rows + 1)
     if _ERROR in kept:
-        table = table.filter(pc.or_(pc.is_valid(table.column(column)), pc.is_null(table.column(_ERROR))))
+        read = pc.or_(pc.is_valid(table.column(column)), pc.is_null(table.column(_ERROR)))
+        table, rows = table.filter(read), rows[read.to_numpy()]
     found = table.column(column)
     if not (pa.types.is_floating(found.type) or pa.types.is_integer(found.type)) or found.null_count:
         what = f"{found.null_count} empty cells" if found.null_count else f"the type {found.type}"
         raise DataError(f"table '{path}': column '{column}' — found {what} — allowed: a number in every row")
-    return np.asarray(found.to_numpy(), dtype=np.float64)
+    return np.asarray(found.to_numpy(), dtype=np.float64), rows
 
 
-def _of_text(path: Path, column: str) -> NDArray[np.float64]:
+def _of_text(path: Path, column: str) -> tuple[NDArray[np.float64], list[int]]:
+    """The numbers, and the line of the file that each stands in."""
     found: list[float] = []
+    lines: list[int] = []
     for names, cells, line in _rows(path):
-        if column not in names:
-            raise _no_column(path, column, names)
+        _check_once(path, column, names)
         cell = cells[names.index(column)]
         if cell in ("", None) and _ERROR in names and cells[names.index(_ERROR)]:
             continue  # an image that could not be read
@@ -93,7 +97,8 @@ def _of_text(path: Path, column: str) -> NDArray[np.float64]:
             raise DataError(
                 f"table '{path}', line {line}: column '{column}' — found '{shown}' — allowed: a number"
             ) from None
-    return np.array(found, dtype=np.float64)
+        lines.append(line)
+    return np.array(found, dtype=np.float64), lines
 
 
 def _rows(path: Path) -> Iterator[tuple[list[str], list[object], int]]:
@@ -103,10 +108,10 @@ def _rows(path: Path) -> Iterator[tuple[list[str], list[object], int]]:
             if path.suffix == ".jsonl":
                 for line, text in enumerate(stream, 1):
                     if text.strip():
-                        row = json.loads(text)
-                        if not isinstance(row, dict):
+                        row = json.loads(text, object_pairs_hook=_Pairs)
+                        if not isinstance(row, _Pairs):
                             raise ValueError(f"line {line} is not an object")
-                        yield list(row), list(row.values()), line
+                        yield [name for name, _ in row], [value for _, value in row], line
                 return
             reader = csv.reader(stream, strict=True)
             names = next(reader, [])
@@ -117,6 +122,21 @@ def _rows(path: Path) -> Iterator[tuple[list[str], list[object], int]]:
                     yield names, list(cells), reader.line_num
     except (OSError, ValueError, csv.Error, RecursionError) as error:
         raise _damaged(path, error) from error
+
+
+class _Pairs(list[tuple[str, object]]):
+    """The names and values of a JSON object, among which a name may stand twice."""
+
+
+def _check_once(path: Path, column: str, names: list[str]) -> None:
+    """Refuse a table in which a column is missing, or of which two columns have its name or that of errors."""
+    if column not in names:
+        raise _no_column(path, column, names)
+    for name in (column, _ERROR):
+        if names.count(name) > 1:
+            raise DataError(
+                f"table '{path}' has {names.count(name)} columns '{name}' — one is needed — name the others otherwise"
+            )
 
 
 def _check(path: Path) -> None:
