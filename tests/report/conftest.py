@@ -21,6 +21,19 @@ FACTS = {
 COUNTS = {"near/a": 5, "near/b": 5, "far/c": 9}
 
 
+NAMES = """kind,published,ours,benchmark,training
+method,KNN,knn,,
+method,MSP,msp,,
+training,CE,cross_entropy,,
+backbone,ResNet18,tiny,toy,
+backbone,ResNet18,big,toy4,
+"""
+PAGE = """benchmark,training,postprocessor,architecture,outlier_data,near_auroc,near_std,far_auroc,far_std,id_acc
+toy4,CE,KNN,ResNet18,no,88,0.5,96.25,0,90
+toy,CE,KNN,ResNet18,no,91,0,,0,90
+"""
+
+
 def record(method, near, far, deviations=(), benchmark="toy", **params):
     """A run with two near sets and one far set, ±1 % around the AUROC of each group."""
     groups = {
@@ -96,6 +109,12 @@ def more(results, tmp_path_factory):
         made = record(method, 0.8, 0.8, benchmark="toy3")
         near = {**made.metrics["near"], "autc": autc, "aufpr": autc, "aufnr": autc}
         RecordStore(folder / "results").write(replace(made, metrics={**made.metrics, "near": near}))
+    for method in ("knn", "msp"):
+        RecordStore(folder / "results").write(record(method, 0.9, 0.95, benchmark="toy4"))
+    (folder / "results" / "reference").mkdir()
+    files = {"names.csv": NAMES, "openood_leaderboard.csv": PAGE}
+    for name, text in files.items():
+        (folder / "results" / "reference" / name).write_text(text)
     first, second = records()[:2]
     told = ("scores", True, "99 values equal", "openbench 1", "2026-01-02T03:04:05+00:00")
     write_check(folder / "results", Check(first.run_id, digest_of(first), *told))

@@ -1,5 +1,6 @@
 """The site: its files follow from the records, and nothing in a record becomes part of the page."""
 
+import csv
 import json
 import re
 import shutil
@@ -116,6 +117,40 @@ def test_a_file_that_is_not_a_record_is_counted_on_the_page(results, tmp_path):
 def test_no_file_names_another_host_as_a_source(site):
     texts = [(site / name).read_text() for name in ("index.html", "assets/site.css", "assets/site.js")]
     assert not [match for text in texts for match in re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?https?:""", text)]
+
+
+def values_of(board, method):
+    """A row, and its numbers by column."""
+    (row,) = [row for row in board["rows"] if row["method"] == method]
+    return row, dict(zip((metric["id"] for metric in board["metrics"]), row["values"], strict=True))
+
+
+def test_published_figures_stand_beside_the_row_of_their_own_network(more):
+    board = boards(more)["toy"]
+    row, values = values_of(board, "knn")
+    assert row["published"] == "tiny"
+    assert (values["near.auroc.published"], values["near.auroc.apart"]) == (0.91, -0.01)
+    assert "far.auroc.published" not in values  # the paper prints none
+    assert values_of(board, "msp")[0]["published"] == ""
+    assert "OpenOOD's leaderboard page" in board["about"]
+    assert not [m for m in boards(more)["toy2"]["metrics"] if m["id"].endswith((".published", ".apart"))]
+
+
+def test_figures_of_another_network_say_so(more):
+    row, values = values_of(boards(more)["toy4"], "knn")
+    assert row["published"] == "another network: big"
+    found = [values[f"{group}.auroc.{key}"] for group in ("near", "far") for key in ("published", "apart")]
+    assert found == [[0.88, 0.005], 0.02, 0.9625, -0.0125]
+
+
+def test_the_table_for_programs_has_the_published_figures(more):
+    (path,) = more.glob("tables/toy4-*.csv")
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    keys = ("near_published", "near_minus_published", "far_published", "far_minus_published", "published_with")
+    found = {(row["of"], row["method"]): tuple(row[key] for key in keys) for row in rows}
+    assert found["AUROC ↑", "knn"][4] == "another network: big"
+    assert [float(text) for text in found["AUROC ↑", "knn"][:4]] == pytest.approx([0.88, 0.02, 0.9625, -0.0125])
+    assert {found["FPR@95 ↓", "knn"], found["AUROC ↑", "msp"]} == {("",) * 5}
 
 
 def test_rows_are_ranked_by_autc_on_a_board_of_its_own(more):

@@ -78,6 +78,15 @@ def test_other_comparisons_are_boards_with_columns_of_their_own(view, more):
     assert view.locator("#difference").is_hidden()  # there are no sets
 
 
+def test_published_figures_are_columns_with_the_signed_difference(view, more):
+    opened(view, more, "#board=toy4-toy4")
+    headings = view.locator("#rows thead th").all_inner_texts()
+    row = dict(zip(headings, view.locator("#rows tbody tr").first.locator("td").all_inner_texts(), strict=True))
+    assert row["Published with"] == "another network: big"
+    assert row["near, published"] == "88.00 ±0.50"
+    assert [row[f"{group}, ours − published"] for group in ("near", "far")] == ["+2.00", "−1.25"]
+
+
 def test_a_row_says_when_it_was_checked(view, more):
     opened(view, more, "#board=toy-toy")
     view.get_by_role("button", name="knn", exact=True).click()

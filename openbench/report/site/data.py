@@ -6,6 +6,7 @@ from typing import Any
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.metrics.rank_ranges import RankRange
+from openbench.report.site.beside import Figures, with_columns, with_values
 from openbench.report.site.columns import Metric, metrics_of, titled
 from openbench.report.site.facts import UNKNOWN, MethodFacts
 from openbench.results.checks import Check
@@ -14,7 +15,7 @@ from openbench.results.leaderboard.ranking import Board, Row, places
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.published import FULL_SPECTRUM_SUFFIX, SOURCES, Figure, Setup
+from openbench.results.tables.published import SOURCES, Figure, Setup
 from openbench.results.tables.table import Estimate
 
 Plain = dict[str, Any]
@@ -101,7 +102,7 @@ def details(record: ResultRecord, check: Check | None = None, *, scores: str = "
 
 
 def _board(board: Board, published: Published, costs: Costs, ranges: Ranges) -> dict[str, Any]:
-    metrics = metrics_of(board)
+    metrics, figures = metrics_of(board), Figures(board, published)
     side = side_of(board)
     ranked = zip(places(board.ranked), board.ranked, strict=True)
     rows: Iterable[tuple[tuple[int, bool] | None, Row]] = [*ranked, *((None, row) for row in board.unranked)]
@@ -112,15 +113,20 @@ def _board(board: Board, published: Published, costs: Costs, ranges: Ranges) -> 
         "digest": board.digest,
         "side": side,
         "conventions": list(board.headers),
-        "metrics": titled(metrics),
+        "metrics": with_columns(titled(metrics), figures),
         "compared": len(ranges),
-        "rows": [_row(row, place, metrics, costs) | _range(ranges.get(row.runs)) for place, row in rows],
-        "published": list(_figures(board, published)),
+        "rows": [_row(row, place, (metrics, figures), costs) | _range(ranges.get(row.runs)) for place, row in rows],
+        "published": list(_figures(figures)),
+        "about": f"published figures: {figures.cited}" if figures else "",
     }
 
 
-def _row(row: Row, place: tuple[int, bool] | None, metrics: Sequence[Metric], costs: Costs) -> dict[str, Any]:
+def _row(
+    row: Row, place: tuple[int, bool] | None, columns: tuple[Sequence[Metric], Figures], costs: Costs
+) -> dict[str, Any]:
     found = [costs.get(run, {}) for run in row.runs]
+    metrics, figures = columns
+    beside, own = figures.of_rows[row.runs], [row.value(metric.name, metric.key) for metric in metrics]
     return {
         "rank": None if place is None else place[0],
         "tied": place is not None and place[1],
@@ -137,7 +143,8 @@ def _row(row: Row, place: tuple[int, bool] | None, metrics: Sequence[Metric], co
         "reasons": list(row.reasons),
         "ms": _mean(one.get("ms") for one in found),
         "mib": _mean(one.get("mib") for one in found),
-        "values": [_value(row.value(metric.name, metric.key)) for metric in metrics],
+        "published": "" if beside is None else beside.network,
+        "values": [_value(value) for value in with_values(own, metrics, row, figures)],
     }
 
 
@@ -149,8 +156,10 @@ def _range(found: RankRange | None) -> dict[str, Any]:
     return {"ranks": [found.best, found.worst], "ranks_here": found.on_networks, "groups": named}
 
 
-def _value(found: Estimate | str | None) -> Any:
+def _value(found: Estimate | float | str | None) -> Any:
     """A number, [value, deviation over runs], or [value, low, high] with its interval; None if there is none."""
+    if isinstance(found, float):
+        return _short(found)
     if not isinstance(found, Estimate):
         return found
     if found.std is not None:
@@ -169,18 +178,16 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(f"{sum(found) / len(found):.4g}") if found else None
 
 
-def _figures(board: Board, published: Published) -> Iterator[dict[str, Any]]:
+def _figures(figures: Figures) -> Iterator[dict[str, Any]]:
     """Figures of others for a benchmark, whatever their network: the page says where it is the row's own."""
-    name = board.benchmark + (FULL_SPECTRUM_SUFFIX if board.full_spectrum else "")
-    for setup, figure in published.items():
-        if setup.benchmark == name:
-            yield {
-                "method": setup.method,
-                "training": setup.training,
-                "backbone": setup.backbone,
-                "augment": setup.augment,
-                "near": _value(figure.near),
-                "far": _value(figure.far),
-                "accuracy": figure.accuracy,
-                "source": SOURCES.get(figure.source, figure.source),
-            }
+    for setup, figure in figures.setups.items():
+        yield {
+            "method": setup.method,
+            "training": setup.training,
+            "backbone": setup.backbone,
+            "augment": setup.augment,
+            "near": _value(figure.near),
+            "far": _value(figure.far),
+            "accuracy": figure.accuracy,
+            "source": SOURCES.get(figure.source, figure.source),
+        }

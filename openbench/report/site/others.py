@@ -36,6 +36,7 @@ _ROW: Plain = {
     "ranks": None,
     "ranks_here": None,
     "groups": "",
+    "published": "",
 }
 
 

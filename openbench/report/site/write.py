@@ -11,17 +11,18 @@ from typing import Any
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError
 from openbench.installation import pip_install
+from openbench.report.site.beside import Figures, with_published
 from openbench.report.site.columns import keep
 from openbench.report.site.data import Facts, board_data, cost, details, methods_of
 from openbench.report.site.others import other_boards, table_of
 from openbench.report.site.pictures import pictures
 from openbench.results.checks import read_checks
-from openbench.results.leaderboard.across import across, across_csv, needed
+from openbench.results.leaderboard.across import AUROC, across, across_csv, needed
 from openbench.results.leaderboard.ranking import Board, boards
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.published import load_published
+from openbench.results.tables.published import Figure, Setup, load_published
 from openbench.results.tables.render import to_csv, to_latex
 from openbench.storage.whole import write_whole
 
@@ -70,7 +71,8 @@ def write_site(
 
     of_tables = needed("overview")
     found = boards(read(), lambda name, key: keep(name, key) or of_tables(name, key))
-    shown = board_data(found, load_published(results / "reference"), costs, published)
+    figures = load_published(results / "reference")
+    shown = board_data(found, figures, costs, published)
     others = other_boards(results, shown)
     shown += others
     texts = {
@@ -79,7 +81,7 @@ def write_site(
         "assets/site.js": (_HERE / "templates" / "site.js").read_text(encoding="utf-8"),
         **libraries,
         **{f"records/{name}.js": "".join(sorted(lines)) for name, lines in shards.items()},
-        **_tables(found),
+        **_tables(found, figures),
         **{f"tables/{board['id']}.csv": to_csv(table_of(board)) for board in others},
         **{f"tables/{board['id']}.tex": to_latex(table_of(board)) for board in others},
         **pictures(shown),
@@ -89,12 +91,14 @@ def write_site(
     return _write(folder, texts), unreadable
 
 
-def _tables(found: Iterable[Board]) -> dict[str, str]:
-    """Every set of every board as CSV and LaTeX."""
+def _tables(found: Iterable[Board], published: Mapping[Setup, Figure]) -> dict[str, str]:
+    """Every set of every board as CSV, with published figures, and LaTeX."""
     files: dict[str, str] = {}
     for board in found:
         name = f"tables/{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}-{board.digest[:6]}"
-        files[f"{name}.csv"] = to_csv(across_csv([board], "overview", _OF))
+        whole = across_csv([board], "overview", _OF)
+        figures = Figures(board, published)
+        files[f"{name}.csv"] = to_csv(with_published(whole, board, figures, AUROC) if figures else whole)
         files[f"{name}.tex"] = "\n".join(to_latex(table) for table in across([board], "overview", _OF))
     return files
 

@@ -22,7 +22,8 @@ _ID = "id"
 _END = re.compile(r"(.+)_(low|high)")
 _PREDICTION_SET = re.compile(rf"({'|'.join((*KINDS, OWN))})_.+@.+")
 _COMMON = ("training", "augment", "outliers", "backbone")
-_SHORT = {"auroc": "AUROC ↑", "fpr95": "FPR@95 ↓"}
+AUROC = "AUROC ↑"
+_SHORT = {"auroc": AUROC, "fpr95": "FPR@95 ↓"}
 
 
 @dataclass(frozen=True)

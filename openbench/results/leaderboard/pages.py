@@ -11,7 +11,7 @@ from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards
 from openbench.results.records.store import RecordStore
 from openbench.results.records.trained import NONE
 from openbench.results.tables.conventions import conventions
-from openbench.results.tables.published import FULL_SPECTRUM_SUFFIX, SOURCES, Figure, Setup, load_published
+from openbench.results.tables.published import SOURCES, Figure, Setup, load_published, published_name
 from openbench.results.tables.render import to_csv, to_markdown
 from openbench.results.tables.table import Cell, Column, Link, Table, cell_text
 from openbench.storage.whole import write_whole
@@ -227,9 +227,7 @@ def ranked_table(board: Board) -> Table:
 
 def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
     """The ranking with published figures at its right, and {source: mark} of those cited."""
-    # A benchmark with csID sets may carry the suffix in its name: its standard side is that of the one without them.
-    name = board.benchmark.removesuffix(FULL_SPECTRUM_SUFFIX)
-    name += FULL_SPECTRUM_SUFFIX if board.full_spectrum else ""
+    name = published_name(board.benchmark, full_spectrum=board.full_spectrum)
     setups = [Setup(name, r.training, r.backbone, r.method, r.augment) for r in board.ranked]
     figures = [published.get(setup) for setup in setups]
     cited = {source: mark for mark, source in enumerate((s for s in SOURCES if s in _sources(figures)), 1)}

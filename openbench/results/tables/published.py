@@ -121,6 +121,14 @@ def load_published(folder: Path) -> dict[Setup, Figure]:
     return found
 
 
+def published_name(benchmark: str, *, full_spectrum: bool) -> str:
+    """Return how figures name the benchmark of a board.
+
+    A benchmark with csID sets may carry the suffix in its name: its standard side is that of the one without them.
+    """
+    return benchmark.removesuffix(FULL_SPECTRUM_SUFFIX) + FULL_SPECTRUM_SUFFIX * full_spectrum
+
+
 def load_names(folder: Path) -> Names:
     """Return which published names mean which of openbench's; without the file there are none."""
     rows = (row for _, row in reference_rows(folder, _NAMES))

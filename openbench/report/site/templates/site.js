@@ -7,12 +7,15 @@
   const NEEDS = ["training data", "outliers", "gradients", "text"];
   const TEXTS = [
     ["training", "Training"], ["augment", "Augmentation"], ["outliers", "Outliers"], ["backbone", "Backbone"],
-    ["settings", "Hyper-parameters"], ["tuned", "Tuned on"],
+    ["settings", "Hyper-parameters"], ["tuned", "Tuned on"], ["published", "Published with"],
   ];
   const COSTS = [["ms", "ms / image"], ["mib", "peak MiB"]];
-  // Shown at first, of these the texts in which rows differ.
-  const FIRST = ["training", "augment", "outliers", "backbone", "near.auroc", "far.auroc", "near.fpr95", "far.fpr95", "id.accuracy", "ms"];
-  const firstColumns = () => (board.first ?? FIRST).filter((key) => !TEXTS.some(([one]) => one === key) || new Set(board.rows.map((row) => row[key])).size > 1);
+  // Shown at first, of these the texts in which rows differ, and always what published figures were measured with.
+  const FIRST = ["training", "augment", "outliers", "backbone", "published", "near.auroc", "far.auroc", "near.fpr95", "far.fpr95", "id.accuracy", "ms", "near.auroc.published", "near.auroc.apart", "far.auroc.published", "far.auroc.apart"];
+  const firstColumns = () => (board.first ?? FIRST).filter((key) => {
+    const values = new Set(board.rows.map((row) => row[key]));
+    return !TEXTS.some(([one]) => one === key) || values.size > 1 || (key === "published" && values.size && !values.has(""));
+  });
   // Okabe and Ito, with a marker of its own each: no two families differ by colour alone.
   const FAMILIES = {
     "logits": ["#0072B2", "circle"], "features": ["#D55E00", "square"], "features and classifier": ["#009E73", "diamond"],
@@ -51,6 +54,7 @@
   const escaped = (text) => String(text).replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
   const number = (value) => (Array.isArray(value) ? value[0] : typeof value === "number" ? value : null);
   const percent = (value) => (100 * value).toFixed(2);
+  const signed = (value) => (value === null ? "" : `${value < 0 ? "−" : "+"}${Math.abs(100 * value).toFixed(2)}`);
   const shown = (value) => {
     if (value === null || value === undefined) return "";
     if (typeof value === "string") return value;
@@ -78,6 +82,7 @@
 
   const columns = () => {
     const ranked = board.rows.filter((row) => row.rank !== null);
+    const written = (metric, value) => metric.id.endsWith(".apart") ? signed(number(value)) : shown(value);
     const found = [
       { title: "", name: "select", orderable: false, searchable: false, className: "text", data: (row, type) => type === "display" ? `<input type="checkbox" aria-label="Select ${escaped(row.method)}" ${selected.has(idOf(row)) ? "checked" : ""}>` : "" },
       { title: "Rank", name: "rank", searchable: false, data: (row, type) => type === "display" ? (row.rank === null ? "" : `${row.rank}${row.tied ? "=" : ""}`) : row.rank ?? 1e9 },
@@ -92,7 +97,7 @@
       found.push({
         title: `${escaped(metric.title)} ${metric.better > 0 ? "↑" : metric.better < 0 ? "↓" : ""}`, name: metric.id, searchable: false,
         visible: state.cols.includes(metric.id), orderSequence: metric.better > 0 ? ["desc", "asc"] : ["asc", "desc"],
-        data: (row, type) => type === "display" ? shown(row.values[index]) : order(number(row.values[index]), metric.better),
+        data: (row, type) => type === "display" ? written(metric, row.values[index]) : order(number(row.values[index]), metric.better),
         createdCell: (cell, _, row) => { if (row.rank !== null && best !== null && number(row.values[index]) === best) cell.classList.add("best"); },
       });
     });
@@ -223,8 +228,8 @@
       const line = body.insertRow(), best = bestOf(rows, index, metric.better);
       line.append(element("th", metric.title, { scope: "row" }));
       values.forEach((value, which) => {
-        const cell = element("td", value === null ? "" : percent(value));
-        if (which && value !== null && values[0] !== null) { const by = 100 * (value - values[0]); cell.append(" ", element("small", `${by < 0 ? "−" : "+"}${Math.abs(by).toFixed(2)}`)); }
+        const cell = element("td", value === null ? "" : metric.id.endsWith(".apart") ? signed(value) : percent(value));
+        if (which && metric.better !== 0 && value !== null && values[0] !== null) { cell.append(" ", element("small", signed(value - values[0]))); }
         if (value !== null && value === best) cell.classList.add("best");
         line.append(cell);
       });
@@ -289,13 +294,15 @@
     body.replaceChildren(element("h2", `${row.method} on ${board.benchmark}`, { id: "row_title" }));
     if (row.reasons.length) { const why = element("ul"); row.reasons.forEach((reason) => why.append(element("li", reason))); body.append(element("p", "Not ranked:"), why); }
     body.append(list([["score", facts.summary], ["year", facts.year], ["reads", facts.reads], ["needs", (facts.needs ?? []).join(", ")], ["training", row.training], ["backbone", row.backbone], ["hyper-parameters", row.settings], ["tuned on", row.tuned], ["runs", row.runs.join(", ")], ["networks", row.networks]]));
-    const others = board.published.filter((figure) => figure.method === row.method && figure.training === row.training);
+    // Nobody publishes figures of released weights: those of plain training come closest.
+    const training = row.training === "released weights" ? "cross_entropy" : row.training;
+    const others = board.published.filter((figure) => figure.method === row.method && figure.training === training && figure.augment === row.augment);
     if (others.length) {
       const made = element("table", null, { class: "compared" }), head = made.createTHead().insertRow(), lines = made.createTBody();
       head.append(...["published with", "near AUROC", "far AUROC", "ours − theirs (near, far)", "source"].map((title) => element("th", title, { scope: "col" })));
       const ours = ["near.auroc", "far.auroc"].map((id) => number(row.values[board.metrics.findIndex((metric) => metric.id === id)]));
       for (const figure of others) {
-        const theirs = [number(figure.near), number(figure.far)], same = figure.backbone === row.backbone;
+        const theirs = [number(figure.near), number(figure.far)], same = figure.backbone === row.backbone && figure.training === row.training;
         const apart = same ? theirs.map((value, which) => value === null || ours[which] === null ? "–" : (100 * (ours[which] - value)).toFixed(2)).join(", ") : "another network";
         lines.insertRow().append(element("th", figure.backbone, { scope: "row" }), ...theirs.map((value) => element("td", value === null ? "" : percent(value))), element("td", apart), element("td", figure.source));
       }
