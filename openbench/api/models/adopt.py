@@ -133,7 +133,8 @@ def _module(model: nn.Module, asked: Asked, benchmark: Audience) -> Adopted:
     with evaluating(module):
         parts = watch(module, images.to(dtype_of(module)), wanted)
     backbone = _backbone_of(module, parts, wanted, (ready, asked))
-    node = shipped_node(backbone, module) if isinstance(asked.head, str | None) and asked.name is None else None
+    ready_made = isinstance(asked.head, str | None) and asked.name is None
+    node = shipped_node(backbone, module, images) if ready_made else None
     if node is not None:
         found = node.backbone.to(asked.device)
         return Adopted(found, node.config, (*notes, *ready.notes, f"this is openbench's {found.name}"))

@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from openbench.api.models.computation import computation, same_values
 from openbench.api.models.described import described
 from openbench.backbones.base import Backbone
-from openbench.backbones.checkpoints import find_weights
+from openbench.backbones.checkpoints import find_weights, read_weights
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build
 from openbench.config.overrides import NAME
@@ -36,33 +38,49 @@ class Shipped:
     config: Mapping[str, Any]
 
 
-def shipped_node(backbone: Backbone, module: nn.Module) -> Shipped | None:
-    """Return the shipped backbone with the same layers, weights and preprocess as a user's; None if there is none.
+def shipped_node(backbone: Backbone, module: nn.Module, images: Tensor) -> Shipped | None:
+    """Return the shipped backbone with the same computation, weights and preprocess as a user's; None if there is none.
 
-    Only weights that lie in a data root are compared; nothing is downloaded.
+    The computation is the same where the layers are, or, in a class of somebody else's, the tensor operations. Only
+    weights that lie in a data root are compared; nothing is downloaded.
 
     Args:
         backbone: made of the user's module.
         module: the user's, copied.
+        images: a few, as they reach it.
     """
     if not isinstance(backbone, NetworkBackbone):
         return None
     made_by = next(
         (maker for home, maker in _MAKERS.items() if f"{type(module).__module__}.".startswith(f"{home}.")), ""
     )
-    for name, node in _candidates(made_by):
+    for name, node, file in _candidates(made_by):
         if not _may_be(node, backbone.preprocess, module):
             continue
         try:
+            if not same_values(read_weights(file), module.state_dict()):
+                continue
             other = build(node, f"backbone '{name}'", Backbone)
         except OpenbenchError:  # e.g. another file of that name
             continue
-        if not isinstance(other, NetworkBackbone) or other.weights_sha256 != backbone.weights_sha256:
+        if not isinstance(other, NetworkBackbone) or other.preprocess != backbone.preprocess:
             continue
-        same = described(other.network, weights=False).digest == described(module, weights=False).digest
-        if same and other.preprocess == backbone.preprocess:
+        if _same_layers(other, backbone, module) or _same_operations(other, module, images):
             return Shipped(other, {**node, NAME: name})
     return None
+
+
+def _same_layers(other: NetworkBackbone, backbone: NetworkBackbone, module: nn.Module) -> bool:
+    """Whether a network has the layers of a shipped one, with equal weights under equal names."""
+    if other.weights_sha256 != backbone.weights_sha256:
+        return False
+    return described(other.network, weights=False).digest == described(module, weights=False).digest
+
+
+def _same_operations(other: NetworkBackbone, module: nn.Module, images: Tensor) -> bool:
+    """Whether a network whose classes and names of layers are others computes what a shipped one does."""
+    found = computation(module, images)
+    return found is not None and found == computation(other.to(images.device).network, images)
 
 
 @cache
@@ -71,16 +89,17 @@ def _nodes() -> tuple[tuple[str, dict[str, Any]], ...]:
     return tuple((name, node) for name in names if (node := shipped("backbone", name)) is not None)
 
 
-def _candidates(made_by: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The shipped nodes of a maker whose weights are here."""
+def _candidates(made_by: str) -> Iterator[tuple[str, dict[str, Any], Path]]:
+    """The shipped nodes whose weights are here, with the file: those of a maker, or of all where none is known."""
+    makers = (made_by,) if made_by else tuple(_MAKERS.values())
     for name, node in _nodes():
         files = [str(node[key]) for key in _WEIGHTS if node.get(key)]
-        if made_by and node.get(TARGET) == made_by and files:
+        if node.get(TARGET) in makers and files:
             try:
-                find_weights(files[0])
+                file = find_weights(files[0])
             except CheckpointError:
                 continue
-            yield name, node
+            yield name, node, file
 
 
 def _may_be(node: Mapping[str, Any], preprocess: Preprocess, module: nn.Module) -> bool:
