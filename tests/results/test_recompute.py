@@ -1,6 +1,8 @@
 """Metrics from published scores: equal to the record's, and different where either was changed."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import RecordError
 from openbench.metrics.rank_ranges import rank_ranges
 from openbench.metrics.suite import MetricOptions, describe, evaluate
+from openbench.results.checks import read_checks
 from openbench.results.leaderboard.ranking import boards
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.scores.recompute import recompute
@@ -16,6 +19,7 @@ from openbench.results.scores.stored import ScoreStore
 
 from .records import make_record, metrics, named, split_scores, with_method
 
+RESULTS = Path(__file__).parents[2] / "results"
 OPTIONS = {"replicates": 20, "correction": "simes", "families": ["ranking", "threshold", "selective", "intervals"]}
 
 
@@ -28,6 +32,18 @@ def record_of(sets, **changes):
         **changes,
     )
     return named(replace(record, config={**record.config, "metrics": {"_name_": "mine", **OPTIONS}}))
+
+
+def test_the_checks_that_are_published_are_of_the_records_and_scores_beside_them():
+    stated = {
+        path.stem: re.search(rb'\n "content_sha256": "(\w+)"', path.read_bytes())[1].decode()
+        for path in (RESULTS / "records").rglob("*.json")
+    }
+    found, scores = read_checks(RESULTS), ScoreStore(RESULTS / "scores")
+    assert found.keys() == {path.stem for path in (RESULTS / "checks").iterdir()}
+    assert not [run_id for run_id, check in found.items() if check.record != stated.get(run_id)]
+    assert not [run_id for run_id, check in found.items() if check.scores != scores.state(run_id)]
+    assert all(check.reproduces for check in found.values())
 
 
 def test_every_number_that_scores_give_is_compared():
