@@ -11,9 +11,10 @@ from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError
 from openbench.results.comparisons.kept import is_per_set
+from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.records.store import RecordStore
 from openbench.results.records.store import load as load_file
-from openbench.results.records.tidy import check_metrics, tidy
+from openbench.results.records.tidy import check_metrics, needed, tidy
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import first_with
 
@@ -46,7 +47,7 @@ def records(folder: str | Path | None = None, metrics: str | Sequence[str] = "ra
     check_metrics(metrics)
     store = _store(folder)
     bad: list[RecordError] = []
-    found = tidy(((record, store.path(record)) for record in store.readable(bad.append)), metrics)
+    found = tidy(indexed_runs(store, (needed(metrics),), bad.append), store.folder, metrics)
     found.attrs["skipped"] = [str(error) for error in bad]
     if bad:
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""

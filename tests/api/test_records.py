@@ -13,6 +13,7 @@ from openbench.core.scores import SetScores
 from openbench.data.build import build_benchmark
 from openbench.errors import CacheError, RecordError
 from openbench.public import public
+from openbench.results.leaderboard import index
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
@@ -61,6 +62,18 @@ def test_a_row_per_record_and_set_with_types(results):
     assert full["tuned_on"].unique().tolist() == ["validation"]
     side = full.set_index(["side", "set"])["fpr95"]
     assert side["full spectrum", "a"] == written[2].metrics["full_spectrum/a"]["fpr95"]
+
+
+@pytest.mark.parametrize("chosen", ["ranking", "all", ["id_accuracy", "fpr95"]])
+def test_records_that_have_not_changed_are_not_read_again(results, monkeypatch, chosen):
+    monkeypatch.setattr(index, "_RECENT", 0)
+    unable = {**metrics(0.8, 0.7), "far": {"auroc": "unable", "n_sets": 1}}
+    for record in (full_record(), with_seed(make_record(metrics=unable), 1)):
+        results.write(record)
+    first = ob.records(metrics=chosen)
+    monkeypatch.setattr(RecordStore, "read", lambda self, path: pytest.fail(f"{path} is read again"))
+    pd.testing.assert_frame_equal(ob.records(metrics=chosen), first)
+    assert len(first) > 5  # a row for each set, with numbers that were asked for or without
 
 
 def test_metrics_are_a_family_or_keys_or_all(results):

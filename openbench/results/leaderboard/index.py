@@ -32,7 +32,7 @@ from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 _UNABLE = "unable"
 _LENGTH = struct.Struct("<Q")
 _RECENT = 2 * 10**9  # nanoseconds in which a file could change without its time stamps telling
-_TUPLES = ("deviations", "problems")
+_TUPLES = ("deviations", "problems", "measured")
 _OF_RUN = tuple(f.name for f in fields(Run) if f.name not in ("run_id", "metrics", "made"))
 _OF_MADE = tuple(f.name for f in fields(Made) if f.name != "run_id")
 

@@ -49,6 +49,9 @@ class Run:
         header: the line of conventions.
         problems: what in the record does not follow from the rest of it.
         made: by which code; to compare runs that otherwise differ in their seeds only.
+        complete: whether no image of any set is missing.
+        utc: when it was made, as the record states it.
+        measured: the sets and groups of which it has numbers, whichever were asked for.
     """
 
     run_id: str
@@ -75,6 +78,9 @@ class Run:
     header: str
     problems: tuple[str, ...]
     made: Made
+    complete: bool
+    utc: str
+    measured: tuple[str, ...]
 
 
 def everything(name: str, key: str) -> bool:
@@ -166,6 +172,9 @@ def run_of(record: ResultRecord, shared: Shared) -> Run:
         header=shared.text(record.header),
         problems=inconsistencies(record),
         made=made_by,
+        complete=all(count["n"] == count["expected"] for count in record.counts.values()),
+        utc=str(record.provenance.get("utc") or ""),
+        measured=tuple(map(shared.text, record.metrics)),
     )
 
 

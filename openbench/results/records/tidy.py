@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openbench.core.record import ResultRecord, Value
+from openbench.core.record import Value
 from openbench.errors import RecordError, did_you_mean
+from openbench.results.leaderboard.runs import Keep, Run
 from openbench.results.records.settings import hyper_parameters
-from openbench.results.records.trained import augmentation_of, outliers_of, training_of
-from openbench.results.tables.views import FAMILIES, FULL_SPECTRUM, family_of, key_order, names_of, role_of, tuned_on
+from openbench.results.tables.views import FAMILIES, FULL_SPECTRUM, family_of, key_order, ordered, role_in, tuned_by
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -36,11 +36,12 @@ _COUNTS = "n_"
 _ID = "id_"
 
 
-def tidy(records: "Iterable[tuple[ResultRecord, Path]]", metrics: str | Sequence[str] = "ranking") -> "DataFrame":
+def tidy(runs: Iterable[Run], folder: Path, metrics: str | Sequence[str] = "ranking") -> "DataFrame":
     """Return a row per record and set, group and ID side.
 
     Args:
-        records: with their files.
+        runs: what is needed of each record, with the numbers that `needed` keeps.
+        folder: where the records are.
         metrics: which columns of numbers: a family (ranking, threshold, selective, conformal) with its intervals,
             `all`, or keys. Keys that a record states of its ID side have the prefix `id_`.
 
@@ -49,18 +50,18 @@ def tidy(records: "Iterable[tuple[ResultRecord, Path]]", metrics: str | Sequence
     """
     import pandas as pd
 
-    needed, about, rows = _Needed(metrics), _columns(_OF_RECORD), 0
+    wanted, about, rows = _Needed(metrics), _columns(_OF_RECORD), 0
     places, numbers, counts = _columns(_OF_ROW), dict[str, list[Value | None]](), list[int]()
-    for record, path in records:
-        own = {name: value for name, value in _of_id(record).items() if needed[name]}
-        for name, value in _same(record, path).items():
+    for run in runs:
+        own = {name: value for name, value in _of_id(run).items() if wanted[name]}
+        for name, value in _same(run, folder).items():
             about[name].append(value)
         before = rows
-        for place, values in _rows(record):
+        for place, values in _rows(run):
             for name, text in place.items():
                 places[name].append(text)
             for key in values:
-                if needed[key]:
+                if wanted[key]:
                     _put(numbers, key, rows, values[key])
             for key, value in own.items():
                 _put(numbers, key, rows, value)
@@ -73,6 +74,18 @@ def tidy(records: "Iterable[tuple[ResultRecord, Path]]", metrics: str | Sequence
     found |= {name: _typed(name, about[name]).take(record_of).reset_index(drop=True) for name in _OF_RECORD}
     found |= {key: _numeric(key, [*numbers.get(key, []), *[None] * (rows - len(numbers.get(key, [])))]) for key in keys}
     return pd.DataFrame({name: found[name] for name in (*_ABOUT, *keys, *_MADE)})
+
+
+def needed(metrics: str | Sequence[str]) -> Keep:
+    """Return which numbers of a record `tidy` reads."""
+    wanted = _Needed(metrics)
+
+    def keep(name: str, key: str) -> bool:
+        if name == "id" and (key == "accuracy" or wanted[f"{_ID}{key}"]):
+            return True
+        return wanted[key]
+
+    return keep
 
 
 class _Needed(dict[str, bool]):
@@ -104,36 +117,35 @@ def check_metrics(metrics: str | Sequence[str]) -> None:
         )
 
 
-def _same(record: ResultRecord, path: Path) -> dict[str, Any]:
+def _same(run: Run, folder: Path) -> dict[str, Any]:
     """What is the same in all rows of a record."""
     return {
-        "method": str(record.method.get("name")),
-        "training": training_of(record),
-        "backbone": str(record.backbone.get("name")),
-        "benchmark": str(record.benchmark.get("name")),
-        "seed": record.config.get("seed"),
-        "id_accuracy": _number(record.metrics.get("id", {}).get("accuracy")),
-        "augment": augmentation_of(record),
-        "outliers": outliers_of(record),
-        "params": hyper_parameters(record.method.get("params") or {}),
-        "tuned_on": tuned_on(record) if record.tuned else "",
-        "version": record.method.get("version"),
-        "pristine": record.benchmark.get("pristine") is True,
-        "complete": all(count["n"] == count["expected"] for count in record.counts.values()),
-        "utc": str(record.provenance.get("utc") or ""),
-        "run_id": record.run_id,
-        "path": str(path),
+        "method": run.method,
+        "training": run.training,
+        "backbone": run.backbone,
+        "benchmark": run.benchmark,
+        "seed": run.seed,
+        "id_accuracy": _number(run.metrics.get("id", {}).get("accuracy")),
+        "augment": run.augment,
+        "outliers": run.outliers,
+        "params": hyper_parameters(run.params),
+        "tuned_on": tuned_by(run.strategy) if run.tuned else "",
+        "version": run.version,
+        "pristine": run.pristine,
+        "complete": run.complete,
+        "utc": run.utc,
+        "run_id": run.run_id,
+        "path": str(folder / run.benchmark / run.backbone / run.method / f"{run.run_id}.json"),
     }
 
 
-def _rows(record: ResultRecord) -> Iterator[tuple[dict[str, str], Mapping[str, Value]]]:
+def _rows(run: Run) -> Iterator[tuple[dict[str, str], Mapping[str, Value]]]:
     """Which row it is, and its numbers."""
-    for name in names_of(record):
-        role = role_of(record, name)
+    for name in ordered(run.measured, run.members):
+        role = role_in(run.members, name)
         for side, prefix in (("standard", ""), ("full spectrum", FULL_SPECTRUM)):
-            values = record.metrics.get(prefix + name)
-            if values is not None:
-                yield {"side": side, "role": role, "set": name}, values
+            if prefix + name in run.measured:
+                yield {"side": side, "role": role, "set": name}, run.metrics.get(prefix + name, {})
 
 
 def _put(numbers: dict[str, list[Value | None]], key: str, row: int, value: Value) -> None:
@@ -148,8 +160,8 @@ def _columns(names: Iterable[str]) -> dict[str, list[Any]]:
     return {name: [] for name in names}
 
 
-def _of_id(record: ResultRecord) -> dict[str, Value]:
-    values = record.metrics.get("id", {})
+def _of_id(run: Run) -> dict[str, Value]:
+    values = run.metrics.get("id", {})
     return {f"{_ID}{key}": value for key, value in values.items() if f"{_ID}{key}" not in _MADE}
 
 

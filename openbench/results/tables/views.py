@@ -1,7 +1,7 @@
 """The tables of one record: an overview, and one view per family, so that every number can be looked at."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,7 @@ _EXPLAINED = {
     "oscr": "area over FPR under the share of all ID that is accepted and correct (Dhamija et al. 2018)",
     "oscr_selective": "area over FPR under the accuracy among the accepted ID (Franc et al. 2023, there called OSCR)",
 }
+Members = Mapping[str, Sequence[str]]
 VIEWS = ("overview", *FAMILIES, "intervals", "prediction_sets", "id", "other", "trials", "counts")
 _PREDICTION_SET = re.compile(
     r"(\w+?)_((?:coverage|size)(?:_mean|_std)?|singletons|worst_class)@(\d+(?:\.\d+)?(?:e-?\d+)?)", re.ASCII
@@ -114,7 +115,12 @@ def tuned_on(record: ResultRecord) -> str:
     """Return the data on which a tuned run's hyper-parameters were chosen."""
     tune = record.config.get("tune")
     strategy = tune.get("strategy") if isinstance(tune, Mapping) else None
-    return _ORACLES.get(str(strategy), "validation")
+    return tuned_by(str(strategy))
+
+
+def tuned_by(strategy: str) -> str:
+    """Return the data on which a strategy chooses hyper-parameters."""
+    return _ORACLES.get(strategy, "validation")
 
 
 def family_of(key: str) -> str:
@@ -137,20 +143,39 @@ def kind_of(key: str) -> Kind:
 
 def names_of(record: ResultRecord) -> list[str]:
     """Return groups and sets in the order of tables: near, its sets, far, its sets, whatever else was measured."""
-    present = {name.removeprefix(FULL_SPECTRUM) for name in record.metrics} - {"id"}
-    order = [name for group in GROUPS for name in (group, *_members(record, group)) if name in present]
+    return ordered(record.metrics, _members(record))
+
+
+def ordered(measured: Iterable[str], members: Members) -> list[str]:
+    """Return the groups and sets among some names of a record's metrics in the order of tables.
+
+    Args:
+        measured: names as the metrics of a record have them, ID and full spectrum included.
+        members: {role: names of its sets}.
+    """
+    present = {name.removeprefix(FULL_SPECTRUM) for name in measured} - {"id"}
+    order = [name for group in GROUPS for name in (group, *sorted(members.get(group, ()))) if name in present]
     return [*order, *sorted(present - set(order))]
 
 
-def _members(record: ResultRecord, group: str) -> list[str]:
-    return sorted(key.partition("/")[2] for key in record.counts if key.startswith(f"{group}/"))
+def _members(record: ResultRecord) -> Members:
+    found: dict[str, list[str]] = {}
+    for key in record.counts:
+        role, _, name = key.partition("/")
+        found.setdefault(role, []).append(name)
+    return found
 
 
 def role_of(record: ResultRecord, name: str) -> str:
     """Return the role of a set, `mean` for a group of sets, – for what else was measured."""
+    return role_in(_members(record), name)
+
+
+def role_in(members: Members, name: str) -> str:
+    """Return the role of a set among those of each role, as `role_of` does."""
     if name in GROUPS:
         return "mean"
-    return next((group for group in GROUPS if f"{group}/{name}" in record.counts), "–")
+    return next((group for group in GROUPS if name in members.get(group, ())), "–")
 
 
 def _title(record: ResultRecord, decimals: int) -> str:
