@@ -36,7 +36,7 @@ ALLOWED = {
     "results": BASE | {"core", "metrics"},
     "report": BASE | {"core", "metrics", "results"},
     "engine": BASE | {"core", "features", "training", "results"} | LEAVES,
-    "studies": BASE | {"core", "metrics", "results", "report", "engine", "compose"},
+    "studies": BASE | {"core", "data", "metrics", "results", "report", "engine", "compose"},
     "testing": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
     "compose": BASE | {"core", "features", "training", "results", "engine"} | LEAVES,
     "api": BASE | {"core", "features", "training", "results", "report", "engine", "compose", "testing"} | LEAVES,

@@ -149,20 +149,21 @@ def archive_of(study: Study, asked: Asked, records: Iterable[ResultRecord]) -> A
 
 
 def states_of(runs: Iterable[Mapping[str, Wanted]], archive: Archive, asked: Asked) -> States:
-    """Return the digest of each benchmark that a table shows: as defined, else that of the most runs of the study.
+    """Return the state of each benchmark that a table shows: as defined, else that of the most runs of the study.
 
     Args:
         runs: of each cell, from `planned`.
         archive: the records.
         asked: on the command line.
     """
-    found: dict[tuple[str, ...], dict[str, list[Made]]] = {}
+    found: dict[tuple[str, ...], dict[str, list[bool]]] = {}
     for run in {id(run): run for many in runs for run in many.values()}.values():
         for one in archive.fitting(run):
-            if one.run.pristine or asked.incomplete:
-                found.setdefault(run.form, {}).setdefault(one.run.digest, []).append(one)
+            defined = archive.as_defined(one, run)
+            if defined or asked.incomplete:
+                found.setdefault(run.form, {}).setdefault(archive.state(one, run), []).append(defined)
     return {
-        name: max(states, key=lambda made_of: (states[made_of][0].run.pristine, len(states[made_of]), made_of))
+        name: max(states, key=lambda made_of: (any(states[made_of]), len(states[made_of]), made_of))
         for name, states in found.items()
     }
 
@@ -182,14 +183,15 @@ def _filled(cell: Cell, archive: Archive, states: States, reason: str) -> Cell:
     if not kept:
         what = "unable" if "unable" in numbers.values() else f"its records have no {cell.column.key}"
         return replace(cell, made=made, reason=f"{what} ({cell.column.set})")
-    deviations = tuple(sorted({text for one in kept.values() for text in one.run.deviations}))
+    told = [(*one.run.deviations, *archive.doubts(one, cell.runs[at])) for at, one in kept.items()]
+    deviations = tuple(sorted({text for texts in told for text in texts}))
     return replace(cell, made=kept, deviations=deviations)
 
 
 def _chosen(run: Wanted, archive: Archive, states: States) -> Made | str:
     """The record of a run, or why there is none for the table."""
     fitting = archive.fitting(run)
-    kept = [one for one in fitting if one.run.digest == states.get(run.form)]
+    kept = [one for one in fitting if archive.state(one, run) == states.get(run.form)]
     if len({one.run.row for one in kept}) > 1:
         ids = ", ".join(sorted(one.run.run_id for one in kept))
         return f"records of several settings fit ({ids}): add the override that tells them apart"
@@ -197,6 +199,9 @@ def _chosen(run: Wanted, archive: Archive, states: States) -> Made | str:
         return max(kept, key=lambda one: (one.run.level == _LEVEL, one.run.run_id))
     if not fitting:
         return NO_RECORD
+    doubts = [text for one in fitting for text in archive.doubts(one, run)]
+    if doubts and not any(archive.as_defined(one, run) for one in fitting):
+        return f"run on {run.benchmark} as defined by its word alone: {doubts[0]} (--allow incomplete shows it)"
     if all(not one.run.pristine for one in fitting):
         return f"run on {run.benchmark}, but not as defined (--allow incomplete shows it)"
     return f"run on another state of {run.benchmark}"

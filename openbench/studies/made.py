@@ -14,6 +14,7 @@ from openbench.public import public
 from openbench.results.leaderboard.runs import Keep, Run, runs_of
 from openbench.results.records.superseded import superseded
 from openbench.results.records.trained import NONE, RELEASED
+from openbench.studies.claims import Claim
 from openbench.studies.wanted import OUTLIERS, Wanted
 
 _PLAIN = "cross_entropy"
@@ -35,6 +36,7 @@ class Made:
         seconds: {stage: wall seconds}.
         images: how many were read.
         width: numbers kept of each image: logits and features.
+        claim: what it says of its benchmark, if it calls that as defined.
     """
 
     run: Run
@@ -45,6 +47,7 @@ class Made:
     seconds: Mapping[str, float]
     images: int
     width: int
+    claim: Claim | None = None
 
 
 @dataclass
@@ -55,11 +58,13 @@ class Archive:
         made: every record.
         replaced: {run id: by what it was superseded}.
         config_dir: the user's folder of group files.
+        judged: {(run id, form of the benchmark): why its word on the benchmark does not count}, as far as it was asked.
     """
 
     made: Mapping[tuple[str, str], list[Made]]
     replaced: Mapping[str, str] = field(default_factory=dict)
     config_dir: Path | None = None
+    judged: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -88,6 +93,23 @@ class Archive:
     def of_benchmark(self, benchmark: str) -> list[Made]:
         """Return every record of a benchmark."""
         return [one for (name, _), many in self.made.items() if name == benchmark for one in many]
+
+    def as_defined(self, one: Made, wanted: Wanted) -> bool:
+        """Whether the benchmark of a record is the one that a run asks for, complete and unchanged."""
+        return one.run.pristine and not self.doubts(one, wanted)
+
+    def doubts(self, one: Made, wanted: Wanted) -> tuple[str, ...]:
+        """Return why a record's word that its benchmark is as defined does not count; empty if it does."""
+        if one.claim is None:
+            return ()
+        key = (one.run.run_id, *wanted.form)
+        if key not in self.judged:
+            self.judged[key] = one.claim.doubts(wanted, self.config_dir)
+        return self.judged[key]
+
+    def state(self, one: Made, wanted: Wanted) -> str:
+        """Return the digest of a record's benchmark; apart from it where a record's word alone says so."""
+        return f"{one.run.digest} by its word" if self.doubts(one, wanted) else one.run.digest
 
     def _counts(self, one: Made) -> bool:
         return not one.run.problems and one.run.run_id not in self.replaced
@@ -149,6 +171,7 @@ def _made(records: Iterable[ResultRecord], keys: frozenset[str], keep: Keep) -> 
             nodes=_nodes(record, run),
             seconds=_seconds(record),
             images=sum(count["n"] for count in record.counts.values()),
+            claim=Claim.of(record),
             width=sum(int(record.backbone.get(key) or 0) for key in ("feature_dim", "num_classes")),
         )
 

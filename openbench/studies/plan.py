@@ -69,7 +69,7 @@ def parts(study: Study, asked: Asked, archive: Archive) -> list[Part]:
 
 
 def _part(name: str, runs: Sequence[Wanted], archive: Archive, states: States) -> Part:
-    found = {run.words: {one.run.digest for one in archive.fitting(run)} for run in runs}
+    found = {run.words: {archive.state(one, run) for one in archive.fitting(run)} for run in runs}
     done = tuple(run for run in runs if states.get(run.form) in found[run.words])
     missing = tuple(run for run in runs if states.get(run.form) not in found[run.words])
     partial = tuple(run for run in missing if found[run.words])

@@ -9,9 +9,10 @@ from typing import Any
 
 from openbench import paths
 from openbench.config.command import OUTLIER_SET
+from openbench.config.shipped import merged as merged_nodes
 from openbench.config.shipped import shipped
 from openbench.errors import ConfigError, did_you_mean
-from openbench.public import TARGET, public_name
+from openbench.public import TARGET, public, public_name
 from openbench.results.records.trained import NONE
 from openbench.storage.plain_yaml import parse_yaml
 from openbench.storage.yaml_file import read_yaml
@@ -145,6 +146,39 @@ def benchmark_node(name: str, config_dir: Path | None) -> Mapping[str, Any]:
         if isinstance(entry, str) and entry != "_self_":
             found |= benchmark_node(entry, config_dir)
     return found | (file.get("benchmark") or {})
+
+
+@lru_cache
+def definition(name: str, config_dir: Path | None) -> Mapping[str, Any]:
+    """Return the benchmark's node with those of its sets, as Hydra puts them together; references stay as written.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    file = _file(name, config_dir)
+    found: dict[str, Any] = {}
+    entries = file.get("defaults", ())
+    for entry in entries if "_self_" in entries else [*entries, "_self_"]:
+        if entry == "_self_":
+            found = merged_nodes(found, file.get("benchmark") or {})
+        elif isinstance(entry, str):
+            found = merged_nodes(found, definition(entry, config_dir))
+        else:
+            found = merged_nodes(found, _placed(entry, config_dir))
+    return dict(public(found))
+
+
+def _placed(entry: Mapping[str, str], config_dir: Path | None) -> dict[str, Any]:
+    """The node that an entry such as `/dataset@benchmark.near.tin: tiny_imagenet` brings in; empty for other groups."""
+    ((place, name),) = entry.items()
+    group, _, path = place.lstrip("/").partition("@benchmark.")
+    if not path:
+        return {}
+    files = (folder / group / f"{name}.yaml" for folder in _folders(config_dir))
+    node: dict[str, Any] = next((dict(read_yaml(file) or {}) for file in files if file.is_file()), {})
+    for key in reversed(path.split(".")):
+        node = {key: node}
+    return node
 
 
 @lru_cache

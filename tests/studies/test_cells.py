@@ -1,12 +1,18 @@
 """Which records a study is made of, what its cells hold, and why they are empty."""
 
+import copy
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
 
+from openbench.compose.composed import composed
 from openbench.errors import ConfigError
+from openbench.public import public
 from openbench.studies.cells import NO_RECORD, Asked
+from openbench.studies.claims import Claim
+from openbench.studies.wanted import wanted
 
 from ..results.records import named  # noqa: TID252 — the tests are no package
 from .runs import DRAWS, YAML, drawn, of, run, study
@@ -114,6 +120,69 @@ def test_a_run_on_part_of_the_data_counts_where_that_is_asked_for_and_says_so(tm
     # A table is about one state of the benchmark: the one as defined, where there is one.
     (msp, _), (knn, _) = of(study(tmp_path), [*records, *MSP], Asked(incomplete=True))
     assert (len(msp.made), knn.reason) == (3, "run on digits, but not as defined (--allow incomplete shows it)")
+
+
+def _with(record, path, value):
+    """A record whose config says something else of its benchmark; `None` leaves the key out."""
+    node = copy.deepcopy(record.config["benchmark"])
+    *outer, last = path.split(".")
+    place = reduce(lambda inner, key: inner[key], outer, node)
+    place.pop(last, None)
+    if value is not None:
+        place[last] = value
+    return named(replace(record, config={**record.config, "benchmark": node}))
+
+
+@pytest.mark.parametrize(
+    ("forged", "why"),
+    [
+        (lambda one: _with(one, "near.nine", None), "near.nine is missing"),
+        (lambda one: _with(one, "far.mine", {"manifest": "digits/eight"}), "far.mine is not part of it"),
+        (lambda one: _with(one, "far.noise.limit", 10), "far.noise.limit is 10, by definition None"),
+        (lambda one: _with(one, "near.eight.manifest", "digits/nine"), "near.eight.manifest is digits/nine"),
+        (lambda one: _with(one, "near", None), "near is missing"),
+        (lambda one: replace(one, config={**one.config, "benchmark": None}), "it does not say of which sets"),
+        (
+            lambda one: replace(one, counts=one.counts | {"near/eight": {"n": 9, "expected": 9}}),
+            "near.eight has 174 images by definition, not 9",
+        ),
+        (
+            lambda one: replace(one, benchmark=one.benchmark | {"deviations": ["far.noise: dropped"]}),
+            "it names deviations: far.noise: dropped",
+        ),
+        (
+            lambda one: named(
+                replace(one, provenance={**one.provenance, "uncommitted": {"openbench/core/benchmark.py": "ab"}})
+            ),
+            "made by a changed copy of openbench (openbench/core/benchmark.py)",
+        ),
+    ],
+)
+def test_a_record_whose_word_on_its_benchmark_does_not_hold_counts_only_where_incomplete_ones_do(tmp_path, forged, why):
+    record = forged(run("knn", 0, 0.9))
+    assert record.benchmark["pristine"] is True
+    _, (knn, _) = of(study(tmp_path), [record])
+    assert knn.ours is None
+    assert knn.reason.startswith(f"run on digits as defined by its word alone: {why}")
+    _, (knn, _) = of(study(tmp_path), [record], Asked(incomplete=True))
+    assert knn.ours.value == 0.9
+    assert any(text.startswith(why) for text in knn.deviations)
+    # Beside a record of the whole benchmark it is none of the table, though it states the same digest.
+    (msp, _), (knn, _) = of(study(tmp_path), [*MSP, record], Asked(incomplete=True))
+    assert (len(msp.made), knn.ours) == (3, None)
+
+
+@pytest.mark.parametrize("name", ["cifar10_fs", "adbench", "rebench_case1", "openset_digits"])
+def test_a_benchmark_is_defined_as_hydra_composes_it(name):
+    words = (f"+benchmark={name}",)
+    claim = Claim(public(composed("run", words, None).config["benchmark"]))
+    assert claim.doubts(wanted(words, "here"), None) == ()
+
+
+def test_a_changed_method_does_not_change_what_the_benchmark_is(tmp_path):
+    record = run("knn", 0, 0.9, provenance={"uncommitted": {"openbench/methods/knn.py": "ab"}})
+    _, (knn, _) = of(study(tmp_path), [record])
+    assert knn.ours.value == 0.9
 
 
 def test_a_hyper_parameter_that_is_typed_must_be_the_records(tmp_path):
