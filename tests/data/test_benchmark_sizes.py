@@ -84,6 +84,7 @@ SIZES = {
         "far.ccagt": 21_897, "far.fnac2019": 1_879,
     },
     "mvtec": {"id.train": 188, "id.val": 21, "id.test": 20, "far.defects": 63},
+    "newsgroups": {"id.train": 4_789, "id.val": 536, "id.test": 3_545, "near.science": 1_579, "far.talk": 2_408},
     "adbench": {"id.train": 1_281, "id.val": 1_158, "id.test": 497, "far.anomalies": 53},
 }  # fmt: skip
 

@@ -78,6 +78,40 @@ def test_an_empty_folder_is_noticed_where_no_count_is_known(root, opened):
     assert len(opened(rule)) == 5
 
 
+UNEQUAL = replace(RULE, counts=(3, 2))
+
+
+def test_classes_that_are_kept_of_unequal_folders_are_counted(root, opened):
+    files(root, (("n1", 2), ("n2", 2)))
+    with pytest.raises(DataError, match="incomplete — 2 of 3 images found"):
+        opened(UNEQUAL.only(["cat"]))
+    assert opened(UNEQUAL.only(["dog"])).expected == 2
+    # Without counts of each folder only an empty one would be noticed.
+    assert opened(RULE.only(["cat"])).expected == 2
+
+
+def test_a_part_of_unequal_folders_is_counted_by_folder():
+    counts = (7, 4, 9)
+    rule = FolderRule("zoo", RULE.key, ("a", "b", "c"), ("x", "y", "z"), "", 20, span=(50, 90), counts=counts)
+    # 3 to 6 of seven, 2 to 3 of four, 4 to 8 of nine.
+    assert rule.size == 3 + 1 + 4
+    found, expected = rule.expand(lambda folder: [str(i) for i in range(counts["abc".index(folder[-1])])])
+    assert (len(found), expected) == (8, 8)
+    assert rule.only(["x", "z"]).size == 7
+
+
+def test_a_folder_with_more_images_than_it_has_by_definition_is_refused(root, opened):
+    files(root, (("n1", 1), ("n2", 4)))
+    with pytest.raises(DataError, match=r"4 images ending in '\.png' in 'n2' — 2 are published"):
+        opened(UNEQUAL)
+
+
+@pytest.mark.parametrize("counts", [(5,), (3, 3)])
+def test_counts_of_folders_must_add_up(counts):
+    with pytest.raises(DataError, match="allowed: one number for each of the 2 folders, 5 images altogether"):
+        replace(RULE, counts=counts)
+
+
 def test_a_derived_set_is_never_as_defined(root, opened):
     files(root)
     rule = FolderRule("zoo/train", RULE.key, RULE.folders, RULE.classes, ".png", 5, derived="a stand-in")

@@ -3,7 +3,7 @@
 import hashlib
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,18 @@ from typing import Any
 from openbench import paths
 from openbench.config.annotations import check_kinds
 from openbench.data.manifests.manifest import UNNAMED, Manifest, check_key, check_pattern, load_classes
+from openbench.digest import LATER
 from openbench.errors import DataError, check_known, did_you_mean
 
 _NEEDED = ("key", "folders", "classes")
-_OPTIONAL = ("suffix", "count", "per_class", "derived", "parts", "within")
+_OPTIONAL = ("suffix", "count", "counts", "per_class", "derived", "parts", "within")
 _WHOLE = (0, 100)
 _KINDS: Mapping[str, Any] = {
     **dict.fromkeys(("key", "folders", "classes", "suffix", "derived"), str),
     **dict.fromkeys(("count", "per_class"), int),
     "parts": Mapping[str, tuple[int, int]],
     "within": Sequence[str],
+    "counts": Sequence[int],
 }
 
 
@@ -40,6 +42,8 @@ class FolderRule:
         derived: why the set is not the one that was published; empty = it is.
         span: from and to which percentage of each folder's images the set reaches, in the order of the keys' SHA-256:
             of n images those from ⌊n·from/100⌋ to ⌊n·to/100⌋. Spans that do not overlap share no image.
+        counts: how many images each folder has, where they differ and that is known: only then is the size of a part,
+            or of some of the classes, known too. Their sum is `count`.
     """
 
     name: str
@@ -51,6 +55,7 @@ class FolderRule:
     per_class: int | None = None
     derived: str = ""
     span: tuple[int, int] = _WHOLE
+    counts: tuple[int, ...] = field(default=(), metadata={LATER: True})
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
@@ -68,6 +73,11 @@ class FolderRule:
                 f"rule '{self.name}': {len(self.folders)} folders, {len(set(self.folders))} of them different, "
                 f"{len(self.classes)} classes — one class per folder expected"
             )
+        if self.counts and (len(self.counts) != len(self.folders) or sum(self.counts) != self.count):
+            raise DataError(
+                f"rule '{self.name}': counts — found {len(self.counts)} numbers, {sum(self.counts)} images — allowed: "
+                f"one number for each of the {len(self.folders)} folders, {self.count} images altogether"
+            )
         if not 0 <= self.span[0] < self.span[1] <= 100:
             raise DataError(
                 f"rule '{self.name}': part {list(self.span)} — two ascending percentages, 0 to 100, expected"
@@ -78,6 +88,8 @@ class FolderRule:
         """How many images the set has; None if that is not known, as of a part of folders that differ in size."""
         if self.count is None or self.span == _WHOLE:
             return self.count
+        if self.counts:
+            return sum(last - first for first, last in map(self._bounds, self.counts))
         if self.count % len(self.folders):
             return None
         first, last = self._bounds(self.count // len(self.folders))
@@ -91,7 +103,8 @@ class FolderRule:
             self,
             folders=tuple(self.folders[i] for i in kept),
             classes=tuple(self.classes[i] for i in kept),
-            count=self._count_of(len(kept)),
+            count=sum(self.counts[i] for i in kept) if self.counts else self._count_of(len(kept)),
+            counts=tuple(self.counts[i] for i in kept) if self.counts else (),
         )
 
     def class_names(self) -> tuple[str, ...]:
@@ -113,8 +126,13 @@ class FolderRule:
         keys: list[str] = []
         classes: list[str] = []
         empty = whole = 0
-        for folder, class_name in zip(self.folders, self.classes, strict=True):
+        for at, (folder, class_name) in enumerate(zip(self.folders, self.classes, strict=True)):
             there = self._of(folder, names_in)
+            if self.counts and len(there) > self.counts[at]:
+                raise DataError(
+                    f"rule '{self.name}': {len(there)} images ending in '{self.suffix}' in '{folder}' — "
+                    f"{self.counts[at]} are published — remove what does not belong there"
+                )
             whole += len(there)
             found = self._part(there)
             keys += found
@@ -183,7 +201,8 @@ def load_rule(name: str) -> FolderRule:
     if missing:
         raise DataError(f"rule '{name}': missing {', '.join(missing)} — every rule has them")
     check_kinds(values, _KINDS, f"rule '{name}'")
-    lists = {key: load_classes(values[key]) for key in ("folders", "classes")}
+    lists: dict[str, tuple[Any, ...]] = {key: load_classes(values[key]) for key in ("folders", "classes")}
+    lists["counts"] = tuple(values.pop("counts", ()))
     # Where a set has the same folders several times, e.g. for each setting of a camera: the folders that hold them.
     if within := values.pop("within", ()):
         lists["folders"] = tuple(f"{outer}/{folder}" for outer in within for folder in lists["folders"])
