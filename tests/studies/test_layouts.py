@@ -1,6 +1,7 @@
 """Layouts that bring their numbers: the synthetic problem, methods at one bound, one threshold for several groups."""
 
 import csv
+import io
 from dataclasses import replace
 
 import pytest
@@ -73,6 +74,37 @@ def test_pictures_of_the_kept_scores_are_written_for_every_row(folder, capsys):
     assert main(["study", str(folder / "two.yaml"), "--to", str(folder / "out")]) == 0
     names = {path.name for path in (folder / "out").glob("*-*.png")}
     assert names == {f"two-digits-{m}-{kind}.png" for m in ("MSP", "KNN") for kind in ("thresholds", "roc")}
+
+
+def test_curves_of_the_kept_scores_are_pictures_points_and_a_table(folder, capsys):
+    text = YAML.replace("[0, 1, 2]", "[0]") + "options: {curves: [oscr, autc]}\n"
+    (folder / "two.yaml").write_text(text)
+    assert main(["study", str(folder / "two.yaml"), "--table", "--to", str(folder / "out")]) == 0
+    kinds = ("oscr", "autc")
+    names = {path.name for path in (folder / "out").glob("two-*")}
+    assert names == {f"two-{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg", "csv")}
+    out = capsys.readouterr().out
+    words = ("OSCR curves: OSCR", "rates by threshold: area", "AUTC")
+    assert [word for word in words if word not in out] == []
+    points = [row for row in _rows(folder / "out/two-oscr.csv") if row["panel"] == "digits: nine"]
+    (value,) = {row["value"] for row in points if row["line"] == "KNN"}
+    assert f"{float(value):.4f}" in out
+    assert 10 < sum(row["line"] == "MSP" for row in points) <= 50
+
+
+def _rows(path):
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_curves_show_the_published_figure_beside_ours(folder, capsys):
+    (folder / "printed.csv").write_text("who,value\nMSP,0.321\nKNN,/\n")
+    text = YAML.replace("[0, 1, 2]", "[0]").replace("near: near.auroc, far: far.auroc", "nine: nine.oscr")
+    (folder / "two.yaml").write_text(f"{text}published: {{file: printed.csv, row: who}}\noptions: {{curves: [oscr]}}\n")
+    assert main(["study", str(folder / "two.yaml"), "--table", "--to", str(folder / "out")]) == 0
+    assert "(0.321)" in capsys.readouterr().out
+    printed = {(row["line"], row["panel"]): row["published"] for row in _rows(folder / "out/two-oscr.csv")}
+    assert printed["MSP", "digits: nine"] == "0.321"
+    assert printed["KNN", "digits: nine"] == printed["MSP", "digits: eight"] == ""
 
 
 def test_options_that_a_layout_does_not_have_are_refused(tmp_path):

@@ -20,15 +20,17 @@ from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.paper_tables import rebench_figures, rejection_figures
 from openbench.results.tables.table import Table
 from openbench.studies.cells import Cell
+from openbench.studies.layout.curves import KINDS
 from openbench.studies.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_DRAWN: Mapping[str, Any] = {"pictures": list[str], "curves": list[str]}
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "rejection": {"tpr": Annotated[float, Interval(0, 1)], "doubles": list[str]},
-    "thresholds": {},
-    "grid": {"pictures": list[str]},
+    "rejection": {"tpr": Annotated[float, Interval(0, 1)], "doubles": list[str], **_DRAWN},
+    "thresholds": _DRAWN,
+    "grid": _DRAWN,
     "mixture": {"ood_mean": float, "samples": Count},
 }
 PICTURES = ("thresholds", "roc", "histograms", "selective")
@@ -70,11 +72,12 @@ def check_options(study: Study) -> None:
     for text in study.options.get("doubles", ()):
         if not re.fullmatch(r"[^+]+\+[^+]+", text):
             raise ConfigError(f"{where}.doubles — found '{text}' — allowed: two methods, e.g. msp+knn")
-    for name in study.options.get("pictures", ()):
-        if name not in PICTURES:
-            raise ConfigError(
-                f"{where}.pictures — found '{name}'{did_you_mean(str(name), PICTURES)} — allowed: {', '.join(PICTURES)}"
-            )
+    for key, known in (("pictures", PICTURES), ("curves", tuple(KINDS))):
+        for name in study.options.get(key, ()):
+            if name not in known:
+                raise ConfigError(
+                    f"{where}.{key} — found '{name}'{did_you_mean(str(name), known)} — allowed: {', '.join(known)}"
+                )
 
 
 def kept_tables(

@@ -5,10 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from openbench.core.record import ResultRecord
+from openbench.report.style import save
 from openbench.results.comparisons.kept import OnLost
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import rendered
 from openbench.studies.cells import Asked, Cell, archive_of, cells
+from openbench.studies.layout.chart import files as chart_files
+from openbench.studies.layout.chart import summary
+from openbench.studies.layout.curves import charts
 from openbench.studies.layout.kept import check_options, kept_tables, pictures
 from openbench.studies.layout.paired import paired
 from openbench.studies.layout.sheet import paired_sheet, sheets
@@ -18,7 +22,6 @@ from openbench.studies.study import Study
 
 SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 _KEPT = ("rejection", "thresholds")
-_DPI = 130
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,12 @@ class Outputs:
         self._cells = cells(study, asked, archive_of(study, asked, sources.records())) if measured else []
         self._cells = self._cells or mixture_cells(study)
         self._texts = self._kept() if study.layout in _KEPT else self._measured()
+        self._charts = charts(study, self._cells, sources.scores)
 
     def text(self, form: str) -> str:
-        """Return the tables in a format: console, markdown, latex or csv."""
-        return self._texts[form]()
+        """Return the tables in a format: console, markdown, latex or csv; that of curves is a file of its own."""
+        told = [] if form == "csv" else rendered([summary(chart) for chart in self._charts], form)
+        return "\n".join([self._texts[form](), *told])
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yield (what is appended to the study's name, content) of every file."""
@@ -66,11 +71,11 @@ class Outputs:
         picture = draw(self._study, self._cells, self._named)
         if picture is not None:
             yield ".png", picture
+        for chart in self._charts:
+            yield from ((f"-{chart.kind}{suffix}", content) for suffix, content in chart_files(chart))
         for name, figure in pictures(self._study, self._cells, self._sources.scores):
             stream = io.BytesIO()
-            figure.patch.set_alpha(1.0)
-            figure.patch.set_facecolor("white")
-            figure.savefig(stream, format="png", dpi=_DPI, metadata={"Software": None})
+            save(figure, stream, "png")
             yield f"-{name}.png", stream.getvalue()
 
     def _measured(self) -> dict[str, Callable[[], str]]:

@@ -1,0 +1,300 @@
+"""Curves of a study's runs, from their kept scores: OSCR, guaranteed FPR, rates by threshold, thresholds by group."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.errors import CacheError
+from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
+from openbench.metrics.conformal.p_values import conformal_auroc, conformal_fpr
+from openbench.metrics.curve import PooledCurve
+from openbench.metrics.curve_ranking import auroc
+from openbench.metrics.options import MetricOptions
+from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, oscr, oscr_selective
+from openbench.metrics.shared_threshold import shared_thresholds
+from openbench.metrics.suite import fixed_thresholds
+from openbench.metrics.threshold import balanced_threshold, choose_scale, error_rates, threshold_areas
+from openbench.report.figures import sides
+from openbench.results.scores.stored import ScoreStore
+from openbench.studies.cells import Cell
+from openbench.studies.study import Study
+
+Floats = NDArray[np.float64]
+_STEPS = 401  # of a threshold between the lowest and the highest scaled score
+GUARANTEED = ", guaranteed"  # ends the name of the line that goes with another
+MARKS = {"test": "equal rates, test", "95tnr": "95 % of ID accepted", "val": "equal rates, validation"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a panel.
+
+    Args:
+        name: of the row, or of what is drawn of it.
+        x: (k,) positions.
+        y: (k,) heights.
+        value: what the chart says of the line in one number, a fraction; None for none.
+        published: the figure that the paper prints for it.
+    """
+
+    name: str
+    x: Floats
+    y: Floats
+    value: float | None = None
+    published: float | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Args:
+        title: as printed.
+        lines: from first to last.
+        marks: {what: position} of thresholds.
+    """
+
+    title: str
+    lines: tuple[Line, ...]
+    marks: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """The curves of one kind.
+
+    Args:
+        kind: as the study's options name it.
+        title: what it is about.
+        axes: the labels of x and y.
+        panels: in reading order.
+        value: what `Line.value` is; empty for none.
+        ticks: names of the positions 0, 1, …; empty where x is a number.
+        log: whether small x are drawn apart.
+    """
+
+    kind: str
+    title: str
+    axes: tuple[str, str]
+    panels: tuple[Panel, ...]
+    value: str = ""
+    ticks: tuple[str, ...] = ()
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A run with its kept scores.
+
+    Args:
+        cell: one of its row that it is in.
+        group: the value of the repeated key.
+        benchmark: its name.
+        sets: of scores.
+        figures: {(set, key): what the paper prints} of the cells of its row.
+    """
+
+    cell: Cell
+    group: str
+    benchmark: str
+    sets: Sequence[SetScores]
+    figures: Mapping[tuple[str, str], float]
+
+
+def charts(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> list[Chart]:
+    """Return the charts that a study asks for with the option `curves`, as far as scores of its runs are kept.
+
+    Args:
+        study: with the option.
+        cells: row by row.
+        scores: where the scores of the runs are.
+    """
+    kinds = study.options.get("curves", ())
+    found = list(_scored(cells, scores)) if kinds else []
+    return [chart for kind in kinds if found for chart in [KINDS[kind](found)] if chart.panels]
+
+
+def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[Scored]:
+    """Every run of the cells once, with its scores; runs without are left out."""
+    for line in cells:
+        done: set[str] = set()
+        for cell in line:
+            same = [one for one in line if one.column.group == cell.column.group and one.printed is not None]
+            printed = {(c.column.set, c.column.key): c.printed.value.value for c in same if c.printed is not None}
+            for at, made in cell.made.items():
+                if made.run.run_id in done:
+                    continue
+                done.add(made.run.run_id)
+                try:
+                    yield Scored(cell, at, made.run.benchmark, scores.read(made.run.run_id), printed)
+                except CacheError:
+                    continue
+
+
+def _by_set(
+    found: Sequence[Scored], line: Callable[[Scored, SetScores, SetScores], Sequence[Line]]
+) -> tuple[Panel, ...]:
+    """A panel for every OOD set of every benchmark, with the lines of each row's first run."""
+    panels: dict[tuple[str, str], list[Line]] = {}
+    done: set[tuple[str, str]] = set()
+    for one in found:
+        if (one.cell.row.path, one.benchmark) in done:
+            continue
+        done.add((one.cell.row.path, one.benchmark))
+        ids, oods = sides(one.sets)
+        for ood in oods:
+            panels.setdefault((one.benchmark, ood.name), []).extend(line(one, ids, ood))
+    return tuple(Panel(f"{benchmark}: {name}", tuple(lines)) for (benchmark, name), lines in panels.items() if lines)
+
+
+def _selective(
+    key: str, value: Callable[[SelectiveCurve], float], height: Callable[[SelectiveCurve], Floats]
+) -> Callable[[Scored, SetScores, SetScores], list[Line]]:
+    """What makes the line of a run that classifies: `height` over the share of OOD accepted."""
+
+    def line(one: Scored, ids: SetScores, ood: SetScores) -> list[Line]:
+        if ids.correct is None:
+            return []
+        curve = SelectiveCurve.of(ids.scores, 1.0 - np.asarray(ids.correct, float), ood.scores)
+        accepted = curve.pair.ood_accepted / curve.pair.m
+        printed = one.figures.get((ood.name, key))
+        return [Line(one.cell.row.name, accepted, height(curve), value(curve), printed)]
+
+    return line
+
+
+def _ccr(curve: SelectiveCurve) -> Floats:
+    return np.asarray((curve.pair.id_accepted - curve.cumulated[curve.pair.id_accepted]) / curve.pair.n)
+
+
+def _accuracy(curve: SelectiveCurve) -> Floats:
+    """The accuracy among the accepted ID inputs; 0 where none is accepted."""
+    where = TprFpr(0.0, 1.0).feasible(curve.pair)
+    accepted = curve.pair.id_accepted[where]
+    return np.where(accepted > 0, 1.0 - curve.risk(where), 0.0)
+
+
+def _oscr(found: Sequence[Scored]) -> Chart:
+    """CCR over the share of OOD accepted (Dhamija et al., NeurIPS 2018, arXiv 1811.04110)."""
+    lines = _by_set(found, _selective("oscr", oscr, _ccr))
+    return Chart("oscr", "OSCR curves", ("OOD accepted", "CCR (ID accepted and right)"), lines, "OSCR", log=True)
+
+
+def _oscr_selective(found: Sequence[Scored]) -> Chart:
+    """Accuracy of the accepted over the share of OOD accepted (Franc et al. 2023, arXiv 2307.05199)."""
+    lines = _by_set(found, _selective("oscr_selective", oscr_selective, _accuracy))
+    return Chart(
+        "oscr_selective", "OSCR curves", ("OOD accepted", "accuracy of the accepted ID"), lines, "OSCR", log=True
+    )
+
+
+def _conformal(found: Sequence[Scored]) -> Chart:
+    """ROC as measured, and with the FPR that holds with probability 1 − δ (Bates et al. 2023, arXiv 2104.08279)."""
+    options = MetricOptions()
+
+    def line(one: Scored, ids: SetScores, ood: SetScores) -> list[Line]:
+        curve, table = PooledCurve.of(ids.scores, ood.scores), correction_table(len(ids.scores), options.delta)
+        tpr, flagged = 1 - curve.ood_accepted / curve.m, curve.n - curve.id_accepted
+        name, sure = one.cell.row.name, conformal_fpr(flagged, table)
+        printed = [one.figures.get((ood.name, key)) for key in ("auroc", "conformal_auroc")]
+        return [
+            Line(name, flagged / curve.n, tpr, auroc(curve), printed[0]),
+            Line(f"{name}{GUARANTEED}", sure, tpr, conformal_auroc(curve, table), printed[1]),
+        ]
+
+    title = f"ROC, measured and guaranteed with probability {1 - options.delta:g}"
+    return Chart("conformal", title, ("FPR (ID flagged)", "TPR (OOD flagged)"), _by_set(found, line), "AUROC", log=True)
+
+
+def _corrections(found: Sequence[Scored]) -> Chart:
+    """By how much each correction raises a conformal p-value, for the number of ID test images of the runs."""
+    delta, panels = MetricOptions().delta, []
+    for n in sorted({len(sides(one.sets)[0].scores) for one in found}):
+        p = np.arange(1, n + 2) / (n + 1)
+        lines = []
+        for name in FINITE_SAMPLE:
+            raised = correction_table(n, delta, name) - p
+            lines.append(Line(name, p, raised, float(raised.mean())))
+        panels.append(Panel(f"n = {n:,}, δ = {delta:g}", tuple(lines)))
+    axes = ("p-value, marginal", "what the correction adds")
+    return Chart("corrections", "conformal corrections", axes, tuple(panels), "mean addition")
+
+
+def _autc(found: Sequence[Scored]) -> Chart:
+    """FPR and FNR over the scaled threshold with three thresholds marked (Humblot-Renaux et al. 2023, 2306.14658)."""
+    options, panels, done = MetricOptions(), [], set()
+    for one in found:
+        if (one.cell.row.path, one.benchmark) in done:
+            continue
+        done.add((one.cell.row.path, one.benchmark))
+        ids, oods = sides(one.sets)
+        every = [np.asarray(s.scores, float) for s in (ids, *oods)]
+        validation = [np.asarray(s.scores, float) for s in one.sets if s.role in (Role.ID_VAL, Role.OOD_VAL)]
+        for ood, scores in zip(oods, every[1:], strict=True):
+            scale = choose_scale(options.autc_scaling, (every[0], scores), every, validation)
+            areas, pair = (
+                threshold_areas(every[0], scores, scale, options.autc_weight),
+                PooledCurve.of(every[0], scores),
+            )
+            t = np.linspace(0, 1, _STEPS)
+            rates = [error_rates(pair, scale.low + at * (scale.high - scale.low)) for at in t]
+            lines = (
+                Line("FPR", t, np.array([rate.fpr for rate in rates]), areas.aufpr),
+                Line("FNR", t, np.array([rate.fnr for rate in rates]), areas.aufnr),
+            )
+            at = {"test": balanced_threshold(pair), **fixed_thresholds(one.sets)}
+            marks = {MARKS[name]: float(scale(float(np.clip(v, scale.low, scale.high)))) for name, v in at.items()}
+            panels.append(Panel(f"{one.cell.row.name}, {ood.name}: AUTC {100 * areas.autc:.2f}", lines, marks))
+    return Chart("autc", "rates by threshold", ("threshold (scaled score)", "rate"), tuple(panels), "area")
+
+
+def _fluctuation(found: Sequence[Scored]) -> Chart:
+    """Where each row's best threshold lies in every group, and F1 there and at one threshold for all.
+
+    Thresholds are less their mean, in deviations of the ID score (mean over groups); OOD is positive, and the OOD sets
+    of a group are pooled.
+
+    Reference: Re-benchmarking out-of-distribution detection in deep neural networks, OpenReview VkPuKTKH2Gx.
+    """
+    rows: dict[str, dict[str, Scored]] = {}
+    for one in found:
+        rows.setdefault(one.cell.row.path, {}).setdefault(one.group, one)
+    groups = list(dict.fromkeys(group for of in rows.values() for group in of))
+    moved, own, single = [], [], []
+    for name, of in rows.items():
+        pairs = {group: _pooled(one.sets) for group, one in of.items()}
+        shared, at = shared_thresholds(pairs), np.array([groups.index(group) for group in pairs], float)
+        best = np.array([shared.groups[group].threshold for group in pairs])
+        unit = float(np.mean([np.std(ids) for ids, _ in pairs.values()])) or 1.0
+        moved.append(Line(name, at, (best - best.mean()) / unit, shared.relative_std))
+        printed = next((v for one in of.values() for (_, key), v in one.figures.items() if key == "pooled_f1"), None)
+        f1 = np.array([shared.groups[group].own for group in pairs])
+        own.append(Line(name, at, f1, float(f1.mean()), printed))
+        f1 = np.array([shared.groups[group].single for group in pairs])
+        single.append(Line(name, at, f1, float(f1.mean())))
+    panels = (
+        Panel("best threshold less its mean, in deviations of the ID score", tuple(moved)),
+        Panel("F1 at the group's best threshold", tuple(own)),
+        Panel("F1 at one threshold for all groups", tuple(single)),
+    )
+    axes = ("group", "deviations or F1")
+    return Chart("fluctuation", "thresholds over groups", axes, panels, "deviation or mean", tuple(groups))
+
+
+def _pooled(sets: Sequence[SetScores]) -> tuple[Floats, Floats]:
+    ids, oods = sides(sets)
+    return np.asarray(ids.scores, float), np.concatenate([np.asarray(ood.scores, float) for ood in oods])
+
+
+KINDS: Mapping[str, Callable[[Sequence[Scored]], Chart]] = {
+    "oscr": _oscr,
+    "oscr_selective": _oscr_selective,
+    "conformal": _conformal,
+    "corrections": _corrections,
+    "autc": _autc,
+    "fluctuation": _fluctuation,
+}

@@ -1,0 +1,95 @@
+"""Curves of kept scores: their points and the numbers that are said of them, against counting by hand."""
+
+import numpy as np
+import pytest
+
+from openbench.core.request import Role
+from openbench.core.scores import SetScores
+from openbench.metrics.conformal.corrections import FINITE_SAMPLE
+from openbench.studies.cells import Cell
+from openbench.studies.layout.chart import drawn, points, summary
+from openbench.studies.layout.curves import KINDS, Scored
+from openbench.studies.study import Column, Row
+
+# Sorted by score: ID right, OOD, ID right, ID wrong, OOD, ID right, OOD.
+ID, RIGHT, OOD = [0.0, 2.0, 3.0, 5.0], [0, 1, 2, 0], [1.0, 4.0, 6.0]
+LABELS = [0, 1, 0, 0]
+
+
+def scored(row="MSP", ood=OOD, group="0", ids=ID, figures=None):
+    """A run with four ID images, three of them right, and three OOD images."""
+    sets = [
+        SetScores.of_split("toy", Role.ID_TEST, np.float32(ids), np.array(LABELS), np.array(RIGHT)),
+        SetScores.of_split("a", Role.NEAR, np.float32(ood), np.full(len(ood), -1), np.zeros(len(ood), int)),
+    ]
+    column = Column("near", "", (), "near", "auroc", "max", {}, ("0",))
+    return Scored(Cell(Row(row), column), group, "toy", sets, figures or {})
+
+
+def line(kind, at=0, **changes):
+    """The first panel's line."""
+    return KINDS[kind]([scored(**changes)]).panels[0].lines[at]
+
+
+def test_the_oscr_curve_counts_right_answers_over_accepted_ood():
+    found = line("oscr", figures={("a", "oscr"): 0.9})
+    # Each threshold accepts all up to a score.
+    assert found.x.tolist() == pytest.approx([0, 0, 1 / 3, 1 / 3, 1 / 3, 2 / 3, 2 / 3, 1])
+    assert found.y.tolist() == pytest.approx([0, 0.25, 0.25, 0.5, 0.5, 0.5, 0.75, 0.75])
+    assert found.value == pytest.approx((0.25 + 0.5 + 0.75) / 3)
+    assert found.published == 0.9
+
+
+def test_the_selective_oscr_curve_is_the_accuracy_of_the_accepted():
+    found = line("oscr_selective")
+    assert found.y.tolist() == pytest.approx([0, 1, 1, 1, 2 / 3, 2 / 3, 3 / 4, 3 / 4])
+    assert found.value == pytest.approx((1 + 2 / 3 + 3 / 4) / 3)
+
+
+def test_rates_cross_between_the_thresholds_that_hold_them_equal():
+    (panel,) = KINDS["autc"]([scored()]).panels
+    fpr, fnr = panel.lines
+    assert (fpr.y[0], fpr.y[-1], fnr.y[0], fnr.y[-1]) == (0.75, 0.0, 0.0, 1.0)
+    # Scores are scaled from [0, 6]: 3 of 4 ID images lie above every t < 1/3, 2 of 3 OOD images above t < 2/3.
+    at = {round(float(t), 4): i for i, t in enumerate(fpr.x)}
+    assert (fpr.y[at[0.25]], fnr.y[at[0.25]]) == (0.75, pytest.approx(1 / 3))
+    # AUFPR is the mean scaled ID score, AUFNR one less the mean scaled OOD score.
+    assert (fpr.value, fnr.value) == pytest.approx((10 / 24, 1 - 11 / 18))
+    assert set(panel.marks) == {"equal rates, test", "95 % of ID accepted"}
+
+
+def test_guaranteed_fpr_is_never_below_the_measured_one():
+    (panel,) = KINDS["conformal"]([scored()]).panels
+    measured, guaranteed = panel.lines
+    assert guaranteed.name == "MSP, guaranteed"
+    assert (guaranteed.x >= measured.x).all()
+    assert measured.value == pytest.approx((1 + 3 + 4) / 12)
+    assert guaranteed.value < measured.value
+
+
+def test_corrections_are_those_that_hold_for_every_number_of_images():
+    (panel,) = KINDS["corrections"]([scored()]).panels
+    assert tuple(line.name for line in panel.lines) == FINITE_SAMPLE
+    assert all((line.y >= -1e-12).all() for line in panel.lines)
+    assert panel.title == "n = 4, δ = 0.05"
+
+
+def test_thresholds_of_groups_are_told_in_deviations_of_the_id_score():
+    # In group 1 all scores are 10 larger, so its best threshold is too.
+    groups = [scored(group="0"), scored(group="1", ood=[11.0, 14.0, 16.0], ids=[10.0, 12.0, 13.0, 15.0])]
+    chart = KINDS["fluctuation"](groups)
+    moved, own, single = (panel.lines[0] for panel in chart.panels)
+    deviation = np.std(ID)
+    assert moved.y.tolist() == pytest.approx([-5 / deviation, 5 / deviation])
+    # All flagged: precision 3/7, recall 1; from 1 on: 3/6, 1; from 4 on: 2/3, 2/3. The best F1 is 2/3.
+    assert own.y.tolist() == pytest.approx([2 / 3, 2 / 3])
+    assert min(single.y) < 2 / 3
+    assert chart.ticks == ("0", "1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_chart_has_a_picture_points_and_a_table(kind):
+    chart = KINDS[kind]([scored(f"row {at}", group=str(at)) for at in range(10)])
+    assert drawn(chart).axes
+    assert points(chart).startswith("panel,line,x,y,value,published\n")
+    assert len(summary(chart).rows) >= 1
