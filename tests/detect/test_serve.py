@@ -12,6 +12,7 @@ import time
 import zlib
 from contextlib import closing, suppress
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -178,6 +179,12 @@ def many_scans(count):
     return sound[:last] + sound[last:-2] * (count - before) + sound[-2:]
 
 
+def encoded_deep():
+    stream = io.BytesIO()
+    Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(stream, "PNG")
+    return stream.getvalue()
+
+
 GOOD = encoded()
 REFUSED = {
     "nothing": (b"", "image/png", 400, "no_image"),
@@ -188,6 +195,7 @@ REFUSED = {
     "a bomb": (bomb(30_000, 30_000), "image/png", 413, "too_many_pixels"),
     "a huge bomb": (bomb(2**31 - 1, 2**31 - 1), "image/png", 413, "too_many_pixels"),
     "too many pixels": (encoded(size=(101, 100)), "image/png", 413, "too_many_pixels"),
+    "16-bit grey": (encoded_deep(), "image/png", 400, "too_deep"),
     "a line of pixels": (encoded(size=(1, 21)), "image/png", 413, "too_elongated"),
     "too many scans": (many_scans(101), "image/jpeg", 413, "too_many_scans"),
     "too many bytes": (bytes(100_001), "image/png", 413, "too_large"),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
+from openbench.data.sources.items import DEEP
 from openbench.detect.serve.limits import Limits
 from openbench.detect.serve.refused import RefusedError
 
@@ -26,11 +27,14 @@ def size_of(content: bytes, limits: Limits) -> int:
         limits: image_pixels, image_aspect.
 
     Raises:
-        RefusedError: not an image of one of the formats, or it is beyond the limits.
+        RefusedError: not an image of one of the formats, more than 8 bits of grey, or beyond the limits.
     """
     if content.startswith(_JPEG) and _scans(content) > _SCANS:
         raise RefusedError(413, "too_many_scans", f"the image is a JPEG of more than {_SCANS} scans")
     with _opened(content) as image:
+        if image.mode.startswith(DEEP):  # `score` refuses them too: nothing says what is black and what is white
+            told = "the image is grey with more than 8 bits per pixel — scale it to 0…255 and send it as 8-bit grey"
+            raise RefusedError(400, "too_deep", told)
         short, long = sorted(image.size)
     if short * long > limits.image_pixels:
         raise RefusedError(413, "too_many_pixels", f"the image has more than {limits.image_pixels:,} pixels")
