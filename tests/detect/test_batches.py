@@ -64,3 +64,19 @@ def test_images_of_a_request_that_was_given_up_make_room_at_once():
         await batches.stop()
 
     asyncio.run(given_up())
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_wrong_number_of_rows_is_an_error_of_that_batch_and_work_goes_on(count):
+    async def told():
+        answers = iter([[{}] * count, [{"score": 1.0}]])
+        batches = Batches(lambda images: next(answers), replace(LIMITS, batch_wait_ms=0.0), lambda count: None)
+        batches.start()
+        image = np.zeros((2, 2, 3), np.uint8)
+        with pytest.raises(RefusedError, match="cannot score this image") as refused:
+            await asyncio.wait_for(batches.rows([image]), 10)
+        assert str(refused.value.__cause__) == f"{count} rows for 1 images"
+        assert await asyncio.wait_for(batches.rows([image]), 10) == [{"score": 1.0}]
+        await batches.stop()
+
+    asyncio.run(told())

@@ -97,6 +97,8 @@ class Batches:
         self._seen(len(batch))
         try:
             rows = await loop.run_in_executor(self._thread, self._predict, [image for image, _ in batch])
+            if len(rows) != len(batch):
+                raise ValueError(f"{len(rows)} rows for {len(batch)} images")
         except asyncio.CancelledError:
             for _, future in batch:
                 if not future.done():
