@@ -21,6 +21,8 @@ FAMILIES = {
     "text": "Text",
 }
 
+OF_NETWORKS = ("layers", "gradients or images")  # which no estimator on arrays can be made of
+
 
 def pages() -> dict[str, str]:
     """Return {path below the part: page}."""
@@ -88,10 +90,13 @@ def method(entry: Entry) -> str:
 
 
 def _python(name: str) -> str:
-    return f"""\
+    told = f"""\
 import openbench as ob
 
-results = ob.evaluate(model, benchmark="digits", methods=["{name}"])   # your network
+results = ob.evaluate(model, benchmark="digits", methods=["{name}"])   # your network"""
+    if _family(_facts().get(name)) in OF_NETWORKS:
+        return told
+    return f"""{told}
 scores = ob.method("{name}").fit(X, y, head=(W, b)).score(X_test)      # or your features"""
 
 

@@ -17,8 +17,11 @@ from generate.pictures import PICTURES
 import openbench as ob
 from openbench import _compat, paths  # noqa: F401 - torchvision beside a CPU-only torch
 from openbench.__main__ import COMMANDS
+from openbench.api.methods import beyond_features, chosen_method
 from openbench.cli.commands import study
 from openbench.cli.commands.listing import Registry
+from openbench.core.composite import leaves
+from openbench.errors import OpenbenchError
 from openbench.studies.cells import Asked, planned
 
 from ..documents import FENCE, composes  # noqa: TID252 — the tests are no package
@@ -48,6 +51,17 @@ def test_everything_on_offer_has_a_page(made):
     for group in registry.groups():
         for entry in () if group in apart else registry.entries(group):
             assert f"## {entry.name}\n" in made[f"{group}/index"]
+
+
+def test_a_page_shows_an_estimator_if_and_only_if_there_is_one(made):
+    names = [entry.name for entry in Registry((paths.config_dir(),)).entries("method")]
+    for name in names:
+        try:
+            method = chosen_method(name).method
+        except OpenbenchError:  # an extra that is not installed
+            continue
+        read = [what for leaf in leaves(method) for what in beyond_features(leaf, leaf.request)]
+        assert (f'ob.method("{name}")' in made[f"method/{name}"]) == (not read), (name, read)
 
 
 def test_every_key_of_the_shipped_configs_is_told(made):
