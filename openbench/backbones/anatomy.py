@@ -115,11 +115,15 @@ def tapping(module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Po
     def at_stage(name: str, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
         tapped.maps[name] = reduce_map(anatomy.as_map(output), pool)
 
-    with ExitStack() as hooks:
-        hooks.enter_context(_hook(head, at_head))
+    handles = [head.register_forward_hook(at_head)]
+    try:
         for layer in layers:
-            hooks.enter_context(_hook(module.get_submodule(anatomy.stages[layer]), partial(at_stage, layer)))
+            stage = module.get_submodule(anatomy.stages[layer])
+            handles.append(stage.register_forward_hook(partial(at_stage, layer)))
         yield tapped
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

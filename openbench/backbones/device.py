@@ -1,7 +1,7 @@
 """Where networks run: device names resolved once, and arithmetic that does not depend on global switches."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -51,16 +51,16 @@ def _check_present(device: torch.device, name: str) -> None:
         )
 
 
-@contextmanager
-def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
+def arithmetic(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
     """Run the body with float32 products rounded as `precision` says, whatever the process had set before.
 
     cuDNN rounds convolution inputs to TF32 by default; a score must not depend on that.
     """
-    if device.type != "cuda":
-        yield
-        return
-    allow = precision == "tf32"
+    return _rounding(precision == "tf32") if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def _rounding(allow: bool) -> Iterator[None]:
     matmul = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = allow
     try:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from openbench.source import note_maker
 
 # Raised when the definition of an output changes (a reduction, the input step): cached columns are then not reused.
 OUTPUTS_VERSION = 1
+_TRAINING, _LEARNING = attrgetter("training"), attrgetter("requires_grad")
 
 
 class NetworkBackbone(Backbone):
@@ -215,7 +217,7 @@ class NetworkBackbone(Backbone):
         if request.perturb is not None and not self.num_classes:
             raise NotApplicableError(f"backbone '{self.name}' has no classifier, so its loss has no input gradient")
         images = as_input(images, self._device)
-        with self._evaluating(), arithmetic(self.precision, self._device):
+        with self._evaluating(request.perturb is not None), arithmetic(self.precision, self._device):
             if request.perturb is not None:
                 images = perturbed(self._module, images, self.preprocess.std, request.perturb)
                 self.passes += len(images)
@@ -224,14 +226,18 @@ class NetworkBackbone(Backbone):
         self.passes += len(images)
         return self._checked(tapped)
 
-    def _evaluating(self) -> AbstractContextManager[None]:
-        """As `evaluating`, whose walk through all modules takes a fifth of the forward pass of a single image."""
+    def _evaluating(self, gradients: bool) -> AbstractContextManager[None]:
+        """As `evaluating`, whose walk through all modules takes a fifth of the forward pass of a single image.
+
+        Args:
+            gradients: whether some are taken; whether parameters learn is of no account without.
+        """
         if self._handed_out:
             return evaluating(self._module)
         if not self._parts[0]:
             self._parts = (*self._module.modules(),), (*self._module.parameters(),)
         modules, parameters = self._parts
-        busy = any(part.training for part in modules) or any(p.requires_grad for p in parameters)
+        busy = any(map(_TRAINING, modules)) or (gradients and any(map(_LEARNING, parameters)))
         return evaluating(self._module) if busy else nullcontext()
 
     def _width(self) -> int:

@@ -120,7 +120,7 @@ def _check_rows(x: FeatureSet, where: str) -> None:
 
 def _refuse_not_finite(name: str, column: Tensor, where: str) -> None:
     # A finite sum shows that all values are finite; an infinite one may also be an overflow, so rows are checked then.
-    if not column.is_floating_point() or bool(column.sum().isfinite()):
+    if not column.is_floating_point() or math.isfinite(column.sum().item()):
         return
     bad = ~column.isfinite().reshape(len(column), -1).all(dim=1)
     if bool(bad.any()):

@@ -144,5 +144,7 @@ class HeadMethod(Method):
         head: Head | None = getattr(self, "head_", None)
         if head is None:
             raise NotFittedError(f"{type(self).__name__}.score called before fit — call fit(train, head) first")
+        if len(x) <= _BLOCK:
+            return head(self.reshape(x.features))
         # Reshaped features of all rows at once would leave the processor's cache.
         return torch.cat([head(self.reshape(rows)) for rows in torch.split(x.features, _BLOCK)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from openbench.features.texts import text_embeddings
 from openbench.metrics.curve import Floats
 
 _BASE = frozenset({Field.FEATURES, Field.LOGITS})
+_PLAIN = Request(fields=_BASE)
 
 
 @dataclass(eq=False)
@@ -131,14 +133,14 @@ def scored(method: Method, backbone: Backbone, images: Tensor) -> Scored:
         MethodError: a score is NaN, or not one per image.
     """
     passes = _Passes(backbone, images)
-    scores = passes.scores(method).detach().to("cpu", torch.float32)
-    if scores.shape != (len(images),) or bool(scores.isnan().any()):
+    found = passes.scores(method).detach().to("cpu", torch.float32).numpy()
+    if found.shape != (len(images),) or np.isnan(found).any():
         raise MethodError(
-            f"{type(method).__name__}: scores of shape {tuple(scores.shape)} with {int(scores.isnan().sum())} NaN for "
+            f"{type(method).__name__}: scores of shape {found.shape} with {int(np.isnan(found).sum())} NaN for "
             f"{len(images)} images — one number per image expected"
         )
-    logits = passes.outputs(Request(fields=_BASE)).logits
-    return Scored(scores.numpy(), logits.detach().to("cpu", torch.float32).numpy())
+    logits = passes.outputs(_PLAIN).logits
+    return Scored(found, logits.detach().to("cpu", torch.float32).numpy())
 
 
 @dataclass(eq=False)
@@ -169,14 +171,21 @@ class _Passes:
         return found
 
     def _columns(self, request: Request) -> FeatureSet:
-        request, beside = separated(request)
-        read = request.fields - {Field.LABELS, Field.TEXT} | _BASE
-        found = self.outputs(replace(request, fields=read, texts=(), head=False))
+        request, beside, read = _passes_of(request)
+        found = self.outputs(read)
         columns: dict[Field, Tensor] = dict(_fields(found, request))
         if beside is not None:
             columns[Field.MOVED] = self.outputs(replace(beside, fields=_BASE)).features
         maps = {layer: found.maps[layer] for layer in request.layers}
         return FeatureSet(columns, maps, self.backbone.device)
+
+
+@lru_cache(maxsize=64)
+def _passes_of(request: Request) -> tuple[Request, Request | None, Request]:
+    """What a method reads itself, what it reads of a second pass, and the request of the first."""
+    request, beside = separated(request)
+    read = request.fields - {Field.LABELS, Field.TEXT} | _BASE
+    return request, beside, replace(request, fields=read, texts=(), head=False)
 
 
 def _fields(outputs: Outputs, request: Request) -> Iterator[tuple[Field, Tensor]]:

@@ -1,6 +1,7 @@
 """Applying a Preprocess: torchvision's Resize, CenterCrop, ToTensor and Normalize on a PIL image, bit for bit."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -108,11 +109,16 @@ def normalise(images: NDArray[np.uint8], preprocess: Preprocess) -> Tensor:
     """
     planes = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     pixels = torch.from_numpy(np.ascontiguousarray(planes, dtype=np.float32)).div_(255)
-    mean = torch.tensor(preprocess.mean, dtype=torch.float32)[:, None, None]
-    std = torch.tensor(preprocess.std, dtype=torch.float32)[:, None, None]
+    mean, std = _planes(tuple(preprocess.mean)), _planes(tuple(preprocess.std))
     if pixels.shape[1] != preprocess.channels:
         pixels = pixels.expand(-1, preprocess.channels, -1, -1).clone()
     return pixels.sub_(mean).div_(std)
+
+
+@cache
+def _planes(values: tuple[float, ...]) -> Tensor:
+    """A number for each channel, (channels, 1, 1); only read."""
+    return torch.tensor(values, dtype=torch.float32)[:, None, None]
 
 
 def stack(images: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -132,6 +138,8 @@ def stack(images: Sequence[NDArray[Any]]) -> NDArray[Any]:
     for image in images:
         if image.ndim == 3 and image.shape[2] != 3:
             raise DataError(f"an image has shape {image.shape} — (h, w) or (h, w, 3) expected")
+    if len(images) == 1:
+        return images[0][None]
     if len({image.ndim for image in images}) > 1:
         images = [np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else image for image in images]
     return np.stack(images)
