@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from openbench.checkout import uncommitted
@@ -17,6 +16,7 @@ from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.digest import BlockHasher, digest
 from openbench.say import Say, silent
 from openbench.storage.content import content_digest, remember
+from openbench.storage.locks import Lock
 from openbench.storage.npy import DAMAGED
 from openbench.storage.whole import replacing, write_whole
 
@@ -51,7 +51,7 @@ def packed(split: Split, folder: Path, workers: int = 0, say: Say = silent) -> S
     path = folder / f"{_state(split, items)}.npy"
     if _fault(path) is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
+        with Lock(path.with_suffix(".lock"), say):
             fault = _fault(path)  # another job may have decoded them while this one waited
             if fault is not None:
                 if path.exists():

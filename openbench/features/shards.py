@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
@@ -23,6 +23,7 @@ from openbench.errors import CacheError
 from openbench.features.arrays import ColumnFile, ColumnWriter, check_room, writing
 from openbench.features.extract import part_of
 from openbench.features.passes import How, Pass, Source, about, faulty
+from openbench.storage.locks import Lock
 from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 _ROWS = 4096  # joined at a time
@@ -74,7 +75,7 @@ class Shards:
         """
         if found := cls.under_way(folder, split, names):
             return found
-        with writing(folder), FileLock(folder / ".shards.lock"):
+        with writing(folder), Lock(folder / ".shards.lock"):
             if found := cls.under_way(folder, split, names):
                 return found
             if not faulty(folder, len(split), names):  # others have joined theirs meanwhile
@@ -189,7 +190,7 @@ class Shards:
         if not self._missing(at):
             return True
         folder, (start, stop) = self._folder(at), self.borders[at]
-        lock = FileLock(folder / ".lock")
+        lock = Lock(folder / ".lock", how.say)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=-1 if blocking else 0)

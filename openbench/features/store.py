@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from torch import Tensor
 
 from openbench.backbones.base import Backbone
@@ -28,6 +28,7 @@ from openbench.features.shards import WHOLE, Sharding, Shards
 from openbench.features.texts import text_embeddings
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
+from openbench.storage.locks import Lock
 
 
 @dataclass
@@ -36,7 +37,7 @@ class FeatureStore:
 
     Only the two digests and the column's name select a file, so only they may influence its content. Where code that
     openbench does not ship makes the backbone, its sources enter the first digest. Several processes may share a root,
-    also over a network file system with POSIX locks.
+    also over a network file system; see `storage.locks`.
 
     Args:
         root: the cache folder, created when something is written.
@@ -219,7 +220,7 @@ class FeatureStore:
 
     @contextmanager
     def _only_writer(self, folder: Path, split: Split) -> Iterator[None]:
-        lock = FileLock(folder / ".lock")
+        lock = Lock(folder / ".lock", self.say)
         with writing(folder):
             (folder / ".lock").touch()
         try:

@@ -4,17 +4,16 @@ import errno
 import io
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from openbench.storage import trust
 
 _SUFFIX = ".tmp"
+_OLD = 86_400.0  # seconds after which a temporary file has no writer any more, where no lock tells
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -120,7 +119,7 @@ def delete_temporary(path: Path) -> None:
     """Delete temporary files of `path` that no living process holds."""
     for leftover in path.parent.glob(f".{_escaped(path.name)}.*{_SUFFIX}"):
         with suppress(OSError), open(leftover, "rb+") as stream:
-            if lock(stream):
+            if _left_over(stream):
                 leftover.unlink()
 
 
@@ -133,19 +132,20 @@ def delete_leftovers(folder: Path, prefix: str) -> None:
     """
     for leftover in (*folder.glob(f"{_escaped(prefix)}*"), *folder.glob(f".{_escaped(prefix)}*{_SUFFIX}")):
         with suppress(OSError), open(leftover, "rb+") as stream:
-            if lock(stream):
+            if _left_over(stream):
                 leftover.unlink()
 
 
 def lock(stream: BinaryIO) -> bool:
     """Lock an open file and return whether that worked; always False on systems without such locks."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+    return trust.granted(stream)
+
+
+def _left_over(stream: BinaryIO) -> bool:
+    """Whether no living process writes a temporary file: it is not locked, or old where locks say nothing."""
+    if lock(stream):
+        return True
+    return bool(trust.doubt(Path(stream.name))) and time.time() - os.fstat(stream.fileno()).st_mtime > _OLD
 
 
 def _escaped(name: str) -> str:

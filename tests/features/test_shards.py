@@ -1,6 +1,9 @@
 """A pass divided among jobs: the same bytes for any number of shards, and nothing lost by a kill."""
 
+import fcntl
+import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from openbench.errors import ConfigError
 from openbench.features.arrays import ColumnFile, check_room
 from openbench.features.shards import FOLDER, Sharding, Shards
 from openbench.features.store import FeatureStore
+from openbench.storage import trust
 from openbench.storage.content import content_digest
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
@@ -91,6 +95,20 @@ def test_jobs_divide_the_images_and_the_last_one_joins_them(tmp_path: Path, whol
     passed = [int(note.read_text()) for note in notes]
     assert sum(passed) == COUNT
     assert max(passed) < COUNT
+    assert columns(tmp_path / "cache") == whole
+
+
+@pytest.mark.parametrize("flock", [lambda *_: None, lambda *_: os.open("/", os.O_WRONLY)], ids=["granted", "refused"])
+def test_jobs_divide_the_images_where_file_locks_do_not_work(
+    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, flock: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(trust, "_doubts", {})
+    notes = [tmp_path / f"{number}.said" for number in range(2)]
+    jobs = [Forked(partial(shared, tmp_path / "cache", 3, at, 0.01), note) for at, note in enumerate(notes)]
+    for job in jobs:
+        job.ended()
+    assert sum(int(note.read_text()) for note in notes) == COUNT
     assert columns(tmp_path / "cache") == whole
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError
 from openbench.say import Say, silent
+from openbench.storage.locks import Lock
 from openbench.training.job import TrainingJob
 from openbench.training.loop.checkpoint_metadata import read_finished
 from openbench.training.loop.distributed import ALONE, Team
@@ -66,9 +67,14 @@ def _drop_leftovers(job: TrainingJob, root: Path) -> None:
     """Delete what a process leaves if it is killed after finishing a training, unless another process trains now."""
     folder = folder_of(job, root)
     if unfinished(folder):
-        with suppress(OSError, Timeout), FileLock(_lock_of(job, root), timeout=0):
-            if read_finished(folder) is not None:
-                drop_unfinished(folder)
+        lock = Lock(_lock_of(job, root))
+        with suppress(OSError, Timeout):
+            lock.acquire(timeout=0)
+            try:
+                if read_finished(folder) is not None:
+                    drop_unfinished(folder)
+            finally:
+                lock.release()
 
 
 def _lock_of(job: TrainingJob, root: Path) -> Path:
@@ -128,7 +134,7 @@ def _followed(job: TrainingJob, root: Path, train: Callable[[Path], object], tea
 def _only_trainer(job: TrainingJob, root: Path, say: Say) -> Iterator[None]:
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(_lock_of(job, root))
+        lock = Lock(_lock_of(job, root), say)
         try:
             lock.acquire(timeout=0)
         except Timeout:

@@ -1,0 +1,162 @@
+"""Locks where the file system's hold, where it refuses them, and where it grants them to everybody."""
+
+import errno
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from filelock import Timeout
+
+from openbench.storage import locks, trust
+from openbench.storage.locks import Lease, Lock, held, lease_of
+from openbench.storage.whole import replacing
+
+
+def refusing(number):
+    """An flock of a file system that has none."""
+
+    def refuse(stream, operation):
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+BROKEN = {
+    "refused": refusing(errno.ENOLCK),
+    "unknown": refusing(errno.ENOSYS),
+    "granted to all": lambda stream, operation: None,
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch):
+    """A process that has not used a lock yet."""
+    monkeypatch.setattr(trust, "_doubts", {})
+    monkeypatch.setattr(locks, "_told", set())
+
+
+@pytest.fixture(params=list(BROKEN))
+def broken(request, monkeypatch):
+    """A file system whose locks do not work."""
+    monkeypatch.setattr(fcntl, "flock", BROKEN[request.param])
+
+
+def is_free(path: Path) -> bool:
+    """Whether another holder could take the lock now."""
+    other = Lock(path)
+    try:
+        other.acquire(timeout=0)
+    except Timeout:
+        return False
+    other.release()
+    return True
+
+
+def test_where_locks_work_no_other_file_is_made(tmp_path):
+    with Lock(tmp_path / "a"):
+        assert not is_free(tmp_path / "a")
+        assert held(tmp_path / "a")
+        assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    assert is_free(tmp_path / "a")
+    assert not held(tmp_path / "a")
+
+
+def test_one_at_a_time_holds_a_lock_where_the_file_system_has_none_that_work(tmp_path, broken):
+    with Lock(tmp_path / "a"):
+        assert not is_free(tmp_path / "a")
+        assert held(tmp_path / "a")
+        assert is_free(tmp_path / "b")
+    assert is_free(tmp_path / "a")
+    assert not held(tmp_path / "a")
+    assert {file.name for file in tmp_path.iterdir()} == {"a", "b"}
+
+
+def test_locks_that_do_not_work_are_told_once(tmp_path, broken):
+    said: list[str] = []
+    for name in "ab":
+        with Lock(tmp_path / name, said.append):
+            pass
+    [line] = said
+    assert f"file locks do not work in '{tmp_path}'" in line
+
+
+def test_a_lock_that_is_held_when_it_is_first_tried_counts_as_working(tmp_path):
+    with open(tmp_path / "a", "wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert not is_free(tmp_path / "a")
+    assert is_free(tmp_path / "a")
+    assert not trust.doubt(tmp_path)
+
+
+def test_a_network_mount_whose_locks_stay_within_a_machine_is_not_trusted(tmp_path, monkeypatch):
+    device = os.stat(tmp_path).st_dev
+    line = (
+        f"36 35 {os.major(device)}:{os.minor(device)} / {tmp_path} rw,noatime shared:1 - nfs server:/x rw,vers=3,nolock"
+    )
+    (tmp_path / "mounts").write_text(f"1 1 0:1 / / rw - ext4 /dev/a rw\n{line}\n")
+    monkeypatch.setattr(trust, "MOUNTS", tmp_path / "mounts")
+    with Lock(tmp_path / "a"):
+        assert "nolock" in (trust.doubt(tmp_path) or "")
+        assert lease_of(tmp_path / "a").exists()
+
+
+def test_the_lease_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_path, broken):
+    child = os.fork()
+    if child == 0:
+        Lock(tmp_path / "a").acquire()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert lease_of(tmp_path / "a").exists()
+    assert not held(tmp_path / "a")
+    assert is_free(tmp_path / "a")
+
+
+@pytest.mark.parametrize("age", [0, 2 * locks.STALE])
+def test_the_lease_of_another_machine_is_taken_over_when_it_is_not_renewed(tmp_path, broken, age):
+    lease = lease_of(tmp_path / "a")
+    lease.write_text(json.dumps({"token": "x", "host": "another", "pid": os.getpid()}))
+    now = lease.stat().st_mtime
+    os.utime(lease, (now - age, now - age))
+    assert is_free(tmp_path / "a") == bool(age)
+
+
+def test_a_lease_is_renewed_while_it_is_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "RENEWED", 0.01)
+    lease = Lease(tmp_path / "a")
+    assert lease.take()
+    os.utime(tmp_path / "a", (0, 0))
+    assert not lease.held()
+    deadline = time.monotonic() + 60
+    while not lease.held():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    lease.release()
+    assert not (tmp_path / "a").exists()
+
+
+def test_who_lost_a_lease_does_not_take_away_that_of_the_next(tmp_path):
+    lease = Lease(tmp_path / "a")
+    assert lease.take()
+    (tmp_path / "a").write_text(json.dumps({"token": "next"}))
+    lease.release()
+    assert (tmp_path / "a").exists()
+
+
+def test_nobody_deletes_what_a_living_process_writes_where_locks_do_not_work(tmp_path, broken):
+    with replacing(tmp_path / "a") as first:
+        first.write(b"first")
+        with replacing(tmp_path / "a") as second:
+            second.write(b"second")
+    assert (tmp_path / "a").read_bytes() == b"first"
+
+
+def test_what_a_killed_process_left_is_deleted_a_day_later_where_locks_do_not_work(tmp_path, broken):
+    left = tmp_path / ".a.0123.tmp"
+    left.write_bytes(b"")
+    os.utime(left, (0, 0))
+    with replacing(tmp_path / "a"):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
