@@ -54,6 +54,7 @@ COMMANDS = {
     ),
     "extract": Command("openbench.cli.commands.jobs:extract", "fill the feature cache ahead of a sweep"),
     "check": Command("openbench.cli.commands.jobs:check", "verify data, splits and weights before a run"),
+    "sweep": Command("openbench.cli.commands.sweep:main", "how far sweeps are: done, running, failed and why"),
     "data": Command("openbench.cli.commands.data:main", "get data sets, verify them, look at them, bring your own"),
     "new": Command(
         "openbench.cli.commands.new:main", "a method, training, data set or backbone of your own, to be filled in"

@@ -1,7 +1,8 @@
 """The jobs of a sweep: which there are, what sets each apart, and choices that depend on the benchmark."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -35,6 +36,43 @@ def jobs(overrides: Sequence[str], config_dir: Path | None) -> list[list[str]]:
             swept = override.is_sweep_override()
             choices[key] = [f"{key}={v}" for v in _values(override, config_dir)] if swept else [_typed(override)]
     return [list(job) for job in itertools.product(*choices.values())]
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One job of a sweep.
+
+    Args:
+        typed: its overrides as its launcher gets them, in which a pair is the name of a benchmark made for it.
+        plain: the same, with the names of a pair each by itself.
+    """
+
+    typed: tuple[str, ...]
+    plain: tuple[str, ...]
+
+
+def combinations(overrides: Sequence[str], config_dir: Path | None) -> list[Combination]:
+    """Return every job of a sweep, in the order in which Hydra numbers them; nothing is written.
+
+    Args:
+        overrides: as typed; pairs such as `backbone={cifar10:resnet20_cifar10}` among them.
+        config_dir: a folder of the user's group files.
+
+    Raises:
+        ConfigError: as `paired` does.
+    """
+    made = dict[str, tuple[str, ...]]()
+
+    def note(benchmark: str, choice: dict[str, str]) -> str:
+        name = _name_of(benchmark, choice)
+        made[f"{BENCHMARK}={name}"] = (f"{BENCHMARK}={benchmark}", *(f"{k}={v}" for k, v in choice.items()))
+        return name
+
+    typed = _paired(overrides, config_dir, note)
+    return [
+        Combination(tuple(job), tuple(word for text in job for word in made.get(text, (text,))))
+        for job in jobs(typed, config_dir)
+    ]
 
 
 def swept_keys(overrides: Sequence[str], config_dir: Path | None) -> list[str]:
@@ -86,6 +124,17 @@ def paired(overrides: Sequence[str], config_dir: Path | None, folder: Path) -> l
     Raises:
         ConfigError: a pair names a benchmark that is not swept over, or something else than names of the group.
     """
+    found = _paired(overrides, config_dir, lambda benchmark, choice: _write(folder / "benchmark", benchmark, choice))
+    if found == list(overrides):
+        return found
+    # Set on the command line, the search path hides the one that `compose` makes of `config_dir`.
+    places = [folder, *([] if config_dir is None else [config_dir])]
+    searched = ",".join(quoted(place.absolute().as_uri()) for place in places)
+    return [f"hydra.searchpath=[{searched}]", *found]
+
+
+def _paired(overrides: Sequence[str], config_dir: Path | None, make: Callable[[str, dict[str, str]], str]) -> list[str]:
+    """The overrides with the benchmarks of pairs named as `make` does, from a benchmark and its choices."""
     pairs = {o.key_or_group: o for o in parse(overrides) if o.key_or_group in PAIRED and isinstance(o.value(), dict)}
     benchmark = next((o for o in parse(overrides) if o.get_key_element() == BENCHMARK), None)
     if not pairs or benchmark is None:
@@ -95,12 +144,9 @@ def paired(overrides: Sequence[str], config_dir: Path | None, folder: Path) -> l
     for group, override in pairs.items():
         for name, values in _pairs(override, names, config_dir).items():
             chosen[name] = [{**before, group: value} for before in chosen[name] for value in values]
-    files = [_write(folder / "benchmark", name, choice) for name, choices in chosen.items() for choice in choices]
+    named = [make(name, choice) for name, choices in chosen.items() for choice in choices]
     rest = [text for text in overrides if text not in [_typed(o) for o in (benchmark, *pairs.values())]]
-    # Set on the command line, the search path hides the one that `compose` makes of `config_dir`.
-    places = [folder, *([] if config_dir is None else [config_dir])]
-    searched = ",".join(quoted(place.absolute().as_uri()) for place in places)
-    return [f"hydra.searchpath=[{searched}]", f"{BENCHMARK}={','.join(files)}", *rest]
+    return [f"{BENCHMARK}={','.join(named)}", *rest]
 
 
 def _pairs(override: Override, names: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:
@@ -130,14 +176,19 @@ def _pairs(override: Override, names: Sequence[str], config_dir: Path | None) ->
 
 def _write(folder: Path, benchmark: str, choice: dict[str, str]) -> str:
     """Write the config of a benchmark with its choices and return its name."""
+    name = _name_of(benchmark, choice)
     if not choice:
-        return benchmark
-    name = f"{benchmark}_with_{'_and_'.join(choice.values())}"
+        return name
     lines = ["# @package _global_", "defaults:", f"  - {benchmark}"]
     lines += [f"  - override /{group}: {value}" for group, value in choice.items()]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return name
+
+
+def _name_of(benchmark: str, choice: dict[str, str]) -> str:
+    """The name of a benchmark with its choices."""
+    return f"{benchmark}_with_{'_and_'.join(choice.values())}" if choice else benchmark
 
 
 def _parsed(text: str) -> Override | None:

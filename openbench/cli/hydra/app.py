@@ -25,6 +25,7 @@ from openbench.cli.hydra.job import Done, Job
 from openbench.cli.hydra.killed import ONE_AT_A_TIME, after_a_kill
 from openbench.cli.hydra.launchers.mended import mended
 from openbench.cli.hydra.outcome import (
+    ALIVE,
     FAILED_STATUS,
     NOT_APPLICABLE,
     RUNNING,
@@ -42,10 +43,11 @@ from openbench.compose.config import VERSION_BASE, check_no_clash, no_benchmark,
 from openbench.compose.errors import Typed, explain
 from openbench.compose.flags import check_flags, check_overrides
 from openbench.compose.renamed import refuse_moved
-from openbench.compose.sweep import deferred, jobs, paired, parse, sharded, swept_keys
+from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharded, swept_keys
 from openbench.compose.unread import refuse_unread
 from openbench.config.overrides import quoted
 from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
+from openbench.storage.locks import Lock
 from openbench.storage.owned import delete_ownerless, owned
 
 Config = Mapping[str, Any]
@@ -147,7 +149,10 @@ class HydraCommand:
         job = Job.of(cfg, hydra_cfg)
         if not job.due():
             return OK
-        job.begin()
+        with job.begun():
+            return self._carried_out(job, cfg, hydra_cfg)
+
+    def _carried_out(self, job: Job, cfg: DictConfig, hydra_cfg: Any) -> int:
         start = time.monotonic()
         try:
             config = scientific(cfg, hydra_cfg.runtime.choices, self.name)
@@ -191,7 +196,7 @@ def _run_sweep(typed: Typed, flags: list[str], job: Callable[[DictConfig], int])
     folder = _scratch(typed)
     delete_ownerless(folder.parent, LOGS)
     warnings = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), QUIET)))
-    with owned(folder), _environment("PYTHONWARNINGS", warnings):
+    with owned(folder), Lock(folder / ALIVE, _to_stderr), _environment("PYTHONWARNINGS", warnings):
         try:
             with interrupts.last_words(lambda: f"{summary(read_outcomes(folder), Plan.read(folder), folder)}\n"):
                 _sweep(typed, [f"hydra.sweep.dir={quoted(str(folder))}", *flags], job, folder)
@@ -211,6 +216,10 @@ def _run_sweep(typed: Typed, flags: list[str], job: Callable[[DictConfig], int])
     return max(outcome.code for outcome in outcomes)
 
 
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], folder: Path) -> None:
     """Carry out a sweep, whose jobs leave their outcomes in its folder, until each has one.
 
@@ -220,9 +229,11 @@ def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], fold
         job: carries out one composed config.
         folder: of the sweep.
     """
+    words = tuple(typed.overrides)
     typed = replace(typed, overrides=paired(typed.overrides, typed.config_dir, folder / "pairs"))
     swept = tuple(swept_keys(typed.overrides, typed.config_dir))
-    plan = Plan(len(jobs(typed.overrides, typed.config_dir)), swept)
+    every = jobs(typed.overrides, typed.config_dir)
+    plan = Plan(len(every), swept, (), typed.command, words, tuple(label(job, swept) for job in every))
     given, later, one_at_a_time = deferred(typed.overrides), tuple[int, ...](), tuple[str, ...]()
     while True:
         replace(plan, later=later).write(folder)

@@ -1,21 +1,34 @@
 """One job of a command, as its own process sees it: alone, or as a part of a sweep that others carry out too."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from openbench.cli.hydra.outcome import DONE, NAMES, NOT_APPLICABLE, OUTCOME, RUNNING, Outcome, Plan, read_outcomes
+from openbench.cli.hydra.outcome import (
+    ALIVE,
+    DONE,
+    NAMES,
+    NOT_APPLICABLE,
+    OUTCOME,
+    RUNNING,
+    Outcome,
+    Plan,
+    read_outcomes,
+)
 from openbench.cli.process.exits import OK
 from openbench.compose.interpolations import limited
 from openbench.compose.sweep import label
 from openbench.errors import ConfigError
 from openbench.results.escape import console_lines
+from openbench.storage.locks import Lock
 
 
 @dataclass(frozen=True)
@@ -86,11 +99,21 @@ class Job:
         """Whether it is to be carried out: it has not ended before, and need not wait for the others."""
         return self.plan is None or not (self.outcome.job in self.plan.later or self._ended())
 
-    def begin(self) -> None:
-        """Say that it begins, and leave a file that says so if it is killed."""
-        if self.plan is not None and self.sweep is not None:
-            self.outcome.write(self.folder)
-            print(f"{self.title}{self.plan.left(read_outcomes(self.sweep))}", file=sys.stderr, flush=True)
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Say that it begins, and leave a file that says so if it is killed; a lock says that it lives."""
+        if self.plan is None or self.sweep is None:
+            yield
+            return
+        self.outcome.write(self.folder)
+        print(f"{self.title}{self.plan.left(read_outcomes(self.sweep))}", file=sys.stderr, flush=True)
+        lock = Lock(self.folder / ALIVE)
+        with suppress(Timeout):  # a copy of it that another node has not noticed to be lost
+            lock.acquire(timeout=0)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def end(self, done: Done, seconds: float) -> None:
         """Write the outcome of a job of a sweep; a job that is alone tells by its exit code."""

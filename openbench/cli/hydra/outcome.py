@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from openbench.compose.sweep import label
@@ -12,6 +12,7 @@ from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 OUTCOME = "outcome.json"
 PLAN = "sweep.json"
+ALIVE = ".alive"  # a lock that the process of a sweep, or of a job, holds as long as it lives
 RUNNING, DONE, FAILED_STATUS, NOT_APPLICABLE = "running", "done", "failed", "not applicable"
 QUICK = ("skipped", NOT_APPLICABLE)  # say nothing about how long the others take
 _GAP = 3  # between two columns
@@ -52,8 +53,9 @@ class Outcome:
     def read(cls, file: Path) -> "Outcome | None":
         """Return the outcome in a file; None if there is none, or if it has changed since it was written."""
         try:
-            return cls(**json.loads(read_sealed(file)))
-        except (FileNotFoundError, DamagedError):
+            found = json.loads(read_sealed(file))  # another version may have written other keys
+            return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})
+        except (FileNotFoundError, DamagedError, TypeError):
             return None
 
 
@@ -65,11 +67,17 @@ class Plan:
         jobs: how many there are.
         swept: the keys with several values.
         later: numbers of jobs that wait until the others have ended.
+        command: the sub-command.
+        words: the overrides of the sweep, as typed.
+        names: what tells each job from the others: `method=knn seed=1`.
     """
 
     jobs: int
     swept: tuple[str, ...]
     later: tuple[int, ...] = ()
+    command: str = ""
+    words: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Write it into the sweep's folder."""
@@ -88,7 +96,8 @@ class Plan:
             raise ConfigError(
                 f"'{folder / PLAN}' of a running sweep is missing or was changed — give the same command again"
             ) from error
-        return cls(found["jobs"], tuple(found["swept"]), tuple(found["later"]))
+        said = {key: tuple(found.get(key, ())) for key in ("swept", "later", "words", "names")}
+        return cls(found["jobs"], command=found.get("command", ""), **said)
 
     def title(self, outcome: Outcome) -> str:
         """Return how a job is called in every line: `job 3 of 12 (method=knn seed=1)`."""
@@ -167,14 +176,14 @@ def summary(outcomes: Sequence[Outcome], plan: Plan, folder: Path) -> str:
     lines = []
     for found, what in ((passed, NOT_APPLICABLE), (failed, FAILED_STATUS)):
         for code, message in dict.fromkeys((o.code, o.message) for o in found):
-            numbers = _numbers([o.job + 1 for o in found if (o.code, o.message) == (code, message)])
-            lines.append(f"{what}" + f", exit {code}" * bool(code) + f", {numbers}: {message}")
+            which = numbers([o.job + 1 for o in found if (o.code, o.message) == (code, message)])
+            lines.append(f"{what}" + f", exit {code}" * bool(code) + f", {which}: {message}")
     again = "; the same command goes on" if stopped or missing > 0 else ""
     lines.append(f"sweep: {plan.jobs} jobs, {', '.join(counts)}{again} ({folder})")
     return "\n".join(lines)
 
 
-def _numbers(jobs: Sequence[int]) -> str:
+def numbers(jobs: Sequence[int]) -> str:
     """Numbers of jobs in words: `job 3`, `jobs 1-4, 7`."""
     parts: list[str] = []
     for job in jobs:

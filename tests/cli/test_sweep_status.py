@@ -1,0 +1,101 @@
+"""What `sweep status` says of jobs: done, running, failed and why, interrupted, queued, to do."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from openbench.__main__ import main
+from openbench.cli.hydra.outcome import ALIVE, RUNNING, Outcome, Plan, read_outcomes
+from openbench.cli.hydra.states import Kept, counted, kept_sweeps
+from openbench.errors import DataError, NotApplicableError
+from openbench.storage.locks import Lock
+
+SWEEP = ("+benchmark=digits", "method=knn,msp", "seed=0,1")
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """The folder of a sweep of six jobs, of which three have ended and two have begun."""
+    names = tuple(f"seed={seed}" for seed in range(6))
+    Plan(6, ("seed",), (), "run", ("+benchmark=digits", "seed=range(6)"), names).write(tmp_path)
+    ended = [("written", 0, "written x.json"), ("failed", 2, "no such set"), ("not applicable", 0, "no head")]
+    for number, (status, code, message) in enumerate([*ended, (RUNNING, 0, ""), (RUNNING, 0, "")]):
+        Outcome(number, [f"seed={number}"], code, message, 1.0, status).write(tmp_path / str(number))
+    return Kept(tmp_path, Plan.read(tmp_path))
+
+
+def test_a_job_runs_as_long_as_its_process_lives(sweep):
+    with Lock(sweep.folder / "3" / ALIVE):
+        states = {state.name: state.state for state in sweep.states()}
+    expected = ["done", "failed", "not applicable", "running", "interrupted", "to do"]
+    assert states == {f"seed={seed}": state for seed, state in enumerate(expected)}
+    assert [state.state for state in sweep.states()][3] == "interrupted"
+
+
+def test_what_has_not_begun_is_queued_as_long_as_the_sweep_lives(sweep):
+    with Lock(sweep.folder / ALIVE):
+        assert sweep.states()[5].state == "queued"
+
+
+def test_jobs_are_counted_by_state(sweep):
+    assert counted(sweep.states()) == "1 done, 1 not applicable, 1 failed, 2 interrupted, 1 to do"
+
+
+def test_the_status_of_a_sweep_tells_why_and_how_to_go_on(engine, capsys):
+    engine.broken["knn"] = DataError("set 'tin' not found")
+    assert main(["run", "-m", *SWEEP]) == 2
+    [folder] = (Path("..") / "cache" / "sweeps").iterdir()
+    capsys.readouterr()
+    assert main(["sweep", "status", folder.name]) == 1
+    shown = capsys.readouterr()
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert [row[-1] for row in rows if row and row[0].isdigit() and len(row) == 4] == ["failed", "failed", "done", "done"]
+    assert "failed, jobs 1-2: set 'tin' not found" in shown.out
+    assert "4 jobs: 2 done, 2 failed" in shown.out
+    assert "python -m openbench run -m +benchmark=digits method=knn,msp seed=0,1" in shown.err
+    assert main(["sweep", "status", str(folder)]) == 1
+    assert main(["sweep", "status"]) == 0
+    assert "2 done, 2 failed" in capsys.readouterr().out
+
+
+def test_a_sweep_whose_jobs_are_done_or_not_applicable_is_done(engine, capsys):
+    engine.broken["knn"] = NotApplicableError("no such layer")
+    assert main(["run", "-m", *SWEEP]) == 0
+    assert main(["sweep", "status", next((Path("..") / "cache" / "sweeps").iterdir()).name]) == 0
+    shown = capsys.readouterr()
+    assert "2 done, 2 not applicable" in shown.out
+    assert "what is missing" not in shown.err
+
+
+def test_words_find_the_latest_outcome_of_each_job_in_all_sweeps(engine, capsys):
+    engine.broken["knn"] = DataError("set 'tin' not found")
+    assert main(["extract", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
+    engine.broken.clear()
+    kept = kept_sweeps(Path("..") / "cache" / "sweeps")[0].folder
+    shutil.move(kept, kept.with_name("2020-01-01T00-00-00-1"))
+    assert main(["extract", "-m", "+benchmark=digits", "method=knn", "seed=0,1"]) == 0
+    assert main(["extract", "-m", "+benchmark=digits", "method=knn,msp", "runtime.batch_size=3"]) == 0
+    capsys.readouterr()
+    assert main(["sweep", "status", "extract", "-m", "+benchmark=digits", "method=knn,msp,rmds"]) == 1
+    shown = capsys.readouterr().out
+    assert "3 jobs: 2 done, 1 to do" in shown
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"), [(["nothing"], "is not the folder of a sweep"), (["a", "b"], "allowed: one folder")]
+)
+def test_what_is_no_sweep_is_refused(engine, capsys, typed, said):
+    assert main(["sweep", "status", *typed]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_files_of_another_version_are_read_as_far_as_they_are_known(tmp_path):
+    from openbench.storage.sealed import write_sealed
+
+    write_sealed(tmp_path / "sweep.json", b'{"jobs": 2, "swept": ["seed"], "later": [], "colour": 1}')
+    assert Plan.read(tmp_path) == Plan(2, ("seed",))
+    known = b'"job": 0, "overrides": [], "code": 0, "message": "m", "seconds": 1.0'
+    write_sealed(tmp_path / "0" / "outcome.json", b"{" + known + b', "colour": 1}')
+    write_sealed(tmp_path / "1" / "outcome.json", b'{"colour": 1}')
+    assert read_outcomes(tmp_path) == [Outcome(0, [], 0, "m", 1.0)]
