@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 import openbench
 from openbench.cli.hydra.app import QUIET
-from openbench.cli.hydra.launchers import submitit_jobs
+from openbench.cli.hydra.launchers import ray_tasks, submitit_jobs
 from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, read_outcomes
 
 
@@ -141,6 +143,56 @@ def test_an_error_outside_the_job_is_told_by_its_last_line(slurm, tmp_path):
         job.results()
     [outcome] = read_outcomes(tmp_path)
     assert "could not begin — ModuleNotFoundError: No module named 'openbench' — see" in outcome.message
+
+
+class LostError(Exception):
+    """What Ray raises for a task whose node is gone."""
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """The part of Ray's launcher that is mended: a task is its number, and those in `lost` have no result."""
+    lost: set[int] = set()
+
+    def get(task):
+        if task in lost:
+            raise LostError("The node died.\n\nIts raylet was killed.\n")
+        return f"result {task}"
+
+    core = types.ModuleType("_core")
+    core.ray = types.SimpleNamespace(get=get, exceptions=types.SimpleNamespace(RayError=LostError))
+    core.launch_job_on_ray = lambda context, remote, config, function, state: config.hydra.job.num
+    plugin = types.ModuleType("hydra_plugins.hydra_ray_launcher")
+    plugin._core = core
+    monkeypatch.setitem(sys.modules, plugin.__name__, plugin)
+    core.lost = lost
+    return core
+
+
+def test_a_lost_task_of_ray_has_failed_and_the_others_are_waited_for(ray, tmp_path, capsys):
+    Plan(3, ("seed",)).write(tmp_path)
+    Outcome(1, ["seed=1"], 0, "", 0.0, RUNNING, {"seed": "1"}).write(tmp_path / "1")
+    Outcome(2, ["seed=2"], 0, "went well", 0.0).write(tmp_path / "2")
+    ray.lost |= {1, 2}
+    with ray_tasks.patient(tmp_path):
+        configs = [
+            OmegaConf.create({"hydra": {"job": {"num": number}, "overrides": {"task": [f"seed={number}"]}}})
+            for number in range(3)
+        ]
+        tasks = [ray.launch_job_on_ray(None, {}, config, print, {}) for config in configs]
+        found = [ray.ray.get(task) for task in tasks]
+    assert found[0] == "result 0"
+    assert [one.return_value for one in found[1:]] == [1, 1]
+    lost, ended = read_outcomes(tmp_path)
+    assert (lost.status, lost.code, lost.names) == ("failed", 1, {"seed": "1"})
+    assert (ended.status, ended.message) == ("done", "went well")
+    assert (
+        "job 2 of 3 (seed=1): error: its task ended without a result — Its raylet was killed."
+        in capsys.readouterr().err
+    )
+    assert ray.ray.get(0) == "result 0"
+    with pytest.raises(LostError):
+        ray.ray.get(1)
 
 
 @pytest.mark.slow

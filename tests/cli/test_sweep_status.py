@@ -50,7 +50,12 @@ def test_the_status_of_a_sweep_tells_why_and_how_to_go_on(engine, capsys):
     assert main(["sweep", "status", folder.name]) == 1
     shown = capsys.readouterr()
     rows = [line.split() for line in shown.out.splitlines()]
-    assert [row[-1] for row in rows if row and row[0].isdigit() and len(row) == 4] == ["failed", "failed", "done", "done"]
+    assert [row[-1] for row in rows if row and row[0].isdigit() and len(row) == 4] == [
+        "failed",
+        "failed",
+        "done",
+        "done",
+    ]
     assert "failed, jobs 1-2: set 'tin' not found" in shown.out
     assert "4 jobs: 2 done, 2 failed" in shown.out
     assert "python -m openbench run -m +benchmark=digits method=knn,msp seed=0,1" in shown.err

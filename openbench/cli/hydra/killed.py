@@ -64,3 +64,16 @@ def fail(outcome: Outcome, folder: Path, plan: Plan, message: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     replace(outcome, code=FAILED, message=message, status=FAILED_STATUS).write(folder)
     print(f"{plan.title(outcome)}: error: {message}", file=sys.stderr, flush=True)
+
+
+def fail_unless_ended(folder: Path, failed: Outcome) -> None:
+    """Leave the outcome of a job that ended without a word, unless it had ended well before.
+
+    Args:
+        folder: of the sweep.
+        failed: what is known of the job, with what happened to it.
+    """
+    before = {outcome.job: (file.parent, outcome) for file, outcome in outcome_files(folder).items()}
+    place, known = before.get(failed.job, (folder / str(failed.job), failed))
+    if failed.job not in before or known.status == RUNNING:
+        fail(known, place, Plan.read(folder), failed.message)

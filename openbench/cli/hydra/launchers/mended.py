@@ -9,10 +9,14 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
-from openbench.cli.hydra.launchers import joblib_processes, submitit_jobs
+from openbench.cli.hydra.launchers import joblib_processes, ray_tasks, submitit_jobs
 
 # Part of the module of a launcher → what holds from then on until the sweep has ended.
-_MENDED = {"hydra_joblib_launcher": joblib_processes.quiet, "hydra_submitit_launcher": submitit_jobs.patient}
+_MENDED = {
+    "hydra_joblib_launcher": joblib_processes.quiet,
+    "hydra_ray_launcher": ray_tasks.patient,
+    "hydra_submitit_launcher": submitit_jobs.patient,
+}
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
-from openbench.cli.hydra.killed import fail
-from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, outcome_files
+from openbench.cli.hydra.killed import fail_unless_ended
+from openbench.cli.hydra.outcome import Outcome
 from openbench.cli.process.exits import FAILED
 
 # Slurm's names for a job that will not go on. A preempted one may; one that Slurm has forgotten will not.
@@ -121,7 +121,7 @@ def patient(folder: Path) -> Iterator[None]:
         else:
             return found
         number, overrides = _asked_for(self)
-        _count(
+        fail_unless_ended(
             folder, Outcome(number, overrides, FAILED, f"{words} — see {_log(self)}; the same command tries again", 0)
         )
         return [JobReturn(_return_value=FAILED, status=JobStatus.COMPLETED)]
@@ -151,11 +151,3 @@ def _last_line(text: str) -> str:
     rules = [index for index, line in enumerate(lines) if line == _RULE]
     quoted = lines[rules[0] + 1 : rules[-1]] if len(rules) > 1 else lines
     return (quoted or ["it left no trace"])[-1].strip()
-
-
-def _count(folder: Path, failed: Outcome) -> None:
-    """Leave the outcome of a job that ended without a word, unless it had ended well before."""
-    before = {outcome.job: (file.parent, outcome) for file, outcome in outcome_files(folder).items()}
-    place, known = before.get(failed.job, (folder / str(failed.job), failed))
-    if failed.job not in before or known.status == RUNNING:
-        fail(known, place, Plan.read(folder), failed.message)

@@ -1,0 +1,56 @@
+"""Tasks of Ray: one whose process or node is lost too often has failed, and the others go on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+
+from openbench.cli.hydra.killed import fail_unless_ended
+from openbench.cli.hydra.outcome import Outcome
+from openbench.cli.process.exits import FAILED
+
+
+@contextmanager
+def patient(folder: Path) -> Iterator[None]:
+    """Have a task that ends within the block without a result count as failed, and the others waited for.
+
+    Ray gives a task whose process is killed to another one three times. Then the launcher raises, which ends the tasks
+    that still run; it has no hook for this: hence what it calls is replaced.
+
+    Args:
+        folder: of the sweep.
+    """
+    from hydra_plugins.hydra_ray_launcher import _core
+
+    core: Any = _core
+    ray, send = core.ray, core.launch_job_on_ray
+    asked: list[tuple[Any, Outcome]] = []
+
+    def sending(hydra_context: Any, remote: Any, config: Any, *rest: Any) -> Any:
+        task = send(hydra_context, remote, config, *rest)
+        asked.append((task, Outcome(int(config.hydra.job.num), tuple(config.hydra.overrides.task), FAILED, "", 0.0)))
+        return task
+
+    def or_failed(task: Any) -> Any:
+        try:
+            return ray.get(task)
+        except ray.exceptions.RayError as error:
+            [known] = [outcome for sent, outcome in asked if sent is task]
+            words = f"its task ended without a result — {_last_line(str(error))} — the same command tries it again"
+            fail_unless_ended(folder, Outcome(known.job, known.overrides, FAILED, words, 0.0))
+            return JobReturn(_return_value=FAILED, status=JobStatus.COMPLETED)
+
+    core.ray, core.launch_job_on_ray = SimpleNamespace(get=or_failed), sending
+    try:
+        yield
+    finally:
+        core.ray, core.launch_job_on_ray = ray, send
+
+
+def _last_line(text: str) -> str:
+    """The last line of what Ray says; it quotes tracebacks."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines or ["it left no trace"])[-1]
