@@ -162,6 +162,8 @@ def ray(monkeypatch):
     core = types.ModuleType("_core")
     core.ray = types.SimpleNamespace(get=get, exceptions=types.SimpleNamespace(RayError=LostError))
     core.launch_job_on_ray = lambda context, remote, config, function, state: config.hydra.job.num
+    core.start_ray = lambda init: core.begun.append(dict(init))
+    core.begun = []
     plugin = types.ModuleType("hydra_plugins.hydra_ray_launcher")
     plugin._core = core
     monkeypatch.setitem(sys.modules, plugin.__name__, plugin)
@@ -193,6 +195,14 @@ def test_a_lost_task_of_ray_has_failed_and_the_others_are_waited_for(ray, tmp_pa
     assert ray.ray.get(0) == "result 0"
     with pytest.raises(LostError):
         ray.ray.get(1)
+
+
+@pytest.mark.parametrize("given", [{"address": "10.0.0.1:6379"}, {"address": None}])
+def test_a_cluster_of_ray_is_joined_with_the_memory_that_it_has(ray, tmp_path, monkeypatch, given):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with ray_tasks.patient(tmp_path):
+        ray.start_ray(OmegaConf.create({**given, "object_store_memory": 78643200}))
+    assert ray.begun == [given if given["address"] else {**given, "object_store_memory": 78643200}]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
-"""Tasks of Ray: one whose process or node is lost too often has failed, and the others go on."""
+"""Tasks of Ray, here or on a cluster: one whose process or node is lost too often has failed, and the others go on."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import OmegaConf
 
 from openbench.cli.hydra.killed import fail_unless_ended
 from openbench.cli.hydra.outcome import Outcome
@@ -15,7 +17,7 @@ from openbench.cli.process.exits import FAILED
 
 @contextmanager
 def patient(folder: Path) -> Iterator[None]:
-    """Have a task that ends within the block without a result count as failed, and the others waited for.
+    """Have a cluster joined within the block, and a task that ends without a result count as failed.
 
     Ray gives a task whose process is killed to another one three times. Then the launcher raises, which ends the tasks
     that still run; it has no hook for this: hence what it calls is replaced.
@@ -26,7 +28,7 @@ def patient(folder: Path) -> Iterator[None]:
     from hydra_plugins.hydra_ray_launcher import _core
 
     core: Any = _core
-    ray, send = core.ray, core.launch_job_on_ray
+    ray, send, start = core.ray, core.launch_job_on_ray, core.start_ray
     asked: list[tuple[Any, Outcome]] = []
 
     def sending(hydra_context: Any, remote: Any, config: Any, *rest: Any) -> Any:
@@ -43,11 +45,17 @@ def patient(folder: Path) -> Iterator[None]:
             fail_unless_ended(folder, Outcome(known.job, known.overrides, FAILED, words, 0.0))
             return JobReturn(_return_value=FAILED, status=JobStatus.COMPLETED)
 
-    core.ray, core.launch_job_on_ray = SimpleNamespace(get=or_failed), sending
+    def joining(init: Any) -> None:
+        known = dict(init)
+        if known.get("address") or os.environ.get("RAY_ADDRESS"):
+            known.pop("object_store_memory", None)  # the launcher always sets it, and Ray then joins no cluster
+        start(OmegaConf.create(known))
+
+    core.ray, core.launch_job_on_ray, core.start_ray = SimpleNamespace(get=or_failed), sending, joining
     try:
         yield
     finally:
-        core.ray, core.launch_job_on_ray = ray, send
+        core.ray, core.launch_job_on_ray, core.start_ray = ray, send, start
 
 
 def _last_line(text: str) -> str:
