@@ -13,6 +13,7 @@ from openbench.core.benchmark import Image, Items, Split
 from openbench.data.loading import batches
 from openbench.errors import DataError
 from openbench.features.columns import Column, pass_for
+from openbench.features.portions import Portions
 
 Rows = Mapping[Column, NDArray[np.float32]]
 NamedRows = Mapping[str, NDArray[np.float32]]  # column name → its rows
@@ -49,7 +50,13 @@ def part_of(split: Split, start: int, stop: int) -> Split:
 
 
 def extract(
-    backbone: Backbone, split: Split, columns: tuple[Column, ...], batch_size: int, workers: int = 0
+    backbone: Backbone,
+    split: Split,
+    columns: tuple[Column, ...],
+    batch_size: int,
+    workers: int = 0,
+    *,
+    portions: Portions | None = None,
 ) -> Iterator[Rows]:
     """Yield the rows of `columns` for consecutive batches of a split, from a single pass.
 
@@ -59,17 +66,23 @@ def extract(
         columns: what to extract; all with the same input step and map reduction.
         batch_size: images per forward pass.
         workers: decode images while the network runs; see data.loading.
+        portions: halves batches that do not fit into memory; None for ones that only this pass knows.
 
     Raises:
         DataError: an output is NaN or infinite; the message names the split and the first image.
     """
-    request = pass_for(columns)
+    request, portions = pass_for(columns), portions or Portions()
     done = 0
-    for images in batches(split, backbone.preprocess, batch_size, workers):
+
+    def rows(images: Tensor) -> Rows:
         outputs = backbone.outputs(images, request)
         keys = split.keys[done : done + len(images)]
-        yield {column: _finite(column.of(outputs), column, (backbone, split), keys) for column in columns}
-        done += len(images)
+        return {column: _finite(column.of(outputs), column, (backbone, split), keys) for column in columns}
+
+    for images in batches(split, backbone.preprocess, batch_size, workers):
+        for found in portions.of(images, backbone, rows):
+            yield found
+            done += len(found[columns[0]])
 
 
 def _finite(rows: Tensor, column: Column, of: tuple[Backbone, Split], keys: Sequence[str]) -> NDArray[np.float32]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
@@ -11,6 +12,7 @@ from openbench.data.loading import batches
 from openbench.digest import digest
 from openbench.errors import MethodError
 from openbench.features.extract import NamedRows
+from openbench.features.portions import Portions
 
 
 def column_of(method: LiveMethod) -> str:
@@ -23,7 +25,13 @@ def column_of(method: LiveMethod) -> str:
 
 
 def score_rows(
-    method: LiveMethod, backbone: Backbone, split: Split, batch_size: int, workers: int = 0
+    method: LiveMethod,
+    backbone: Backbone,
+    split: Split,
+    batch_size: int,
+    workers: int = 0,
+    *,
+    portions: Portions | None = None,
 ) -> Iterator[NamedRows]:
     """Yield the scores of consecutive batches of a split by a fitted method.
 
@@ -33,12 +41,14 @@ def score_rows(
         split: in manifest order.
         batch_size: images per call.
         workers: decode images while the network runs; see data.loading.
+        portions: halves batches that do not fit into memory; None for ones that only this pass knows.
 
     Raises:
         MethodError: a score is NaN, or there is not one per image; the message names the split and the first image.
     """
-    name, done = column_of(method), 0
-    for images in batches(split, backbone.preprocess, batch_size, workers):
+    name, done, portions = column_of(method), 0, portions or Portions()
+
+    def rows(images: Tensor) -> NamedRows:
         scores = method.score_images(images.to(backbone.device, torch.float32), backbone)
         where = f"{type(method).__name__}.score_images on {split.name} ({split.role})"
         if scores.shape != (len(images),):
@@ -50,5 +60,9 @@ def score_rows(
                 f"{where}: {int(missing.sum())} of {len(images)} scores of a batch are NaN, first '{first}' — "
                 f"parameters {method.params()}; NaN scores cannot be evaluated"
             )
-        yield {name: scores.detach().to("cpu", torch.float32).contiguous().numpy()}
-        done += len(images)
+        return {name: scores.detach().to("cpu", torch.float32).contiguous().numpy()}
+
+    for images in batches(split, backbone.preprocess, batch_size, workers):
+        for found in portions.of(images, backbone, rows):
+            yield found
+            done += len(found[name])

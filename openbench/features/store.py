@@ -24,6 +24,7 @@ from openbench.features.corrupted import corrupted
 from openbench.features.extract import NamedRows, extract
 from openbench.features.live import column_of, score_rows
 from openbench.features.passes import How, Pass, Source, faulty
+from openbench.features.portions import Portions
 from openbench.features.shards import WHOLE, Sharding, Shards
 from openbench.features.texts import text_embeddings
 from openbench.say import Say, silent
@@ -56,6 +57,10 @@ class FeatureStore:
     shard: int = 4096
     sharding: Sharding = WHOLE
     say: Say = silent
+
+    def __post_init__(self) -> None:
+        """Begin with whole batches."""
+        self.portions = Portions(self.say)
 
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, memory-mapped, computing in a single pass those that are missing.
@@ -116,7 +121,7 @@ class FeatureStore:
         name, folder = column_of(method), self._folder(backbone, split, "openbench.features.live")
 
         def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
-            return score_rows(method, backbone, rest, self.batch_size, self.workers)
+            return score_rows(method, backbone, rest, self.batch_size, self.workers, portions=self.portions)
 
         self._ensure(folder, backbone, split, Source((name,), (name,), rows))
         return ColumnFile(folder, name).open()
@@ -163,7 +168,7 @@ class FeatureStore:
 
         def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
             columns = tuple(kept[name] for name in names)
-            for found in extract(backbone, rest, columns, self.batch_size, self.workers):
+            for found in extract(backbone, rest, columns, self.batch_size, self.workers, portions=self.portions):
                 yield {column.name: array for column, array in found.items()}
 
         return Source(read, tuple(sorted(kept, key=read.__contains__)), rows)

@@ -73,8 +73,8 @@ class Call:
     apart: str = ""
 
     def say(self, text: str) -> None:
-        """Report progress on stderr, unless the runtime says otherwise: stdout holds results only."""
-        if self.runtime.get("progress", True):
+        """Report progress on stderr, unless the runtime says otherwise, and warnings: stdout holds results only."""
+        if self.runtime.get("progress", True) or text.startswith("WARNING"):
             print(text, file=sys.stderr, flush=True)
 
 

@@ -7,25 +7,26 @@ import numpy as np
 
 from openbench.core.scores import SetScores
 
-WARNINGS = "warnings"  # key of a record's provenance: what was said of the scores
+WARNINGS = "warnings"  # key of a record's provenance: what was said of the scores, and of memory
 
 
-def remarks(method: str, scores: Sequence[SetScores]) -> dict[str, Any]:
+def remarks(method: str, scores: Sequence[SetScores], said: Sequence[str] = ()) -> dict[str, Any]:
     """Return the part of a record's provenance that warns of all-equal or infinite scores; empty if there are none.
 
     Args:
         method: as users type it.
         scores: of all splits.
+        said: what was to be warned of before there were scores.
     """
     pooled = np.concatenate([split.scores for split in scores])
     if (pooled == pooled[0]).all():
-        said = [
+        found = [
             f"WARNING: method '{method}' gives all {len(pooled):,} images of all sets the score {pooled[0]:g}: nothing "
             "is ranked by it, so AUROC is 50 whatever the images show"
         ]
     else:
-        said = [text for split in scores if (text := _of_set(method, split))]
-    return {WARNINGS: said} if said else {}
+        found = [text for split in scores if (text := _of_set(method, split))]
+    return {WARNINGS: [*said, *found]} if said or found else {}
 
 
 def _of_set(method: str, split: SetScores) -> str:
