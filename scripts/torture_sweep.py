@@ -160,7 +160,7 @@ class Ray(Cluster):
     def __init__(self, token: str, chance: random.Random) -> None:
         super().__init__(token, chance)
         self.nodes = Path(f"/tmp/{token}")  # short, as it holds sockets
-        os.environ["RAY_AUTH_MODE"] = "disabled"  # both nodes are here
+        os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}  # both nodes are here
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -176,12 +176,14 @@ class Ray(Cluster):
             shutil.rmtree(self.nodes, ignore_errors=True)
 
     def start(self, *words: str) -> None:
-        """Start a node."""
+        """Start a node; on a loaded machine it may take several tries."""
         ray = Path(sys.executable).with_name("ray")
         command = [str(ray), "start", "--num-cpus=1", "--disable-usage-stats", *words]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        if said.returncode:
-            raise SystemExit(f"ray did not start: {said.stdout}{said.stderr}")
+        for _ in range(5):
+            said = subprocess.run(command, capture_output=True, text=True)
+            if not said.returncode:
+                return
+        raise SystemExit(f"ray did not start: {said.stdout}{said.stderr}")
 
     def ways(self) -> dict[str, Callable[[], bool]]:
         """See Cluster."""

@@ -121,7 +121,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
     backbone, benchmark = spec.backbone, spec.benchmark
     passes_before = backbone.passes
     device = backbone.device
-    features = CachedFeatures(feature_store(runtime, say), backbone, clock, say)
+    features = CachedFeatures(feature_store(runtime, say, runtime.sharding), backbone, clock, say)
     features.expect(_read(spec))
     fitting = Fitting.of(benchmark, backbone.head)
     scoring = Scoring(features, device, runtime.score_batch)

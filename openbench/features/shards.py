@@ -23,7 +23,7 @@ from openbench.errors import CacheError
 from openbench.features.arrays import ColumnFile, ColumnWriter, check_room, writing
 from openbench.features.extract import part_of
 from openbench.features.passes import How, Pass, Source, about, faulty
-from openbench.storage.locks import Lock
+from openbench.storage.locks import Lock, wait_for
 from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 _ROWS = 4096  # joined at a time
@@ -140,7 +140,7 @@ class Shards:
             left = [at for at in left if not self._made(at, backbone, source, how, blocking=False)]
         if left and wait:
             shards = f"{len(left)} of {len(self.borders)} shards"
-            how.say(f"features of {self.split.name}: other jobs make {shards}, waiting")
+            wait_for(f"features of {self.split.name}: other jobs make {shards}", how.say)
             for at in left:
                 self._made(at, backbone, source, how, blocking=True)
             return 0

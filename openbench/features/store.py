@@ -29,7 +29,7 @@ from openbench.features.shards import WHOLE, Sharding, Shards
 from openbench.features.texts import text_embeddings
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
-from openbench.storage.locks import Lock
+from openbench.storage.locks import Lock, wait_for
 
 
 @dataclass
@@ -231,7 +231,7 @@ class FeatureStore:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            self.say(f"features of {split.name}: another job computes them, waiting")
+            wait_for(f"features of {split.name}: another job computes them", self.say)
             lock.acquire()
         try:
             yield

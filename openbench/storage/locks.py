@@ -9,13 +9,15 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
+from openbench.errors import BusyError
 from openbench.storage import trust
 
 RENEWED, STALE = 15.0, 120.0  # seconds between two renewals of a lease, and after which an old one counts no more
@@ -124,6 +126,34 @@ def held(path: Path) -> bool:
 def lease_of(path: Path) -> Path:
     """Return the file of the lease that stands in for the lock of a path."""
     return path.with_name(f"{path.name}.lease")
+
+
+_leaving: ContextVar[bool] = ContextVar("leaving", default=False)
+
+
+@contextmanager
+def leaving() -> Iterator[None]:
+    """Have a job that would wait for what another one makes end within the block, so that its place is used."""
+    before = _leaving.set(True)
+    try:
+        yield
+    finally:
+        _leaving.reset(before)
+
+
+def wait_for(what: str, say: Callable[[str], None]) -> None:
+    """Say that another job is waited for.
+
+    Args:
+        what: it makes.
+        say: receives the line.
+
+    Raises:
+        BusyError: within `leaving`.
+    """
+    if _leaving.get():
+        raise BusyError(what)
+    say(f"{what}, waiting")
 
 
 class Lease:

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 import openbench
 from openbench.cli.hydra.app import QUIET
 from openbench.cli.hydra.launchers import ray_tasks, submitit_jobs
-from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, read_outcomes
+from openbench.cli.hydra.outcome import RUNNING, WAITING, Outcome, Plan, read_outcomes
 
 
 def needs(name: str) -> pytest.MarkDecorator:
@@ -173,8 +173,6 @@ def ray(monkeypatch):
 
 def test_a_lost_task_of_ray_has_failed_and_the_others_are_waited_for(ray, tmp_path, capsys):
     Plan(3, ("seed",)).write(tmp_path)
-    Outcome(1, ["seed=1"], 0, "", 0.0, RUNNING, {"seed": "1"}).write(tmp_path / "1")
-    Outcome(2, ["seed=2"], 0, "went well", 0.0).write(tmp_path / "2")
     ray.lost |= {1, 2}
     with ray_tasks.patient(tmp_path):
         configs = [
@@ -182,6 +180,8 @@ def test_a_lost_task_of_ray_has_failed_and_the_others_are_waited_for(ray, tmp_pa
             for number in range(3)
         ]
         tasks = [ray.launch_job_on_ray(None, {}, config, print, {}) for config in configs]
+        Outcome(1, ["seed=1"], 0, "", 0.0, RUNNING, {"seed": "1"}).write(tmp_path / "1")
+        Outcome(2, ["seed=2"], 0, "went well", 0.0).write(tmp_path / "2")
         found = [ray.ray.get(task) for task in tasks]
     assert found[0] == "result 0"
     assert [one.return_value for one in found[1:]] == [1, 1]
@@ -195,6 +195,37 @@ def test_a_lost_task_of_ray_has_failed_and_the_others_are_waited_for(ray, tmp_pa
     assert ray.ray.get(0) == "result 0"
     with pytest.raises(LostError):
         ray.ray.get(1)
+
+
+def test_a_job_that_has_ended_or_is_to_wait_is_not_sent_to_ray(ray, tmp_path):
+    Plan(4, ("seed",), later=(3,)).write(tmp_path)
+    Outcome(0, ["seed=0"], 0, "went well", 0.0).write(tmp_path / "0")
+    Outcome(1, ["seed=1"], 0, "features of x", 0.0, WAITING).write(tmp_path / "1")
+    with ray_tasks.patient(tmp_path):
+        configs = [OmegaConf.create({"hydra": {"job": {"num": n}, "overrides": {"task": []}}}) for n in range(4)]
+        found = [ray.ray.get(ray.launch_job_on_ray(None, {}, config, print, {})) for config in configs]
+    assert [one if isinstance(one, str) else one.return_value for one in found] == [0, "result 1", "result 2", 0]
+
+
+@needs("submitit")
+def test_a_job_that_has_ended_or_is_to_wait_is_not_submitted(tmp_path, monkeypatch):
+    import submitit
+
+    sent = []
+
+    def submit(self, function, *columns):
+        sent.extend(zip(*columns, strict=True))
+        return [types.SimpleNamespace(results=lambda number=row[2]: [f"result {number}"]) for row in sent]
+
+    monkeypatch.setattr(submitit.AutoExecutor, "map_array", submit)
+    Plan(4, ("seed",), later=(3,)).write(tmp_path)
+    Outcome(0, ["seed=0"], 0, "went well", 0.0).write(tmp_path / "0")
+    rows = [([f"seed={number}"], "hydra.sweep.dir", number, "id", {}) for number in range(4)]
+    with submitit_jobs.patient(tmp_path):
+        jobs = submitit.AutoExecutor.map_array(None, print, *zip(*rows, strict=True))
+    assert [row[2] for row in sent] == [1, 2]
+    found = [job.results()[0] for job in jobs]
+    assert [one if isinstance(one, str) else one.return_value for one in found] == [0, "result 1", "result 2", 0]
 
 
 @pytest.mark.parametrize("given", [{"address": "10.0.0.1:6379"}, {"address": None}])

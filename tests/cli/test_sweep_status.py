@@ -9,7 +9,7 @@ from openbench.__main__ import main
 from openbench.cli.hydra.outcome import ALIVE, RUNNING, Outcome, Plan, read_outcomes
 from openbench.cli.hydra.states import Kept, counted, kept_sweeps
 from openbench.errors import DataError, NotApplicableError
-from openbench.storage.locks import Lock
+from openbench.storage.locks import Lock, wait_for
 
 SWEEP = ("+benchmark=digits", "method=knn,msp", "seed=0,1")
 
@@ -85,6 +85,48 @@ def test_words_find_the_latest_outcome_of_each_job_in_all_sweeps(engine, capsys)
     assert main(["sweep", "status", "extract", "-m", "+benchmark=digits", "method=knn,msp,rmds"]) == 1
     shown = capsys.readouterr().out
     assert "3 jobs: 2 done, 1 to do" in shown
+
+
+@pytest.fixture
+def busy(engine, monkeypatch):
+    """An engine that finds knn's features being made by another job, as often as it is told; who was asked in order."""
+    asked, answer = [], engine.answer
+    engine.often = 0
+
+    def answering(command, config, runtime):
+        name = config["method"]["_name_"]
+        asked.append(name)
+        if name == "knn" and engine.often:
+            engine.often -= 1
+            wait_for("features of x: another job computes them", asked.append)
+        return answer(command, config, runtime)
+
+    monkeypatch.setattr(engine, "answer", answering)
+    return asked
+
+
+def test_a_job_that_would_wait_leaves_its_place_and_goes_on_when_others_have_ended(engine, busy, capsys):
+    engine.often = 1
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 0
+    assert busy == ["knn", "msp", "knn"]
+    shown = capsys.readouterr()
+    assert "job 1 of 2 (method=knn): features of x: another job computes them — it goes on" in shown.err
+    assert "1 of 2 jobs go on now that others have ended" in shown.err
+    assert "sweep: 2 jobs, 2 done, 0 failed" in shown.err
+    assert len([line for line in shown.out.splitlines() if line.endswith("written")]) == 2
+
+
+def test_jobs_that_only_wait_for_somebody_else_do_so_in_the_end(engine, busy, capsys):
+    engine.often = 9
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 0
+    assert busy == ["knn", "msp", "knn", "knn", "features of x: another job computes them, waiting"]
+    assert "1 of 2 jobs wait for what other jobs make" in capsys.readouterr().err
+
+
+def test_a_job_by_itself_waits(engine, busy):
+    engine.often = 1
+    assert main(["run", "+benchmark=digits", "method=knn"]) == 0
+    assert busy == ["knn", "features of x: another job computes them, waiting"]
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,11 @@ from openbench.cli.hydra.outcome import (
     ALIVE,
     FAILED_STATUS,
     NOT_APPLICABLE,
-    RUNNING,
+    UNFINISHED,
+    WAITING,
     Outcome,
     Plan,
+    due,
     read_outcomes,
     summary,
     table,
@@ -46,7 +48,7 @@ from openbench.compose.renamed import refuse_moved
 from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharded, swept_keys
 from openbench.compose.unread import refuse_unread
 from openbench.config.overrides import quoted
-from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
+from openbench.errors import BusyError, ConfigError, NotApplicableError, OpenbenchError
 from openbench.storage.locks import Lock
 from openbench.storage.owned import delete_ownerless, owned
 
@@ -157,10 +159,14 @@ class HydraCommand:
         try:
             config = scientific(cfg, hydra_cfg.runtime.choices, self.name)
             refuse_unread(self.name, job.outcome.overrides, config)
-            done = self.act(Call(config, runtime(cfg), job.plan is not None, job.apart))
+            with job.in_its_place():
+                done = self.act(Call(config, runtime(cfg), job.plan is not None, job.apart))
         except NotApplicableError as error:
             # A sweep over every method should not fail because some are made for other networks.
             done = Done(BAD_INPUT if job.plan is None else OK, str(error), NOT_APPLICABLE)
+            job.complain(done)
+        except BusyError as error:
+            done = Done(OK, str(error), WAITING)
             job.complain(done)
         except BrokenPipeError:
             raise
@@ -235,8 +241,9 @@ def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], fold
     every = jobs(typed.overrides, typed.config_dir)
     plan = Plan(len(every), swept, (), typed.command, words, tuple(label(job, swept) for job in every))
     given, later, one_at_a_time = deferred(typed.overrides), tuple[int, ...](), tuple[str, ...]()
+    left, patient = frozenset(range(len(every))), False
     while True:
-        replace(plan, later=later).write(folder)
+        replace(plan, later=later, patient=patient).write(folder)
         try:
             # Jobs that have ended before, or that wait, return at once.
             with mended():
@@ -245,9 +252,20 @@ def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], fold
             interrupts.check()  # which ends the processes too
             later = (*later, *after_a_kill(folder, plan, error))
             continue
+        if waiting := _waiting(folder):
+            # Those that wait for a job of somebody else would leave again and again.
+            left, patient = due(folder), due(folder) == left
+            how = "wait for what other jobs make" if patient else "go on now that others have ended"
+            _to_stderr(f"{waiting} of {len(every)} jobs {how}")
+            continue
         if not later:
             return
         later, one_at_a_time = (), ONE_AT_A_TIME
+
+
+def _waiting(folder: Path) -> int:
+    """How many jobs left their place because they would have waited."""
+    return sum(outcome.status == WAITING for outcome in read_outcomes(folder))
 
 
 def _close(outcomes: Sequence[Outcome], folder: Path) -> None:
@@ -256,7 +274,7 @@ def _close(outcomes: Sequence[Outcome], folder: Path) -> None:
 
     plan = Plan.read(folder)
     try:
-        if any(outcome.status != RUNNING for outcome in outcomes):
+        if any(outcome.status not in UNFINISHED for outcome in outcomes):
             print(to_console(table(outcomes, plan.swept)), end="", flush=True)
     finally:  # stdout may be full
         print(summary(outcomes, plan, folder), file=sys.stderr, flush=True)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from openbench.cli.hydra.outcome import (
     NOT_APPLICABLE,
     OUTCOME,
     RUNNING,
+    UNFINISHED,
+    WAITING,
     Outcome,
     Plan,
     read_outcomes,
@@ -28,7 +30,7 @@ from openbench.compose.interpolations import limited
 from openbench.compose.sweep import label
 from openbench.errors import ConfigError
 from openbench.results.escape import console_lines
-from openbench.storage.locks import Lock
+from openbench.storage.locks import Lock, leaving
 
 
 @dataclass(frozen=True)
@@ -128,13 +130,22 @@ class Job:
         if self.plan is None:
             print(f"error: {console_lines(done.message)}", file=sys.stderr, flush=True)
             return
+        if done.status == WAITING:
+            print(f"{self.title}: {done.message} — it goes on when others have ended", file=sys.stderr, flush=True)
+            return
         what = f"skipped: {NOT_APPLICABLE} —" if done.status == NOT_APPLICABLE else "error:"
         first = (done.message.splitlines() or [""])[0]
         print(f"{self.title}: {what} {first}", file=sys.stderr, flush=True)
 
+    @contextmanager
+    def in_its_place(self) -> Iterator[None]:
+        """Within the block, have it leave its place in a sweep to others rather than wait for what they make."""
+        with leaving() if self.plan is not None and not self.plan.patient else nullcontext():
+            yield
+
     def _ended(self) -> bool:
         found = Outcome.read(self.folder / OUTCOME)
-        return found is not None and found.job == self.outcome.job and found.status != RUNNING
+        return found is not None and found.job == self.outcome.job and found.status not in UNFINISHED
 
 
 def _name(cfg: DictConfig, choices: Mapping[str, Any], key: str) -> str:

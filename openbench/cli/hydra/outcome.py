@@ -14,6 +14,8 @@ OUTCOME = "outcome.json"
 PLAN = "sweep.json"
 ALIVE = ".alive"  # a lock that the process of a sweep, or of a job, holds as long as it lives
 RUNNING, DONE, FAILED_STATUS, NOT_APPLICABLE = "running", "done", "failed", "not applicable"
+WAITING = "waiting"  # it would wait for what another job makes: its sweep gives it out again
+UNFINISHED = (RUNNING, WAITING)
 QUICK = ("skipped", NOT_APPLICABLE)  # say nothing about how long the others take
 _GAP = 3  # between two columns
 _ROOM = 40  # characters for the columns of names, so that the table fits 80; beyond it they share one
@@ -31,7 +33,7 @@ class Outcome:
         message: the error, or what was done.
         seconds: wall time.
         status: `running` while it runs; then `done`, for runs `written`, `skipped` or `verified`, or `failed` or
-            `not applicable`.
+            `not applicable`; or `waiting`, if it is given out again when others have ended.
         names: what tells it apart: benchmark, method, backbone, training, seed and the other keys that are swept over.
         auroc: near and far AUROC, if there are any.
     """
@@ -70,6 +72,7 @@ class Plan:
         command: the sub-command.
         words: the overrides of the sweep, as typed.
         names: what tells each job from the others: `method=knn seed=1`.
+        patient: whether jobs wait for what others make, rather than leave their place.
     """
 
     jobs: int
@@ -78,6 +81,7 @@ class Plan:
     command: str = ""
     words: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    patient: bool = False
 
     def write(self, folder: Path) -> None:
         """Write it into the sweep's folder."""
@@ -97,7 +101,7 @@ class Plan:
                 f"'{folder / PLAN}' of a running sweep is missing or was changed — give the same command again"
             ) from error
         said = {key: tuple(found.get(key, ())) for key in ("swept", "later", "words", "names")}
-        return cls(found["jobs"], command=found.get("command", ""), **said)
+        return cls(found["jobs"], command=found.get("command", ""), patient=bool(found.get("patient")), **said)
 
     def title(self, outcome: Outcome) -> str:
         """Return how a job is called in every line: `job 3 of 12 (method=knn seed=1)`."""
@@ -110,7 +114,7 @@ class Plan:
         Args:
             outcomes: of the jobs that have ended or are running.
         """
-        ended = [o for o in outcomes if o.status != RUNNING]
+        ended = [o for o in outcomes if o.status not in UNFINISHED]
         counted = [o.seconds for o in ended if o.status not in QUICK]
         if not counted:
             return ""
@@ -138,6 +142,17 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     return sorted(outcome_files(folder).values(), key=lambda outcome: outcome.job)
 
 
+def due(folder: Path) -> frozenset[int]:
+    """Return the numbers of the jobs that are to be given out: they have not ended, and need not wait for the others.
+
+    Args:
+        folder: of the sweep.
+    """
+    plan = Plan.read(folder)
+    ended = {outcome.job for outcome in read_outcomes(folder) if outcome.status not in UNFINISHED}
+    return frozenset(range(plan.jobs)) - ended - frozenset(plan.later)
+
+
 def table(outcomes: Sequence[Outcome], swept: Sequence[str]) -> Table:
     """Return what a sweep made, a row per job, with a column for every name that is not the same in all of them.
 
@@ -157,7 +172,7 @@ def table(outcomes: Sequence[Outcome], swept: Sequence[str]) -> Table:
     scores = [Column(f"{group} AUROC ↑", "percent") for group in groups]
     rows: list[tuple[Cell, ...]] = []
     for o, named in zip(outcomes, cells, strict=True):
-        status = "interrupted" if o.status == RUNNING else o.status
+        status = "interrupted" if o.status in UNFINISHED else o.status
         rows.append((str(o.job + 1), *(cell or None for cell in named), *map(o.auroc.get, groups), status))
     columns = (Column("job"), *map(Column, titles), *scores, Column("status"))
     return Table(" · ".join(["sweep", *common]), columns, tuple(rows))
@@ -165,9 +180,9 @@ def table(outcomes: Sequence[Outcome], swept: Sequence[str]) -> Table:
 
 def summary(outcomes: Sequence[Outcome], plan: Plan, folder: Path) -> str:
     """Return the closing lines of a sweep: how many jobs ended how, and why those failed that did, each reason once."""
-    failed = [o for o in outcomes if o.code and o.status != RUNNING]
+    failed = [o for o in outcomes if o.code and o.status not in UNFINISHED]
     passed = [o for o in outcomes if o.status == NOT_APPLICABLE]
-    stopped = [o for o in outcomes if o.status == RUNNING]
+    stopped = [o for o in outcomes if o.status in UNFINISHED]
     counts = [f"{len(outcomes) - len(failed) - len(passed) - len(stopped)} done", f"{len(failed)} failed"]
     counts += [f"{len(passed)} skipped: not applicable"] * bool(passed)
     counts += [f"{len(stopped)} interrupted"] * bool(stopped)

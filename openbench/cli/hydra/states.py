@@ -12,6 +12,7 @@ from openbench.cli.hydra.outcome import (
     OUTCOME,
     PLAN,
     RUNNING,
+    WAITING,
     Outcome,
     Plan,
     numbers,
@@ -92,6 +93,8 @@ def state_of(outcome: Outcome, folder: Path, name: str, alive: bool) -> State:
             return State(outcome.job, name, RUNNING, f"since {begun:%Y-%m-%d %H:%M} UTC")
         why = "its process ended without a word; it may be queued again" if alive else "its process was killed"
         return State(outcome.job, name, INTERRUPTED, why)
+    if outcome.status == WAITING:
+        return State(outcome.job, name, QUEUED if alive else TO_DO, outcome.message)
     status = outcome.status if outcome.status in (FAILED_STATUS, NOT_APPLICABLE) else DONE
     return State(outcome.job, name, status, outcome.message)
 

@@ -12,7 +12,7 @@ from filelock import Timeout
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError
 from openbench.say import Say, silent
-from openbench.storage.locks import Lock
+from openbench.storage.locks import Lock, wait_for
 from openbench.training.job import TrainingJob
 from openbench.training.loop.checkpoint_metadata import read_finished
 from openbench.training.loop.distributed import ALONE, Team
@@ -138,7 +138,7 @@ def _only_trainer(job: TrainingJob, root: Path, say: Say) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            say(f"checkpoint of {job}: another process trains it, waiting")
+            wait_for(f"checkpoint of {job}: another process trains it", say)
             lock.acquire()
     except OSError as error:
         raise CheckpointError(

@@ -11,8 +11,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from openbench.cli.hydra.killed import fail_unless_ended
-from openbench.cli.hydra.outcome import Outcome
-from openbench.cli.process.exits import FAILED
+from openbench.cli.hydra.outcome import Outcome, due
+from openbench.cli.process.exits import FAILED, OK
 
 
 @contextmanager
@@ -30,13 +30,18 @@ def patient(folder: Path) -> Iterator[None]:
     core: Any = _core
     ray, send, start = core.ray, core.launch_job_on_ray, core.start_ray
     asked: list[tuple[Any, Outcome]] = []
+    ended = JobReturn(_return_value=OK, status=JobStatus.COMPLETED)
 
     def sending(hydra_context: Any, remote: Any, config: Any, *rest: Any) -> Any:
+        if int(config.hydra.job.num) not in due(folder):
+            return ended
         task = send(hydra_context, remote, config, *rest)
         asked.append((task, Outcome(int(config.hydra.job.num), tuple(config.hydra.overrides.task), FAILED, "", 0.0)))
         return task
 
     def or_failed(task: Any) -> Any:
+        if task is ended:
+            return ended
         try:
             return ray.get(task)
         except ray.exceptions.RayError as error:

@@ -12,8 +12,8 @@ from typing import Any
 from hydra.core.utils import JobReturn, JobStatus
 
 from openbench.cli.hydra.killed import fail_unless_ended
-from openbench.cli.hydra.outcome import Outcome
-from openbench.cli.process.exits import FAILED
+from openbench.cli.hydra.outcome import Outcome, due
+from openbench.cli.process.exits import FAILED, OK
 
 # Slurm's names for a job that will not go on. A preempted one may; one that Slurm has forgotten will not.
 GONE = "no longer known to Slurm"
@@ -21,6 +21,7 @@ ENDED = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", GONE)
 )
 _RULE = "-" * 22  # above and below a trace that submitit quotes
+_NUMBER = 2  # which argument of a launcher's job is its number in the sweep
 _SOONEST, _LATEST = 2.0, 30.0  # seconds between two questions to Slurm
 
 
@@ -98,17 +99,20 @@ def patient(folder: Path) -> Iterator[None]:
     """Have a submitted job that ends within the block without a result count as failed, and the others waited for.
 
     submitit raises at the first such job while others run, and has no hook for this: hence its methods are replaced.
+    Jobs of the sweep that have ended are not submitted again.
 
     Args:
         folder: of the sweep.
     """
+    from submitit import AutoExecutor
     from submitit.core import core
     from submitit.core.utils import FailedJobError, UncompletedJobError
     from submitit.slurm import slurm
 
     job: Any = core.Job
     slurm_job: Any = slurm.SlurmJob
-    results, watcher = job.results, slurm_job.watcher
+    executor: Any = AutoExecutor
+    results, watcher, submit = job.results, slurm_job.watcher, executor.map_array
 
     def or_failed(self: Any) -> list[Any]:
         try:
@@ -126,11 +130,25 @@ def patient(folder: Path) -> Iterator[None]:
         )
         return [JobReturn(_return_value=FAILED, status=JobStatus.COMPLETED)]
 
-    job.results, slurm_job.watcher = or_failed, Queue()
+    def only_due(self: Any, function: Any, *columns: Any) -> list[Any]:
+        rows, wanted = list(zip(*columns, strict=True)), due(folder)
+        chosen = [row for row in rows if int(row[_NUMBER]) in wanted]
+        sent = iter(submit(self, function, *zip(*chosen, strict=True)) if chosen else ())
+        return [next(sent) if int(row[_NUMBER]) in wanted else _Ended() for row in rows]
+
+    job.results, slurm_job.watcher, executor.map_array = or_failed, Queue(), only_due
     try:
         yield
     finally:
-        job.results, slurm_job.watcher = results, watcher
+        job.results, slurm_job.watcher, executor.map_array = results, watcher, submit
+
+
+class _Ended:
+    """In the place of a submitted job, one that need not be."""
+
+    def results(self) -> list[JobReturn]:
+        """What its launcher asks for."""
+        return [JobReturn(_return_value=OK, status=JobStatus.COMPLETED)]
 
 
 def _asked_for(job: Any) -> tuple[int, tuple[str, ...]]:
