@@ -14,9 +14,10 @@ import pytest
 from omegaconf import OmegaConf
 
 import openbench
+from openbench.__main__ import main
 from openbench.cli.hydra.app import QUIET
 from openbench.cli.hydra.launchers import ray_tasks, submitit_jobs
-from openbench.cli.hydra.outcome import RUNNING, WAITING, Outcome, Plan, read_outcomes
+from openbench.cli.hydra.outcome import RUNNING, WAITING, Outcome, Plan, due, read_outcomes
 
 
 def needs(name: str) -> pytest.MarkDecorator:
@@ -226,6 +227,28 @@ def test_a_job_that_has_ended_or_is_to_wait_is_not_submitted(tmp_path, monkeypat
     assert [row[2] for row in sent] == [1, 2]
     found = [job.results()[0] for job in jobs]
     assert [one if isinstance(one, str) else one.return_value for one in found] == [0, "result 1", "result 2", 0]
+
+
+@needs("submitit")
+def test_a_job_whose_time_is_over_for_the_last_time_says_which_key_gives_it_more(engine, capsys):
+    from submitit.core.utils import UncompletedJobError
+
+    engine.broken["knn"] = UncompletedJobError("Job not requeued because: timed-out too many times.")
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
+    said = capsys.readouterr().err
+    assert "job 1: its time is over" in said
+    assert "hydra.launcher.max_num_timeout" in said
+    assert "Traceback" not in said
+
+
+def test_a_job_that_goes_back_into_the_queue_leaves_no_outcome_and_is_carried_out_again(engine, tmp_path):
+    engine.broken["knn"] = SystemExit(-1)  # how submitit ends a job that it has queued again
+    typed = ["run", "-m", "+benchmark=digits", "method=knn,msp"]
+    with pytest.raises(SystemExit):
+        main(typed)
+    [folder] = (tmp_path / "cache" / "sweeps").iterdir()
+    assert [outcome.status for outcome in read_outcomes(folder)] == [RUNNING]
+    assert due(folder) == {0, 1}
 
 
 @pytest.mark.parametrize("given", [{"address": "10.0.0.1:6379"}, {"address": None}])

@@ -24,6 +24,7 @@ from openbench import paths
 from openbench.cli.hydra.job import Done, Job
 from openbench.cli.hydra.killed import ONE_AT_A_TIME, after_a_kill
 from openbench.cli.hydra.launchers.mended import mended
+from openbench.cli.hydra.launchers.submitit_jobs import out_of_time
 from openbench.cli.hydra.outcome import (
     ALIVE,
     FAILED_STATUS,
@@ -172,7 +173,7 @@ class HydraCommand:
             raise
         except Exception as error:
             interrupts.check()
-            told = error if isinstance(error, OpenbenchError) else refused(error)
+            told = error if isinstance(error, OpenbenchError) else refused(error) or out_of_time(error)
             done = Done(BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS)
             if told is None:
                 traceback.print_exc()

@@ -14,6 +14,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from openbench.cli.hydra.killed import fail_unless_ended
 from openbench.cli.hydra.outcome import Outcome, due
 from openbench.cli.process.exits import FAILED, OK
+from openbench.errors import OpenbenchError
 
 # Slurm's names for a job that will not go on. A preempted one may; one that Slurm has forgotten will not.
 GONE = "no longer known to Slurm"
@@ -149,6 +150,23 @@ class _Ended:
     def results(self) -> list[JobReturn]:
         """What its launcher asks for."""
         return [JobReturn(_return_value=OK, status=JobStatus.COMPLETED)]
+
+
+def out_of_time(error: Exception) -> OpenbenchError | None:
+    """Return what to tell the user if a job was told that its time is over, and may not go back into the queue.
+
+    submitit raises this within the job, wherever it is at that moment.
+
+    Args:
+        error: as it came out of the job.
+    """
+    if type(error).__name__ != "UncompletedJobError":
+        return None
+    return OpenbenchError(
+        "its time is over, and it was queued as often as it may — found hydra.launcher.timeout_min too small for "
+        "hydra.launcher.max_num_timeout more tries — give one of them more; what was finished is kept, and the same "
+        "command goes on from there"
+    )
 
 
 def _asked_for(job: Any) -> tuple[int, tuple[str, ...]]:
