@@ -191,12 +191,12 @@ def save_progress(path: Path, flushed: dict[str, Flushed]) -> None:
 
 
 def load_progress(path: Path) -> dict[str, Flushed]:
-    """Return what `save_progress` noted; empty if there is nothing usable."""
+    """Return what `save_progress` noted; empty if there is nothing usable, or another version noted other things."""
     try:
         noted = json.loads(read_sealed(path))
-    except (FileNotFoundError, DamagedError):
+        return {name: Flushed(**{**state, "shape": tuple(state["shape"])}) for name, state in noted.items()}
+    except (FileNotFoundError, DamagedError, KeyError, TypeError, AttributeError):
         return {}
-    return {name: Flushed(**{**state, "shape": tuple(state["shape"])}) for name, state in noted.items()}
 
 
 def check_room(file: ColumnFile, shape: tuple[int, ...], dtype: str) -> int:

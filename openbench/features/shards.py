@@ -91,9 +91,9 @@ class Shards:
         """The shards that jobs work on, or were killed in; None if there are none."""
         try:
             noted = json.loads(read_sealed(_place(folder, names) / PLAN))
-        except (FileNotFoundError, DamagedError):
+            borders = tuple((int(start), int(stop)) for start, stop in noted)
+        except (FileNotFoundError, DamagedError, ValueError, TypeError):  # the last two: of another version
             return None
-        borders = tuple((int(start), int(stop)) for start, stop in noted)
         ends = (0, *(stop for _, stop in borders))
         whole = ends[-1] == len(split) and all(start == end for (start, _), end in zip(borders, ends, strict=False))
         return cls(folder, split, tuple(names), borders) if whole else None

@@ -1,6 +1,7 @@
 """A pass divided among jobs: the same bytes for any number of shards, and nothing lost by a kill."""
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Callable
@@ -16,12 +17,14 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.compose.sweep import sharded
 from openbench.core.request import Field, Request
 from openbench.engine.runtime import Runtime
-from openbench.errors import ConfigError
+from openbench.errors import BusyError, ConfigError
 from openbench.features.arrays import ColumnFile, check_room
-from openbench.features.shards import FOLDER, Sharding, Shards
+from openbench.features.shards import FOLDER, PLAN, Sharding, Shards
 from openbench.features.store import FeatureStore
 from openbench.storage import trust
 from openbench.storage.content import content_digest
+from openbench.storage.locks import lease_of, leaving
+from openbench.storage.sealed import write_sealed
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
@@ -125,6 +128,44 @@ def test_a_killed_job_is_taken_over_by_whoever_needs_the_columns(tmp_path: Path,
     store(root, Sharding()).get(backbone, toy_split(COUNT), WANTED)  # as `run` does, which knows of no shards
     assert 0 < backbone.passes <= COUNT - 40
     assert columns(root) == whole
+
+
+def test_the_shard_of_a_lost_node_is_taken_over_where_file_locks_do_not_work(
+    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    monkeypatch.setattr(trust, "_doubts", {})
+    root = tmp_path / "cache"
+    job = Forked(partial(shared, root, 3, 0, 0.03), tmp_path / "said")
+    deadline = time.monotonic() + 60
+    while not (found := list(root.glob("*/*/shards/*/*/logits.npy.part"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    job.kill()
+    job.ended()
+    lease = lease_of(found[0].parent / ".lock")
+    lease.write_text(json.dumps({"token": "x", "host": "the lost node", "pid": os.getpid()}))
+    backbone = toy_backbone()
+    with pytest.raises(BusyError), leaving():  # it may live as far as anybody knows
+        store(root, Sharding()).get(backbone, toy_split(COUNT), WANTED)
+    os.utime(lease, (0, 0))
+    store(root, Sharding()).get(backbone, toy_split(COUNT), WANTED)
+    assert backbone.passes <= COUNT
+    assert columns(root) == whole
+
+
+@pytest.mark.parametrize("noted", [b'{"colour": 1}', b'{"logits": {"rows": 1, "colour": 2}}', b"[1, 2]"])
+def test_what_another_version_noted_in_a_shared_cache_is_not_used(
+    tmp_path: Path, whole: dict[str, bytes], noted: bytes
+) -> None:
+    asking = store(tmp_path / "cache", Sharding(3))
+    plan = planned(asking, toy_backbone())
+    write_sealed(plan._place / PLAN, noted)
+    write_sealed(plan.folder / "progress.json", noted)
+    assert Shards.under_way(plan.folder, plan.split, plan.names) is None
+    store(tmp_path / "cache", Sharding()).get(toy_backbone(), toy_split(COUNT), WANTED)
+    found = {path.name: path.read_bytes() for path in plan.folder.glob("*.npy")}
+    assert found == whole
 
 
 def test_whoever_needs_the_columns_waits_for_a_shard_that_another_job_makes(
