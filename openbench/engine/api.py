@@ -28,6 +28,7 @@ from openbench.engine.applicable import refuse_missing_parts
 from openbench.engine.evaluate import for_layers, mixed_with
 from openbench.engine.from_file import as_read_by
 from openbench.engine.heads import head_reader, with_fitted_head
+from openbench.engine.kept import Kept, runs_network
 from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.outcomes.outcome import RunOutcome
 from openbench.engine.reads import mixings_of, requests_of, settings_of
@@ -61,11 +62,13 @@ class Given:
         benchmark: its sets; None: the config's.
         backbone: with weights, on any device; None: the config's.
         method: unfitted; None: the config's.
+        kept: what jobs of the same sweep have made of the same nodes; None: everything is made now.
     """
 
     benchmark: Benchmark | None = None
     backbone: Backbone | None = None
     method: Method | None = None
+    kept: Kept | None = None
 
 
 NOTHING = Given()
@@ -114,13 +117,22 @@ def spec_of(
     """Return the run of a config, or of a record, with objects that are ready; errors come before a training begins."""
     method, space = build_method(config["method"], given.method)
     tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
-    benchmark = _apart(given.benchmark) if given.benchmark else opened(config, method, space)
+    kept, reads_train = given.kept or Kept(), bool(train_reader(method, space, "") or head_reader(config["backbone"]))
+    if given.benchmark:
+        benchmark = _apart(given.benchmark)
+    else:
+        benchmark = kept.benchmark(config, reads_train, lambda: opened(config, method, space))
     if space and tuning.strategy == "validation":
         benchmark.validation()
     if record is not None:
         check_material(record, benchmark, method)
     require_one_process("run")
-    backbone, learnt = ready_backbone(config, benchmark, setting, say, given.backbone)
+
+    def made() -> tuple[Backbone, Learnt | None]:
+        return ready_backbone(config, benchmark, setting, say, given.backbone)
+
+    own = given.benchmark or given.backbone or runs_network(method, space)
+    backbone, learnt = made() if own else kept.backbone(config, reads_train, setting, made)
     shown = learnt is not None and learnt.outliers is not None
     check_classes(benchmark, backbone, method, name_of(config["method"]))
     return RunSpec(

@@ -56,7 +56,7 @@ class Engine:
             raise self.broken[name]
         return name
 
-    def run(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
+    def run(self, config: dict[str, Any], runtime: dict[str, Any], say: Any, given: Any) -> Any:
         name = self.answer("run", config, runtime)
         say(f"scoring {name}")
         record = ResultRecord(
@@ -116,6 +116,7 @@ def engine(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> En
     module = types.ModuleType("openbench.engine.api")
     for name in ("run", "train", "extract", "check"):
         setattr(module, name, getattr(fake, name))
+    module.Given = types.SimpleNamespace  # type: ignore[attr-defined]
     import openbench.engine
 
     monkeypatch.setitem(sys.modules, "openbench.engine.api", module)

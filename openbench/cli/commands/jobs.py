@@ -1,6 +1,7 @@
 """The jobs that Hydra composes: `run`, `train`, `extract` and `check`."""
 
 from openbench.cli.hydra.app import Call, HydraCommand
+from openbench.cli.hydra.held import held
 from openbench.cli.hydra.job import Done
 from openbench.cli.hydra.outcome import FAILED_STATUS
 from openbench.cli.process.exits import FAILED, OK
@@ -17,7 +18,7 @@ def _run(call: Call) -> Done:
     from openbench.results.escape import console_lines
     from openbench.results.tables.views import run_tables
 
-    outcome = api.run(call.config, call.runtime, call.say)
+    outcome = api.run(call.config, call.runtime, call.say, api.Given(kept=held(call.folder)))
     line = f"{outcome.status} {outcome.path}"
     warnings = (*(outcome.record.provenance.get(WARNINGS) or ()), *outcome.warnings)
     before = warnings if call.sweep else (*warnings, *outcome.notes)

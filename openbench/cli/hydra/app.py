@@ -21,6 +21,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from openbench import paths
+from openbench.cli.hydra.held import forget
 from openbench.cli.hydra.job import Done, Job
 from openbench.cli.hydra.killed import ONE_AT_A_TIME, after_a_kill
 from openbench.cli.hydra.launchers.mended import mended
@@ -68,12 +69,14 @@ class Call:
         runtime: the runtime node, plain.
         sweep: whether the job is part of a sweep and should be brief.
         apart: what tells it from the sweep's other jobs, but for benchmark and method: `seed=1`.
+        folder: of the sweep.
     """
 
     config: Config
     runtime: Config
     sweep: bool
     apart: str = ""
+    folder: Path | None = None
 
     def say(self, text: str) -> None:
         """Report progress on stderr, unless the runtime says otherwise, and warnings: stdout holds results only."""
@@ -161,7 +164,7 @@ class HydraCommand:
             config = scientific(cfg, hydra_cfg.runtime.choices, self.name)
             refuse_unread(self.name, job.outcome.overrides, config)
             with job.in_its_place():
-                done = self.act(Call(config, runtime(cfg), job.plan is not None, job.apart))
+                done = self.act(Call(config, runtime(cfg), job.plan is not None, job.apart, job.sweep))
         except NotApplicableError as error:
             # A sweep over every method should not fail because some are made for other networks.
             done = Done(BAD_INPUT if job.plan is None else OK, str(error), NOT_APPLICABLE)
@@ -172,6 +175,7 @@ class HydraCommand:
         except BrokenPipeError:
             raise
         except Exception as error:
+            forget()  # whatever state it left its benchmark and network in
             interrupts.check()
             told = error if isinstance(error, OpenbenchError) else refused(error) or out_of_time(error)
             done = Done(BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS)
@@ -213,6 +217,7 @@ def _run_sweep(typed: Typed, flags: list[str], job: Callable[[DictConfig], int])
                 raise
             return code_of(stop)  # how far it came is said below
         finally:
+            forget()
             outcomes = read_outcomes(folder)
             if outcomes:
                 _close(outcomes, folder)
