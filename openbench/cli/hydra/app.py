@@ -46,6 +46,7 @@ from openbench.compose import config_source
 from openbench.compose.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
 from openbench.compose.errors import Typed, explain
 from openbench.compose.flags import check_flags, check_overrides
+from openbench.compose.group import composing_groups
 from openbench.compose.renamed import refuse_moved
 from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharded, swept_keys
 from openbench.compose.unread import refuse_unread
@@ -252,7 +253,7 @@ def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], fold
         replace(plan, later=later, patient=patient).write(folder)
         try:
             # Jobs that have ended before, or that wait, return at once.
-            with mended():
+            with mended(), composing_groups():
                 _hydra(typed, [*given, *one_at_a_time, *rest], job)
         except BrokenProcessPool as error:
             interrupts.check()  # which ends the processes too
