@@ -1,5 +1,6 @@
 """Hydra's launchers with what they lack, each from the moment when Hydra makes it."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,11 +10,14 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
+from openbench import paths
 from openbench.cli.hydra.launchers import joblib_processes, ray_tasks, submitit_jobs
+from openbench.cli.hydra.launchers.longest_first import longest_first
 
 # Part of the module of a launcher → what holds from then on until the sweep has ended.
+_JOBLIB = "hydra_joblib_launcher"
 _MENDED = {
-    "hydra_joblib_launcher": joblib_processes.quiet,
+    _JOBLIB: joblib_processes.quiet,
     "hydra_ray_launcher": ray_tasks.patient,
     "hydra_submitit_launcher": submitit_jobs.patient,
 }
@@ -30,8 +34,15 @@ def mended() -> Iterator[None]:
             for part, mend in _MENDED.items():
                 if part in type(launcher).__module__:
                     held.enter_context(mend(Path(str(config.hydra.sweep.dir))))
+            if _JOBLIB in type(launcher).__module__:
+                results = config.runtime.get("results") if "runtime" in config else None
+                held.enter_context(longest_first(Path(results) if results else paths.results_dir(), _say))
             return launcher
 
         held.callback(setattr, Plugins, "instantiate_launcher", make)
         Plugins.instantiate_launcher = making  # type: ignore
         yield
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
