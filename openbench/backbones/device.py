@@ -9,7 +9,8 @@ from torch import Tensor
 
 from openbench.errors import ConfigError, did_you_mean
 
-Precision = Literal["fp32", "tf32"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _KINDS = ("auto", "cpu", "cuda", "mps")
 
 
@@ -54,9 +55,26 @@ def _check_present(device: torch.device, name: str) -> None:
 def arithmetic(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
     """Run the body with float32 products rounded as `precision` says, whatever the process had set before.
 
-    cuDNN rounds convolution inputs to TF32 by default; a score must not depend on that.
+    cuDNN rounds convolution inputs to TF32 by default; a score must not depend on that. With `bf16` and `fp16` products
+    and convolutions are made in 16 bits (autocast) while weights, normalisation and softmax stay float32.
+
+    Raises:
+        ConfigError: `fp16` on a CPU, which has no products of that kind.
     """
+    if precision in HALVES:
+        return _halved(precision, device)
     return _rounding(precision == "tf32") if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def _halved(precision: Precision, device: torch.device) -> Iterator[None]:
+    if precision == "fp16" and device.type == "cpu":
+        raise ConfigError(
+            "backbone.precision=fp16 — the device is 'cpu' — allowed there: fp32, tf32, bf16; "
+            "or choose runtime.device=cuda"
+        )
+    with torch.autocast(device.type, HALVES[precision]), arithmetic("fp32", device):
+        yield
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from openbench.backbones.anatomy import Anatomy, Tapped, changing, tapping
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.checkpoints import apply_weights, read_weights
-from openbench.backbones.device import Precision, arithmetic, as_input
+from openbench.backbones.device import HALVES, Precision, arithmetic, as_input
 from openbench.backbones.perturb import perturbed
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
@@ -39,7 +39,8 @@ class NetworkBackbone(Backbone):
         make: returns a new module with random weights; called under a fixed seed.
         find: returns the anatomy of a module made by `make`.
         preprocess: how images reach the network.
-        precision: `fp32`, or `tf32` where CUDA may round products to 10 bits.
+        precision: `fp32`; `tf32` where CUDA may round products to 10 bits; `bf16` or `fp16`, which `outputs` makes in
+            16 bits up to the features. The classifier, input gradients and methods that run the network take float32.
         rename: rewrites the keys of weight files, for releases that name layers differently.
     """
 
@@ -56,8 +57,8 @@ class NetworkBackbone(Backbone):
         precision: Precision = "fp32",
         rename: Callable[[str], str] = str,
     ) -> None:
-        if precision not in ("fp32", "tf32"):
-            raise ConfigError(f"backbone '{name}': precision {precision!r} — allowed: fp32, tf32")
+        if precision not in get_args(Precision):
+            raise ConfigError(f"backbone '{name}': precision {precision!r} — allowed: {', '.join(get_args(Precision))}")
         self.name = name
         self.architecture = architecture
         # A list from yaml would make equal preprocessings compare unequal.
@@ -192,7 +193,7 @@ class NetworkBackbone(Backbone):
 
         counting = self._module.register_forward_pre_hook(count)
         try:
-            with evaluating(self._module), arithmetic(self.precision, self._device):
+            with evaluating(self._module), arithmetic(self._full, self._device):
                 yield self._module
         finally:
             counting.remove()
@@ -217,14 +218,34 @@ class NetworkBackbone(Backbone):
         if request.perturb is not None and not self.num_classes:
             raise NotApplicableError(f"backbone '{self.name}' has no classifier, so its loss has no input gradient")
         images = as_input(images, self._device)
-        with self._evaluating(request.perturb is not None), arithmetic(self.precision, self._device):
+        with self._evaluating(request.perturb is not None):
             if request.perturb is not None:
-                images = perturbed(self._module, images, self.preprocess.std, request.perturb)
+                with arithmetic(self._full, self._device):
+                    images = perturbed(self._module, images, self.preprocess.std, request.perturb)
                 self.passes += len(images)
-            with torch.no_grad(), tapping(self._module, self._anatomy, request.layers, request.pool) as tapped:
+            with (
+                arithmetic(self.precision, self._device),
+                torch.no_grad(),
+                tapping(self._module, self._anatomy, request.layers, request.pool) as tapped,
+            ):
                 self._module(images)
         self.passes += len(images)
-        return self._checked(tapped)
+        outputs = self._checked(tapped)
+        return outputs if self.precision == self._full else self._widened(outputs)
+
+    @property
+    def _full(self) -> Precision:
+        """The precision where 16 bits would not do: gradients vanish in them, and methods expect float32."""
+        return "fp32" if self.precision in HALVES else self.precision
+
+    def _widened(self, outputs: Outputs) -> Outputs:
+        """Outputs of a pass in 16 bits as float32, the logits from the features again: with 8 bits many would tie."""
+        features = outputs.features.float()
+        linear = self._anatomy.classifier(self._module)
+        with torch.no_grad(), arithmetic("fp32", self._device):
+            logits = linear(features) if isinstance(linear, nn.Linear) else outputs.logits.float()
+        maps = {layer: rows.float() for layer, rows in outputs.maps.items()}
+        return replace(outputs, logits=logits, features=features, maps=maps)
 
     def _evaluating(self, gradients: bool) -> AbstractContextManager[None]:
         """As `evaluating`, whose walk through all modules takes a fifth of the forward pass of a single image.

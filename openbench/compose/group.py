@@ -85,7 +85,7 @@ class GroupLoader(ConfigLoaderImpl):
 
     def _template(self, master_config: DictConfig, given: list[str], place: int) -> DictConfig | None:
         """The config of a job without its method; None if something else says what the method is."""
-        key = (*OmegaConf.to_container(master_config.hydra.overrides.hydra), *given[:place], "", *given[place + 1 :])
+        key = (*_typed(master_config), *given[:place], "", *given[place + 1 :])
         if key not in self._templates:
             while len(self._templates) >= _MOST:
                 self._templates.popitem(last=False)
@@ -99,12 +99,18 @@ class GroupLoader(ConfigLoaderImpl):
 
     def _file(self, master_config: DictConfig, parsed: list[Override], name: str) -> ConfigResult | None:
         """The method's file; None if it is missing, or is more than the values of its node."""
-        texts = [*OmegaConf.to_container(master_config.hydra.overrides.hydra)]
+        texts = _typed(master_config)
         texts += [override.input_line for override in parsed if override.is_hydra_override()]
         _, repository = self._parse_overrides_and_create_caching_repo(master_config.hydra.job.config_name, texts)
         found = repository.load_config(f"{GROUP}/{name}")
         plain = found is not None and not found.defaults_list and found.header["package"] in (None, GROUP)
         return found if plain else None
+
+
+def _typed(master_config: DictConfig) -> list[str]:
+    """The overrides of `hydra.…` that a sweep was given."""
+    found: list[str] = OmegaConf.to_container(master_config.hydra.overrides.hydra)  # type: ignore[assignment]
+    return list(found)
 
 
 def _plain(parsed: Sequence[Override], place: int) -> bool:

@@ -49,6 +49,7 @@ def test_loading_a_file_makes_it_trained(tmp_path: Path) -> None:
     [
         {"preprocess": replace(PREPROCESS, mean=(0.5, 0.5, 0.5))},
         {"precision": "tf32"},
+        {"precision": "bf16"},
         {"model": "resnet20"},
         {"num_classes": 5},
     ],
@@ -137,7 +138,7 @@ def test_unknown_layer_names_the_nearest_and_all(backbone: NetworkBackbone) -> N
 
 
 def test_unknown_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match="allowed: fp32, tf32"):
+    with pytest.raises(ConfigError, match="allowed: fp32, tf32, bf16, fp16"):
         untrained(precision="fp8")
 
 
