@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from openbench.storage.whole import lock
+from openbench.storage.whole import lock, open_files_stay
 
 OWNER = ".owner"
 
@@ -18,15 +18,19 @@ def owned(folder: Path) -> Iterator[None]:
         OSError: the folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / OWNER, "wb") as stream:
-        lock(stream)
-        stream.write(b"locked")  # others leave the folder alone while this file is empty
-        stream.flush()
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                (folder / OWNER).unlink()
+    try:
+        with open(folder / OWNER, "wb") as stream:
+            lock(stream)
+            stream.write(b"locked")  # others leave the folder alone while this file is empty
+            stream.flush()
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    stream.truncate(0)
+    finally:
+        with suppress(OSError):
+            (folder / OWNER).unlink()
 
 
 def delete_ownerless(parent: Path, kept: str = "") -> None:
@@ -37,6 +41,11 @@ def delete_ownerless(parent: Path, kept: str = "") -> None:
         kept: a folder that holds a file or folder of this name is left alone.
     """
     for owner in parent.glob(f"*/{OWNER}"):
-        with suppress(OSError), open(owner, "rb+") as stream:
-            if stream.read() and lock(stream) and not (kept and (owner.parent / kept).exists()):
+        with suppress(OSError):
+            with open(owner, "rb+") as stream:
+                if not stream.read() or not lock(stream) or (kept and (owner.parent / kept).exists()):
+                    continue
                 shutil.rmtree(owner.parent, ignore_errors=True)
+            if open_files_stay():  # the owner's file has stayed, and its folder
+                owner.unlink()
+                owner.parent.rmdir()

@@ -12,8 +12,16 @@ from typing import BinaryIO, TextIO
 
 from openbench.storage import trust
 
+try:
+    import msvcrt
+except ImportError:  # not Windows
+    msvcrt = None  # type: ignore[assignment]
+
 _SUFFIX = ".tmp"
 _OLD = 86_400.0  # seconds after which a temporary file has no writer any more, where no lock tells
+_LOCKED_BYTE = (1 << 31) - 2  # Windows keeps others from a locked byte: one behind the content, where `locking` reaches
+_JUST_NOW = 60  # seconds; between a writer's last byte and the file's name lies less
+_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)  # seconds
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -45,7 +53,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     with _temporary(path) as (stream, temporary):
         yield stream
         _sync(stream)
-        os.replace(temporary, path)
+        if open_files_stay():
+            stream.close()
+        _replace(temporary, path)
 
 
 @contextmanager
@@ -118,9 +128,7 @@ def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
 def delete_temporary(path: Path) -> None:
     """Delete temporary files of `path` that no living process holds."""
     for leftover in path.parent.glob(f".{_escaped(path.name)}.*{_SUFFIX}"):
-        with suppress(OSError), open(leftover, "rb+") as stream:
-            if _left_over(stream):
-                leftover.unlink()
+        _delete_unheld(leftover)
 
 
 def delete_leftovers(folder: Path, prefix: str) -> None:
@@ -131,21 +139,62 @@ def delete_leftovers(folder: Path, prefix: str) -> None:
         prefix: of files that their writer deletes right after making them.
     """
     for leftover in (*folder.glob(f"{_escaped(prefix)}*"), *folder.glob(f".{_escaped(prefix)}*{_SUFFIX}")):
-        with suppress(OSError), open(leftover, "rb+") as stream:
-            if _left_over(stream):
-                leftover.unlink()
+        _delete_unheld(leftover)
 
 
 def lock(stream: BinaryIO) -> bool:
-    """Lock an open file and return whether that worked; always False on systems without such locks."""
-    return trust.granted(stream)
+    """Lock an open file until it is closed and return whether that worked; False where locks do not hold."""
+    if msvcrt is None:
+        return trust.granted(stream)
+    try:
+        _lock_byte(stream)
+    except OSError:
+        return False
+    return True
 
 
 def _left_over(stream: BinaryIO) -> bool:
     """Whether no living process writes a temporary file: it is not locked, or old where locks say nothing."""
     if lock(stream):
-        return True
+        return not _changes_hands(stream)
     return bool(trust.doubt(Path(stream.name))) and time.time() - os.fstat(stream.fileno()).st_mtime > _OLD
+
+
+def open_files_stay() -> bool:
+    """Whether the system refuses to rename or delete a file while it is open, as Windows does."""
+    return msvcrt is not None
+
+
+def _lock_byte(stream: BinaryIO) -> None:
+    at = stream.tell()
+    stream.seek(_LOCKED_BYTE)
+    try:
+        msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    finally:
+        stream.seek(at)
+
+
+def _delete_unheld(leftover: Path) -> None:
+    with suppress(OSError):
+        with open(leftover, "rb+") as stream:
+            unheld = _left_over(stream)
+        if unheld:
+            leftover.unlink()
+
+
+def _changes_hands(stream: BinaryIO) -> bool:
+    """Whether the file may be one that its writer has just closed and is about to give its name."""
+    return open_files_stay() and time.time() - os.fstat(stream.fileno()).st_mtime < _JUST_NOW
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    """Rename a file; where it cannot while somebody reads the one of that name, wait for a moment."""
+    for pause in _PAUSES if open_files_stay() else ():
+        with suppress(PermissionError):
+            os.replace(temporary, path)
+            return
+        time.sleep(pause)
+    os.replace(temporary, path)
 
 
 def _escaped(name: str) -> str:
