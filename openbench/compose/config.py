@@ -56,7 +56,12 @@ def compose(command: str, overrides: Sequence[str], config_dir: Path | None = No
 
 def search_path(config_dir: Path | None) -> list[str]:
     """Return the override by which Hydra looks into a user's folder too; none without a folder."""
-    return [] if config_dir is None else [f"hydra.searchpath=[{quoted(config_dir.absolute().as_uri())}]"]
+    return [] if config_dir is None else [f"hydra.searchpath=[{as_searched(config_dir)}]"]
+
+
+def as_searched(folder: Path) -> str:
+    """Return a folder as Hydra's search path takes it: its name after `file://`, with nothing encoded."""
+    return quoted(f"file://{folder.absolute().as_posix()}")
 
 
 def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run") -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Hydra reads its config files through the one YAML reader of openbench, not through OmegaConf's."""
 
+import os
 from pathlib import Path
 
 from hydra._internal.core_plugins import file_config_source
@@ -20,6 +21,13 @@ class FileConfigSource(file_config_source.FileConfigSource):
     It has the name of Hydra's own: a process of a launcher takes over this one and then registers Hydra's, which is
     refused beside a source of another name.
     """
+
+    def is_config(self, config_path: str) -> bool:
+        """Whether there is a config of this name, spelt as its file is: records hold what was typed.
+
+        macOS and Windows find `knn.yaml` under the name `KNN.yaml` too.
+        """
+        return bool(super().is_config(config_path)) and _spelt(Path(self.path), self._normalize_file_name(config_path))
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Return the config of a file.
@@ -42,6 +50,12 @@ class FileConfigSource(file_config_source.FileConfigSource):
             config=OmegaConf.create(node or {}),  # an empty file says nothing
             header=header,
         )
+
+
+def _spelt(folder: Path, name: str) -> bool:
+    """Whether each part of a file's name stands so in its folder."""
+    places = Path(name).parts
+    return all(part in os.listdir(folder.joinpath(*places[:at])) for at, part in enumerate(places))
 
 
 def install() -> None:

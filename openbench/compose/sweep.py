@@ -9,8 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
-from openbench.compose.config import options
-from openbench.config.overrides import quoted
+from openbench.compose.config import as_searched, options
 from openbench.errors import ConfigError, did_you_mean
 
 BENCHMARK = "+benchmark"
@@ -129,7 +128,7 @@ def paired(overrides: Sequence[str], config_dir: Path | None, folder: Path) -> l
         return found
     # Set on the command line, the search path hides the one that `compose` makes of `config_dir`.
     places = [folder, *([] if config_dir is None else [config_dir])]
-    searched = ",".join(quoted(place.absolute().as_uri()) for place in places)
+    searched = ",".join(map(as_searched, places))
     return [f"hydra.searchpath=[{searched}]", *found]
 
 
@@ -182,7 +181,7 @@ def _write(folder: Path, benchmark: str, choice: dict[str, str]) -> str:
     lines = ["# @package _global_", "defaults:", f"  - {benchmark}"]
     lines += [f"  - override /{group}: {value}" for group, value in choice.items()]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     return name
 
 

@@ -1,11 +1,14 @@
 """The source that Hydra reads config files from."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from openbench.compose.config import compose
+from openbench import paths
+from openbench.compose import config_source
+from openbench.compose.config import compose, search_path
 
 # As the launchers of joblib, Slurm and Ray do: the state is pickled, and all plug-ins register once more.
 WORKER = """
@@ -32,3 +35,18 @@ def test_an_empty_config_file_says_nothing(tmp_path, text):
     (tmp_path / "benchmark").mkdir()
     (tmp_path / "benchmark" / "void.yaml").write_text(text)
     assert compose("check", ["+benchmark=void"], tmp_path)["benchmark"] == {}
+
+
+def test_a_name_is_spelt_as_its_file_where_the_file_system_does_not_care(monkeypatch):
+    isfile = os.path.isfile
+    monkeypatch.setattr(os.path, "isfile", lambda path: isfile(path.replace("KNN", "knn")))  # as on macOS and Windows
+    source = config_source.FileConfigSource("test", str(paths.config_dir()))
+    assert [source.is_config(name) for name in ("method/knn", "run", "method/KNN")] == [True, True, False]
+
+
+def test_a_folder_of_any_name_is_searched(tmp_path):
+    folder = tmp_path / "my ü, %20 {dir}"
+    (folder / "method").mkdir(parents=True)
+    (folder / "method" / "mine.yaml").write_text("# mine\nk: 7\n", encoding="utf-8")
+    assert compose("run", ["+benchmark=digits", "method=mine"], folder).method == {"k": 7}
+    assert search_path(folder) == [f"hydra.searchpath=['file://{folder.as_posix()}']"]  # a drive's letter stays first
