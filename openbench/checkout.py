@@ -111,7 +111,7 @@ def _told(*args: str) -> str:
     """What git says."""
     command = ["git", "-C", str(_root()), *args]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=_PATIENCE, check=True)
     except subprocess.CalledProcessError as error:
         raise _UnansweredError(next(iter(error.stderr.splitlines()), f"it ended with {error.returncode}")) from error
     except subprocess.TimeoutExpired as error:

@@ -123,6 +123,25 @@ def forbidden(source: str) -> list[str]:
     return found + [f"line {n}: unfinished business" for n in marks]
 
 
+def of_a_locale(source: str) -> list[str]:
+    """Where text is read or written in an encoding, or with line ends, that differ from machine to machine."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+        named = {keyword.arg: keyword.value for keyword in getattr(node, "keywords", ())}
+        inside = next(iter(node.args), None) if name == "read_text" else None  # of a distribution: always UTF-8
+        text = name in ("read_text", "write_text") and inside is None
+        text |= name == "open" and any(
+            isinstance(a, ast.Constant) and a.value in ("r", "w", "a", "x") for a in node.args
+        )
+        text |= name in ("run", "Popen") and "text" in named
+        if text and "encoding" not in named:
+            found.append(f"line {node.lineno}: {name} without an encoding")
+        if name == "write_text" and "newline" not in named:
+            found.append(f"line {node.lineno}: write_text without newline")
+    return found
+
+
 def told_directly(source: str) -> list[str]:
     """Where a module prints or logs, rather than handing a line to the `Say` that it was given."""
     names = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
@@ -258,6 +277,13 @@ def test_functions_take_at_most_five_positional_parameters():
 def test_a_sixth_positional_parameter_is_noticed():
     assert long_signatures("def f(self, a, b, c, d, e): ...") == []
     assert long_signatures("def f(a, b, c, d, e, f): ...") == ["line 1: f has 6"]
+
+
+def test_text_is_the_same_on_every_machine():
+    assert not offenders({name_of(file): of_a_locale(file.read_text(encoding="utf-8")) for file in MODULES})
+    wrong = 'p.read_text()\np.write_text(x)\nopen(p, "w")\nsubprocess.run(c, text=True)\n'
+    assert len(of_a_locale(wrong)) == 5
+    assert of_a_locale('p.read_text(encoding="utf-8")\nfound.read_text("RECORD")\nopen(p, "rb")') == []
 
 
 def test_package_code_holds_nothing_unfinished_or_stripped_by_python_o():

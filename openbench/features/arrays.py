@@ -55,7 +55,7 @@ class ColumnFile:
         Every byte is read, once for each state of the file that this process meets; see `storage.content`.
         """
         try:
-            stated = json.loads(self.sidecar.read_text())
+            stated = json.loads(self.sidecar.read_text(encoding="utf-8"))
             size = self.array.stat().st_size
             array = np.load(self.array, mmap_mode="r", allow_pickle=False)
             digest = content_digest(self.array)
@@ -76,7 +76,7 @@ class ColumnFile:
     def made(self) -> str:
         """Return by which version, commit and when the array was made, as its sidecar says."""
         try:
-            return str(json.loads(self.sidecar.read_text())["made"])
+            return str(json.loads(self.sidecar.read_text(encoding="utf-8"))["made"])
         except (OSError, ValueError, KeyError, TypeError):
             return "an earlier version"
 

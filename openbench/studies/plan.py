@@ -1,6 +1,6 @@
 """What of a study is done, what is to do, and what that costs according to the records there are."""
 
-import os
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +154,4 @@ def sweeps(study: Study, missing: Iterable[Wanted], more: Sequence[str]) -> list
 def free_space(folder: Path) -> int | None:
     """Return the bytes that are free where a folder is or would be made; None where that cannot be told."""
     there = next((place for place in (folder, *folder.absolute().parents) if place.exists()), None)
-    if there is None or not hasattr(os, "statvfs"):
-        return None
-    found = os.statvfs(there)
-    return found.f_bavail * found.f_frsize
+    return None if there is None else shutil.disk_usage(there).free

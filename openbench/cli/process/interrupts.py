@@ -49,7 +49,8 @@ def _listen() -> None:
             signal.signal(number, _first)
     sys.unraisablehook = _unraisable
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)
+    if hasattr(os, "set_blocking"):  # Windows has it from Python 3.12 on, and does without
+        os.set_blocking(writer, False)
     with suppress(RuntimeError):  # no memory for a thread; what the main thread sees is answered all the same
         # `Thread.start` would wait for ever for a thread that had no memory left to begin with.
         _thread.start_new_thread(_watch, (reader,))

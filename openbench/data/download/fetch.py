@@ -152,7 +152,9 @@ def _attempt(url: str, expected: Expected, part: Path, say: Say, timeout: float)
         if expected.size is not None and total is not None and total != expected.size:
             raise OSError(f"the server offers {total} bytes, {expected.size} are published")
         if start == 0:
-            _note(part).write_text(json.dumps({"url": url, "etag": answer.headers.get("ETag")}), encoding="utf-8")
+            _note(part).write_text(
+                json.dumps({"url": url, "etag": answer.headers.get("ETag")}), encoding="utf-8", newline="\n"
+            )
         with open(part, "r+b" if start else "wb") as stream:
             stream.seek(start)
             stream.truncate()

@@ -2,7 +2,6 @@
 
 import io
 import lzma
-import os
 import tokenize
 import zipfile
 import zlib
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench.errors import DataError
+from openbench.memory import memory
 
 _UNREADABLE = (
     OSError,
@@ -64,8 +64,3 @@ def check_unpacked_size(path: Path, whole: bytes | None = None) -> None:
         size = sum(member.file_size for member in pack.infolist())
     if size > memory():
         raise ValueError(f"it unpacks to {size / 1e9:,.1f} GB, this machine has {memory() / 1e9:,.1f} GB of memory")
-
-
-def memory() -> int:
-    """The bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,11 +1,11 @@
 """Where the time and the memory of a run go, stage by stage."""
 
-import resource
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from openbench.memory import peak
 
 
 @dataclass
@@ -44,5 +44,4 @@ class Clock:
 
 def peak_mib() -> int:
     """Return the peak resident memory of this process in MiB, file-backed pages of memory-mapped columns included."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak // (1 << 20 if sys.platform == "darwin" else 1 << 10))
+    return peak() >> 20

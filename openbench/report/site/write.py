@@ -163,7 +163,8 @@ def _check_folder(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise ConfigError(f"'{folder}' is not a folder — give one of its own to the site")
     page = folder / "index.html"
-    if folder.is_dir() and any(folder.iterdir()) and not (page.is_file() and MARK in page.read_text(errors="replace")):
+    ours = page.is_file() and MARK in page.read_text(encoding="utf-8", errors="replace")
+    if folder.is_dir() and any(folder.iterdir()) and not ours:
         raise ConfigError(f"'{folder}' holds other files — give the site an empty folder, or that of an earlier site")
 
 

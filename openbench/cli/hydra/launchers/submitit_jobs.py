@@ -68,7 +68,7 @@ class Queue:
     def _ask(self) -> None:
         command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i %T"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_LATEST, check=True)
+            done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=_LATEST, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             self._complain(error)
             return
