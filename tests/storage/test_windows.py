@@ -36,9 +36,9 @@ def test_content_replaces_what_was_there(tmp_path):
 
 def test_a_moment_is_waited_for_a_reader(tmp_path, monkeypatch):
     write_whole(tmp_path / "file", b"old")
-    reader = open(tmp_path / "file", "rb")
-    monkeypatch.setattr(whole.time, "sleep", lambda pause: reader.close())
-    write_whole(tmp_path / "file", b"new")
+    with open(tmp_path / "file", "rb") as reader:
+        monkeypatch.setattr(whole.time, "sleep", lambda pause: reader.close())
+        write_whole(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
