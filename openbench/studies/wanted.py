@@ -24,7 +24,7 @@ _ELSEWHERE = ("runtime", "hydra", "benchmark.incomplete")
 _WEIGHTS = ("weights", "checkpoint", "pretrained")
 _NEVER_TRAINED = ("Identity", "features", "open_clip_model")
 _FILES = frozenset(("backbone", "training", "method", "tune", "augment"))  # groups whose names are those of files
-_REFERENCE = re.compile(r"\$\{benchmark\.(\w+)\}")
+_REFERENCE = re.compile(r"\$\{benchmark\.([\w.]+)\}")
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,19 @@ def wanted(words: Sequence[str], where: str, config_dir: Path | None = None) -> 
     defaults = {f"benchmark.{key}": value for key, value in node.items() if _is_choice(key, value)}
     found = {**_DEFAULTS, **_choices(names["benchmark"], config_dir), **names}
     values = {**defaults, **values}
-    name = _REFERENCE.sub(lambda match: str(values.get(f"benchmark.{match[1]}", match[0])), str(node.get("name")))
-    return Wanted(tuple(words), found, values, name, _is_trained(found, values, config_dir))
+    return Wanted(tuple(words), found, values, _name(node, values), _is_trained(found, values, config_dir))
+
+
+def _name(node: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """The name that a benchmark gives itself, in which `${benchmark.KEY}` stands for what is typed, else in its file."""
+
+    def value(match: re.Match[str]) -> str:
+        inside: Any = node
+        for key in match[1].split("."):
+            inside = inside.get(key) if isinstance(inside, Mapping) else None
+        return str(values.get(f"benchmark.{match[1]}", match[0] if inside is None else inside))
+
+    return _REFERENCE.sub(value, str(node.get("name")))
 
 
 def _is_trained(names: Mapping[str, str], values: Mapping[str, Any], config_dir: Path | None) -> bool:

@@ -7,6 +7,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from openbench import paths
 from openbench.compose.composed import composed
 from openbench.errors import ConfigError
 from openbench.public import public
@@ -183,6 +184,14 @@ def test_a_changed_method_does_not_change_what_the_benchmark_is(tmp_path):
     record = run("knn", 0, 0.9, provenance={"uncommitted": {"openbench/methods/knn.py": "ab"}})
     _, (knn, _) = of(study(tmp_path), [record])
     assert knn.ours.value == 0.9
+
+
+def test_records_are_looked_for_under_the_name_that_a_benchmark_gives_itself():
+    words = ["+benchmark=openset_digits", "method=msp"]
+    assert wanted(words, "a cell").benchmark == "openset_digits_0"
+    assert wanted([*words, "benchmark.openset.seed=3"], "a cell").benchmark == "openset_digits_3"
+    files = (paths.config_dir() / "benchmark").glob("*.yaml")
+    assert [file.stem for file in files if "$" in wanted([f"+benchmark={file.stem}"], "a cell").benchmark] == []
 
 
 def test_a_hyper_parameter_that_is_typed_must_be_the_records(tmp_path):
