@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 from openbench.__main__ import main
 
 folder = Path(tempfile.mkdtemp())
+place = folder.as_posix()  # with slashes on every system
 digits = load_digits()
 for number, (picture, label) in enumerate(zip(digits.images, digits.target, strict=True)):
     kind = f"photos/class_{label}" if label < 3 else {6: "sixes", 8: "eights"}.get(int(label))
@@ -34,14 +35,14 @@ def openbench(command: str) -> None:
 # A benchmark of them. ID images are split 60 : 10 : 30 within each class; which image went where is written down, so
 # that the split stays when images are added.
 openbench(
-    f"data new mine --id {folder}/photos --near eights={folder}/eights --ood-val {folder}/sixes "
-    f"--side 16 --epochs 3 --backbone resnet8_digits --to {folder}/mine"
+    f"data new mine --id {place}/photos --near eights={place}/eights --ood-val {place}/sixes "
+    f"--side 16 --epochs 3 --backbone resnet8_digits --to {place}/mine"
 )
 
 # %%
 # Before anything is computed: counts, classes on two sides, the same image on two sides.
-openbench(f"check --config-dir {folder}/mine +benchmark=mine")
+openbench(f"check --config-dir {place}/mine +benchmark=mine")
 
 # %%
 # And the table. The network is trained first, as it has no weights yet.
-openbench(f"run --config-dir {folder}/mine +benchmark=mine method=knn method.k=5 tune=none")
+openbench(f"run --config-dir {place}/mine +benchmark=mine method=knn method.k=5 tune=none")

@@ -9,7 +9,9 @@ LESSONS = (
     "own_features.py",
     "own_method.py",
     "comparing_two_methods.py",
+    "papers_table.py",
     "detector.py",
+    "on_a_cluster.py",
     "foundation_model.py",
 )
 
