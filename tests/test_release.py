@@ -1,5 +1,6 @@
 """What is published is described once, and the forge's files are what the forge expects."""
 
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -40,6 +41,23 @@ def test_the_version_stands_in_one_place():
     assert "version" not in project["project"]
     assert project["tool"]["hatch"]["version"]["path"] == "openbench/__init__.py"
     assert openbench.__version__.count(".") == 2
+
+
+def test_the_lowest_versions_are_those_of_the_bounds():
+    lowest = runpy.run_path(str(ROOT / "scripts" / "lowest_versions.py"))["lowest"]
+
+    project = {
+        "name": "mine",
+        "dependencies": ["torch>=2.6,<2.14", "a_b>=1", "unbounded"],
+        "optional-dependencies": {
+            "test": ["pytest[x]>=8.4", "mine[more,own]"],
+            "more": ["m~=3.1"],
+            "own": ["o==1.0.post1"],
+        },
+    }
+    found = {"torch": "2.6", "a_b": "1"}
+    assert lowest(project, ()) == found
+    assert lowest(project, ("test",)) == found | {"pytest": "8.4", "m": "3.1", "o": "1.0.post1"}
 
 
 def test_commands_of_workflows_are_commands():
