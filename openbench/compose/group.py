@@ -100,7 +100,7 @@ class GroupLoader(ConfigLoaderImpl):
     def _file(self, master_config: DictConfig, parsed: list[Override], name: str) -> ConfigResult | None:
         """The method's file; None if it is missing, or is more than the values of its node."""
         texts = _typed(master_config)
-        texts += [override.input_line for override in parsed if override.is_hydra_override()]
+        texts += [str(override.input_line) for override in parsed if override.is_hydra_override()]
         _, repository = self._parse_overrides_and_create_caching_repo(master_config.hydra.job.config_name, texts)
         found = repository.load_config(f"{GROUP}/{name}")
         plain = found is not None and not found.defaults_list and found.header["package"] in (None, GROUP)

@@ -9,7 +9,7 @@ the shards takes the plan away first: without it, what is missing of a shard is 
 import json
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,11 +110,11 @@ class Shards:
         if not (folder / FOLDER).exists():
             return
         own = cls(folder, split, tuple(names), ())
-        with (
-            suppress(OSError, Timeout),
-            FileLock(folder / ".lock", timeout=0),
-            FileLock(folder / ".shards.lock", timeout=0),
-        ):
+        with suppress(OSError, Timeout), ExitStack() as held:
+            for name in (".lock", ".shards.lock"):
+                lock = Lock(folder / name)
+                lock.acquire(timeout=0)
+                held.callback(lock.release)
             if own._place.exists() and not faulty(folder, len(split), names):
                 own.delete()
             for place in (folder / FOLDER).glob("*"):

@@ -120,7 +120,7 @@ def wanted(words: Sequence[str], where: str, config_dir: Path | None = None) -> 
 
 
 def _name(node: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """The name that a benchmark gives itself, in which `${benchmark.KEY}` stands for what is typed, else in its file."""
+    """The name that a benchmark gives itself; `${benchmark.KEY}` in it stands for what is typed, else in its file."""
 
     def value(match: re.Match[str]) -> str:
         inside: Any = node
