@@ -71,24 +71,24 @@ def ready(folder, words, *more):
     return ready_backbone(config, benchmark, setting, said.append)[0], benchmark, FeatureStore(setting.features), said
 
 
-def test_a_head_is_fitted_once_recorded_and_read_back(folder, words):
-    first, benchmark, store, said = ready(folder, words)
+def test_a_head_is_fitted_once_recorded_and_read_back(tmp_path, words):
+    first, benchmark, store, said = ready(tmp_path, words)
     assert said[0] == "head: linear_probe of dinov2_vits14 is fitted on 90 features of digits"
     assert first.name == "dinov2_vits14_linear_probe"
-    again, _, _, silent = ready(folder, words)
+    again, _, _, silent = ready(tmp_path, words)
     assert silent == []
     assert again.digest == first.digest
     assert torch.equal(again.head.weight, first.head.weight)
-    record = run(*job(folder, words, "method=msp")).record
+    record = run(*job(tmp_path, words, "method=msp")).record
     assert record.backbone["name"] == first.name
     assert record.backbone["head"] == first.fitted_head
     assert record.backbone["head"]["sha256"]
     x = store.get(first, benchmark.id_test, Request(fields=frozenset({Field.LOGITS})))
     accuracy = float((x.logits.argmax(1).numpy() == benchmark.id_test.labels).mean())
     assert record.metrics["id"]["accuracy"] == pytest.approx(accuracy)
-    (kept,) = (folder / "cache/heads").glob("*.npz")
+    (kept,) = (tmp_path / "cache/heads").glob("*.npz")
     kept.write_bytes(kept.read_bytes()[:-1] + b"x")
-    repaired, _, _, said = ready(folder, words)
+    repaired, _, _, said = ready(tmp_path, words)
     assert said[0].endswith("has changed since it was written — fitted again")
     assert torch.equal(repaired.head.weight, first.head.weight)
 
