@@ -110,6 +110,19 @@ def test_away_from_a_terminal_progress_is_lines_with_rate(capsys: pytest.Capture
     assert "images/s" in line
 
 
+def test_the_rate_is_that_of_the_images_of_this_job_from_the_first_moment(capsys, monkeypatch) -> None:
+    clock = SimpleNamespace(monotonic=iter((8.0, 8.25, 10.0)).__next__)
+    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0)
+    with reporting("toy", 100, done=40) as advance:
+        advance(10)
+        advance(50)
+    assert capsys.readouterr().err.splitlines() == [
+        "toy: 50 of 100 images, 40 images/s, 1 s left",
+        "toy: 100 of 100 images, 30 images/s, 2.0 s",
+    ]
+
+
 def test_on_a_terminal_progress_is_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with reporting("toy", 100) as advance:
