@@ -2,7 +2,7 @@
 
 import sys
 
-from openbench.features.progress import in_notebook
+from openbench.progress import in_notebook
 from openbench.say import Say, silent
 
 

@@ -23,7 +23,7 @@ from openbench.features.arrays import (
     writing,
 )
 from openbench.features.extract import NamedRows, rest_of
-from openbench.features.progress import reporting
+from openbench.progress import reporting
 from openbench.say import Say, silent
 
 _FLUSH_SECONDS = 15.0

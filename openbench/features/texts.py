@@ -17,7 +17,7 @@ from openbench.data.manifests.words import load_words
 from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError
 from openbench.features.arrays import ColumnFile, ColumnWriter, writing
-from openbench.features.progress import reporting
+from openbench.progress import reporting
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
 from openbench.storage.locks import Lock

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
+from openbench import progress
 from openbench.core.request import Field, Perturb, Request
 from openbench.errors import DataError, FieldError
-from openbench.features import progress
 from openbench.features.columns import Column, extracted_with, pass_for, read_by
 from openbench.features.extract import extract, rest_of
-from openbench.features.progress import bars, reporting
+from openbench.progress import passes_on, reporting
 
 from .feature_toys import Pixels, toy_backbone, toy_split
 
@@ -136,7 +136,7 @@ def test_in_a_notebook_progress_is_a_bar_in_the_cell(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object())))
     display = SimpleNamespace(display=lambda shown, display_id: handle if display_id else None)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_BARS", 0)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_BARS", 0)
     with reporting("<toy>", 100, done=10) as advance:
         advance(30)
         advance(60)
@@ -163,7 +163,7 @@ def test_progress_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("title", ["tiny on a (near)", "resnet20_cifar10 on tiny_imagenet (ood_val)"])
 def test_the_bar_has_count_and_time_left_in_one_line_at_any_width(width, title):
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    with bars(console) as shown:
+    with passes_on(console) as shown:
         shown.live.auto_refresh = False
         shown.add_task(title, total=1_281_167, completed=640_000)
         lines = console.render_lines(shown.get_renderable(), pad=False)

@@ -1,6 +1,8 @@
 import csv
 import io
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from rich.console import Console
 from openbench.training.loop import loop, progress
 from openbench.training.loop.curve import EpochRow, as_csv, as_png
 from openbench.training.loop.loop import TrainingSettings, train
-from openbench.training.loop.progress import Bar, bars, reporter
+from openbench.training.loop.progress import Bar, reporter, trainings_on
 
 from .training_toys import QUIET, job
 
@@ -70,6 +72,26 @@ def test_long_epochs_report_within(clock: Clock, capsys: pytest.CaptureFixture[s
     assert "step 50 of 100, loss 0.5000, 1,234 images/s, 25 s left" in capsys.readouterr().err
 
 
+def test_in_a_notebook_a_training_is_a_bar_in_the_cell(clock, capsys, monkeypatch) -> None:
+    cell = []
+    handle = SimpleNamespace(update=lambda shown: cell.append(shown._repr_html_()))
+    display = SimpleNamespace(display=lambda shown, display_id: cell.append(shown._repr_html_()) or handle)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object())))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with reporter("train <toy>", 0, 10, show=True) as report:
+        clock.now += 6
+        report.epoch(ROWS[0])
+        report.steps(7, 0.5, 10.0)  # too soon after the last one
+        report.epoch(ROWS[1])
+    assert cell[0] == '<div><progress value="0" max="10"></progress> train &lt;toy&gt;</div>'
+    assert cell[1].startswith(
+        '<div><progress value="5" max="10"></progress> train &lt;toy&gt;: step 5 of 10, epoch 1, '
+    )
+    assert cell[2].startswith("<div>train &lt;toy&gt;: step 10 of 10, epoch 2, ")
+    assert len(cell) == 3
+    assert capsys.readouterr() == ("", "")
+
+
 def test_silence_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with reporter("train toy", 0, 10, show=False) as report:
         report.steps(5, 1.0, 1.0)
@@ -80,7 +102,7 @@ def test_silence_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_bar_has_count_time_left_and_state_in_one_line_at_any_width(width: int) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    with bars(console) as shown:
+    with trainings_on(console) as shown:
         shown.live.auto_refresh = False
         bar = Bar(shown, "train resnet20_cifar on cifar10 with CrossEntropy, seed 0", 0, 39_100)
         bar.epoch(EpochRow(1, 391, 0.1, 1.4832, 0.4521, 1234.0, 0.3))
@@ -98,7 +120,7 @@ def test_bar_has_count_time_left_and_state_in_one_line_at_any_width(width: int) 
 
 def test_bar_says_above_it_what_is_trained() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    with bars(console) as shown:
+    with trainings_on(console) as shown:
         Bar(shown, "train toy [x], seed 0", 0, 10)
     assert "train toy [x], seed 0" in console.file.getvalue()
 

@@ -65,12 +65,12 @@ def _reading(path: Path) -> Iterator[Advance]:
         yield silent
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import DownloadColumn, TextColumn
 
-    columns = TextColumn(f"reading {console(path.name)}", markup=False), BarColumn(bar_width=None)
-    with Progress(
-        *columns, DownloadColumn(), TimeRemainingColumn(compact=True), console=Console(stderr=True), expand=True
-    ) as bar:
+    from openbench.progress import bars
+
+    title = TextColumn(f"reading {console(path.name)}", markup=False)
+    with bars(Console(stderr=True), before=[title], count=[DownloadColumn()]) as bar:
         task = bar.add_task("", total=size)
         yield lambda count: bar.advance(task, count)
 

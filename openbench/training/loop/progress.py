@@ -1,4 +1,4 @@
-"""How far a training is, on stderr: a bar on a terminal; elsewhere a line per epoch, and now and then within one."""
+"""How far a training is: a bar on a terminal or in a notebook; elsewhere a line per epoch, and now and then within."""
 
 import sys
 import time
@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.progress import Progress, TextColumn
 
+from openbench.progress import AS_IT_IS, SECONDS_BETWEEN_BARS, WIDE, Cell, bars, in_notebook
 from openbench.training.loop.curve import EpochRow
 
 _SECONDS_BETWEEN_LINES = 20.0
-_WIDE = 80  # columns from which on the bar's line has room for the rate
-_SHORTEST = 5  # characters of the bar
 
 
 class Reporter(ABC):
@@ -44,7 +42,7 @@ class Bar(Reporter):
 
     def __init__(self, progress: Progress, title: str, done: int, total: int) -> None:
         self._progress = progress
-        self._wide = progress.console.width >= _WIDE
+        self._wide = progress.console.width >= WIDE
         progress.console.print(title, highlight=False, markup=False)
         self._task = progress.add_task("", total=total, completed=done, state="")
         self._accuracy = ""
@@ -60,21 +58,19 @@ class Bar(Reporter):
         self.steps(row.step, row.loss, row.images_per_second)
 
 
-def bars(console: Console) -> Progress:
-    """Return the bar's columns on a console: count, time left and state, and a bar in the room that they leave."""
-    as_it_is = Column(no_wrap=True)
-    return Progress(
-        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=_SHORTEST)),
-        MofNCompleteColumn(table_column=as_it_is),
-        TimeRemainingColumn(compact=True, table_column=as_it_is),
-        TextColumn("{task.fields[state]}", table_column=as_it_is),
-        console=console,
-        expand=True,
-    )
+def trainings_on(console: Console) -> Progress:
+    """Return the bar of a training on a console, with its state behind it."""
+    state = TextColumn("{task.fields[state]}", table_column=AS_IT_IS)
+    return bars(console, after=[state])
 
 
 class Lines(Reporter):
     """Plain lines, for logs: every epoch, and every 20 seconds within one; short epochs share a line."""
+
+    within, between = (
+        _SECONDS_BETWEEN_LINES,
+        1.0,
+    )  # seconds from one line to the next, inside of an epoch and at its end
 
     def __init__(self, title: str, done: int, total: int) -> None:
         self._title, self._first, self._total = title, done, total
@@ -82,12 +78,12 @@ class Lines(Reporter):
 
     def steps(self, done: int, loss: float, images_per_second: float) -> None:
         """Print a line if the last one is old."""
-        if time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
+        if time.monotonic() - self._last >= self.within:
             self._print(done, f"loss {loss:.4f}, {images_per_second:,.0f} images/s")
 
     def epoch(self, row: EpochRow) -> None:
         """Print a line if the last one is a second old, or the training is over."""
-        if time.monotonic() - self._last >= 1 or row.step == self._total:
+        if time.monotonic() - self._last >= self.between or row.step == self._total:
             accuracy = f"val accuracy {100 * row.val_accuracy:.2f} %"
             self._print(
                 row.step, f"epoch {row.epoch}, loss {row.loss:.4f}, {accuracy}, {row.images_per_second:,.0f} images/s"
@@ -98,7 +94,23 @@ class Lines(Reporter):
         spent = self._last - self._start
         left = spent * (self._total - done) / max(done - self._first, 1)
         time_text = f"{left:.0f} s left" if done < self._total else f"{spent:.1f} s"
-        print(f"{self._title}: step {done:,} of {self._total:,}, {state}, {time_text}", file=sys.stderr, flush=True)
+        self._tell(f"{self._title}: step {done:,} of {self._total:,}, {state}, {time_text}", done)
+
+    def _tell(self, text: str, done: int) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class InCell(Lines):
+    """A bar in the output of a notebook's cell, with the line beside it."""
+
+    within = between = SECONDS_BETWEEN_BARS
+
+    def __init__(self, title: str, done: int, total: int) -> None:
+        super().__init__(title, done, total)
+        self._cell = Cell(title, done, total)
+
+    def _tell(self, text: str, done: int) -> None:
+        self._cell.show(text, done)
 
 
 @contextmanager
@@ -113,8 +125,10 @@ def reporter(title: str, done: int, total: int, show: bool) -> Iterator[Reporter
     """
     if not show:
         yield Silence()
+    elif in_notebook():
+        yield InCell(title, done, total)
     elif sys.stderr.isatty():
-        with bars(Console(stderr=True)) as progress:
+        with trainings_on(Console(stderr=True)) as progress:
             yield Bar(progress, title, done, total)
     else:
         yield Lines(title, done, total)

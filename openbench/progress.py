@@ -1,8 +1,8 @@
-"""How far a long pass is: a bar in a notebook or on a terminal, a line now and then on stderr elsewhere."""
+"""How far a long job is: a bar in a notebook or on a terminal, a line now and then on stderr elsewhere."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import Any
@@ -13,8 +13,9 @@ from rich.table import Column
 from rich.text import Text
 
 _SECONDS_BETWEEN_LINES = 10.0
-_SECONDS_BETWEEN_BARS = 0.2  # a notebook's page is sent each of them
-_WIDE = 80  # columns from which on the bar's line has room for the rate
+SECONDS_BETWEEN_BARS = 0.2  # a notebook's page is sent each of them
+WIDE = 80  # columns from which on the bar's line has room for the rate
+AS_IT_IS = Column(no_wrap=True)
 _SHORTEST = 5  # characters of the bar
 _NUMBERS, _RATE = 31, 16  # of the shortest bar, a count of ImageNet's images and the time left; of the rate
 
@@ -27,19 +28,38 @@ class _Rate(ProgressColumn):
         return Text(f"{task.speed:,.0f} images/s" if task.speed else "– images/s")
 
 
-def bars(console: Console) -> Progress:
-    """Return the bar's columns on a console: count and time left as they are, bar and title in the room they leave."""
-    as_it_is, wide = Column(no_wrap=True), console.width >= _WIDE
-    title = Column(no_wrap=True, overflow="ellipsis", max_width=console.width - (_NUMBERS + _RATE * wide))
+def bars(
+    console: Console,
+    *,
+    before: Sequence[ProgressColumn] = (),
+    after: Sequence[ProgressColumn] = (),
+    count: Sequence[ProgressColumn] = (),
+) -> Progress:
+    """Return the one kind of bar on a console: it takes the room that the columns around it leave.
+
+    Args:
+        console: where it is shown.
+        before: what stands before the bar, e.g. a title.
+        after: what stands behind the time left.
+        count: how much is done; by default as `3/10`.
+    """
     return Progress(
-        TextColumn("{task.description}", table_column=title),
+        *before,
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=_SHORTEST)),
-        MofNCompleteColumn(table_column=as_it_is),
-        *([_Rate(table_column=as_it_is)] if wide else []),
-        TimeRemainingColumn(compact=True, table_column=as_it_is),
+        *(count or [MofNCompleteColumn(table_column=AS_IT_IS)]),
+        TimeRemainingColumn(compact=True, table_column=AS_IT_IS),
+        *after,
         console=console,
         expand=True,
     )
+
+
+def passes_on(console: Console) -> Progress:
+    """Return the bar of a pass: its title is shortened where there is no room for it, and a wide one has the rate."""
+    wide = console.width >= WIDE
+    title = Column(no_wrap=True, overflow="ellipsis", max_width=console.width - (_NUMBERS + _RATE * wide))
+    count = [MofNCompleteColumn(table_column=AS_IT_IS), *([_Rate(table_column=AS_IT_IS)] if wide else [])]
+    return bars(console, before=[TextColumn("{task.description}", table_column=title)], count=count)
 
 
 def in_notebook() -> bool:
@@ -68,7 +88,7 @@ def reporting(title: str, total: int, *, done: int = 0, show: bool = True) -> It
         finally:
             page.show()
     elif sys.stderr.isatty():
-        with bars(Console(stderr=True)) as bar:
+        with passes_on(Console(stderr=True)) as bar:
             task = bar.add_task(title, total=total, completed=done)
             yield lambda count: bar.advance(task, count)
     else:
@@ -113,26 +133,45 @@ class _Lines(_Pass):
 
 
 class _Page(_Pass):
-    """Shows a bar in the output of a notebook's cell, and moves it; the text beside it stays when the bar is full."""
+    """Moves a bar in the output of a notebook's cell."""
 
     def __init__(self, title: str, total: int, done: int) -> None:
         super().__init__(title, total, done)
+        self._cell = Cell(str(self), done, total)
+
+    def __call__(self, count: int) -> None:
+        if self.due(count, SECONDS_BETWEEN_BARS):
+            self.show()
+
+    def show(self) -> None:
+        """Show how far the pass is."""
+        self._cell.show(str(self), self.done)
+
+
+class Cell:
+    """A bar in the output of a notebook's cell; the text beside it stays when the bar is full.
+
+    Args:
+        text: what stands beside it.
+        done: how much is done.
+        total: of how much.
+    """
+
+    def __init__(self, text: str, done: int, total: int) -> None:
+        self._text, self._done, self._total = text, done, total
         # There only where a notebook runs.
         from IPython.display import display
 
         self._handle: Any = display(self, display_id=True)
 
-    def __call__(self, count: int) -> None:
-        if self.due(count, _SECONDS_BETWEEN_BARS):
-            self.show()
-
-    def show(self) -> None:
-        """Show how far the pass is."""
+    def show(self, text: str, done: int) -> None:
+        """Move the bar and replace the text."""
+        self._text, self._done = text, done
         self._handle.update(self)
 
     def __repr__(self) -> str:
-        return str(self)
+        return self._text
 
     def _repr_html_(self) -> str:
-        bar = f'<progress value="{self.done}" max="{self.total}"></progress> '
-        return f"<div>{bar if self.done < self.total else ''}{escape(str(self))}</div>"
+        bar = f'<progress value="{self._done}" max="{self._total}"></progress> '
+        return f"<div>{bar if self._done < self._total else ''}{escape(self._text)}</div>"
