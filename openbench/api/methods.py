@@ -82,7 +82,7 @@ def beyond_features(method: Method, request: Request) -> list[str]:
     """
     found = ["images"] * isinstance(method, LiveMethod)
     found += ["maps of its layers"] * (Field.MAPS in request.fields)
-    return found + ["input gradients"] * bool(request.perturb or request.beside)
+    return found + ["input gradients"] * bool(request.perturb or request.second_pass)
 
 
 def _node(name: str) -> dict[str, Any]:

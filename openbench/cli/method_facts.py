@@ -27,7 +27,7 @@ def method_facts() -> dict[str, MethodFacts]:
         requests = [part.request for part in parts]
         fields = {field for request in requests for field in request.fields}
         fitted = {request.fit_on for request in requests}
-        gradients = any(request.perturb or request.beside for request in requests)
+        gradients = any(request.perturb or request.second_pass for request in requests)
         live = any(isinstance(part, LiveMethod) for part in parts)
         wanted = {
             "training data": Role.ID_TRAIN in fitted,

@@ -192,7 +192,7 @@ def _assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 def _needs(family: Sequence[_Class], folders: Sequence[Path]) -> Needs:
     value = _assigned(family, "needs")
     keywords = _keywords(value, family, folders) if value is not None else {}
-    known = {"fields", "fit_on", "head", "layers", "pool", "perturb", "beside", "texts"}
+    known = {"fields", "fit_on", "head", "layers", "pool", "perturb", "second_pass", "texts"}
     texts = {key: ast.unparse(node) for key, node in keywords.items() if key in known}
     # A live method may read nothing but images: `frozenset()`.
     fields = re.findall(r"Field\.(\w+)", texts.get("fields", "Field.LOGITS"))
@@ -208,7 +208,7 @@ def _needs(family: Sequence[_Class], folders: Sequence[Path]) -> Needs:
         head=texts.get("head") == "True",
         layers=tuple(re.findall(r"'(\w+)'", texts.get("layers", ""))),
         pool=texts.get("pool", "none").strip("'"),
-        perturb=any(texts.get(key, "None") != "None" for key in ("perturb", "beside")) or in_request,
+        perturb=any(texts.get(key, "None") != "None" for key in ("perturb", "second_pass")) or in_request,
         images=any(member.node.name == "LiveMethod" for member in family),
         texts="texts" in texts,
     )

@@ -43,7 +43,7 @@ class Composite(Method):
             fit_on=Role.ID_VAL,
             head=any(r.head for r in requests),
             layers=tuple(dict.fromkeys(layer for r in requests for layer in r.layers)),
-            beside=next((r.beside for r in requests if r.beside), None),
+            second_pass=next((r.second_pass for r in requests if r.second_pass), None),
             texts=tuple(dict.fromkeys(texts for r in requests for texts in r.texts)),
             corruption=None,
             mixing=next((r.mixing for r in requests if r.mixing), None),
@@ -87,9 +87,9 @@ class Composite(Method):
         """
         requests = [leaf.request for leaf in leaves(self)]
         pools = {request.pool for request in requests if request.layers}
-        besides = {request.beside for request in requests} - {None}
+        second_passes = {request.second_pass for request in requests} - {None}
         inputs = {(request.perturb, request.corruption) for request in requests}
-        if len(pools) > 1 or len(besides) > 1 or len(inputs) > 1:
+        if len(pools) > 1 or len(second_passes) > 1 or len(inputs) > 1:
             raise MethodError(
                 f"{type(self).__name__}.score: the parts {', '.join(self.parts)} read different inputs or poolings, "
                 "which do not fit in one FeatureSet — run it through the engine, or score the parts and call combine"

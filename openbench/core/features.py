@@ -24,7 +24,7 @@ class FeatureSet:
     Tensors may be memory-mapped and far larger than RAM: read them through `batches`.
 
     Args:
-        columns: `logits` (n, c), `features`, `moved` and `mixed` (n, d) float32, `patches` (n, p, d) float16,
+        columns: `logits` (n, c), `features`, `perturbed` and `mixed` (n, d) float32, `patches` (n, p, d) float16,
             `labels` (n,) int64; any subset.
         maps: layer name → reduced map, float32, first axis n.
         device: where `batches` delivers its slices; the columns themselves stay where they are.
@@ -65,9 +65,9 @@ class FeatureSet:
         return self._column(Field.FEATURES)
 
     @property
-    def moved(self) -> Tensor:
-        """(n, d) float32, features of the input after the step that the request names as `beside`."""
-        return self._column(Field.MOVED)
+    def perturbed(self) -> Tensor:
+        """(n, d) float32, features of the input after the step that the request names as `second_pass`."""
+        return self._column(Field.PERTURBED)
 
     @property
     def mixed(self) -> Tensor:

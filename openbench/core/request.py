@@ -19,7 +19,7 @@ class Field(StrEnum):
     FEATURES = "features"  # (n, d) float32, penultimate, after pooling
     MAPS = "maps"  # {layer: reduced map}
     LABELS = "labels"  # (n,) int64; visible in fit, removed before score
-    MOVED = "moved"  # (n, d) float32, features of the input after the step `Request.beside`
+    PERTURBED = "perturbed"  # (n, d) float32, features of the input after the step `Request.second_pass`
     MIXED = "mixed"  # (n, d) float32, features of images mixed as `Request.mixing` says; only in `fit`
     PATCHES = "patches"  # (n, p, d) float16, unit, of image patches in the space of the features
     TEXT = "text"  # (m, d) float32 for each corpus of `Request.texts`; reaches `fit` with the head
@@ -45,7 +45,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Perturb:
-    """A declared input-gradient step; the outputs at the moved input are cached per value.
+    """A declared input-gradient step; the outputs at the perturbed input are cached per value.
 
     The step is x̃ = x − ε·sign(∇ₓ CE(z/T, ŷ))/σ with sign(0) = +1 and σ the transform's per-channel std; for kind
     `logit` it is x̃ = x + ε·sign(∇ₓ max_c z_c)/σ, whatever T, and for `flat` x̃ = x + ε·sign(∇ₓ max_c z_c) with
@@ -120,8 +120,8 @@ class Request:
             `confidence`; the backbone knows the modules.
         pool: how a map (n, c, h, w) is reduced while it is extracted.
         perturb: an input-gradient step before the pass that `score` reads; `fit` always reads unperturbed outputs.
-        beside: an input-gradient step before a second pass, whose features `fit` and `score` read as MOVED beside the
-            other fields.
+        second_pass: an input-gradient step before a second pass, whose features `fit` and `score` read as PERTURBED,
+            with the other fields of the first.
         corruption: done to the images that `score` reads; `fit` always reads them as they are.
         mixing: a second pass of the images that `fit` reads, mixed with images of OOD validation; with the field MIXED.
         texts: corpora of prompts whose embeddings `fit` reads as `head.text(…)`; with the field TEXT and the head.
@@ -137,7 +137,7 @@ class Request:
     layers: tuple[str, ...] = ()
     pool: Pool = "none"
     perturb: Perturb | None = None
-    beside: Perturb | None = None
+    second_pass: Perturb | None = None
     texts: tuple[Texts, ...] = field(default=(), metadata={LATER: True})
     corruption: Corruption | None = field(default=None, metadata={LATER: True})
     mixing: Mixing | None = field(default=None, metadata={LATER: True})

@@ -53,10 +53,10 @@ class MemoryFeatures:
         if request.corruption is not None:
             copies = corrupted(split, request.corruption, self.backbone.preprocess)
             return self(copies, replace(request, corruption=None))
-        request, beside = separated(request)
+        request, second = separated(request)
         columns: dict[Field, Tensor] = {}
-        if beside is not None:
-            columns[Field.MOVED] = self(split, beside).features
+        if second is not None:
+            columns[Field.PERTURBED] = self(split, second).features
         self._ensure(split, kept_of(self.backbone, request))
         wanted = {column: self._kept[split.digest, column] for column in read_by(request)}
         columns |= {c.field: rows for c, rows in wanted.items() if c.field != Field.MAPS}
@@ -171,11 +171,11 @@ class _Passes:
         return found
 
     def _columns(self, request: Request) -> FeatureSet:
-        request, beside, read = _passes_of(request)
+        request, second, read = _passes_of(request)
         found = self.outputs(read)
         columns: dict[Field, Tensor] = dict(_fields(found, request))
-        if beside is not None:
-            columns[Field.MOVED] = self.outputs(replace(beside, fields=_BASE)).features
+        if second is not None:
+            columns[Field.PERTURBED] = self.outputs(replace(second, fields=_BASE)).features
         maps = {layer: found.maps[layer] for layer in request.layers}
         return FeatureSet(columns, maps, self.backbone.device)
 
@@ -183,9 +183,9 @@ class _Passes:
 @lru_cache(maxsize=64)
 def _passes_of(request: Request) -> tuple[Request, Request | None, Request]:
     """What a method reads itself, what it reads of a second pass, and the request of the first."""
-    request, beside = separated(request)
+    request, second = separated(request)
     read = request.fields - {Field.LABELS, Field.TEXT} | _BASE
-    return request, beside, replace(request, fields=read, texts=(), head=False)
+    return request, second, replace(request, fields=read, texts=(), head=False)
 
 
 def _fields(outputs: Outputs, request: Request) -> Iterator[tuple[Field, Tensor]]:

@@ -292,10 +292,10 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
         refuse_missing_parts(backbone, method, name)
         return
     requests = [leaf.request for leaf in leaves(method)]
-    free = {Field.FEATURES, Field.LABELS, Field.MOVED, Field.MIXED} | ({Field.MAPS} if backbone.layers else set())
+    free = {Field.FEATURES, Field.LABELS, Field.PERTURBED, Field.MIXED} | ({Field.MAPS} if backbone.layers else set())
     read = sorted({str(field) for request in requests for field in request.fields - free})
     read += ["the head"] * any(request.head for request in requests)
-    read += ["input gradients"] * any(request.perturb or request.beside for request in requests)
+    read += ["input gradients"] * any(request.perturb or request.second_pass for request in requests)
     read += ["mixed images"] * (not backbone.has_network and any(request.mixing for request in requests))
     read += ["images"] * any(isinstance(leaf, LiveMethod) for leaf in leaves(method))
     read += ["predictions"] * type(method).search_reads_predictions

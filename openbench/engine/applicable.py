@@ -47,7 +47,7 @@ def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
     found += ["maps of its layers"] * (Field.MAPS in request.fields and not backbone.has_network)
     if not (backbone.has_network and backbone.has_head):
         found += ["images"] * isinstance(method, LiveMethod)
-        found += ["input gradients"] * bool(request.perturb or request.beside)
+        found += ["input gradients"] * bool(request.perturb or request.second_pass)
     return found
 
 

@@ -69,16 +69,16 @@ def separated(request: Request) -> tuple[Request, Request | None]:
     Raises:
         FieldError: the field without the step, or the step without the field.
     """
-    if (Field.MOVED in request.fields) != (request.beside is not None):
+    if (Field.PERTURBED in request.fields) != (request.second_pass is not None):
         raise FieldError(
-            f"Request: fields {sorted(request.fields)} with beside={request.beside} — features of a moved input need "
-            "both, the field 'moved' and the step, e.g. beside=Perturb(kind='flat')"
+            f"Request: fields {sorted(request.fields)} with second_pass={request.second_pass} — perturbed features "
+            "need both, the field 'perturbed' and the step, e.g. second_pass=Perturb(kind='flat')"
         )
-    if request.beside is None:
+    if request.second_pass is None:
         return request, None
-    others = (request.fields - {Field.MOVED}) or frozenset({Field.FEATURES})
-    beside = Request(fields=frozenset({Field.FEATURES}), perturb=request.beside)
-    return replace(request, fields=others, beside=None), beside
+    others = (request.fields - {Field.PERTURBED}) or frozenset({Field.FEATURES})
+    second = Request(fields=frozenset({Field.FEATURES}), perturb=request.second_pass)
+    return replace(request, fields=others, second_pass=None), second
 
 
 def extracted_with(request: Request) -> tuple[Column, ...]:

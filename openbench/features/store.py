@@ -73,16 +73,16 @@ class FeatureStore:
             NotApplicableError: logits of a backbone without a classifier.
             CacheError: the folder cannot be written.
             DataError: an image cannot be read, or an output is not finite.
-            FieldError: maps without layers or layers without maps; the same of moved features and their step.
+            FieldError: maps without layers or layers without maps; the same of perturbed features and their step.
         """
         if request.corruption is not None:
             copies = corrupted(split, request.corruption, backbone.preprocess)
             return self.get(backbone, copies, replace(request, corruption=None))
-        request, beside = separated(request)
-        moved = {} if beside is None else {Field.MOVED: self.get(backbone, split, beside).features}
+        request, second = separated(request)
+        perturbed = {} if second is None else {Field.PERTURBED: self.get(backbone, split, second).features}
         if backbone.features_from is not None and request.perturb is None:
             found = self._with_logits(backbone, backbone.features_from, split, request)
-            return replace(found, columns={**found.columns, **moved})
+            return replace(found, columns={**found.columns, **perturbed})
         wanted = read_by(request)
         if Field.LOGITS in request.fields and not backbone.num_classes:
             raise NotApplicableError(f"backbone '{backbone.name}' has no classifier, so no logits — read features")
@@ -92,7 +92,9 @@ class FeatureStore:
         columns: dict[Field, Tensor] = {c.field: tensor for c, tensor in tensors.items() if c.field != Field.MAPS}
         if Field.LABELS in request.fields:
             columns[Field.LABELS] = torch.from_numpy(split.labels.copy())
-        return FeatureSet(columns | moved, {c.layer: tensor for c, tensor in tensors.items() if c.field == Field.MAPS})
+        return FeatureSet(
+            columns | perturbed, {c.layer: tensor for c, tensor in tensors.items() if c.field == Field.MAPS}
+        )
 
     def _with_logits(self, backbone: Backbone, network: Backbone, split: Split, request: Request) -> FeatureSet:
         """The columns of a network, and the logits that a head fitted on its features makes of them."""

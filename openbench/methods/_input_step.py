@@ -1,4 +1,4 @@
-"""What scores of an input moved by a gradient step share: their temperature, step and scale."""
+"""What scores of an input perturbed by a gradient step share: their temperature, step and scale."""
 
 from typing import Literal
 

@@ -48,10 +48,10 @@ class AdaSCALE(Method):
     """
 
     needs: ClassVar[Request] = Request(
-        fields=frozenset({Field.FEATURES, Field.MOVED}),
+        fields=frozenset({Field.FEATURES, Field.PERTURBED}),
         fit_on=Role.ID_VAL,
         head=True,
-        beside=Perturb(1.0, 0.5, "flat", 0.05),
+        second_pass=Perturb(1.0, 0.5, "flat", 0.05),
     )
     reference: ClassVar[str] = "Regmi, 2025, arXiv 2503.08023"
 
@@ -73,8 +73,8 @@ class AdaSCALE(Method):
 
     @property
     def request(self) -> Request:
-        """Features of the input as it is, and beside them of the input moved with this share and ε."""
-        return replace(self.needs, beside=Perturb(1.0, float(self.epsilon), "flat", float(self.share)))
+        """Features of the input as it is, and of the input perturbed with this share and ε."""
+        return replace(self.needs, second_pass=Perturb(1.0, float(self.epsilon), "flat", float(self.share)))
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the head and the sorted Q' of ID validation samples."""
@@ -104,10 +104,10 @@ class AdaSCALE(Method):
 
     def _shift(self, x: FeatureSet) -> Tensor:
         """Return Q' (n,) float64; the order of summation changes it by no more than float64 rounding."""
-        features, moved = x.features, x.moved
+        features, perturbed = x.features, x.perturbed
         most, top = (self._largest(features, percent) for percent in (self.k1, self.k2))
-        correction = moved.gather(1, most).double().relu().sum(dim=1)
-        shift = (features.gather(1, top).double() - moved.gather(1, top).double()).abs().sum(dim=1)
+        correction = perturbed.gather(1, most).double().relu().sum(dim=1)
+        shift = (features.gather(1, top).double() - perturbed.gather(1, top).double()).abs().sum(dim=1)
         return correction + self.weight * shift
 
     @staticmethod

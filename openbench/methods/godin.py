@@ -16,7 +16,7 @@ Form = Literal["logit", "softmax"]
 
 @dataclass
 class GODIN(Method):
-    """Negative largest logit of an input moved to increase it.
+    """Negative largest logit of an input perturbed to increase it.
 
     score(x) = −max_c h_c(x̃), x̃ = x + ε sign(∇ₓ max_c h_c)/σ.
 
@@ -40,7 +40,7 @@ class GODIN(Method):
 
     @property
     def request(self) -> Request:
-        """The logits at the input moved by this ε."""
+        """The logits at the input perturbed by this ε."""
         return replace(self.needs, perturb=Perturb(1.0, float(self.epsilon), "logit"))
 
     def score(self, x: FeatureSet) -> Tensor:

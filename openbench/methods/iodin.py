@@ -46,7 +46,7 @@ class IODIN(Method):
 
     @property
     def request(self) -> Request:
-        """The logits at the input moved with this T and ε."""
+        """The logits at the input perturbed with this T and ε."""
         return replace(self.needs, perturb=Perturb(float(self.temperature), float(self.epsilon), "peak"))
 
     def score(self, x: FeatureSet) -> Tensor:

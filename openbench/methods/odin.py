@@ -44,7 +44,7 @@ class ODIN(Method):
 
     @property
     def request(self) -> Request:
-        """The logits at the input moved with this T and ε."""
+        """The logits at the input perturbed with this T and ε."""
         return replace(self.needs, perturb=Perturb(float(self.temperature), float(self.epsilon)))
 
     def score(self, x: FeatureSet) -> Tensor:

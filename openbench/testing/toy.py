@@ -108,7 +108,7 @@ def _ood_split(owned: Tensor, head: Head, generator: torch.Generator) -> Feature
 
 def _columns(features: Tensor, labels: Tensor, head: Head, generator: torch.Generator) -> FeatureSet:
     columns = {Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels}
-    columns[Field.MOVED] = _moved(features, head)
+    columns[Field.PERTURBED] = _perturbed(features, head)
     columns[Field.MIXED] = features + 0.5 * (features.mean() - features) * _texture(features)
     columns[Field.PATCHES] = _patches(features)
     # Positive weights of mean one: pooling a map gives its features back, up to noise.
@@ -128,7 +128,7 @@ def _texture(features: Tensor) -> Tensor:
     return torch.linspace(0, 1, features.shape[1])[None]
 
 
-def _moved(features: Tensor, head: Head) -> Tensor:
+def _perturbed(features: Tensor, head: Head) -> Tensor:
     """Features after a small step of the input: they move further where the head is unsure."""
     logits = head(features)
     lead = logits.amax(dim=1) - logits.mean(dim=1)

@@ -88,7 +88,7 @@ def as_the_class_says(file: Path) -> dict[str, tuple[object, object]]:
         pairs["fields"] = read.fields, tuple(sorted(field.value for field in needs.fields))
         pairs["fit_on"] = read.fit_on, needs.fit_on and needs.fit_on.value
         pairs["maps"] = (read.head, read.layers, read.pool), (needs.head, needs.layers, needs.pool)
-        pairs["perturb"] = read.perturb, needs.perturb is not None or needs.beside is not None
+        pairs["perturb"] = read.perturb, needs.perturb is not None or needs.second_pass is not None
         pairs["images"] = read.images, issubclass(cls, LiveMethod)
     pairs["reference"] = source.reference, cls.reference
     pairs["parameters"] = list(source.parameters), [field.name for field in fields(cls)]

@@ -106,7 +106,8 @@ def test_parts_that_read_other_inputs_are_not_scored_from_one_set_of_columns():
 
 def test_a_request_asks_for_logits_unless_told_and_its_later_fields_do_not_rename_older_caches():
     assert Request().fields == {Field.LOGITS}
-    assert [str(name) for name in Field] == ["logits", "features", "maps", "labels", "moved", "patches", "text"]
+    names = ["logits", "features", "maps", "labels", "perturbed", "mixed", "patches", "text"]
+    assert [str(name) for name in Field] == names
     older = {"__type__": "Perturb", "temperature": 1000, "epsilon": 0.0014, "kind": "sign"}
     assert digest(Perturb()) == digest(older)
     assert digest(Perturb(share=0.5)) == digest({**older, "share": 0.5})

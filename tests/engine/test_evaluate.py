@@ -31,7 +31,7 @@ class Stepped(Method):
     """Reads logits of a moved input, and features of another beside them."""
 
     needs: ClassVar[Request] = Request(
-        frozenset({Field.LOGITS, Field.MOVED, Field.LABELS}), Role.ID_TRAIN, perturb=STEP, beside=BESIDE
+        frozenset({Field.LOGITS, Field.PERTURBED, Field.LABELS}), Role.ID_TRAIN, perturb=STEP, second_pass=BESIDE
     )
     reference: ClassVar[str] = "test"
 
@@ -46,9 +46,9 @@ def test_fit_reads_the_input_as_it_is_and_score_the_moved_one():
     asked = []
 
     def source(read, request):
-        asked.append((read.role, request.perturb, request.beside))
+        asked.append((read.role, request.perturb, request.second_pass))
         column = torch.arange(2.0 * len(read)).reshape(-1, 2)
-        return FeatureSet({Field.LOGITS: column, Field.MOVED: column, Field.LABELS: torch.as_tensor(read.labels)})
+        return FeatureSet({Field.LOGITS: column, Field.PERTURBED: column, Field.LABELS: torch.as_tensor(read.labels)})
 
     fitting = Fitting(split("a", Role.ID_TRAIN), split("a", Role.ID_VAL), Head(torch.eye(2), torch.zeros(2)))
     method = fit(Stepped(), fitting, source, CPU)
@@ -78,7 +78,7 @@ def test_the_oracle_chooses_on_every_near_and_far_set_and_on_nothing_else():
 def test_a_composite_learns_from_its_fitted_parts_scores_of_id_validation():
     def source(read, request):
         column = torch.arange(2.0 * len(read)).reshape(-1, 2) * (10 if read.role == Role.ID_VAL else 1)
-        return FeatureSet({Field.LOGITS: column, Field.MOVED: column, Field.LABELS: torch.as_tensor(read.labels)})
+        return FeatureSet({Field.LOGITS: column, Field.PERTURBED: column, Field.LABELS: torch.as_tensor(read.labels)})
 
     fitting = Fitting(split("a", Role.ID_TRAIN), split("a", Role.ID_VAL), Head(torch.eye(2), torch.zeros(2)))
     method = fit(DoubleScore(Stepped(), Stepped(), mu=1.0), fitting, source, CPU)

@@ -165,7 +165,7 @@ def _columns(features: Array, logits: Array, labels: NDArray[np.int64] | None, s
     columns = {
         Field.FEATURES: single(features),
         Field.LOGITS: single(logits),
-        Field.MOVED: single(features + even(seed, (n, D)) / 4),
+        Field.PERTURBED: single(features + even(seed, (n, D)) / 4),
         Field.MIXED: single(features * (0.5 + even(seed + 30, (n, D)) / 2)),
         Field.PATCHES: single(features[:, None] * (0.25 + even(seed + 20, (n, 3, D)))).half(),
     }

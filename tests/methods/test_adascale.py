@@ -19,13 +19,13 @@ def with_moved(kind: str) -> Problem:
 
     def moved(x: FeatureSet) -> FeatureSet:
         shift = 1.5 * torch.randn(x.features.shape, generator=generator)
-        return replace(x, columns={**x.columns, Field.MOVED: x.features + shift})
+        return replace(x, columns={**x.columns, Field.PERTURBED: x.features + shift})
 
     return replace(data, val=moved(data.val), test=moved(data.test))
 
 
 def g(x: FeatureSet) -> np.ndarray:
-    return x.moved.double().numpy()
+    return x.perturbed.double().numpy()
 
 
 def shift_of(row, moved, k1, k2, weight):
@@ -61,7 +61,7 @@ def test_equals_the_formula_sample_by_sample(kind, low, high, k1, weight, varian
     method = AdaSCALE(variant, (low, high), k1=k1, k2=10.0, weight=weight)
     logits = by_hand(data, variant, low, high, {20.0: 4, 5.0: 1, 25.0: 6}[k1], 2, weight)
     assert_equal(scores(method, data), -logsumexp(logits, axis=1))
-    x = FeatureSet({name: data.test.columns[name] for name in (Field.FEATURES, Field.MOVED)})
+    x = FeatureSet({name: data.test.columns[name] for name in (Field.FEATURES, Field.PERTURBED)})
     np.testing.assert_allclose(method.class_scores(x), 1 - softmax(logits, axis=1), rtol=1e-3, atol=1e-5)
 
 
@@ -78,7 +78,7 @@ def test_features_that_move_further_are_scaled_less():
     data = with_moved("rectified")
     method = AdaSCALE("l", (10, 90)).fit(data.val.without_labels(), Head(torch.ones(1, 24), torch.zeros(1)))
     x = data.test.features[:50]
-    still, moved = (method.score(FeatureSet({Field.FEATURES: x, Field.MOVED: x + shift})) for shift in (0.0, 5.0))
+    still, moved = (method.score(FeatureSet({Field.FEATURES: x, Field.PERTURBED: x + shift})) for shift in (0.0, 5.0))
     assert bool((moved > still).all()), "a logit is positive here, so less scaling is more energy"
 
 
@@ -110,7 +110,7 @@ def test_a_draw_of_id_validation_is_seeded_and_close_to_all():
 
 def test_a_sample_without_activations_scores_the_energy_of_the_bias():
     data = with_moved("rectified")
-    zeros = FeatureSet({Field.FEATURES: torch.zeros(2, 24), Field.MOVED: torch.zeros(2, 24)})
+    zeros = FeatureSet({Field.FEATURES: torch.zeros(2, 24), Field.PERTURBED: torch.zeros(2, 24)})
     found = AdaSCALE().fit(data.val, data.head).score(zeros)
     torch.testing.assert_close(found, (-torch.logsumexp(data.head.bias, dim=0)).expand(2))
 
@@ -122,7 +122,7 @@ def test_a_percentile_that_keeps_nothing_is_refused():
 
 
 def test_request_names_the_step_of_this_instance_and_not_the_percentiles():
-    assert AdaSCALE(share=0.1, epsilon=1).request.beside == Perturb(1.0, 1.0, "flat", 0.1)
+    assert AdaSCALE(share=0.1, epsilon=1).request.second_pass == Perturb(1.0, 1.0, "flat", 0.1)
     assert AdaSCALE().request == AdaSCALE.needs == AdaSCALE("l", [60, 65]).request
 
 

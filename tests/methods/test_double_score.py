@@ -129,9 +129,9 @@ def test_parts_that_read_differently_moved_features_are_not_scored_on_one_featur
 
         @property
         def request(self):
-            return Request(frozenset({Field.MOVED}), beside=Perturb(epsilon=self.epsilon))
+            return Request(frozenset({Field.PERTURBED}), second_pass=Perturb(epsilon=self.epsilon))
 
-    x = FeatureSet({Field.MOVED: torch.zeros(4, 3)})
+    x = FeatureSet({Field.PERTURBED: torch.zeros(4, 3)})
     with pytest.raises(MethodError, match="read different inputs or poolings"):
         DoubleScore(Moved(0, 0.1), Moved(1, 0.2)).score(x)
     with pytest.raises(NotFittedError):  # of one step they can be scored together, once fitted

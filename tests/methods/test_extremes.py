@@ -18,7 +18,7 @@ SMALL = {"k": 2, "l": 2, "repeats": 3}  # where a method has them: few samples h
 METHODS = {
     name: type(method)(**{**method.params(), **{key: SMALL[key] for key in SMALL.keys() & method.params().keys()}})
     for name, method in reading_columns()
-    if name not in SECONDS and not method.request.layers and Field.MOVED not in method.request.fields
+    if name not in SECONDS and not method.request.layers and Field.PERTURBED not in method.request.fields
 }
 # What may be refused: nothing is classified correctly once features are so small that the bias decides; a residual is
 # rounding where the origin lies far from all features; a detector of PyOD divides by the variance of dead features.

@@ -188,13 +188,13 @@ def check_readable(backbone: Backbone, method: Method, name: str) -> None:
         return
     parts, way = leaves(method), ""
     requests = [leaf.request for leaf in parts]
-    if not backbone.has_features and any(r.fields & {Field.FEATURES, Field.MOVED} or r.head for r in requests):
+    if not backbone.has_features and any(r.fields & {Field.FEATURES, Field.PERTURBED} or r.head for r in requests):
         way = "features — return (features, logits), or name the module that makes them: features='avgpool'"
     elif any(Field.MAPS in r.fields or r.layers for r in requests):
         way = "the maps of its stages — pass a torch.nn.Module that has layer1 … layer4, or one of timm or torchvision"
     elif not backbone.has_head and any(r.head for r in requests):
         way = "a linear head — give it as head=(W, b) with W (c, d) and b (c,)"
-    elif any(r.perturb or r.beside for r in requests) and not backbone.differentiable:
+    elif any(r.perturb or r.second_pass for r in requests) and not backbone.differentiable:
         way = "gradients by the images — pass a torch.nn.Module, or a function that torch can differentiate"
     elif any(isinstance(leaf, LiveMethod) for leaf in parts):
         way = "the network, which it runs itself — pass a torch.nn.Module"

@@ -110,7 +110,7 @@ def _refuse(method: Method) -> None:
     why = ""
     if isinstance(method, LiveMethod | Composite):
         why = f"method {type(method).__name__} runs the network itself, or is made of other methods"
-    elif method.request.perturb or method.request.beside or method.request.fields & {Field.MAPS, Field.PATCHES}:
+    elif method.request.perturb or method.request.second_pass or method.request.fields & {Field.MAPS, Field.PATCHES}:
         why = f"method {type(method).__name__} reads input gradients, maps of layers or patches"
     elif getattr(method, "faiss_", None) is not None:
         why = "KNN searches faiss' index — choose index='exact'"

@@ -68,7 +68,7 @@ def needs_of(name: str, params: Mapping[str, Any]) -> tuple[str, ...] | None:
     wanted = {
         "training data": any(request.fit_on == Role.ID_TRAIN for request in requests),
         "outliers": any(request.fit_on == Role.OOD_TRAIN for request in requests),
-        "gradients": any(request.perturb or request.beside for request in requests)
+        "gradients": any(request.perturb or request.second_pass for request in requests)
         or any(isinstance(part, LiveMethod) for part in parts),
         "text": any(request.texts for request in requests) or any(type(part).__name__ in OF_TEXT for part in parts),
     }

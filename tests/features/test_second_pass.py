@@ -1,4 +1,4 @@
-"""Features of a moved input, read beside those of the input itself."""
+"""Features of a perturbed input, read in a second pass with those of the input itself."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from openbench.features.store import FeatureStore
 from .feature_toys import toy_backbone, toy_split
 
 STEP = Perturb(1.0, 0.5, "flat", 0.2)
-BESIDE = Request(fields=frozenset({Field.FEATURES, Field.MOVED}), beside=STEP)
+BESIDE = Request(fields=frozenset({Field.FEATURES, Field.PERTURBED}), second_pass=STEP)
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def test_both_are_those_of_the_network(store):
     backbone, split = toy_backbone(), toy_split()
     got = store.get(backbone, split, BESIDE)
     images = torch.cat(list(batches(split, backbone.preprocess, 5)))
-    for found, step in ((got.features, None), (got.moved, STEP)):
+    for found, step in ((got.features, None), (got.perturbed, STEP)):
         expected = backbone.outputs(images, Request(perturb=step)).features
         # A gradient near the limit of the share may be in or out with another batch size, and moves one element.
         torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
-    assert (got.features - got.moved).abs().max() > 0.05
-    assert set(got.columns) == {Field.FEATURES, Field.MOVED}
+    assert (got.features - got.perturbed).abs().max() > 0.05
+    assert set(got.columns) == {Field.FEATURES, Field.PERTURBED}
 
 
 def test_the_plain_pass_is_made_once_and_the_second_once_for_all_methods(store):
@@ -43,20 +43,20 @@ def test_the_plain_pass_is_made_once_and_the_second_once_for_all_methods(store):
     assert names == [f"features.{digest(STEP)}", f"logits.{digest(STEP)}"]
     store.get(backbone, split, BESIDE)
     assert backbone.passes == 3 * len(split), "one pass forth and back, one forth"
-    store.get(backbone, split, Request(fields=frozenset({Field.LOGITS, Field.MOVED}), beside=STEP))
-    store.get(backbone, split, Request(fields=frozenset({Field.MOVED}), beside=STEP))
+    store.get(backbone, split, Request(fields=frozenset({Field.LOGITS, Field.PERTURBED}), second_pass=STEP))
+    store.get(backbone, split, Request(fields=frozenset({Field.PERTURBED}), second_pass=STEP))
     store.get(backbone, split, Request(perturb=STEP))
     assert backbone.passes == 3 * len(split)
 
 
 def test_maps_and_labels_may_stand_beside(store):
-    fields = frozenset({Field.MAPS, Field.MOVED, Field.LABELS})
-    got = store.get(toy_backbone(), toy_split(), Request(fields, layers=("stage2",), pool="mean", beside=STEP))
+    fields = frozenset({Field.MAPS, Field.PERTURBED, Field.LABELS})
+    got = store.get(toy_backbone(), toy_split(), Request(fields, layers=("stage2",), pool="mean", second_pass=STEP))
     assert got.map("stage2").shape[:2] == (37, 32)
     assert got.labels.tolist() == toy_split().labels.tolist()
 
 
-@pytest.mark.parametrize("wrong", [Request(beside=STEP), Request(fields=frozenset({Field.MOVED}))])
+@pytest.mark.parametrize("wrong", [Request(second_pass=STEP), Request(fields=frozenset({Field.PERTURBED}))])
 def test_field_and_step_belong_together(store, wrong):
     with pytest.raises(FieldError, match="need both"):
         store.get(toy_backbone(), toy_split(), wrong)
@@ -70,8 +70,8 @@ def test_names_of_columns_from_before_shares_existed_are_kept():
 
 def test_what_is_read_beside_is_a_pass_of_its_own_and_leaves_nothing_in_the_other():
     step = Perturb(kind="flat", share=0.5)
-    both = Request(fields=frozenset({Field.MOVED, Field.LOGITS}), head=True, beside=step)
-    plain, beside = separated(both)
+    both = Request(fields=frozenset({Field.PERTURBED, Field.LOGITS}), head=True, second_pass=step)
+    plain, second = separated(both)
     assert plain == Request(fields=frozenset({Field.LOGITS}), head=True)
-    assert beside == Request(fields=frozenset({Field.FEATURES}), perturb=step)
+    assert second == Request(fields=frozenset({Field.FEATURES}), perturb=step)
     assert separated(plain) == (plain, None)
