@@ -2,10 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -14,11 +15,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from openbench import checkout
 from openbench.__main__ import main
 from openbench.features import passes
 from openbench.training.loop import loop
 
 if TYPE_CHECKING:
+    from .states import States
     from .waiting import Waiting
 
 SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
@@ -38,6 +41,17 @@ T = TypeVar("T")
 def sampled(every: Sequence[T], stride: int, seed: int = SEED) -> list[T]:
     """Every how-manieth of a sequence; where to begin depends on the seed, so that each is reached by some seed."""
     return list(every[seed % stride :: stride])
+
+
+def of_each_kind(names: Iterable[str], seed: int = SEED) -> list[str]:
+    """One of the files that have the same name but for digests, e.g. the features of a set; all in the deep mode.
+
+    Which of them depends on the seed, so that each is chosen by some seed.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(name if DEEP else re.sub(r"[0-9a-f]{12,}", "*", name), []).append(name)
+    return [alike[seed % len(alike)] for alike in kinds.values()]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -150,6 +164,8 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Images, lists and a config folder; nothing has been run."""
     loop.as_png = lambda *_: b"a curve"  # a file like others, and not three quarters of a training's time
+    checkout.uncommitted()  # asks git here, once for all processes that are copied from this one …
+    checkout.made_now()  # … and for what records name
     passes._FLUSH_SECONDS = 0.0  # every batch of an extraction is safe on disk, as it is after seconds of a large one
     folder = tmp_path_factory.mktemp("faults")
     rng = np.random.default_rng(0)
@@ -182,3 +198,11 @@ def undisturbed(place: Place, waiting: "Waiting") -> dict[str, Written]:
     ending = waiting.run()
     assert ending.code == 0, ending.text
     return place.written
+
+
+@pytest.fixture(scope="session")
+def states(place: Place, waiting: "Waiting", undisturbed: dict[str, Written]) -> "States":
+    """Those that the files of a run go through that nothing happens to."""
+    from .states import states_of
+
+    return states_of(place, waiting, {})

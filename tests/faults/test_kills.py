@@ -5,20 +5,12 @@ import re
 import signal
 from functools import partial
 
-import pytest
-
 from .conftest import COUNTS, DEEP, ROOMS, Place, Written, sampled
-from .states import State, States, at_each_change, states_of
+from .states import State, States, at_each_change
 from .waiting import Waiting
 
 # Every how-manieth state is one that a run goes on from; 1 = each of them.
 STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "1" if DEEP else "11"))
-
-
-@pytest.fixture(scope="module")
-def states(place: Place, waiting: Waiting, undisturbed: dict[str, Written]) -> States:
-    """Those of a run that nothing happens to."""
-    return states_of(place, waiting, {})
 
 
 def test_some_seed_reaches_every_state():
