@@ -63,6 +63,8 @@ def one_line(text: str) -> str:
 
 def console(text: str) -> str:
     """Return text for a terminal, on one line; white space of any kind becomes a space."""
+    if text.isascii() and text.isprintable():
+        return text
     return one_line(re.sub(r"\s", " ", text))
 
 

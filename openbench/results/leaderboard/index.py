@@ -37,9 +37,8 @@ _OF_RUN = tuple(f.name for f in fields(Run) if f.name not in ("run_id", "metrics
 _OF_MADE = tuple(f.name for f in fields(Made) if f.name != "run_id")
 
 State = tuple[int, int, int, int, int]
-_Wanted = list[
-    tuple[str, list[tuple[int, str, bool]]]
-]  # set or group, and of each key its place and whether it is whole
+# Places among all numbers; of each set or group its keys, and whether they are whole.
+_Wanted = tuple[list[int], list[tuple[str, list[tuple[str, bool]]]]]
 # The sets and groups of a record with their keys, in its order, and which of all numbers are whole.
 Layout = tuple[tuple[tuple[str, tuple[str, ...]], ...], tuple[int, ...]]
 
@@ -103,15 +102,14 @@ class _Kept:
     def of(self, layout: Layout) -> "_Wanted":
         """What is needed of a layout."""
         if id(layout) not in self._of:
-            at, whole, found = 0, set(layout[1]), []
+            at, whole, places, found = 0, set(layout[1]), list[int](), []
             for name, keys in layout[0]:
-                own = [
-                    (at + n, sys.intern(key), at + n in whole) for n, key in enumerate(keys) if self.wants(name, key)
-                ]
-                at += len(keys)
+                own = [at + n for n, key in enumerate(keys) if self.wants(name, key)]
                 if own:
-                    found.append((sys.intern(name), own))
-            self._of[id(layout)] = layout, found
+                    found.append((sys.intern(name), [(sys.intern(keys[n - at]), n in whole) for n in own]))
+                places += own
+                at += len(keys)
+            self._of[id(layout)] = layout, (places, found)
         return self._of[id(layout)][1]
 
 
@@ -182,10 +180,9 @@ class _Room:
             about[key] = tuple(about[key])
         run_id = name.removesuffix(".json")
         made = Made(run_id, **dict(zip(_OF_MADE, values[len(_OF_RUN) :], strict=True)))
-        plain = numbers.tolist()
-        metrics = {
-            set_: {key: _value(plain[at], whole=whole) for at, key, whole in wanted} for set_, wanted in kept.of(layout)
-        }
+        places, sets = kept.of(layout)
+        plain = iter(numbers[places].tolist())
+        metrics = {name: {key: _value(next(plain), whole=whole) for key, whole in keys} for name, keys in sets}
         return Run(run_id=run_id, metrics=metrics, made=made, **about)
 
     def write(self) -> None:

@@ -258,7 +258,8 @@ def _summary(runs: Sequence[Run], name: str, key: str) -> Estimate | str | None:
     if len(numbers) < len(found):
         return "unable"
     if len(numbers) > 1 and (len(set(numbers)) > 1 or not key.startswith("n_")):  # counts of sets do not vary
-        return Estimate(fmean(numbers), std=pstdev(numbers))
+        # Equal numbers are common, and the exact deviation of others takes long.
+        return Estimate(fmean(numbers), std=pstdev(numbers) if len(set(numbers)) > 1 else 0.0)
     values = runs[0].metrics[name]
     low, high = (values.get(f"{key}_{end}") for end in ("low", "high"))
     if isinstance(low, float | int) and isinstance(high, float | int) and runs[0].level == _LEVEL:

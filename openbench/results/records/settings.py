@@ -30,8 +30,15 @@ def not_default(node: Mapping[str, Any], params: Mapping[str, Any], tuned: Mappi
     """
     default = _file(str(node.get(NAME)))
     given = {key: value for key, value in node.items() if not str(key).startswith("_")}
-    chosen = {key for key in given if key not in default or digest(given[key]) != digest(default[key])}
+    chosen = {key for key in given if key not in default or not _same(given[key], default[key])}
     return {key: params.get(key, given.get(key)) for key in sorted(chosen | set(tuned))}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are written the same, as digests tell; of plain ones without computing any."""
+    if isinstance(one, str | bool | int | None):
+        return type(one) is type(other) and bool(one == other)
+    return digest(one) == digest(other)
 
 
 def over_runs(chosen: Sequence[Mapping[str, Any]]) -> str:

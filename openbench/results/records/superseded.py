@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.digest import digest
@@ -40,10 +39,15 @@ class Made:
             record.run_id, setting, int(record.method.get("version", 0)), sources, uncommitted, str(made.get("utc", ""))
         )
 
-    @cached_property
+    @property
+    def made_with(self) -> tuple[int, Mapping[str, str], Mapping[str, str]]:
+        """What tells its code from another's."""
+        return self.version, self.sources, self.uncommitted
+
+    @property
     def code(self) -> str:
         """A digest of the code."""
-        return digest([self.version, self.sources, self.uncommitted])
+        return digest(self.made_with)
 
     @property
     def rank(self) -> tuple[bool, int, str, str]:
@@ -64,7 +68,7 @@ def superseded(made: Iterable[Made]) -> dict[str, str]:
     for alike in settings.values():
         latest = max(alike, key=lambda one: one.rank)
         for one in alike:
-            if one.code != latest.code:
+            if one.made_with != latest.made_with:
                 found[one.run_id] = f"superseded by {latest.run_id}: {_why(one, latest)}"
     return found
 
