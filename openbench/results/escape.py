@@ -52,8 +52,11 @@ def one_line(text: str) -> str:
     Not printable are control characters, line and paragraph separators, signs that turn the direction of writing, lone
     surrogates, and what Unicode has not assigned. So is a combining mark with nothing, or with three marks, before it.
     """
-    if text.isascii() and text.isprintable():
-        return text
+    return text if text.isascii() and text.isprintable() else _printable(text)
+
+
+@lru_cache(maxsize=256)  # the reasons of a table are long, and stand in most of its rows
+def _printable(text: str) -> str:
     found, marks = [], _MARKS
     for sign in text:
         marks = marks + 1 if unicodedata.category(sign).startswith("M") else 0

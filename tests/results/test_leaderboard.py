@@ -322,3 +322,12 @@ def test_an_edited_version_supersedes_nobody():
     bad = replace(base, method={**base.method, "version": 99})
     (board,) = ranking.boards([base, bad])
     assert [row.version for row in board.ranked] == [1]
+
+
+def test_deviations_are_those_of_the_standard_library():
+    draw = random.Random(0)
+    cases = [
+        [draw.choice((draw.random(), draw.random() * 1e-9, 1.0, 0, 7)) for _ in range(2 + n % 5)] for n in range(300)
+    ]
+    assert [ranking.deviation(case) for case in cases] == [statistics.pstdev(case) for case in cases]
+    assert ranking.deviation([0.1, 0.1, 0.1]) == 0.0

@@ -94,6 +94,7 @@ class _Kept:
     def __init__(self, keep: Sequence[Keep]) -> None:
         self.keep = keep
         self._of: dict[int, tuple[Layout, _Wanted]] = {}  # by identity: to hash a layout takes longer than to use it
+        self._equal: dict[Layout, _Wanted] = {}
 
     def wants(self, name: str, key: str) -> bool:
         """Whether a number is needed."""
@@ -102,15 +103,20 @@ class _Kept:
     def of(self, layout: Layout) -> "_Wanted":
         """What is needed of a layout."""
         if id(layout) not in self._of:
-            at, whole, places, found = 0, set(layout[1]), list[int](), []
-            for name, keys in layout[0]:
-                own = [at + n for n, key in enumerate(keys) if self.wants(name, key)]
-                if own:
-                    found.append((sys.intern(name), [(sys.intern(keys[n - at]), n in whole) for n in own]))
-                places += own
-                at += len(keys)
-            self._of[id(layout)] = layout, (places, found)
+            if layout not in self._equal:
+                self._equal[layout] = self._found(layout)
+            self._of[id(layout)] = layout, self._equal[layout]
         return self._of[id(layout)][1]
+
+    def _found(self, layout: Layout) -> _Wanted:
+        at, whole, places, found = 0, set(layout[1]), list[int](), []
+        for name, keys in layout[0]:
+            own = [at + n for n, key in enumerate(keys) if self.wants(name, key)]
+            if own:
+                found.append((sys.intern(name), [(sys.intern(keys[n - at]), n in whole) for n in own]))
+            places += own
+            at += len(keys)
+        return places, found
 
 
 # Of an entry: the state of its file, its layout, its numbers, and the JSON texts of everything else.
