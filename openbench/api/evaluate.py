@@ -69,7 +69,8 @@ def evaluate(
             the model was published, if it says so.
         features: name of the module whose output is the features, where they are not the classifier's input; of an
             ONNX file, the name of that output.
-        head: name of the linear classifier where it cannot be found, or (W, b) where the model does not show it.
+        head: name of the linear classifier where it cannot be found, or (W, b) where the model does not show it, or
+            ends in its features.
         weights: a file of weights for the module, or several, e.g. the epochs of a training run: a list or mapping.
         name: of the model in tables and records; None = its class's.
         tune: `validation`, `none`, or `oracle` and `oracle_per_set`, which look at the test sets.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -81,7 +82,7 @@ def test_numbers_are_those_of_the_estimators_scores_and_nothing_is_left_behind(t
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("kind", ["torch", "float64", "float16", "memmap", "jax-like"])
+@pytest.mark.parametrize("kind", ["torch", "float64", "float16", "memmap", "pandas", "jax", "jax-like"])
 def test_any_kind_of_array_is_the_same_features(kind, tmp_path):
     class Sliced:
         """What JAX's arrays have, and files of arrays: a shape, slices, __array__."""
@@ -101,6 +102,8 @@ def test_any_kind_of_array_is_the_same_features(kind, tmp_path):
             "torch": lambda: torch.tensor(rows, requires_grad=True),
             "float64": lambda: rows.astype(np.float64),
             "float16": lambda: rows.astype(np.float16),
+            "pandas": lambda: pd.DataFrame(rows, index=[f"image {n}" for n in range(len(rows))]),
+            "jax": lambda: pytest.importorskip("jax.numpy", reason="jax is not installed").asarray(rows),
             "memmap": lambda: np.load(tmp_path / f"{id(rows)}.npy", mmap_mode="r"),
             "jax-like": lambda: Sliced(rows),
         }[kind]()

@@ -159,6 +159,20 @@ def test_a_network_without_classifier_has_features_alone():
     torch.testing.assert_close(found.outputs(images(), BOTH).features, shown(model, images())[0])
 
 
+def test_a_network_without_classifier_takes_one_that_is_given():
+    model, whole = Headless(), Small()
+    model.load_state_dict(whole.state_dict())
+    model.fc = nn.Identity()
+    found = adopted(model, head=(whole.fc.weight, whole.fc.bias)).backbone
+    features, logits = shown(whole, images())
+    outputs = found.outputs(images(), BOTH)
+    torch.testing.assert_close(outputs.features, features)
+    torch.testing.assert_close(outputs.logits, logits)
+    assert found.digest != adopted(model, head=(2 * whole.fc.weight, whole.fc.bias)).backbone.digest
+    for name, method in (("msp", MSP()), ("vim", ViM()), ("knn", KNN()), ("odin", ODIN())):
+        check_readable(found, method, name)
+
+
 def test_a_softmax_at_the_end_is_taken_off_and_told():
     model = Softmaxed()
     found = adopted(model)

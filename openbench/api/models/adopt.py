@@ -15,7 +15,7 @@ from openbench.api.models.described import described
 from openbench.api.models.inputs import Audience, check_outputs, first_images, range_warnings
 from openbench.api.models.network import as_network, as_source, copied, dtype_of, unwrapped
 from openbench.api.models.onnx_file import onnx_source
-from openbench.api.models.outputs import OutputsBackbone, Read, Source
+from openbench.api.models.outputs import OutputsBackbone, Read, Source, with_head
 from openbench.api.models.parts import Parts, Wanted, watch
 from openbench.api.models.preprocess import WAYS, Prepared, prepared
 from openbench.api.models.published import own_preprocess
@@ -154,6 +154,8 @@ def _backbone_of(module: nn.Module, parts: Parts, wanted: Wanted, of: tuple[Prep
     if own_head is None and not parts.features and (parts.head or headless):
         return as_network(module, parts, wanted, ready).to(asked.device)
     source = as_source(module, parts, wanted)
+    if headless and own_head is not None and own_head.weight.shape[1] == parts.output.shape[1]:
+        source = with_head(source, own_head)
     return _of_source(source, ready, asked, own_head)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -58,6 +58,22 @@ class Source:
     code: tuple[Code, ...] = ()
     move: Callable[[torch.device], object] | None = None
     quiet: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+def with_head(source: Source, head: Head) -> Source:
+    """Return a source of features, which it calls logits, as one of these features and a classifier's logits.
+
+    Args:
+        source: of a model without classifier.
+        head: for its features.
+    """
+
+    def read(images: Tensor) -> Read:
+        features = source.read(images).logits
+        made = features.float() @ head.weight.to(features.device).T + head.bias.to(features.device)
+        return Read(made, features)
+
+    return replace(source, read=read)
 
 
 class OutputsBackbone(Backbone):
