@@ -206,6 +206,14 @@ def test_draws_of_a_table_have_images_of_their_own_and_count_together(tmp_path):
     assert (list(cell.made), cell.ours.std) == (["1", "2"], pytest.approx(0.05))
 
 
+def test_a_key_deeper_in_the_benchmark_names_a_form_of_it():
+    words = ("+benchmark=openset_digits", "benchmark.openset.seed=3")
+    assert wanted(words, "here").benchmark == "openset_digits_3"
+    assert wanted(words[:1], "here").benchmark == "openset_digits_0"
+    node = public(composed("run", words, None).config["benchmark"])
+    assert Claim(node).doubts(wanted(words, "here"), None) == ()
+
+
 def test_a_number_that_records_do_not_have_is_named(tmp_path):
     found = study(tmp_path, YAML.replace("far.auroc", "far.autc"))
     assert of(found, MSP)[0][1].reason == "its records have no autc (far)"

@@ -1,5 +1,7 @@
 """Curves of kept scores: their points and the numbers that are said of them, against counting by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,12 @@ def test_guaranteed_fpr_is_never_below_the_measured_one():
     assert (guaranteed.x >= measured.x).all()
     assert measured.value == pytest.approx((1 + 3 + 4) / 12)
     assert guaranteed.value < measured.value
+
+
+def test_curves_take_the_delta_of_the_study():
+    loose, strict = (KINDS["corrections"]([replace(scored(), delta=delta)]).panels[0] for delta in (0.2, 0.01))
+    assert strict.title == "n = 4, δ = 0.01"
+    assert all(one.value < other.value for one, other in zip(loose.lines, strict.lines, strict=True))
 
 
 def test_corrections_are_those_that_hold_for_every_number_of_images():

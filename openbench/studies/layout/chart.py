@@ -76,8 +76,11 @@ def _styles(chart: Chart) -> dict[str, dict[str, Any]]:
     fresh = lines()
     for name in names:
         whole = name.removesuffix(GUARANTEED)
-        own = whole != name and whole in found
-        found[name] = {**found[whole], "linestyle": (0, (1.2, 1.2))} if own else next(fresh)
+        if whole == name or whole not in found:
+            found[name] = next(fresh)
+            continue
+        found[whole] = {**found[whole], "linestyle": "-"}
+        found[name] = {**found[whole], "linestyle": (0, (1.2, 1.2))}
     return found
 
 

@@ -96,6 +96,7 @@ class Scored:
         benchmark: its name.
         sets: of scores.
         figures: {(set, key): what the paper prints} of the cells of its row.
+        delta: δ of conformal corrections.
     """
 
     cell: Cell
@@ -103,6 +104,7 @@ class Scored:
     benchmark: str
     sets: Sequence[SetScores]
     figures: Mapping[tuple[str, str], float]
+    delta: float = MetricOptions().delta
 
 
 def charts(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> list[Chart]:
@@ -123,14 +125,15 @@ def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[Sco
     for line in cells:
         done: set[str] = set()
         for cell in line:
-            same = [one for one in line if one.column.group == cell.column.group and one.printed is not None]
-            printed = {(c.column.set, c.column.key): c.printed.value.value for c in same if c.printed is not None}
             for at, made in cell.made.items():
                 if made.run.run_id in done:
                     continue
                 done.add(made.run.run_id)
+                same = [(c.column, c.printed) for c in line if c.made.get(at) is made and c.printed is not None]
+                printed = {(column.set, column.key): figure.value.value for column, figure in same}
+                delta = float(cell.runs[at].values.get("metrics.delta", MetricOptions().delta))
                 try:
-                    yield Scored(cell, at, made.run.benchmark, scores.read(made.run.run_id), printed)
+                    yield Scored(cell, at, made.run.benchmark, scores.read(made.run.run_id), printed, delta)
                 except CacheError:
                     continue
 
@@ -194,10 +197,9 @@ def _oscr_selective(found: Sequence[Scored]) -> Chart:
 
 def _conformal(found: Sequence[Scored]) -> Chart:
     """ROC as measured, and with the FPR that holds with probability 1 − δ (Bates et al. 2023, arXiv 2104.08279)."""
-    options = MetricOptions()
 
     def line(one: Scored, ids: SetScores, ood: SetScores) -> list[Line]:
-        curve, table = PooledCurve.of(ids.scores, ood.scores), correction_table(len(ids.scores), options.delta)
+        curve, table = PooledCurve.of(ids.scores, ood.scores), correction_table(len(ids.scores), one.delta)
         tpr, flagged = 1 - curve.ood_accepted / curve.m, curve.n - curve.id_accepted
         name, sure = one.cell.row.name, conformal_fpr(flagged, table)
         printed = [one.figures.get((ood.name, key)) for key in ("auroc", "conformal_auroc")]
@@ -206,13 +208,13 @@ def _conformal(found: Sequence[Scored]) -> Chart:
             Line(f"{name}{GUARANTEED}", sure, tpr, conformal_auroc(curve, table), printed[1]),
         ]
 
-    title = f"ROC, measured and guaranteed with probability {1 - options.delta:g}"
+    title = f"ROC, measured and guaranteed with probability {1 - found[0].delta:g}"
     return Chart("conformal", title, ("FPR (ID flagged)", "TPR (OOD flagged)"), _by_set(found, line), "AUROC", log=True)
 
 
 def _corrections(found: Sequence[Scored]) -> Chart:
     """By how much each correction raises a conformal p-value, for the number of ID test images of the runs."""
-    delta, panels = MetricOptions().delta, []
+    delta, panels = found[0].delta, []
     for n in sorted({len(sides(one.sets)[0].scores) for one in found}):
         p = np.arange(1, n + 2) / (n + 1)
         lines = []

@@ -57,6 +57,11 @@ class Outputs:
         self._texts = self._kept() if study.layout in _KEPT else self._measured()
         self._charts = charts(study, self._cells, sources.scores)
 
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The cells, row by row."""
+        return self._cells
+
     def text(self, form: str) -> str:
         """Return the tables in a format: console, markdown, latex or csv; that of curves is a file of its own."""
         told = [] if form == "csv" else rendered([summary(chart) for chart in self._charts], form)
