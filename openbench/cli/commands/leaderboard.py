@@ -66,7 +66,9 @@ def main(argv: list[str]) -> int:
         return _every_number(results, arguments.every_number)
     if any((arguments.view, arguments.benchmark, arguments.where, arguments.format, arguments.of)):
         return _show(results, arguments)
-    made = generate(results)
+    from openbench.cli.seen import seen
+
+    made = generate(results, seen)
     code = _check(results, made) if arguments.check else _write(results, made, plots=arguments.plots)
     return _notices(made.boards, made.unreadable) or code
 

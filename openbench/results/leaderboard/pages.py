@@ -1,7 +1,7 @@
 """The leaderboard: a pure function of records and published figures, as texts by file name."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openbench.errors import RecordError
@@ -9,7 +9,7 @@ from openbench.results.escape import markdown
 from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of, places
 from openbench.results.records.store import RecordStore
-from openbench.results.records.trained import NONE
+from openbench.results.records.trained import NONE, RELEASED
 from openbench.results.tables.conventions import conventions
 from openbench.results.tables.published import SOURCES, Figure, Setup, load_published, published_name
 from openbench.results.tables.render import to_csv, to_markdown
@@ -30,10 +30,19 @@ _EXPLAINED = (
 )
 
 Figures = Mapping[Setup, Figure]
+Seen = Callable[[str, str], str]  # benchmark, backbone → how many OOD classes the network met before; empty: not said
+_SEEN = "OOD classes seen"
+_OF_SEEN = (
+    f"`{_SEEN}`: how many classes of the near and far sets were among the labels that released weights learnt, "
+    "compared by name; `python -m openbench data list backbone=NAME BENCHMARK` tells it of each set."
+)
 
 
 def leaderboard(
-    found: Iterable[Board], published: Figures | None = None, unreadable: Iterable[str] = ()
+    found: Iterable[Board],
+    published: Figures | None = None,
+    unreadable: Iterable[str] = (),
+    seen: Seen = lambda benchmark, backbone: "",
 ) -> dict[str, str]:
     """Return {file name: text} of the whole leaderboard; equal records give equal texts, in whatever order they come.
 
@@ -41,13 +50,14 @@ def leaderboard(
         found: the boards of every record, ranked or not.
         published: figures of others, shown in columns of their own.
         unreadable: a line about each file that is not a record.
+        seen: says which OOD classes a network has met.
     """
     by_benchmark: dict[str, list[Board]] = {}
     for board in found:
         by_benchmark.setdefault(board.benchmark, []).append(board)
     files = {"README.md": _index(by_benchmark, sorted(unreadable))}
     for name, members in by_benchmark.items():
-        files[f"{name}.md"] = _page(name, members, published or {})
+        files[f"{name}.md"] = _page(name, members, published or {}, seen)
         files[f"{name}.csv"] = to_csv(raw(members))
     return files
 
@@ -67,10 +77,14 @@ class Generated:
     unreadable: Sequence[RecordError]
 
 
-def generate(results: Path) -> Generated:
+def generate(results: Path, seen: Seen = lambda benchmark, backbone: "") -> Generated:
     """Return the leaderboard of a results folder: its records, its published figures.
 
     A file that cannot be read is listed, and the boards are made of the others.
+
+    Args:
+        results: the folder.
+        seen: says which OOD classes a network has met.
 
     Raises:
         RecordError: a reference file cannot be read.
@@ -79,7 +93,7 @@ def generate(results: Path) -> Generated:
     found = boards_of(indexed_runs(RecordStore(results), (board_keys,), unreadable.append))
     # Folders differ from machine to machine, pages must not.
     said = [str(error).replace(f"{results}/", "") for error in unreadable]
-    texts = leaderboard(found, load_published(results / "reference"), said)
+    texts = leaderboard(found, load_published(results / "reference"), said, seen)
     return Generated({results / FOLDER / name: text for name, text in texts.items()}, found, unreadable)
 
 
@@ -144,7 +158,7 @@ def _index(by_benchmark: Mapping[str, list[Board]], unreadable: Sequence[str]) -
     return "\n\n".join(parts)
 
 
-def _page(name: str, found: list[Board], published: Figures) -> str:
+def _page(name: str, found: list[Board], published: Figures, seen: Seen) -> str:
     digests = sorted({board.digest for board in found if board.ranked})
     parts = [MARK, f"# {markdown(name)}", _EXPLAINED]
     if len(digests) > 1:
@@ -154,14 +168,15 @@ def _page(name: str, found: list[Board], published: Figures) -> str:
         )
     for board in found:
         ranked, cited = _ranked(board, published)
-        tables = [ranked] if board.ranked else []
+        tables = [_with_seen(ranked, board, board.ranked, seen)] if board.ranked else []
         unranked, reasons = unranked_table(board)
-        tables += [unranked] if board.unranked else []
+        tables += [_with_seen(unranked, board, board.unranked, seen)] if board.unranked else []
         parts += [to_markdown(table).rstrip("\n") for table in tables]
         parts += ["\n".join(f"- [{mark}] {markdown(reason)}" for reason, mark in reasons.items())] * bool(reasons)
         parts += [f"Published: {'; '.join(f'[{mark}] {SOURCES[source]}' for source, mark in cited.items())}."] * bool(
             cited
         )
+    parts += [_OF_SEEN] * any(f"| {_SEEN} |" in part for part in parts)
     lines = {conventions(header, _KEYS, intervals=_WITH_INTERVAL) for board in found for header in board.headers}
     parts += [f"Conventions: {markdown(line)}" for line in sorted(lines) if line]
     return "\n\n".join(parts) + "\n"
@@ -237,6 +252,15 @@ def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
     columns = (*table.columns, Column("published near"), Column("published far"))
     rows = tuple((*cells, *_quoted(figure, cited)) for cells, figure in zip(table.rows, figures, strict=True))
     return Table(table.title, columns, rows), cited
+
+
+def _with_seen(table: Table, board: Board, rows: Sequence[Row], seen: Seen) -> Table:
+    """The table with what each row's network has met of the OOD classes, if that is known of any."""
+    found = [seen(board.benchmark, row.backbone) if row.training == RELEASED else "" for row in rows]
+    if not any(found):
+        return table
+    cells = tuple((*line, said or None) for line, said in zip(table.rows, found, strict=True))
+    return replace(table, columns=(*table.columns, Column(_SEEN)), rows=cells)
 
 
 def _sources(figures: Iterable[Figure | None]) -> set[str]:
