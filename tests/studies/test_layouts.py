@@ -102,6 +102,9 @@ def test_curves_show_the_published_figure_beside_ours(folder, capsys):
     (folder / "two.yaml").write_text(f"{text}published: {{file: printed.csv, row: who}}\noptions: {{curves: [oscr]}}\n")
     assert main(["study", str(folder / "two.yaml"), "--table", "--to", str(folder / "out")]) == 0
     assert "(0.321)" in capsys.readouterr().out
+    (folder / "cache/scores" / f"{run('knn', 0, 0.9).run_id}.parquet").unlink()
+    assert main(["study", str(folder / "two.yaml"), "--table"]) == 0
+    assert "without, since their scores are not kept: KNN" in capsys.readouterr().out
     printed = {(row["line"], row["panel"]): row["published"] for row in _rows(folder / "out/two-oscr.csv")}
     assert printed["MSP", "digits: nine"] == "0.321"
     assert printed["KNN", "digits: nine"] == printed["MSP", "digits: eight"] == ""

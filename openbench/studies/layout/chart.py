@@ -70,7 +70,7 @@ def _scaled(axes: Axes, chart: Chart, panel: Panel) -> None:
 
 
 def _styles(chart: Chart) -> dict[str, dict[str, Any]]:
-    """{name of a line: how it is drawn}; a line that belongs to another one has its colour, dotted."""
+    """{name of a line: how it is drawn}; a line that belongs to another one is drawn as it is, but fainter."""
     found: dict[str, dict[str, Any]] = {}
     names = dict.fromkeys(line.name for panel in chart.panels for line in panel.lines)
     fresh = lines()
@@ -79,8 +79,7 @@ def _styles(chart: Chart) -> dict[str, dict[str, Any]]:
         if whole == name or whole not in found:
             found[name] = next(fresh)
             continue
-        found[whole] = {**found[whole], "linestyle": "-"}
-        found[name] = {**found[whole], "linestyle": (0, (1.2, 1.2))}
+        found[name] = {**found[whole], "linewidth": 0.8, "alpha": 0.6}
     return found
 
 
@@ -116,6 +115,7 @@ def summary(chart: Chart) -> Table:
     columns = (Column(""), *(Column(title, "number") for title in across))
     notes = ["of the first run of each row"] * (not chart.ticks)
     notes += [f"{panel.title}: thresholds {_told(panel)}" for panel in chart.panels if panel.marks]
+    notes += [f"without, since their scores are not kept: {', '.join(chart.without)}"] * bool(chart.without)
     notes += ["in brackets: as published"] * any(line.published is not None for line in found.values())
     return Table(f"{chart.title}: {chart.value}", columns, tuple(rows), notes=tuple(notes))
 

@@ -1,7 +1,7 @@
 """Curves of a study's runs, from their kept scores: OSCR, guaranteed FPR, rates by threshold, thresholds by group."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,7 @@ class Chart:
         value: what `Line.value` is; empty for none.
         ticks: names of the positions 0, 1, …; empty where x is a number.
         log: whether small x are drawn apart.
+        without: rows with records whose scores are not kept.
     """
 
     kind: str
@@ -84,6 +85,7 @@ class Chart:
     value: str = ""
     ticks: tuple[str, ...] = ()
     log: bool = False
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,11 @@ def charts(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) ->
     """
     kinds = study.options.get("curves", ())
     found = list(_scored(cells, scores)) if kinds else []
-    return [chart for kind in kinds if found for chart in [KINDS[kind](found)] if chart.panels]
+    shown = {one.cell.row.path for one in found}
+    rows = [line[0].row for line in cells if any(cell.made for cell in line)]
+    without = tuple(row.name for row in rows if row.path not in shown)
+    made = [KINDS[kind](found) for kind in kinds if found]
+    return [replace(chart, without=without) for chart in made if chart.panels]
 
 
 def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[Scored]:

@@ -1,0 +1,59 @@
+"""The committed tables of studies: every study is listed, and numbers are those of the committed records."""
+
+import csv
+import io
+import json
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from openbench.studies.catalogue import names
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "results" / "studies"
+
+
+def test_every_study_is_listed_with_its_page_or_why_it_has_none():
+    page = (FOLDER / "README.md").read_text()
+    lines = {
+        line.split("|")[1].strip().partition("](")[0].strip("["): line for line in page.splitlines() if "|" in line
+    }
+    assert set(names()) <= set(lines)
+    for name in names():
+        has_page = f"({name}.md)" in lines[name]
+        assert has_page == (FOLDER / f"{name}.md").is_file()
+        assert has_page or lines[name].split("|")[5].strip() != "–"
+
+
+def test_numbers_of_the_committed_tables_are_means_over_the_records_that_they_name():
+    records = {path.stem: path for path in (ROOT / "results" / "records").rglob("*.json")}
+
+    @cache
+    def metrics(run_id):
+        return json.loads(records[run_id].read_text())["metrics"]
+
+    wrong, checked = [], 0
+    for name in names():
+        path = FOLDER / f"{name}.csv"
+        rows = csv.DictReader(io.StringIO(path.read_text())) if path.is_file() else ()
+        for row in rows:
+            if not (row.get("records") and row.get("value") and row.get("metric")):
+                continue
+            values = [metrics(run_id)[row["set"]][row["metric"]] for run_id in row["records"].split()]
+            checked += 1
+            if float(row["value"]) != pytest.approx(fmean(values), abs=1e-12):
+                wrong.append((name, row["row"], row["column"]))
+    assert wrong == []
+    assert checked > 300
+
+
+def test_texts_are_the_same_if_their_words_are_and_their_numbers_nearly(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    from results_studies import same
+
+    assert same("MSP | **91.06** | 0.1231", "**MSP** | 91.06 | 0.1232")
+    assert not same("MSP | 91.06", "MSP | 92.06")
+    assert not same("MSP | 91.06", "KNN | 91.06")
+    assert not same("MSP | 91.06", "MSP | 91.06 | 1")
