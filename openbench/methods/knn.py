@@ -14,9 +14,11 @@ from openbench.core.request import Field, Request, Role
 from openbench.digest import LATER
 from openbench.errors import MethodError
 from openbench.methods._bank import Bank
+from openbench.methods._shortlist import Shortlist
 from openbench.methods._stats import row_normalise
 
 Index = Literal["exact", "faiss_flat", "ivf", "hnsw"]
+_FEW = 4  # queries searched one by one; of more, the product with all training features takes less time each
 _FAISS_CHUNK = 32768  # features added to faiss' index at a time
 
 
@@ -45,7 +47,7 @@ class KNN(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Sun et al., ICML 2022, arXiv 2204.06507"
 
-    prepared: ClassVar[frozenset[str]] = frozenset({"ahead_"})
+    prepared: ClassVar[frozenset[str]] = frozenset({"ahead_", "short_"})
     version: ClassVar[int] = 3  # a training feature of zeros is at distance 1 of every direction
 
     k: Count = 50
@@ -65,12 +67,17 @@ class KNN(Method):
         self.centre_ = None if self.normalise else self.bank_.mean(dim=0).cpu()
         self.faiss_: Any = None if self.index == "exact" else self._build_faiss(train)
         self.ahead_: Bank | None = None
+        self.short_: Shortlist | None = None
         return self
 
     def prepare(self) -> Self:
-        """Keep the training features in memory as they are searched: scaling them takes longer than a query."""
+        """Keep the training features in memory as they are searched: scaling them takes longer than a query.
+
+        Where most of them can be told to be too far from a few directions, these are kept too.
+        """
         if self.faiss_ is None:
             self.ahead_ = self._among(self.learnt("bank_")).read_ahead()
+            self.short_ = Shortlist.of(self.ahead_, self.k)
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
@@ -118,6 +125,9 @@ class KNN(Method):
         """Rows (n, k) of the k nearest, the nearest first."""
         ahead: Bank | None = getattr(self, "ahead_", None)
         bank = self._among(self.bank_) if ahead is None else ahead
+        few: Shortlist | None = getattr(self, "short_", None)
+        if few is not None and len(queries) <= _FEW and queries.device.type == "cpu" and not _traced():
+            return few.nearest(queries, self.k)
         if self.faiss_ is None:
             return bank.nearest(queries, self.k)
         _, found = self.faiss_.search(queries.cpu().contiguous().numpy(), self.k)
@@ -163,3 +173,8 @@ class KNN(Method):
 
             state = {**state, "faiss_": faiss.deserialize_index(state["faiss_"])}
         self.__dict__.update(state)
+
+
+def _traced() -> bool:
+    """Whether operations are written down for other queries: which rows are searched then must not depend on these."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
