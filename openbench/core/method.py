@@ -35,6 +35,8 @@ class Method(Checked, ABC):
     read_by_score: ClassVar[frozenset[str]] = frozenset()
     # Learnt attributes that `prepare` makes of the others.
     prepared: ClassVar[frozenset[str]] = frozenset()
+    # In words, the objects that `fit` learns and that are not made of numbers and tensors: a detector cannot keep them.
+    learns_objects: ClassVar[str] = ""
     # Whether `search` asks which predictions of the network are right.
     search_reads_predictions: ClassVar[bool] = False
 

@@ -10,6 +10,9 @@ from openbench.config.checked import Checked
 from openbench.config.constraints import OneOf
 from openbench.core.request import Role
 from openbench.core.search import with_params
+from openbench.detect.artefact.licences import licences
+from openbench.detect.artefact.network_part import check_weights
+from openbench.detect.artefact.state import refuse_unsavable
 from openbench.detect.calibration import Terms
 from openbench.detect.detector import Detector
 from openbench.detect.learnt import learns_from
@@ -57,10 +60,13 @@ def fit_on_benchmark(
 
     Raises:
         ConfigError: calibration on ID validation of a method that was tuned on it or is fitted on it.
+        NotApplicableError: a method or a network that cannot be saved; nothing is computed then.
         OpenbenchError: whatever `run` refuses.
     """
     setting = Runtime.from_config(runtime)
+    refuse_unsavable(api.build_method(config["method"])[0])
     spec = api.spec_of(config, setting, say)
+    check_weights(spec.backbone)
     existing = RecordStore(setting.records).find(spec.run_id)
     tuned = dict(existing[0].tuned) if existing else {}
     method = with_params(spec.method, tuned) if tuned else spec.method
@@ -105,7 +111,6 @@ def _about(spec: RunSpec, run_id: str, held: Held) -> dict[str, Any]:
         "calibrated_on": held.calibration,
         "weights_sha256": spec.backbone.weights_sha256,
         "method_reference": type(spec.method).reference,
-        "licences": "those of the weights and of the training images apply: see data_manifests/sources.yaml and the "
-        "backbone's config",
+        "licences": licences(spec.config["backbone"], spec.benchmark.id_test.name),
     }
     return found | ({"record": run_id} if run_id else {})

@@ -20,6 +20,7 @@ from openbench.api.models.adopt import Asked
 from openbench.backbones.device import resolve_device
 from openbench.core.method import Method
 from openbench.detect.artefact import files, network_part, schema, state
+from openbench.detect.artefact.licences import licences
 from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.detector import Detector
 from openbench.detect.learnt import Learnt
@@ -57,7 +58,7 @@ def save_detector(detector: Detector, path: str | Path) -> str:
         "network": network,
         "method": {"name": detector.chosen.name, "packed": packed},
         "calibration": _terms(calibration),
-        "about": dict(detector.about),
+        "about": {"licences": licences(learnt.network.node), **detector.about},
     }
     held = {
         "scores": calibration.scores,

@@ -49,6 +49,7 @@ class DAGMM(Method):
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
+    learns_objects: ClassVar[str] = "networks of its own"
     reference: ClassVar[str] = "Zong et al., ICLR 2018"
 
     components: Count = 4

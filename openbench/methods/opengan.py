@@ -50,6 +50,7 @@ class OpenGAN(Method):
     """
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
+    learns_objects: ClassVar[str] = "networks of its own"
     reference: ClassVar[str] = "Kong & Ramanan, ICCV 2021, arXiv 2104.02939"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"epoch"})

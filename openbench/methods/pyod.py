@@ -50,6 +50,7 @@ class PyOD(Method):
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Zhao et al., JMLR 2019, arXiv 1901.01588"
+    learns_objects: ClassVar[str] = "an object of PyOD's"
     version: ClassVar[int] = 2  # at most max_train training samples
 
     detector: Detector = "IForest"

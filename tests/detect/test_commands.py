@@ -118,12 +118,22 @@ def test_fit_makes_a_detector_of_a_benchmark(tmp_path, capsys):
     loaded = load_detector(out)
     assert loaded.about["calibrated_on"] == "id_test"
     assert loaded.chosen.name == "react"
+    assert set(loaded.about["licences"]) == {"weights", "images"}
+    assert f"licence of the images: {loaded.about['licences']['images']}" in told
     assert "of id_val" not in told
     # ReAct is fitted on ID validation, and DoubleScore brings its parts to one unit there.
     words = ["fit", "+benchmark=digits", "calibration=id_val", f"out={tmp_path / 'b'}"]
     for method in ("react", "knn_msp"):
         assert main([*words, f"method={method}"]) == 2
         assert "is fitted on it" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize("method", ["hbos", "dagmm", "opengan"])
+def test_a_method_that_cannot_be_saved_is_refused_before_anything_is_computed(tmp_path, monkeypatch, capsys, method):
+    monkeypatch.setattr("openbench.engine.api.spec_of", lambda *rest: pytest.fail("computed"))
+    assert main(["fit", "+benchmark=digits", f"method={method}", f"out={tmp_path / 'made'}"]) == 2
+    assert "cannot be saved" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("digits")

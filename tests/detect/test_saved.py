@@ -20,7 +20,7 @@ from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
 from openbench.detect.artefact.files import MANIFEST, PARTS
-from openbench.detect.artefact.state import packed_method, unpacked_method
+from openbench.detect.artefact.state import packed_method, refuse_unsavable, unpacked_method
 from openbench.detect.detector import Detector
 from openbench.detect.saved import load_detector
 from openbench.errors import CheckpointError, ConfigError, LeakageError, NotApplicableError, NotFittedError
@@ -82,7 +82,9 @@ def test_scores_are_the_same_to_the_bit_in_a_new_process_elsewhere(saved, tmp_pa
 def test_a_zip_holds_the_same(saved, tmp_path):
     made, path = saved
     digest = made.save(tmp_path / "detector.zip")
-    assert same(made, load_detector(tmp_path / "detector.zip", digest=digest))
+    loaded = load_detector(tmp_path / "detector.zip", digest=digest)
+    assert same(made, loaded)
+    assert loaded.about["licences"]["weights"].startswith("ResNet-20, CIFAR-10: BSD 2-clause (https://github.com/")
     with pytest.raises(CheckpointError, match="another detector"):
         load_detector(path, digest="0" * 64)
 
@@ -270,6 +272,8 @@ def test_what_a_method_learnt_comes_back(name):
 
 def test_a_method_that_learnt_an_object_is_refused():
     method = build(shipped("method", "dagmm"), "dagmm", Method)
+    with pytest.raises(NotApplicableError, match="DAGMM cannot be saved: it learns networks of its own"):
+        refuse_unsavable(method)
     method.network_ = torch.nn.Linear(2, 2)
     with pytest.raises(NotApplicableError, match=r"'state.network_' is a torch.nn.*never pickled"):
         packed_method(method, as_node(method))

@@ -78,6 +78,8 @@ def _fit(overrides: list[str], own: dict[str, Any], out: Path) -> int:
     print(console_lines(detector.promise))
     for name, share in measured.items():
         print(f"of {name}, which it has not seen: {100 * share:.2f} % called OOD")
+    for part, licence in detector.about["licences"].items():
+        print(console_lines(f"licence of the {part}: {licence}"))
     print(f"written {console(str(out))}, digest {digest}")
     return OK
 

@@ -40,11 +40,7 @@ def packed_network(
     Raises:
         NotApplicableError: it is no network of torch modules with weights, e.g. a function.
     """
-    if not isinstance(backbone, NetworkBackbone) or not isinstance(asked.head, str | None):
-        raise NotApplicableError(
-            f"model '{backbone.name}' cannot be saved: what it computes with is not in weights of a torch.nn.Module "
-            f"({type(backbone).__name__}) — pass the module itself to Detector"
-        )
+    network = check_weights(backbone, asked)
     p = backbone.preprocess
     side = {
         "resize": p.resize if isinstance(p.resize, int) else list(p.resize),
@@ -67,8 +63,22 @@ def packed_network(
         "features": asked.features or "",
         "head": asked.head or "",
     }
-    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in backbone.network.state_dict().items()}
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.network.state_dict().items()}
     return described, state
+
+
+def check_weights(backbone: Backbone, asked: Asked | None = None) -> NetworkBackbone:
+    """Return a network whose weights can be saved.
+
+    Raises:
+        NotApplicableError: it is no network of torch modules with weights, e.g. a function.
+    """
+    if not isinstance(backbone, NetworkBackbone) or not (asked is None or isinstance(asked.head, str | None)):
+        raise NotApplicableError(
+            f"model '{backbone.name}' cannot be saved: what it computes with is not in weights of a torch.nn.Module "
+            f"({type(backbone).__name__}) — pass the module itself to Detector"
+        )
+    return backbone
 
 
 def unpacked_shipped(part: NetworkPart, state: Mapping[str, Tensor], classes: Sequence[str]) -> Backbone:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from openbench.api.methods import as_node
 from openbench.config.build import build
+from openbench.core.composite import leaves
 from openbench.core.features import Head
 from openbench.core.method import Method
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError
@@ -20,6 +21,10 @@ from openbench.public import TARGET, name_of, public
 Tensors = dict[str, Tensor]
 _SHARED = ("openbench.methods._bank", "openbench.methods._tails")  # whose dataclasses several methods hold
 _FAISS = "faiss_"
+_ALLOWED = (
+    "a detector on disk holds numbers and tensors, never pickled objects — choose a method of openbench's own that "
+    "learns arrays, e.g. knn, mds or vim"
+)
 
 
 def packed_method(method: Method, node: Mapping[str, Any]) -> tuple[dict[str, Any], Tensors]:
@@ -34,6 +39,22 @@ def packed_method(method: Method, node: Mapping[str, Any]) -> tuple[dict[str, An
     """
     tensors: Tensors = {}
     return _packed(method, node, tensors, "state"), tensors
+
+
+def refuse_unsavable(method: Method) -> None:
+    """Refuse a method that will learn objects which cannot be written, before it learns them.
+
+    Args:
+        method: unfitted.
+
+    Raises:
+        NotApplicableError: it, or a part that it is made of, is one.
+    """
+    for leaf in leaves(method):
+        if leaf.learns_objects:
+            raise NotApplicableError(
+                f"method {type(leaf).__name__} cannot be saved: it learns {leaf.learns_objects} — {_ALLOWED}"
+            )
 
 
 def unpacked_method(packed: Mapping[str, Any], tensors: Mapping[str, Tensor], given: Method | None = None) -> Method:
@@ -116,8 +137,7 @@ def _value(value: Any, tensors: Tensors, where: str, method: Method) -> Any:
         return {"faiss": where}
     raise NotApplicableError(
         f"method {type(method).__name__} cannot be saved: '{where}' is a {type(value).__module__}."
-        f"{type(value).__qualname__} — a detector on disk holds numbers and tensors, never pickled objects — choose a "
-        "method of openbench's own that learns arrays, e.g. knn, mds or vim"
+        f"{type(value).__qualname__} — {_ALLOWED}"
     )
 
 
