@@ -299,19 +299,20 @@ class Detector:
         count = self.learnt.network.backbone.num_classes
         return self._classes if len(self._classes) == count else tuple(str(label) for label in range(count))
 
-    def save(self, path: str | Path) -> str:
-        """Write the detector to a new folder, or a file that ends in `.zip`; return the digest of all of it.
+    def save(self, path: str | Path, network: str = "weights") -> str:
+        """Write the detector for `openbench.load_detector`; return the digest of all of it.
 
-        `openbench.load_detector` reads it, without training data or network access.
+        Args:
+            path: of a new folder, or of a file that ends in `.zip`.
+            network: `weights`; or `onnx`, which needs no class of yours, with scores that differ in the last digits.
 
         Raises:
             NotFittedError: before `calibrate`.
-            NotApplicableError: the network or the method cannot be written as weights and numbers.
-            ConfigError: something is there already.
+            NotApplicableError: the network or the method cannot be written so.
         """
         from openbench.detect.saved import save_detector  # which makes detectors when it reads them
 
-        return save_detector(self, path)
+        return save_detector(self, path, network)
 
     def to_onnx(self, path: str | Path) -> int | None:
         """Write one ONNX graph, normalised images to score, p-value, decision and logits; needs the extra `onnx`.

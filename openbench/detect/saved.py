@@ -17,12 +17,16 @@ from torch import Tensor
 from openbench import __version__
 from openbench.api.methods import chosen_method
 from openbench.api.models.adopt import Asked
+from openbench.api.models.outputs import check_readable
 from openbench.backbones.device import resolve_device
 from openbench.core.method import Method
+from openbench.core.preprocess import OwnPreprocess
 from openbench.detect.artefact import files, network_part, schema, state
 from openbench.detect.artefact.licences import licences
+from openbench.detect.artefact.onnx_network import onnx_backbone
 from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.detector import Detector
+from openbench.detect.export.network import network_onnx
 from openbench.detect.learnt import Learnt
 from openbench.detect.network import Network, network_of
 from openbench.detect.promise import promise_of
@@ -30,24 +34,27 @@ from openbench.errors import CheckpointError, ConfigError, OpenbenchError
 from openbench.storage.plain_json import plain
 
 _NETWORK, _METHOD, _CALIBRATION = files.PARTS
-_PROBE = "probe."
+_PROBE, _HEAD = "probe.", "head."
 
 
-def save_detector(detector: Detector, path: str | Path) -> str:
+def save_detector(detector: Detector, path: str | Path, network: str = "weights") -> str:
     """Write a calibrated detector and return the digest of its manifest, which covers every part.
 
     Args:
         detector: calibrated.
         path: a folder that does not exist yet, or a file that ends in `.zip`.
+        network: as `weights` or as an `onnx` graph.
 
     Raises:
         NotFittedError: it is not calibrated.
-        NotApplicableError: the network or the method cannot be written as weights and numbers.
-        ConfigError: something is there.
+        NotApplicableError: the network or the method cannot be written as weights and numbers, or as a graph.
+        ConfigError: something is there, or another word for `network`.
     """
+    if network not in ("weights", "onnx"):
+        raise ConfigError(f"save.network — found {network!r} — allowed: weights, onnx")
     learnt, calibration = detector.learnt, detector.calibration
     backbone = learnt.network.backbone
-    network, weights = network_part.packed_network(backbone, learnt.network.node, detector.asked)
+    described, weights = network_part.packed_network(backbone, learnt.network.node, detector.asked)
     packed, tensors = state.packed_method(learnt.method, detector.chosen.node)
     manifest = {
         "schema_version": schema.VERSION,
@@ -55,7 +62,7 @@ def save_detector(detector: Detector, path: str | Path) -> str:
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "classes": list(detector.class_names),
         "batch_size": detector.batch_size,
-        "network": network,
+        "network": described | ({"kind": "onnx"} if network == "onnx" else {}),
         "method": {"name": detector.chosen.name, "packed": packed},
         "calibration": _terms(calibration),
         "about": {"licences": licences(learnt.network.node), **detector.about},
@@ -68,8 +75,23 @@ def save_detector(detector: Detector, path: str | Path) -> str:
     }
     arrays = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in held.items() if a is not None}
     probes = {f"{_PROBE}{name}": rows for name, rows in network_part.probe(backbone).items()}
-    parts = {_NETWORK: weights, _METHOD: tensors, _CALIBRATION: arrays | probes}
-    return files.write_files(Path(path), plain(manifest), {name: save_tensors(part) for name, part in parts.items()})
+    if network == "onnx":
+        graph = _as_graph(detector, described)
+        arrays |= {f"{_HEAD}{name}": getattr(backbone.head, name) for name in ("weight", "bias")}
+    parts = {_METHOD: save_tensors(tensors), _CALIBRATION: save_tensors(arrays | probes)}
+    parts |= {files.ONNX: graph} if network == "onnx" else {_NETWORK: save_tensors(weights)}
+    return files.write_files(Path(path), plain(manifest), parts)
+
+
+def _as_graph(detector: Detector, described: dict[str, Any]) -> bytes:
+    """The network as ONNX, for a method that reads no more than this gives."""
+    backbone = detector.learnt.network.backbone
+    content = network_onnx(network_part.check_weights(backbone))
+    part, head = schema.NetworkPart(**described), {"weight": backbone.head.weight, "bias": backbone.head.bias}
+    given = backbone.preprocess.own if isinstance(backbone.preprocess, OwnPreprocess) else None
+    made = onnx_backbone(content, part, given, head)
+    check_readable(made, detector.learnt.method, detector.chosen.name)
+    return content
 
 
 def load_detector(
@@ -102,19 +124,24 @@ def load_detector(
     if digest is not None and digest != found:
         raise CheckpointError(f"'{place}' is another detector — digest {found}, {digest} expected")
     manifest = schema.parsed(content, f"'{place}': {files.MANIFEST}")
-    if set(manifest.parts) != set(files.PARTS):
-        raise CheckpointError(
-            f"'{place}' lists the parts {', '.join(manifest.parts)} — {', '.join(files.PARTS)} expected"
-        )
-    tensors = {
-        name: _tensors(files.check_part(name, held.get(name), part.size, part.sha256, place), name, place)
+    wanted = (files.ONNX, _METHOD, _CALIBRATION) if manifest.network.kind == "onnx" else files.PARTS
+    if set(manifest.parts) != set(wanted):
+        raise CheckpointError(f"'{place}' lists the parts {', '.join(manifest.parts)} — {', '.join(wanted)} expected")
+    contents = {
+        name: files.check_part(name, held.get(name), part.size, part.sha256, place)
         for name, part in manifest.parts.items()
     }
+    graph = contents.pop(files.ONNX, b"")
+    tensors = {name: _tensors(content, name, place) for name, content in contents.items()}
     arrays = tensors[_CALIBRATION]
     asked = Asked(
         preprocess, manifest.network.features or None, manifest.network.head or None, device=resolve_device(device)
     )
-    network = _network(manifest, tensors[_NETWORK], model, asked)
+    if graph:
+        head = {name.removeprefix(_HEAD): rows for name, rows in arrays.items() if name.startswith(_HEAD)}
+        network = _graph_network(manifest, graph, (model, asked), head)
+    else:
+        network = _network(manifest, tensors[_NETWORK], model, asked)
     network_part.check_probe(
         network.backbone,
         {name.removeprefix(_PROBE): rows for name, rows in arrays.items() if name.startswith(_PROBE)},
@@ -149,6 +176,17 @@ def _network(manifest: schema.Manifest, weights: Mapping[str, Tensor], model: An
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the images are noise, which no network has learnt from
         return network_of(module, wanted, black, tuple(manifest.classes))
+
+
+def _graph_network(
+    manifest: schema.Manifest, graph: bytes, given: tuple[Any, Asked], head: Mapping[str, Tensor]
+) -> Network:
+    model, asked = given
+    if model is not None:
+        raise ConfigError(f"model is given, and the detector holds '{manifest.network.name}' as ONNX — leave it out")
+    if asked.device.type != "cpu":
+        raise ConfigError(f"device '{asked.device}' — the network of this detector is ONNX, run on the CPU — use cpu")
+    return Network(onnx_backbone(graph, manifest.network, asked.preprocess, head))
 
 
 def _method(packed: Mapping[str, Any], tensors: Mapping[str, Tensor], given: Method | None, place: Path) -> Method:

@@ -7,6 +7,7 @@ import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from openbench.config.shipped import shipped
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
-from openbench.detect.artefact.files import MANIFEST, PARTS
+from openbench.detect.artefact.files import MANIFEST, ONNX, PARTS
+from openbench.detect.artefact.onnx_network import onnx_backbone
 from openbench.detect.artefact.state import packed_method, refuse_unsavable, unpacked_method
 from openbench.detect.detector import Detector
 from openbench.detect.saved import load_detector
@@ -111,6 +113,37 @@ def test_a_network_of_ones_own_comes_back_with_its_class(tmp_path):
 
     with pytest.raises(CheckpointError, match="of a fixed input are off"):
         load_detector(tmp_path / "vim", model=Other())
+
+
+def test_a_network_of_ones_own_comes_back_as_onnx_without_its_class(tmp_path):
+    pytest.importorskip("onnxruntime", reason="extra onnx")
+    for method in ("vim", "react", "knn_msp"):
+        made = calibrated(method)
+        made.save(tmp_path / method, network="onnx")
+        assert not (tmp_path / method / PARTS[0]).exists()
+        loaded = load_detector(tmp_path / method)
+        first, second = made.predict(NEW), loaded.predict(NEW)
+        np.testing.assert_allclose(second.score, first.score, rtol=1e-4, atol=1e-5)
+        assert np.abs(first.p_value - second.p_value).max() <= 1.01 / 200  # a step
+        assert loaded.calibrate(images(30, 5), alpha=0.2).predict(NEW).alpha == 0.2
+    with pytest.raises(ConfigError, match="holds 'tiny' as ONNX"):
+        load_detector(tmp_path / "vim", model=Tiny())
+    graph = tmp_path / "vim" / ONNX
+    whole = graph.read_bytes()
+    graph.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    with pytest.raises(CheckpointError, match=rf"'{ONNX}' has changed"):
+        load_detector(tmp_path / "vim")
+    with pytest.raises(NotApplicableError, match="reads gradients"):
+        calibrated("odin").save(tmp_path / "odin", network="onnx")
+    with pytest.raises(ConfigError, match=r"save.network.*allowed: weights, onnx"):
+        made.save(tmp_path / "odin", network="pt2")
+    assert not (tmp_path / "odin").exists()
+
+
+def test_a_graph_that_names_other_files_is_refused():
+    part = SimpleNamespace(name="tiny")
+    with pytest.raises(CheckpointError, match="names other files"):
+        onnx_backbone(b"\x0a\x08location\x12\x0b/etc/passwd", part, None, {})
 
 
 def test_groups_weights_and_the_terms_come_back(tmp_path):

@@ -17,6 +17,8 @@ from openbench.storage.whole import creating, write_whole
 
 MANIFEST = "detector.json"
 PARTS = ("network.safetensors", "method.safetensors", "calibration.safetensors")
+ONNX = "network.onnx"  # in place of the network's weights
+_NAMES = (MANIFEST, *PARTS, ONNX)
 _MANIFEST_MOST = 1 << 24  # bytes
 _PART_MOST = 1 << 36
 
@@ -62,7 +64,7 @@ def read_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes], str]:
         CheckpointError: not a detector, or a manifest that has changed since it was written.
     """
     if path.is_dir():
-        return _opened(path, {name: path / name for name in (MANIFEST, *PARTS)})
+        return _opened(path, {name: path / name for name in _NAMES})
     if not path.is_file():
         raise CheckpointError(f"'{path}' not found — the folder or the zip of a detector expected")
     return _unpacked(path)
@@ -104,11 +106,11 @@ def _unpacked(path: Path) -> tuple[dict[str, Any], dict[str, bytes], str]:
         with zipfile.ZipFile(path) as pack:
             for member in pack.infolist():
                 most = _MANIFEST_MOST if member.filename == MANIFEST else _PART_MOST
-                odd = member.filename not in (MANIFEST, *PARTS) or member.filename in held
+                odd = member.filename not in _NAMES or member.filename in held
                 if odd or member.compress_type != zipfile.ZIP_STORED or member.file_size > most:
                     raise CheckpointError(
                         f"'{path}': the member '{member.filename[:80]!a}' is none that a detector has — allowed, once "
-                        f"each and not compressed: {', '.join((MANIFEST, *PARTS))}"
+                        f"each and not compressed: {', '.join(_NAMES)}"
                     )
                 held[member.filename] = pack.read(member)
     except (OSError, zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError, EOFError) as error:

@@ -39,9 +39,9 @@ class Side(_Strict):
 
 
 class NetworkPart(_Strict):
-    """The network: a config of openbench's (`shipped`), or a model of the user's own (`module`)."""
+    """The network: a config of openbench's (`shipped`), a model of the user's own (`module`), or a graph (`onnx`)."""
 
-    kind: Literal["shipped", "module"]
+    kind: Literal["shipped", "module", "onnx"]
     name: str
     config: str
     keys: dict[str, Any]

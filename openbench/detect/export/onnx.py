@@ -2,13 +2,14 @@
 
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from openbench.detect.export.graph import DetectorGraph, Traced, example
 from openbench.errors import ConfigError, NotApplicableError
@@ -37,14 +38,14 @@ def to_onnx(traced: Traced, path: str | Path) -> int | None:
         NotApplicableError: a method or a network that cannot be one graph.
         ConfigError: onnx or onnxruntime is not installed.
     """
-    _require()
+    require()
     backbone = traced.backbone
     before = backbone.device
     graph = DetectorGraph(traced).eval()
     backbone.to(torch.device("cpu"))
     try:
         for count in (None, 1):
-            content = _traced(graph, example(traced, count or _TRACED), fixed=count is not None)
+            content = traced_graph(graph, example(traced, count or _TRACED), OUTPUTS, fixed=count is not None)
             problem = _difference(graph, content, [example(traced, n) for n in ((count,) if count else _SIZES)])
             if not problem:
                 write_whole(Path(path), content)
@@ -56,9 +57,16 @@ def to_onnx(traced: Traced, path: str | Path) -> int | None:
     )
 
 
-def _traced(graph: DetectorGraph, images: Tensor, *, fixed: bool) -> bytes:
-    """The graph as traced on some images; the number of rows is free unless it is fixed."""
-    axes = {} if fixed else {name: {0: "n"} for name in ("images", *OUTPUTS)}
+def traced_graph(graph: nn.Module, images: Tensor, outputs: Sequence[str], *, fixed: bool = False) -> bytes:
+    """Return a module as the content of an ONNX file, traced on some images.
+
+    Args:
+        graph: images to a tuple of tensors.
+        images: of the size that it takes.
+        outputs: the names of what it returns.
+        fixed: whether it takes this number of images only.
+    """
+    axes = {} if fixed else {name: {0: "n"} for name in ("images", *outputs)}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         file = Path(folder) / "detector.onnx"
         warnings.simplefilter("ignore")  # of the tracer: about sizes, which are compared below
@@ -68,7 +76,7 @@ def _traced(graph: DetectorGraph, images: Tensor, *, fixed: bool) -> bytes:
                 (images,),
                 file,
                 input_names=["images"],
-                output_names=list(OUTPUTS),
+                output_names=list(outputs),
                 dynamic_axes=axes,
                 opset_version=_OPSET,
                 dynamo=False,
@@ -78,12 +86,8 @@ def _traced(graph: DetectorGraph, images: Tensor, *, fixed: bool) -> bytes:
 
 def _difference(graph: DetectorGraph, content: bytes, batches: list[Tensor]) -> str:
     """By how much onnxruntime and torch differ, in words; empty if they agree."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = session_of(content)
         found = [session.run(list(OUTPUTS), {"images": images.numpy()}) for images in batches]
     except Exception as error:  # onnxruntime has an exception class for each of its status codes
         return str(error).splitlines()[0][:200]
@@ -111,18 +115,33 @@ def run_onnx(path: str | Path, images: Tensor) -> dict[str, NDArray[Any]]:
         path: of the file.
         images: (n, channels, h, w) float32, normalised.
     """
-    _require()
+    require()
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"images": images.numpy()}), strict=True))
 
 
-def _require() -> None:
-    for package in ("onnx", "onnxruntime"):
+def session_of(content: bytes) -> Any:
+    """Return a session of onnxruntime that runs a graph on the CPU, with as many threads as torch has."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = torch.get_num_threads()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def require(*packages: str) -> None:
+    """Check that onnx and onnxruntime are installed, or those named.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for package in packages or ("onnx", "onnxruntime"):
         try:
             __import__(package)
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f"package '{package}' is not installed, to_onnx needs it — pip install 'openbench-ood[onnx]'"
+                f"package '{package}' is not installed, a detector as ONNX needs it — pip install 'openbench-ood[onnx]'"
             ) from error

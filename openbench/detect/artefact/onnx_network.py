@@ -1,0 +1,52 @@
+"""The network of a detector as an ONNX graph: what is written of it, and how onnxruntime makes a backbone of that."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from openbench.api.models.outputs import OutputsBackbone, Read, Source
+from openbench.api.models.preprocess import prepared
+from openbench.core.features import Head
+from openbench.core.preprocess import Preprocess
+from openbench.detect.artefact.network_part import preprocess_of
+from openbench.detect.artefact.schema import NetworkPart
+from openbench.detect.export.network import OUTPUTS
+from openbench.detect.export.onnx import require, session_of
+from openbench.digest import bytes_sha256
+from openbench.errors import CheckpointError
+
+_ELSEWHERE = b"\x0a\x08location"  # a tensor that is kept in another file, whose path is in the graph
+
+
+def onnx_backbone(content: bytes, part: NetworkPart, given: object, head: Mapping[str, Tensor]) -> OutputsBackbone:
+    """Return the network that an ONNX graph is, run by onnxruntime on the CPU.
+
+    Args:
+        content: of the file.
+        part: what the manifest says of it.
+        given: the transform, where it is a function of the user's own.
+        head: `weight` (c, d) and `bias` (c,) of the linear classifier; empty where there is none.
+
+    Raises:
+        CheckpointError: no graph that onnxruntime can read, or one that reads other files.
+        ConfigError: onnxruntime is not installed.
+    """
+    require("onnxruntime")
+    if _ELSEWHERE in content:
+        raise CheckpointError(f"the network '{part.name}' names other files — one graph with its weights expected")
+    try:
+        session = session_of(content)
+    except Exception as error:  # onnxruntime has an exception class for each of its status codes
+        told = str(error).splitlines()[0][:200]
+        raise CheckpointError(f"the network '{part.name}' cannot be read by onnxruntime — {told}") from error
+
+    def read(images: Tensor) -> Read:
+        logits, features = session.run(list(OUTPUTS), {"images": images.contiguous().numpy()})
+        return Read(torch.from_numpy(logits), torch.from_numpy(features))
+
+    side = prepared(preprocess_of(part, given), Preprocess(resize=part.preprocess.crop, crop=part.preprocess.crop))
+    p = side.preprocess
+    source = Source(part.name, f"onnx of {part.architecture}", read, bytes_sha256(content))
+    first = read(torch.zeros(2, p.channels, p.crop, p.crop))
+    return OutputsBackbone(source, side, first, Head(head["weight"], head["bias"]) if head else None)
