@@ -9,7 +9,7 @@ the shards takes the plan away first: without it, what is missing of a shard is 
 import json
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from openbench.errors import CacheError
 from openbench.features.arrays import ColumnFile, ColumnWriter, check_room, writing
 from openbench.features.extract import part_of
 from openbench.features.passes import How, Pass, Source, about, faulty
-from openbench.storage.locks import Lock, wait_for
+from openbench.storage.locks import Lock, taken, wait_for
 from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 _ROWS = 4096  # joined at a time
@@ -110,11 +110,11 @@ class Shards:
         if not (folder / FOLDER).exists():
             return
         own = cls(folder, split, tuple(names), ())
-        with suppress(OSError, Timeout), ExitStack() as held:
-            for name in (".lock", ".shards.lock"):
-                lock = Lock(folder / name)
-                lock.acquire(timeout=0)
-                held.callback(lock.release)
+        with (
+            suppress(OSError, Timeout),
+            taken(folder / ".lock"),
+            taken(folder / ".shards.lock"),
+        ):
             if own._place.exists() and not faulty(folder, len(split), names):
                 own.delete()
             for place in (folder / FOLDER).glob("*"):

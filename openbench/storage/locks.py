@@ -94,6 +94,24 @@ class Lock:
         return self._lease.take()
 
 
+@contextmanager
+def taken(path: Path) -> Iterator[None]:
+    """Hold a lock within the block, without waiting for it.
+
+    Args:
+        path: of its file.
+
+    Raises:
+        Timeout, OSError: as `Lock.acquire` does.
+    """
+    lock = Lock(path)
+    lock.acquire(timeout=0)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 _told: set[str] = set()
 
 

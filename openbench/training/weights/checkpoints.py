@@ -12,7 +12,7 @@ from filelock import Timeout
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError
 from openbench.say import Say, silent
-from openbench.storage.locks import Lock, wait_for
+from openbench.storage.locks import Lock, taken, wait_for
 from openbench.training.job import TrainingJob
 from openbench.training.loop.checkpoint_metadata import read_finished
 from openbench.training.loop.distributed import ALONE, Team
@@ -67,14 +67,9 @@ def _drop_leftovers(job: TrainingJob, root: Path) -> None:
     """Delete what a process leaves if it is killed after finishing a training, unless another process trains now."""
     folder = folder_of(job, root)
     if unfinished(folder):
-        lock = Lock(_lock_of(job, root))
-        with suppress(OSError, Timeout):
-            lock.acquire(timeout=0)
-            try:
-                if read_finished(folder) is not None:
-                    drop_unfinished(folder)
-            finally:
-                lock.release()
+        with suppress(OSError, Timeout), taken(_lock_of(job, root)):
+            if read_finished(folder) is not None:
+                drop_unfinished(folder)
 
 
 def _lock_of(job: TrainingJob, root: Path) -> Path:
