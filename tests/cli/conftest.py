@@ -1,11 +1,8 @@
 """A small config folder and a stand-in engine, so that the command line is tested by itself."""
 
-import os
 import shutil
-import subprocess
 import sys
 import types
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -139,17 +136,3 @@ def write(file: Path, text: str) -> None:
 
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(textwrap.dedent(text).lstrip("\n") + "\n")
-
-
-@pytest.fixture
-def processor_seconds() -> Callable[..., tuple[float, str]]:
-    """What a fresh interpreter with given arguments costs, and what it prints; other processes do not count."""
-
-    def measure(*arguments: str) -> tuple[float, str]:
-        before, root = os.times(), Path(__file__).parents[2]
-        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=root, check=True)
-        after = os.times()
-        cost = after.children_user - before.children_user + after.children_system - before.children_system
-        return cost, done.stdout
-
-    return measure
