@@ -91,7 +91,8 @@
       { title: "Alike", name: "groups", searchable: false, className: "text", visible: board.compared > 1, data: (row, type) => type === "display" ? escaped(short(row.groups)) : row.groups || "~" },
       { title: "Method", name: "method", className: "text name", data: (row, type) => type === "display" ? `<button type="button" class="open">${escaped(row.method)}</button>` : row.method },
     ];
-    for (const [key, title] of TEXTS) found.push({ title, name: key, className: "text", visible: state.cols.includes(key), data: (row, type) => type === "display" ? escaped(row[key]) : row[key] });
+    const text = ([key, title]) => ({ title, name: key, className: "text", visible: state.cols.includes(key), data: (row, type) => type === "display" ? escaped(row[key]) : row[key] });
+    found.push(...TEXTS.filter(([key]) => key !== "published").map(text));
     board.metrics.forEach((metric, index) => {
       const best = bestOf(ranked, index, metric.better);
       found.push({
@@ -101,6 +102,7 @@
         createdCell: (cell, _, row) => { if (row.rank !== null && best !== null && number(row.values[index]) === best) cell.classList.add("best"); },
       });
     });
+    found.push(...TEXTS.filter(([key]) => key === "published").map(text)); // behind the figures, which narrow windows show first
     for (const [key, title] of COSTS) found.push({ title, name: key, searchable: false, visible: state.cols.includes(key), data: (row, type) => type === "display" ? (row[key] ?? "") : row[key] ?? Infinity });
     return found;
   };
