@@ -83,6 +83,12 @@ SIZES = {
         "near.domain_6a": 5_678, "near.domain_6b": 863, "near.domain_7": 3_511,
         "far.ccagt": 21_897, "far.fnac2019": 1_879,
     },
+    "phakir": {
+        "id.train": 3_824, "id.val": 370, "id.test": 427, "ood_val": 200,
+        "csid.medium_smoke": 822, "csid.heavy_smoke": 891,
+        "near.cholec80": 66_033, "near.endovis2015": 120, "near.endovis2018": 750,
+        "far.kvasir": 900, "far.cataracts": 107_937,
+    },
     "mvtec": {"id.train": 188, "id.val": 21, "id.test": 20, "far.defects": 63},
     "newsgroups": {"id.train": 4_789, "id.val": 536, "id.test": 3_545, "near.science": 1_579, "far.talk": 2_408},
     "adbench": {"id.train": 1_281, "id.val": 1_158, "id.test": 497, "far.anomalies": 53},

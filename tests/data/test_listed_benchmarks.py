@@ -143,6 +143,18 @@ STAND_INS = {
         "far.ccagt": ["midog/far/ccagt_crops/A_10059_-181440_90720/12188_1.jpg"],
         "far.fnac2019": ["midog/far/fnac2019_crops/B_1/00000_cell.jpg"],
     },
+    "phakir": {
+        "id.train": ["phakir/Video_02/Video_02_Frames/frame_0_19_0.png"],
+        "id.val": ["phakir/Video_05/Video_05_Frames/frame_375_19_0.png"],
+        "id.test": ["phakir/Video_01/Video_01_Frames/frame_0_19_0.png"],
+        "csid.heavy_smoke": ["phakir/Video_01/Video_01_Smoke/frame_5525_2_2.png"],
+        "ood_val": ["phakir/far/CATARACTS/test/test05/160.jpg"],
+        "near.cholec80": ["phakir/near/Cholec80_cropped/Video_01_Frames/frame_50_0_0.png"],
+        "near.endovis2015": ["phakir/near/Endovis2015_cropped/OP1/Raw/img_01_raw.png"],
+        "near.endovis2018": ["phakir/near/Endovis2018/seq_1/left_frames/frame000.png"],
+        "far.kvasir": ["phakir/far/kvasir-seg/cju2np2k9zi3v079992ypxqkn.jpg"],
+        "far.cataracts": ["phakir/far/CATARACTS/test/test01/44.jpg"],
+    },
     "mvtec": {
         "id.train": [f"mvtec_anomaly_detection/bottle/train/good/{i:03d}.png" for i in range(9)],
         "id.val": ["mvtec_anomaly_detection/bottle/train/good/009.png"],
