@@ -256,7 +256,21 @@ def test_a_cluster_of_ray_is_joined_with_the_memory_that_it_has(ray, tmp_path, m
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with ray_tasks.patient(tmp_path):
         ray.start_ray(OmegaConf.create({**given, "object_store_memory": 78643200}))
-    assert ray.begun == [given if given["address"] else {**given, "object_store_memory": 78643200}]
+    [begun] = ray.begun
+    assert begun.pop("runtime_env")
+    assert begun == (given if given["address"] else {**given, "object_store_memory": 78643200})
+
+
+def test_tasks_of_ray_have_the_folders_of_the_command(ray, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBENCH_RESULTS", "/here/results")
+    monkeypatch.setenv("OPENBENCH_DATA", "/here/data")
+    given = {"address": None, "runtime_env": {"pip": ["x"], "env_vars": {"OPENBENCH_DATA": "/there"}}}
+    with ray_tasks.patient(tmp_path):
+        ray.start_ray(OmegaConf.create(given))
+    found = ray.begun[0]["runtime_env"]
+    assert found["pip"] == ["x"]
+    assert found["env_vars"]["OPENBENCH_RESULTS"] == "/here/results"
+    assert found["env_vars"]["OPENBENCH_DATA"] == "/there"
 
 
 @pytest.mark.slow

@@ -51,7 +51,11 @@ def patient(folder: Path) -> Iterator[None]:
             return JobReturn(_return_value=FAILED, status=JobStatus.COMPLETED)
 
     def joining(init: Any) -> None:
-        known = dict(init)
+        known: Any = OmegaConf.to_container(init, resolve=True)
+        environment = known.get("runtime_env") or {}
+        # Tasks have the environment of their node, not that of the command: its folders would not be theirs.
+        ours = {name: value for name, value in os.environ.items() if name.startswith("OPENBENCH_")}
+        known["runtime_env"] = {**environment, "env_vars": {**ours, **environment.get("env_vars", {})}}
         if known.get("address") or os.environ.get("RAY_ADDRESS"):
             known.pop("object_store_memory", None)  # the launcher always sets it, and Ray then joins no cluster
         start(OmegaConf.create(known))
