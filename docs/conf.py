@@ -22,6 +22,8 @@ author = "The openbench authors"
 copyright = f"2026, {author}"
 version = release = openbench.__version__
 
+# No intersphinx: the pages name half a dozen things of other libraries, whose inventories hold tens of thousands of
+# names and could only be had, and checked, over a network, which building this manual must not need.
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design", "sphinx_gallery.gen_gallery"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = [
@@ -36,7 +38,7 @@ exclude_patterns = [
 nitpicky = True
 suppress_warnings = ["config.cache"]
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "smartquotes"]
+myst_enable_  extensions = ["colon_fence", "deflist", "dollarmath", "smartquotes"]
 myst_heading_anchors = 3
 
 html_theme = "pydata_sphinx_theme"

@@ -2,6 +2,7 @@
 
 from generate.formula import sentence
 from generate.markdown import code, hidden_contents, page, table
+from generate.sheets import sheet
 from openbench import paths
 from openbench.cli.commands.data import benchmark_config
 from openbench.cli.commands.listing import Entry, Registry, usage
@@ -63,6 +64,7 @@ def benchmark(entry: Entry, sources: dict[str, DataSource]) -> str:
         code(usage(entry, None)),
         "## Sets\n\n" + table(("set", "role", "data set", "images listed"), rows),
         _origins(sets, sources),
+        sheet(entry.name, sets),
         "## On your machine\n\n"
         + code(f"python -m openbench data list {entry.name}\npython -m openbench data verify {entry.name}"),
         "## The file\n\n" + code(entry.text, "yaml"),

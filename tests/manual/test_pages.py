@@ -91,6 +91,13 @@ def test_a_page_shows_what_was_measured(made):
     assert "| digits | resnet8_digits | 3 |" in made["method/knn"]
 
 
+def test_benchmarks_show_images_that_anybody_may_publish(made):
+    assert made["benchmark/digits"].count("data:image/png") == 13  # a strip for each set
+    assert made["benchmark/mnist"].count("data:image/png") == 2
+    assert "data:image/png" not in made["benchmark/imagenet1k"]
+    assert re.findall(r'alt="Images of (\w+)"', made["benchmark/cifar10"]) == ["mnist"]
+
+
 def test_rows_are_ordered_by_number():
     assert sorted(["9.50", "100.00 ± 0.00", "", "99.10 [98.00, 99.50]"], key=rows._leading) == [
         "",
