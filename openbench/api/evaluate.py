@@ -22,6 +22,7 @@ from openbench.core.benchmark import Benchmark
 from openbench.digest import digest
 from openbench.engine import api
 from openbench.engine.api import Given
+from openbench.engine.applicable import check_classes
 from openbench.engine.heads import head_reader
 from openbench.engine.outcomes.outcome import RunOutcome
 from openbench.engine.outcomes.remarks import WARNINGS
@@ -191,7 +192,7 @@ def _check(job: Composed, given: Given, chosen: Chosen) -> None:
     # A head that is still to be fitted has the benchmark's classes.
     if given.benchmark is not None and given.backbone is not None and given.backbone.head_to_fit is None:
         check_readable(given.backbone, method, chosen.name)
-        api.check_classes(given.benchmark, given.backbone, method, chosen.name)
+        check_classes(given.benchmark, given.backbone, method, chosen.name)
 
 
 def _result(outcome: RunOutcome, job: Composed, adopted: Adopted | None = None) -> Result:

@@ -23,7 +23,7 @@ from openbench.core.composite import Composite, leaves
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.core.search import with_params
-from openbench.engine.api import check_classes
+from openbench.engine.applicable import check_classes
 from openbench.engine.evaluate import for_layers
 from openbench.engine.run import compute, run
 from openbench.engine.runtime import Runtime

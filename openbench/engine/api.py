@@ -13,7 +13,6 @@ from openbench.config.build import build
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
-from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
 from openbench.core.request import Field, Request, Role
@@ -24,7 +23,7 @@ from openbench.data.checking.same_images import refuse_listed_images, refuse_sam
 from openbench.data.checking.verify import CheckReport, verify_node
 from openbench.data.outliers import WHERE as OUTLIERS
 from openbench.data.outliers import with_outliers
-from openbench.engine.applicable import refuse_missing_parts
+from openbench.engine.applicable import check_classes
 from openbench.engine.evaluate import for_layers, mixed_with
 from openbench.engine.from_file import as_read_by
 from openbench.engine.heads import head_reader, with_fitted_head
@@ -37,10 +36,10 @@ from openbench.engine.run import feature_store
 from openbench.engine.run import run as run_spec
 from openbench.engine.run import verify as verify_spec
 from openbench.engine.runtime import Runtime
-from openbench.engine.spec import RunSpec, tells_apart
+from openbench.engine.spec import RunSpec
 from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
-from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError
+from openbench.errors import ConfigError, DataError, MethodError
 from openbench.features.mixed import READ as MIXED_READ
 from openbench.features.mixed import mixed
 from openbench.metrics.suite import MetricOptions
@@ -277,43 +276,6 @@ def ready_backbone(
         learnt = Learnt(name_of(config["training"]), shown.ood_train, method, trained.reused)
     backbone = backbone.to(resolve_device(runtime.own_device))
     return with_fitted_head(backbone, benchmark, runtime, say), learnt
-
-
-def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name: str) -> None:
-    """Check that a network has a classifier for the benchmark's classes, if the method reads one.
-
-    Raises:
-        NotApplicableError: the method reads a classifier and there is none, or another part that the backbone lacks.
-        ConfigError: it mixes images with those of OOD validation, and there are none.
-    """
-    if any(leaf.request.mixing for leaf in leaves(method)):
-        mixed_with(benchmark.ood_val)
-    if tells_apart(backbone, benchmark):
-        refuse_missing_parts(backbone, method, name)
-        return
-    requests = [leaf.request for leaf in leaves(method)]
-    free = {Field.FEATURES, Field.LABELS, Field.PERTURBED, Field.MIXED} | ({Field.MAPS} if backbone.layers else set())
-    read = sorted({str(field) for request in requests for field in request.fields - free})
-    read += ["the head"] * any(request.head for request in requests)
-    read += ["input gradients"] * any(request.perturb or request.second_pass for request in requests)
-    read += ["mixed images"] * (not backbone.has_network and any(request.mixing for request in requests))
-    read += ["images"] * any(isinstance(leaf, LiveMethod) for leaf in leaves(method))
-    read += ["predictions"] * type(method).search_reads_predictions
-    if not read:
-        return
-    if len(benchmark.classes) == 1:
-        why = f"benchmark '{benchmark.name}' has one class and no classifier"
-    elif not backbone.classifies:
-        why = f"backbone '{backbone.name}' has no classifier"
-    else:
-        why = (
-            f"backbone '{backbone.name}' has {backbone.num_classes} output classes, benchmark '{benchmark.name}' has "
-            f"{len(benchmark.classes)}"
-        )
-    raise NotApplicableError(
-        f"method '{name}' reads {', '.join(read)} — {why} — choose a method that reads features only, e.g. method=knn "
-        "or method=mds, or a backbone trained on these classes (python -m openbench list backbone)"
-    )
 
 
 def name_of(node: Config) -> str:

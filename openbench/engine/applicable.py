@@ -1,14 +1,54 @@
 """What a method reads, and a backbone does not have."""
 
 from openbench.backbones.base import Backbone
+from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.core.texts import Texts
+from openbench.engine.evaluate import mixed_with
+from openbench.engine.spec import tells_apart
 from openbench.errors import NotApplicableError
 from openbench.features.corrupted import check_corruption
 from openbench.features.texts import Corpus
+
+
+def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name: str) -> None:
+    """Check that a network has a classifier for the benchmark's classes, if the method reads one.
+
+    Raises:
+        NotApplicableError: the method reads a classifier and there is none, or another part that the backbone lacks.
+        ConfigError: it mixes images with those of OOD validation, and there are none.
+    """
+    if any(leaf.request.mixing for leaf in leaves(method)):
+        mixed_with(benchmark.ood_val)
+    if tells_apart(backbone, benchmark):
+        refuse_missing_parts(backbone, method, name)
+        return
+    requests = [leaf.request for leaf in leaves(method)]
+    free = {Field.FEATURES, Field.LABELS, Field.PERTURBED, Field.MIXED} | ({Field.MAPS} if backbone.layers else set())
+    read = sorted({str(field) for request in requests for field in request.fields - free})
+    read += ["the head"] * any(request.head for request in requests)
+    read += ["input gradients"] * any(request.perturb or request.second_pass for request in requests)
+    read += ["mixed images"] * (not backbone.has_network and any(request.mixing for request in requests))
+    read += ["images"] * any(isinstance(leaf, LiveMethod) for leaf in leaves(method))
+    read += ["predictions"] * type(method).search_reads_predictions
+    if not read:
+        return
+    if len(benchmark.classes) == 1:
+        why = f"benchmark '{benchmark.name}' has one class and no classifier"
+    elif not backbone.classifies:
+        why = f"backbone '{backbone.name}' has no classifier"
+    else:
+        why = (
+            f"backbone '{backbone.name}' has {backbone.num_classes} output classes, benchmark '{benchmark.name}' has "
+            f"{len(benchmark.classes)}"
+        )
+    raise NotApplicableError(
+        f"method '{name}' reads {', '.join(read)} — {why} — choose a method that reads features only, e.g. method=knn "
+        "or method=mds, or a backbone trained on these classes (python -m openbench list backbone)"
+    )
 
 
 def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:

@@ -10,11 +10,11 @@ from torch import Tensor
 from openbench.config.constraints import Count, Seed, Share
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
 from openbench.core.method import Method
+from openbench.core.products import by_rows
 from openbench.core.request import Field, Mixing, Request, Role
+from openbench.methods._bank import Bank
 from openbench.methods._inputs import training
-from openbench.methods._stats import row_normalise
-from openbench.methods.knn import KNN
-from openbench.methods.mds import MDS
+from openbench.methods._stats import moments, row_normalise, whitening
 
 _AT_ONCE = 1 << 28  # values sorted at a time, 1 GiB
 SHARES = (0.25, 0.5, 0.75)
@@ -42,8 +42,8 @@ class MFS(Method):
         return replace(self.needs, mixing=Mixing(SHARES, self.seed))
 
     @abstractmethod
-    def _inner(self) -> Method:
-        """The distance, unfitted; it reads features and labels."""
+    def _learn(self, chosen: FeatureSet) -> None:
+        """Fit the distance to the chosen features (n, k) and the labels (n,) of training."""
 
     @property
     def _unit(self) -> bool:
@@ -60,30 +60,14 @@ class MFS(Method):
             distances = torch.where(spread > 0, distances / spread.clamp(min=torch.finfo(torch.float32).tiny), 0.0)
         keep = max(int(self.share * len(distances)), 1)
         self.chosen_ = torch.argsort(distances, descending=True, stable=True)[:keep].sort().values
-        self.inner_ = self._inner().fit(self._selected(train), None)
+        self._learn(replace(train, columns={Field.FEATURES: self._chosen(train), Field.LABELS: train.labels}))
         return self
 
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        return self._distance().score(self._selected(x))
-
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return the distance's own scores of each class, (n, c) float32."""
-        return self._distance().class_scores(self._selected(x))
-
-    def _distance(self) -> Method:
-        found: Method = self.learnt("inner_")  # type: ignore[assignment]
-        return found
-
-    def _selected(self, x: FeatureSet) -> FeatureSet:
-        """The chosen features (n, k), and the labels."""
-        self.learnt("chosen_")
+    def _chosen(self, x: FeatureSet) -> Tensor:
+        """The chosen features (n, k)."""
+        chosen = self.learnt("chosen_")
         parts = (part.features for part in x.batches())
-        rows = [(row_normalise(part) if self._unit else part)[:, self.chosen_.to(part.device)] for part in parts]
-        columns = {Field.FEATURES: torch.cat(rows)}
-        if Field.LABELS in x:
-            columns[Field.LABELS] = x.labels
-        return FeatureSet(columns, device=x.device)
+        return torch.cat([(row_normalise(part) if self._unit else part)[:, chosen.to(part.device)] for part in parts])
 
 
 @dataclass
@@ -116,8 +100,31 @@ class MFSMDS(MFS):
     def _unit(self) -> bool:
         return self.normalise
 
-    def _inner(self) -> Method:
-        return MDS()
+    def _learn(self, chosen: FeatureSet) -> None:
+        m = moments(chosen, type(self).__name__)
+        whiten, center = whitening(m.within_covariance()), m.mean()
+        self.center_ = center.float()
+        self.whiten_ = whiten.float()
+        self.means_ = ((m.class_means() - center) @ whiten).float()
+        self.present_ = m.present.cpu()
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        return self._distances(x).amin(dim=1)
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return the squared distance to each class mean, (n, c) float32; +inf for classes absent from training."""
+        distances = self._distances(x)
+        by_class = distances.new_full((len(x), len(self.present_)), float("inf"))
+        by_class[:, self.present_.to(by_class.device)] = distances
+        return by_class
+
+    def _distances(self, x: FeatureSet) -> Tensor:
+        """|w − m|² (n, k) in whitened coordinates for the k classes present."""
+        features = self._chosen(x)
+        white = by_rows(features - self.learnt("center_").to(features.device), self.whiten_.to(features.device).T)
+        means = self.means_.to(white.device)
+        return white.square().sum(dim=1, keepdim=True) + means.square().sum(dim=1) - 2 * white @ means.T
 
 
 @dataclass
@@ -144,8 +151,18 @@ class MFSKNN(MFS):
 
     k: Count = 3
 
-    def _inner(self) -> Method:
-        return KNN(k=self.k, normalise=False)
+    def _learn(self, chosen: FeatureSet) -> None:
+        self.require(self.k <= len(chosen), "k", f"1 to {len(chosen)}, the number of training samples")
+        # Products lose digits to a common offset: the mean is taken off first.
+        self.bank_ = chosen.features - chosen.features.mean(dim=0)
+        self.centre_ = chosen.features.mean(dim=0)
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        queries = self._chosen(x)
+        bank = Bank(self.learnt("bank_"))
+        queries = queries - self.centre_.to(queries.device)
+        return bank.squared_distances(queries, bank.nearest(queries, self.k)).amax(dim=1)
 
 
 def marginal_distances(first: Tensor, second: Tensor, *, unit: bool = False) -> Tensor:

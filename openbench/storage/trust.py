@@ -74,7 +74,7 @@ def note(path: Path, why: str) -> str:
 def _within_one_machine(path: Path) -> str:
     """Why other machines do not see a lock on a file, as its mount says."""
     try:
-        device, mounts = os.stat(path).st_dev, MOUNTS.read_text()
+        device, mounts = os.stat(path).st_dev, MOUNTS.read_text(encoding="utf-8")
     except OSError:
         return ""
     number = f"{os.major(device)}:{os.minor(device)}"
