@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from openbench import _compat
-from openbench.api.models import shipped
 from openbench.api.models.adopt import name_of
 from openbench.api.models.outputs import OutputsBackbone, check_readable
 from openbench.backbones.cifar import SPECS, CifarResNet
@@ -21,9 +20,8 @@ from openbench.methods.knn import KNN
 from openbench.methods.msp import MSP
 from openbench.methods.odin import ODIN
 from openbench.methods.vim import ViM
-from openbench.public import TARGET
 
-from .own_models import BOTH, CLASSES, SIDE, Renamed, Small, adopted, benchmark, images, made, shown
+from .own_models import BOTH, CLASSES, SIDE, Small, adopted, benchmark, images, made, shown
 
 
 class Softmaxed(Small):
@@ -266,54 +264,6 @@ def test_equal_models_have_equal_digests():
 )
 def test_whatever_shapes_the_outputs_changes_the_digest(change):
     assert digest_of(changed(change)) != digest_of(made())
-
-
-class Clipped(Renamed):
-    """Computes the same on all but extreme images."""
-
-    def forward(self, x):
-        return super().forward(x).clamp(max=1e9)
-
-
-class Branching(Renamed):
-    """Computes the same on all but extreme images, by a condition."""
-
-    def forward(self, x):
-        return super().forward(x) if x.abs().max() < 1e9 else super().forward(-x)
-
-
-@pytest.fixture
-def released(tmp_path, monkeypatch):
-    """A network whose weights openbench ships, as far as it knows."""
-    torch.manual_seed(0)
-    model = CifarResNet(SPECS["resnet8"], CLASSES)
-    torch.save(model.state_dict(), tmp_path / "weights.pt")
-    preprocess = {TARGET: "openbench.core.preprocess.Preprocess", "resize": SIDE, "crop": SIDE}
-    preprocess |= {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
-    about = {"name": "released", "model": "resnet8", "weights": str(tmp_path / "weights.pt"), "num_classes": CLASSES}
-    node = {TARGET: "openbench.backbones.cifar.resnet", **about, "preprocess": preprocess}
-    monkeypatch.setattr(shipped, "_nodes", lambda: (("released", node),))
-    return model
-
-
-@pytest.mark.parametrize("kind", [copy.deepcopy, Renamed])
-def test_a_network_of_any_class_that_computes_what_openbench_ships_is_that(released, kind):
-    found = adopted(kind(released))
-    assert (found.backbone.name, found.node["weights"][-10:]) == ("released", "weights.pt")
-    assert found.notes[-1] == "this is openbench's released"
-    torch.testing.assert_close(found.backbone.outputs(images(), BOTH).logits, released.eval()(images()))
-
-
-def test_a_network_that_computes_anything_else_is_not_what_openbench_ships(released):
-    other = copy.deepcopy(released)
-    other.fc.bias.data[0] += 1
-    darker = Preprocess(resize=SIDE, crop=SIDE, mean=(0.4, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    swapped = Renamed(copy.deepcopy(released))
-    swapped.parts[0][0].conv1, swapped.parts[0][0].conv2 = swapped.parts[0][0].conv2, swapped.parts[0][0].conv1
-    for model in (Clipped(released), Branching(released), Renamed(other), swapped):
-        assert adopted(model).backbone.name == type(model).__name__.lower()
-    assert adopted(Renamed(released), darker).backbone.name == "renamed"
-    assert adopted(Renamed(released), name="mine").backbone.name == "mine"
 
 
 def test_the_preprocess_changes_the_digest():
