@@ -1,9 +1,12 @@
 """Vision–language methods as a user runs them, with a small open_clip model of random weights, really loaded."""
 
+import numpy as np
 import pytest
 
 from openbench.__main__ import main
 from openbench.core.record import ResultRecord, RunIdentity
+from openbench.detect.detector import Detector
+from openbench.detect.saved import load_detector
 from openbench.engine.applicable import refuse_missing_parts
 from openbench.engine.spec import RunSpec
 from openbench.engine.tune import Tuning
@@ -127,3 +130,21 @@ def test_copies_cost_one_pass_each_and_are_kept(run, capsys):
     assert run(*copies, "method.base.temperature=0.01").provenance["passes"] == 0
     run("method=cover", "method.kinds=[fogs]", code=2)
     assert "method 'cover': corruption — found 'fogs' — allowed: gaussian_noise" in capsys.readouterr().err
+
+
+def test_a_detector_by_text_is_kept_as_a_graph(tmp_path):
+    pytest.importorskip("onnxruntime", reason="extra onnx")
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
+    for method in ("mcm", "gl_mcm"):
+        made = Detector(backbone(), method, batch_size=20).calibrate(pixels[:30], alpha=0.1)
+        with pytest.raises(NotApplicableError, match=r"classifier was made of text.*network='onnx'"):
+            made.save(tmp_path / "weights")
+        if method == "mcm":
+            made.save(tmp_path / "mcm", network="onnx")
+            found, expected = load_detector(tmp_path / "mcm").predict(pixels[30:]), made.predict(pixels[30:])
+            np.testing.assert_allclose(found.score, expected.score, rtol=1e-4, atol=1e-5)
+            assert np.abs(found.p_value - expected.p_value).max() <= 1.01 / 31  # a step
+        else:
+            with pytest.raises(NotApplicableError, match="features of patches"):
+                made.save(tmp_path / "patches", network="onnx")
+    assert [place.name for place in tmp_path.iterdir()] == ["mcm"]

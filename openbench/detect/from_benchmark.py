@@ -11,7 +11,7 @@ from openbench.config.constraints import OneOf
 from openbench.core.request import Role
 from openbench.core.search import with_params
 from openbench.detect.artefact.licences import licences
-from openbench.detect.artefact.network_part import check_weights
+from openbench.detect.artefact.network_part import check_weights, refuse_text_as_weights
 from openbench.detect.artefact.state import refuse_unsavable
 from openbench.detect.calibration import Terms
 from openbench.detect.detector import Detector
@@ -37,12 +37,14 @@ class Held(Checked):
     Args:
         terms: what is promised.
         calibration: the ID split: `id_test`, which nothing has learnt from, or `id_val`.
+        network: as what it will be saved: `weights` or `onnx`.
     """
 
     named = "fit"
 
     terms: Terms
     calibration: Annotated[str, OneOf(HELD_OUT)] = "id_test"
+    network: Annotated[str, OneOf(("weights", "onnx"))] = "weights"
 
 
 def fit_on_benchmark(
@@ -67,6 +69,7 @@ def fit_on_benchmark(
     refuse_unsavable(api.build_method(config["method"])[0])
     spec = api.spec_of(config, setting, say)
     check_weights(spec.backbone)
+    refuse_text_as_weights(spec.backbone, held.network)
     existing = RecordStore(setting.records).find(spec.run_id)
     tuned = dict(existing[0].tuned) if existing else {}
     method = with_params(spec.method, tuned) if tuned else spec.method

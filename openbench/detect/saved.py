@@ -17,7 +17,6 @@ from torch import Tensor
 from openbench import __version__
 from openbench.api.methods import chosen_method
 from openbench.api.models.adopt import Asked
-from openbench.api.models.outputs import check_readable
 from openbench.backbones.device import resolve_device
 from openbench.core.method import Method
 from openbench.core.preprocess import OwnPreprocess
@@ -28,7 +27,7 @@ from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.detector import Detector
 from openbench.detect.export.network import network_onnx
 from openbench.detect.learnt import Learnt
-from openbench.detect.network import Network, network_of
+from openbench.detect.network import Network, check_fits, network_of
 from openbench.detect.promise import promise_of
 from openbench.errors import CheckpointError, ConfigError, OpenbenchError
 from openbench.storage.plain_json import plain
@@ -54,6 +53,7 @@ def save_detector(detector: Detector, path: str | Path, network: str = "weights"
         raise ConfigError(f"save.network — found {network!r} — allowed: weights, onnx")
     learnt, calibration = detector.learnt, detector.calibration
     backbone = learnt.network.backbone
+    network_part.refuse_text_as_weights(backbone, network)
     described, weights = network_part.packed_network(backbone, learnt.network.node, detector.asked)
     packed, tensors = state.packed_method(learnt.method, detector.chosen.node)
     manifest = {
@@ -90,7 +90,7 @@ def _as_graph(detector: Detector, described: dict[str, Any]) -> bytes:
     part, head = schema.NetworkPart(**described), {"weight": backbone.head.weight, "bias": backbone.head.bias}
     given = backbone.preprocess.own if isinstance(backbone.preprocess, OwnPreprocess) else None
     made = onnx_backbone(content, part, given, head)
-    check_readable(made, detector.learnt.method, detector.chosen.name)
+    check_fits(Network(made), detector.learnt.method, detector.chosen.name)
     return content
 
 

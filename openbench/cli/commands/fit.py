@@ -16,6 +16,7 @@ _OWN: dict[str, Any] = {
     "correction": "monte_carlo",
     "coverage": None,
     "calibration": "id_test",
+    "network": "weights",
     "out": None,
 }
 _EPILOG = """\
@@ -26,6 +27,7 @@ keys of its own, beside the overrides of `run`:
   delta=0.05            probability that the calibration set is an unlucky one
   correction=monte_carlo  of calibration-conditional p-values
   coverage=null         of prediction sets; null = 1 - alpha
+  network=weights       how it is kept; onnx: a graph that onnxruntime runs, for networks whose classifier is text
   calibration=id_test   the ID images to calibrate on; id_val only for what was neither tuned nor fitted on it
 
   python -m openbench fit +benchmark=cifar10 backbone=resnet20_cifar10 method=knn alpha=0.05 out=detector/
@@ -63,12 +65,12 @@ def _fit(overrides: list[str], own: dict[str, Any], out: Path) -> int:
     from openbench.detect.from_benchmark import Held, fit_on_benchmark
     from openbench.results.escape import console, console_lines
 
-    calibration = own.pop("calibration")
-    held = Held(Terms(**own), calibration)
+    calibration, network = own.pop("calibration"), own.pop("network")
+    held = Held(Terms(**own), calibration, network)
     job = composed("run", overrides)
     say = Call(job.config, job.runtime, False).say
     detector, measured = fit_on_benchmark(job.config, job.runtime, held, say)
-    digest = detector.save(out)
+    digest = detector.save(out, network)
     try:
         _check(out)
     except OpenbenchError:

@@ -22,7 +22,7 @@ from openbench.detect.artefact.schema import NetworkPart
 from openbench.errors import CheckpointError, NotApplicableError
 from openbench.public import TARGET
 
-_SOURCES = {"weights": None, "checkpoint": None, "sha256": None, "pretrained": False}
+_SOURCES = ("weights", "checkpoint", "sha256", "pretrained")  # of weights, which the detector brings itself
 _PROBES = 4
 _PROBE_TOLERANCE = 1e-3
 
@@ -50,7 +50,11 @@ def packed_network(
         "interpolation": p.interpolation,
         "own": p.own.content if isinstance(p, OwnPreprocess) and p.own is not None else "",
     }
-    keys = {k: v for k, v in node.items() if not k.startswith("_") and k not in ("preprocess", *_SOURCES)}
+    # What a config makes of a class by itself is made again when it is read; a detector names no class.
+    own = shipped("backbone", str(node.get(NAME, ""))) or {}
+    made = {k for k, v in node.items() if _names_a_class(v) and own.get(k) == v}
+    left_out = {"preprocess", *_SOURCES, *made}
+    keys = {k: v for k, v in node.items() if not k.startswith("_") and k not in left_out}
     described = {
         "kind": "shipped" if node else "module",
         "name": backbone.name,
@@ -65,6 +69,19 @@ def packed_network(
     }
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.network.state_dict().items()}
     return described, state
+
+
+def refuse_text_as_weights(backbone: Backbone, network: str) -> None:
+    """Refuse to save as weights a network whose classifier was made of text: they do not make it again.
+
+    Raises:
+        NotApplicableError: it is one.
+    """
+    if backbone.text_towers and network == "weights":
+        raise NotApplicableError(
+            f"model '{backbone.name}' cannot be saved as weights: its classifier was made of text, by a tower that a "
+            "detector does not keep — save it as ONNX: network=onnx, or save(path, network='onnx') in Python"
+        )
 
 
 def check_weights(backbone: Backbone, asked: Asked | None = None) -> NetworkBackbone:
@@ -95,7 +112,8 @@ def unpacked_shipped(part: NetworkPart, state: Mapping[str, Tensor], classes: Se
     stray = [key for key, value in part.keys.items() if key not in node or _names_a_class(value)]
     if stray:
         raise CheckpointError(f"backbone '{part.config}' has no key '{stray[0]}' that a detector may set")
-    given = {**node, **part.keys, **{key: value for key, value in _SOURCES.items() if key in node}}
+    none = {key: False if isinstance(node[key], bool) else None for key in _SOURCES if key in node}
+    given = {**node, **part.keys, **none}
     given["preprocess"] = _preprocess_node(part)
     if "num_classes" in node:
         given["num_classes"] = part.classes

@@ -2,7 +2,8 @@
 
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def traced_graph(graph: nn.Module, images: Tensor, outputs: Sequence[str], *, fi
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         file = Path(folder) / "detector.onnx"
         warnings.simplefilter("ignore")  # of the tracer: about sizes, which are compared below
-        with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):  # its operators are none of ONNX's
+        # Operators of oneDNN and of attention's fast path are none of ONNX's.
+        with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), _plain_attention():
             torch.onnx.export(
                 graph,
                 (images,),
@@ -82,6 +84,16 @@ def traced_graph(graph: nn.Module, images: Tensor, outputs: Sequence[str], *, fi
                 dynamo=False,
             )
         return file.read_bytes()
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _difference(graph: DetectorGraph, content: bytes, batches: list[Tensor]) -> str:
