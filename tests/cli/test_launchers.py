@@ -241,6 +241,19 @@ def test_a_job_whose_time_is_over_for_the_last_time_says_which_key_gives_it_more
     assert "Traceback" not in said
 
 
+@needs("submitit")
+def test_a_job_that_goes_back_into_the_queue_ends_without_an_exception(monkeypatch):
+    from submitit.core.job_environment import SignalHandler
+
+    monkeypatch.setattr(SignalHandler, "_exit", SignalHandler._exit)
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    submitit_jobs.end_when_queued_again()
+    SignalHandler._exit(object())
+    assert codes == [1]
+
+
 def test_a_job_that_goes_back_into_the_queue_leaves_no_outcome_and_is_carried_out_again(engine, tmp_path):
     engine.broken["knn"] = SystemExit(-1)  # how submitit ends a job that it has queued again
     typed = ["run", "-m", "+benchmark=digits", "method=knn,msp"]

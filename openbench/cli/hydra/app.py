@@ -25,7 +25,7 @@ from openbench.cli.hydra.held import forget
 from openbench.cli.hydra.job import Done, Job
 from openbench.cli.hydra.killed import ONE_AT_A_TIME, after_a_kill
 from openbench.cli.hydra.launchers.mended import mended
-from openbench.cli.hydra.launchers.submitit_jobs import out_of_time
+from openbench.cli.hydra.launchers.submitit_jobs import end_when_queued_again, out_of_time
 from openbench.cli.hydra.outcome import (
     ALIVE,
     FAILED_STATUS,
@@ -156,6 +156,7 @@ class HydraCommand:
         job = Job.of(cfg, hydra_cfg)
         if not job.due():
             return OK
+        end_when_queued_again()
         with job.begun():
             return self._carried_out(job, cfg, hydra_cfg)
 

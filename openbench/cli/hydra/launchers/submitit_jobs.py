@@ -152,6 +152,25 @@ class _Ended:
         return [JobReturn(_return_value=OK, status=JobStatus.COMPLETED)]
 
 
+def end_when_queued_again() -> None:
+    """Have a job that submitit puts back into the queue end at once, as by a kill.
+
+    By itself submitit raises SystemExit wherever the job is at that moment. A library that is being imported turns it
+    into an ImportError, and a job that will go on would be counted as failed.
+    """
+    if "SUBMITIT_EXECUTOR" not in os.environ:
+        return
+    from submitit.core.job_environment import SignalHandler
+
+    SignalHandler._exit = _end  # type: ignore[method-assign]
+
+
+def _end(_: object) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(FAILED)
+
+
 def out_of_time(error: Exception) -> OpenbenchError | None:
     """Return what to tell the user if a job was told that its time is over, and may not go back into the queue.
 
