@@ -249,7 +249,7 @@ def disturb(
     """Give the command until all is done, killing meanwhile; return what was killed, and the exit codes."""
     kills, codes, ways = Counter[str](), list[int](), cluster.ways()
     chance = cluster.chance
-    weights = [1 if name.startswith(("SIGKILL of the sweep", "loss")) else 3 for name in ways]
+    weights = [{"SIGKILL of the sweep": 2, "loss of a node": 1, "loss of the node": 2}.get(name, 6) for name in ways]
     while not codes or codes[-1] != 0 or kills.total() < wanted:
         if codes and codes[-1] == 0:  # done before it was disturbed enough: the rest is killed in what is made again
             forget_some(place, chance)
