@@ -38,7 +38,7 @@ exclude_patterns = [
 nitpicky = True
 suppress_warnings = ["config.cache"]
 
-myst_enable_  extensions = ["colon_fence", "deflist", "dollarmath", "smartquotes"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "smartquotes"]
 myst_heading_anchors = 3
 
 html_theme = "pydata_sphinx_theme"

@@ -17,6 +17,7 @@ from PIL import Image as Pillow
 
 from openbench.cli.commands.data import benchmark_config
 from openbench.core.benchmark import Split
+from openbench.core.request import Role
 from openbench.data.build import open_benchmark
 from openbench.data.checking.contact_sheet import spaced
 from openbench.data.missing import SetStatus
@@ -30,9 +31,10 @@ def sheet(benchmark: str, sets: Sequence[SetStatus]) -> str:
     """Return a section with a strip for each set that has one; empty if none has."""
     found = {}
     for one in sets:
-        own, general = STORED / benchmark / f"{one.role}-{one.name}.png", STORED / f"{one.name}.png"
+        name = one.path.partition(".")[2] if one.role in (Role.NEAR, Role.FAR, Role.CSID) else one.name
+        own, general = STORED / benchmark / f"{one.role}-{name}.png", STORED / f"{one.name}.png"
         if own.exists():
-            found[f"{one.role}/{one.name}"] = own.read_bytes()
+            found[f"{one.role}/{name}"] = own.read_bytes()
         elif general.exists():
             found[one.name] = general.read_bytes()
     figures = "".join(_figure(name, content) for name, content in found.items())
