@@ -529,7 +529,7 @@ def report() -> None:
     """Writes the table of areas and the list of survivors."""
     reasons, mutants = read_reasons(), read_record()
     rows = [
-        "| area | seed | drawn | equivalent | slow | killed when drawn | killed now | survive | killed of changing |"
+        "| area | seed | drawn | equivalent | slow | killed at first | killed now | survive | killed of changing |"
     ]
     rows += ["|---|---|---|---|---|---|---|---|---|"]
     survivors, same = [], []
