@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from openbench.api.methods import beyond_features, chosen_method
 from openbench.cli.commands import study
 from openbench.cli.commands.listing import Registry
 from openbench.core.composite import leaves
+from openbench.data import dataset
 from openbench.errors import OpenbenchError
 from openbench.studies.cells import Asked, planned
 
@@ -33,10 +35,12 @@ WRITTEN = sorted([DOCS / "index.md", *(DOCS / "do").glob("*.md"), *(DOCS / "unde
 
 
 @pytest.fixture(scope="module")
-def made():
+def made(tmp_path_factory):
     """All generated pages; the help of commands is taken as read, since each would start a process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "_help", lambda name: f"usage: python -m openbench {name}")
+        patch.setenv("OPENBENCH_DATA", str(tmp_path_factory.mktemp("none")))  # pages tell of no machine's images
+        patch.setattr(dataset, "load_listing", cache(dataset.load_listing))  # benchmarks share their sets
         return everything.pages()
 
 
