@@ -213,7 +213,7 @@ class Lease:
         holder = {"token": token, "host": _host(), "pid": os.getpid()}
         fresh = self.path.with_name(f".{self.path.name}.{token}.tmp")
         try:
-            fresh.write_text(json.dumps(holder), encoding="utf-8", newline="\n")
+            fresh.write_bytes(json.dumps(holder).encode())
             if self._abandoned(fresh.stat().st_mtime):  # both times are those of the file system's clock
                 self._remove(self._holder())
             os.link(fresh, self.path)
@@ -266,8 +266,5 @@ def _host() -> str:
     """What tells this machine, since its last start, from others, and a container from its neighbours."""
     parts = [socket.gethostname()]
     with suppress(OSError):
-        parts += [
-            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip(),
-            os.readlink("/proc/self/ns/pid"),
-        ]
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip(), os.readlink("/proc/self/ns/pid")]
     return " ".join(parts)

@@ -162,7 +162,8 @@ def end_when_queued_again() -> None:
         return
     from submitit.core.job_environment import SignalHandler
 
-    SignalHandler._exit = _end  # type: ignore[method-assign]
+    handler: Any = SignalHandler
+    handler._exit = _end
 
 
 def _end(_: object) -> None:
