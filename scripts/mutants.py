@@ -528,9 +528,7 @@ def judge_all(area: str, pairs: list[tuple[Mutant, str]], options: argparse.Name
 def report() -> None:
     """Writes the table of areas and the list of survivors."""
     reasons, mutants = read_reasons(), read_record()
-    rows = [
-        "| area | seed | drawn | equivalent | slow | killed at first | killed now | survive | killed of changing |"
-    ]
+    rows = ["| area | seed | drawn | equivalent | slow | killed at first | killed now | survive | killed of changing |"]
     rows += ["|---|---|---|---|---|---|---|---|---|"]
     survivors, same = [], []
     for area in AREAS:

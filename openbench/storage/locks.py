@@ -266,5 +266,8 @@ def _host() -> str:
     """What tells this machine, since its last start, from others, and a container from its neighbours."""
     parts = [socket.gethostname()]
     with suppress(OSError):
-        parts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip(), os.readlink("/proc/self/ns/pid")]
+        parts += [
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip(),
+            os.readlink("/proc/self/ns/pid"),
+        ]
     return " ".join(parts)
