@@ -92,8 +92,6 @@ class MFSMDS(MFS):
     constant in training, ours puts it last.
     """
 
-    reference: ClassVar[str] = MFS.reference
-
     normalise: bool = False
 
     @property
@@ -146,8 +144,6 @@ class MFSKNN(MFS):
     arXiv 2204.06507. Theirs mixes normalised crops, ours 8-bit ones; theirs draws 100,000 images of ImageNet for W₁,
     ours takes all.
     """
-
-    reference: ClassVar[str] = MFS.reference
 
     k: Count = 3
 
