@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from openbench.errors import ConfigError
 from openbench.report.site import write
 from openbench.report.site.others import adbench
 from openbench.report.site.write import write_site
+from openbench.results.leaderboard import ranking
 from openbench.results.leaderboard.tabular import METRICS, Gap, write_table
 from openbench.results.scores.stored import ScoreStore
 
-from .conftest import FACTS, HOSTILE, records
+from .conftest import FACTS, HOSTILE, record, records
 
 
 def read(site, name="assets/data.js"):
@@ -73,6 +75,16 @@ def test_equal_records_give_equal_bytes(site, results, tmp_path):
     names = sorted(path.relative_to(site) for path in site.rglob("*") if path.is_file())
     assert names == sorted(p.relative_to(tmp_path / "again") for p in (tmp_path / "again").rglob("*") if p.is_file())
     assert all((site / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
+
+
+def test_a_benchmark_without_far_sets_has_its_tables():
+    made = record("knn", 0.9, 0.95)
+    metrics = {name: made.metrics[name] for name in ("near", "a", "b", "id")}
+    counts = {key: value for key, value in made.counts.items() if key.startswith("near")}
+    found = ranking.boards([replace(made, metrics=metrics, counts=counts)], lambda name, key: True)
+    (text,) = [text for name, text in write._tables(found, {}).items() if name.endswith(".csv")]
+    (row,) = [row for row in csv.DictReader(text.splitlines()) if row["of"] == "AUROC ↑"]
+    assert (row["near"], row["a"], row["b"]) == ("0.9", "0.88", "0.92")
 
 
 def test_nothing_in_a_record_ends_a_script(site):

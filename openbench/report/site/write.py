@@ -29,7 +29,6 @@ from openbench.storage.whole import write_whole
 MARK = "openbench-site"
 PageOf = Callable[[ResultRecord, ScoreStore], str]
 _HERE = Path(__file__).parent
-_OF = ("near", "far", "sets")
 _SHARDS = 2  # hex digits of a run id: records that open together are in one file
 _EXPORT = re.compile(r"export\s*\{([^{}]*)\}\s*;?\s*(?=/\*|$)")
 
@@ -96,10 +95,10 @@ def _tables(found: Iterable[Board], published: Mapping[Setup, Figure]) -> dict[s
     files: dict[str, str] = {}
     for board in found:
         name = f"tables/{board.benchmark}{'_full_spectrum' if board.full_spectrum else ''}-{board.digest[:6]}"
-        whole = across_csv([board], "overview", _OF)
+        whole = across_csv([board], "overview")
         figures = Figures(board, published)
         files[f"{name}.csv"] = to_csv(with_published(whole, board, figures, AUROC) if figures else whole)
-        files[f"{name}.tex"] = "\n".join(to_latex(table) for table in across([board], "overview", _OF))
+        files[f"{name}.tex"] = "\n".join(to_latex(table) for table in across([board], "overview"))
     return files
 
 
