@@ -42,8 +42,8 @@ class MFS(Method):
         return replace(self.needs, mixing=Mixing(SHARES, self.seed))
 
     @abstractmethod
-    def _learn(self, chosen: FeatureSet) -> None:
-        """Fit the distance to the chosen features (n, k) and the labels (n,) of training."""
+    def _learn(self, train: FeatureSet) -> None:
+        """Fit the distance to the chosen features of training, and the labels (n,)."""
 
     @property
     def _unit(self) -> bool:
@@ -60,14 +60,35 @@ class MFS(Method):
             distances = torch.where(spread > 0, distances / spread.clamp(min=torch.finfo(torch.float32).tiny), 0.0)
         keep = max(int(self.share * len(distances)), 1)
         self.chosen_ = torch.argsort(distances, descending=True, stable=True)[:keep].sort().values
-        self._learn(replace(train, columns={Field.FEATURES: self._chosen(train), Field.LABELS: train.labels}))
+        self._learn(train)
         return self
 
-    def _chosen(self, x: FeatureSet) -> Tensor:
-        """The chosen features (n, k)."""
-        chosen = self.learnt("chosen_")
-        parts = (part.features for part in x.batches())
-        return torch.cat([(row_normalise(part) if self._unit else part)[:, chosen.to(part.device)] for part in parts])
+    def _rows(self, x: FeatureSet) -> Tensor:
+        """The chosen features (n, k) of samples of which there are not many."""
+        return Chosen(x.features, self.learnt("chosen_"), self._unit)[slice(None)]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some features, taken out when they are read.
+
+    Args:
+        features: (n, d), memory-mapped or not.
+        places: (k,) of the features.
+        unit: whether rows are brought to unit length before.
+    """
+
+    features: Tensor
+    places: Tensor
+    unit: bool
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, index: slice | Tensor) -> Tensor:
+        """Rows (m, k)."""
+        rows = self.features[index]
+        return (row_normalise(rows) if self.unit else rows)[:, self.places.to(rows.device)]
 
 
 @dataclass
@@ -98,8 +119,8 @@ class MFSMDS(MFS):
     def _unit(self) -> bool:
         return self.normalise
 
-    def _learn(self, chosen: FeatureSet) -> None:
-        m = moments(chosen, type(self).__name__)
+    def _learn(self, train: FeatureSet) -> None:
+        m = moments(train, type(self).__name__, self._rows)
         whiten, center = whitening(m.within_covariance()), m.mean()
         self.center_ = center.float()
         self.whiten_ = whiten.float()
@@ -119,7 +140,7 @@ class MFSMDS(MFS):
 
     def _distances(self, x: FeatureSet) -> Tensor:
         """|w − m|² (n, k) in whitened coordinates for the k classes present."""
-        features = self._chosen(x)
+        features = self._rows(x)
         white = by_rows(features - self.learnt("center_").to(features.device), self.whiten_.to(features.device).T)
         means = self.means_.to(white.device)
         return white.square().sum(dim=1, keepdim=True) + means.square().sum(dim=1) - 2 * white @ means.T
@@ -147,17 +168,17 @@ class MFSKNN(MFS):
 
     k: Count = 3
 
-    def _learn(self, chosen: FeatureSet) -> None:
-        self.require(self.k <= len(chosen), "k", f"1 to {len(chosen)}, the number of training samples")
+    def _learn(self, train: FeatureSet) -> None:
+        self.require(self.k <= len(train), "k", f"1 to {len(train)}, the number of training samples")
+        self.bank_ = train.features
         # Products lose digits to a common offset: the mean is taken off first.
-        self.bank_ = chosen.features - chosen.features.mean(dim=0)
-        self.centre_ = chosen.features.mean(dim=0)
+        parts = [self._rows(part).sum(dim=0, dtype=torch.float64) for part in train.batches()]
+        self.centre_ = (torch.stack(parts).sum(dim=0) / len(train)).float().cpu()
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        queries = self._chosen(x)
-        bank = Bank(self.learnt("bank_"))
-        queries = queries - self.centre_.to(queries.device)
+        queries = self._rows(x) - self.learnt("centre_").to(x.features.device)
+        bank = Bank(Chosen(self.bank_, self.chosen_, self._unit), origin=self.centre_)
         return bank.squared_distances(queries, bank.nearest(queries, self.k)).amax(dim=1)
 
 

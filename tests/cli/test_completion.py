@@ -49,7 +49,7 @@ def test_show_offers_groups_then_entries_then_run_ids(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path))
     assert {"method", "record"} <= set(candidates("openbench show "))
     assert "record" not in candidates("openbench list ")
-    assert candidates("openbench show method knn_") == ["knn_msp", "knn_plain"]
+    assert candidates("openbench show method knn_") == ["knn_mfs", "knn_msp", "knn_plain"]
     assert candidates("openbench show record 01") == candidates("openbench verify 0") == ["0123456789abcdef"]
 
 

@@ -80,6 +80,9 @@ def test_words_find_the_latest_outcome_of_each_job_in_all_sweeps(engine, capsys)
     kept = kept_sweeps(Path("..") / "cache" / "sweeps")[0].folder
     shutil.move(kept, kept.with_name("2020-01-01T00-00-00-1"))
     assert main(["extract", "-m", "+benchmark=digits", "method=knn", "seed=0,1"]) == 0
+    # A process has one sweep in a second, but here.
+    latest = kept_sweeps(Path("..") / "cache" / "sweeps")[0].folder
+    shutil.move(latest, latest.with_name("2021-01-01T00-00-00-1"))
     assert main(["extract", "-m", "+benchmark=digits", "method=knn,msp", "runtime.batch_size=3"]) == 0
     capsys.readouterr()
     assert main(["sweep", "status", "extract", "-m", "+benchmark=digits", "method=knn,msp,rmds"]) == 1

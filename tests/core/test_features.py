@@ -58,7 +58,7 @@ def test_a_head_of_wrong_shape_is_refused():
 
 def test_a_set_contains_the_columns_and_maps_that_it_has():
     x = features()
-    assert [name in x for name in Field] == [False, True, True, True, False, False, False]
+    assert [name in x for name in Field] == [False, True, True, True, False, False, False, False]
     assert Field.MAPS not in FeatureSet({Field.FEATURES: torch.zeros(1, 2)})
 
 

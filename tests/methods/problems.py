@@ -76,6 +76,7 @@ def problem(kind: str = "rectified", n: int = 600, seed: int = 0) -> Problem:
         labels[wrong] = rng.choice(np.unique(labels), size=wrong.sum())
         columns = torch.tensor(features, dtype=torch.float32)
         found = {Field.FEATURES: columns, Field.LOGITS: head(columns), Field.LABELS: torch.from_numpy(labels)}
+        found[Field.MIXED] = (columns + columns.flip(0)) / 2
         # Each of three patches sees its own third of the dimensions best.
         seen = 0.1 + (torch.arange(24) % 3 == torch.arange(3)[:, None]).float()
         found[Field.PATCHES] = torch.nn.functional.normalize(columns[:, None] * seen, dim=2).half()

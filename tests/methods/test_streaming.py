@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Role
-from openbench.methods import _bank, _tails, relation
+from openbench.methods import _bank, _tails, mfs, relation
 from openbench.methods.weiper import WeiPer
 
 from .discovered import NODES, reading_columns
@@ -52,7 +52,8 @@ class Made(TorchDispatchMode):
 def columns(n: int, head: Head, generator: torch.Generator) -> FeatureSet:
     labels = torch.arange(n) % C
     features = (head.weight[labels] + 0.5 * torch.randn(n, D, generator=generator)).relu()
-    return FeatureSet({Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels})
+    found = {Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels}
+    return FeatureSet({**found, Field.MIXED: features.flip(0)})
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -60,6 +61,7 @@ def test_training_columns_are_never_copied_whole(name, monkeypatch):
     # What is small enough to be copied, or handled at once, must not hide what would be at any size.
     monkeypatch.setattr(_tails, "_KEPT", N * D - 1)
     monkeypatch.setattr(_tails, "_SORTED", 4096 * D)
+    monkeypatch.setattr(mfs, "_AT_ONCE", 4 * N)
     for module in (_bank, relation):
         monkeypatch.setattr(module, "_BANK_CHUNK", 4096)
     generator = torch.Generator().manual_seed(0)

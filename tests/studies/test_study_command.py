@@ -29,6 +29,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with a study and the records of five of its six runs."""
     monkeypatch.setenv("OPENBENCH_RESULTS", str(write(tmp_path / "results", RECORDS)))
     monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "300")  # an estimate of time is longer where the machine is slow
     (tmp_path / "two.yaml").write_text(YAML + "test: MSP\n")
     return tmp_path
 

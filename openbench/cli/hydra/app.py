@@ -158,35 +158,34 @@ class HydraCommand:
             return OK
         end_when_queued_again()
         with job.begun():
-            return self._carried_out(job, cfg, hydra_cfg)
-
-    def _carried_out(self, job: Job, cfg: DictConfig, hydra_cfg: Any) -> int:
-        start = time.monotonic()
-        try:
-            config = scientific(cfg, hydra_cfg.runtime.choices, self.name)
-            refuse_unread(self.name, job.outcome.overrides, config)
-            with job.in_its_place():
-                done = self.act(Call(config, runtime(cfg), job.plan is not None, job.apart, job.sweep))
-        except NotApplicableError as error:
-            # A sweep over every method should not fail because some are made for other networks.
-            done = Done(BAD_INPUT if job.plan is None else OK, str(error), NOT_APPLICABLE)
-            job.complain(done)
-        except BusyError as error:
-            done = Done(OK, str(error), WAITING)
-            job.complain(done)
-        except BrokenPipeError:
-            raise
-        except Exception as error:
-            forget()  # whatever state it left its benchmark and network in
-            interrupts.check()
-            told = error if isinstance(error, OpenbenchError) else refused(error) or out_of_time(error)
-            done = Done(BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS)
-            if told is None:
-                traceback.print_exc()
-            else:
+            start = time.monotonic()
+            try:
+                config = scientific(cfg, hydra_cfg.runtime.choices, self.name)
+                refuse_unread(self.name, job.outcome.overrides, config)
+                with job.in_its_place():
+                    done = self.act(Call(config, runtime(cfg), job.plan is not None, job.apart, job.sweep))
+            except NotApplicableError as error:
+                # A sweep over every method should not fail because some are made for other networks.
+                done = Done(BAD_INPUT if job.plan is None else OK, str(error), NOT_APPLICABLE)
                 job.complain(done)
-        job.end(done, time.monotonic() - start)
-        return done.code
+            except BusyError as error:
+                done = Done(OK, str(error), WAITING)
+                job.complain(done)
+            except BrokenPipeError:
+                raise
+            except Exception as error:
+                forget()  # whatever state it left its benchmark and network in
+                interrupts.check()
+                told = error if isinstance(error, OpenbenchError) else refused(error) or out_of_time(error)
+                done = Done(
+                    BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS
+                )
+                if told is None:
+                    traceback.print_exc()
+                else:
+                    job.complain(done)
+            job.end(done, time.monotonic() - start)
+            return done.code
 
     def _typed(self, argv: list[str]) -> tuple[Typed, argparse.Namespace]:
         """What the user typed, and as Hydra's parser reads it."""

@@ -121,7 +121,7 @@ class StreamedImages(ImageSet):
             whole = np.repeat(whole[..., None], self._preprocess.channels, axis=3)
         elif self._preprocess.channels == 1:
             whole = np.stack([cropped(image, self._preprocess) for image in whole])[..., None]
-        return torch.from_numpy(np.ascontiguousarray(whole))
+        return torch.from_numpy(np.require(whole, requirements=["C", "W"]))
 
 
 def open_images(
