@@ -47,7 +47,7 @@ openbench(f"run -m {settings} method=msp,knn")
 # A sweep that was killed
 # -----------------------
 # Let the record of one job be missing, as it is when the cluster has taken the machine away. The same command again
-# makes that one; with ``runtime=slurm`` no other job is even sent.
+# makes that one; the others end as soon as they have begun, also those that ``runtime=slurm`` sends.
 lost = next(Path(os.environ["OPENBENCH_RESULTS"]).rglob("knn/*.json"))
 lost.unlink()
 openbench(f"run -m {settings} method=msp,knn")
