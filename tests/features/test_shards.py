@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -53,19 +54,49 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return columns(root)
 
 
-def shared(root: Path, count: int, first: int, pause: float = 0.0) -> int:
-    """Make shards, with a network that takes its time, and print how many images passed it."""
+def shared(root: Path, count: int, first: int, before: Callable[[int], object] = lambda passed: None) -> int:
+    """Make shards, and print how many images passed the network; `before` is given that number before each batch."""
     backbone = toy_backbone()
     outputs = backbone.outputs
 
-    def slow(images: torch.Tensor, request: Request) -> Outputs:
-        time.sleep(pause)
+    def watched(images: torch.Tensor, request: Request) -> Outputs:
+        before(backbone.passes)
         return outputs(images, request)
 
-    backbone.outputs = slow  # type: ignore[method-assign]
+    backbone.outputs = watched  # type: ignore[method-assign]
     left = store(root, Sharding(count, first)).share(backbone, toy_split(COUNT), WANTED)
     print(backbone.passes, flush=True)
     return left
+
+
+def appears(file: Path) -> None:
+    """Wait for a file that another process makes."""
+    deadline = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def begins_with(others: list[Path], own: Path, passed: int) -> None:
+    """Have a job say that it holds a shard, and wait until the others hold theirs."""
+    own.touch()
+    for file in others if not passed else ():
+        appears(file)
+
+
+def killed_after(images: int, passed: int) -> None:
+    """Kill the job before its next batch once so many images have passed the network."""
+    if passed >= images:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def jobs_together(root: Path, jobs: int) -> list[int]:
+    """Divide a pass in three among jobs that all hold a shard at a time; return how many images each of them passed."""
+    marks, notes = ([root.with_name(f"{at}.{what}") for at in range(jobs)] for what in ("holds", "said"))
+    acts = [partial(shared, root, 3, at, partial(begins_with, marks, mark)) for at, mark in enumerate(marks)]
+    for job in [Forked(act, note) for act, note in zip(acts, notes, strict=True)]:
+        job.ended()
+    return [int(note.read_text()) for note in notes]
 
 
 def planned(asking: FeatureStore, backbone: NetworkBackbone) -> Shards:
@@ -91,13 +122,8 @@ def test_borders_lie_between_batches_and_nothing_is_left_out(tmp_path: Path) -> 
 
 
 def test_jobs_divide_the_images_and_the_last_one_joins_them(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    notes = [tmp_path / f"{number}.said" for number in range(3)]
-    jobs = [Forked(partial(shared, tmp_path / "cache", 3, at, 0.02), note) for at, note in enumerate(notes)]
-    for job in jobs:
-        job.ended()
-    passed = [int(note.read_text()) for note in notes]
-    assert sum(passed) == COUNT
-    assert max(passed) < COUNT
+    passed = jobs_together(tmp_path / "cache", 3)
+    assert sorted(passed) == [21, 40, 40]
     assert columns(tmp_path / "cache") == whole
 
 
@@ -107,23 +133,16 @@ def test_jobs_divide_the_images_where_file_locks_do_not_work(
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", flock)
     monkeypatch.setattr(trust, "_doubts", {})
-    notes = [tmp_path / f"{number}.said" for number in range(2)]
-    jobs = [Forked(partial(shared, tmp_path / "cache", 3, at, 0.01), note) for at, note in enumerate(notes)]
-    for job in jobs:
-        job.ended()
-    assert sum(int(note.read_text()) for note in notes) == COUNT
+    passed = jobs_together(tmp_path / "cache", 2)
+    assert sum(passed) == COUNT
+    assert min(passed) >= 40
     assert columns(tmp_path / "cache") == whole
 
 
 def test_a_killed_job_is_taken_over_by_whoever_needs_the_columns(tmp_path: Path, whole: dict[str, bytes]) -> None:
     root = tmp_path / "cache"
-    job = Forked(partial(shared, root, 3, 0, 0.03), tmp_path / "said")
-    deadline = time.monotonic() + 60
-    while len(list(root.glob("*/*/shards/*/*/*.npy"))) < 3:  # one of three shards is there
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    job.kill()
-    job.ended()
+    Forked(partial(shared, root, 3, 0, partial(killed_after, 56)), tmp_path / "said").ended()
+    assert len(list(root.glob("*/*/shards/*/*/*.npy"))) == 3  # one of three shards is there
     backbone = toy_backbone()
     store(root, Sharding()).get(backbone, toy_split(COUNT), WANTED)  # as `run` does, which knows of no shards
     assert 0 < backbone.passes <= COUNT - 40
@@ -136,14 +155,10 @@ def test_the_shard_of_a_lost_node_is_taken_over_where_file_locks_do_not_work(
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     monkeypatch.setattr(trust, "_doubts", {})
     root = tmp_path / "cache"
-    job = Forked(partial(shared, root, 3, 0, 0.03), tmp_path / "said")
-    deadline = time.monotonic() + 60
-    while not (found := list(root.glob("*/*/shards/*/*/logits.npy.part"))):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    job.kill()
-    job.ended()
-    lease = lease_of(found[0].parent / ".lock")
+    Forked(partial(shared, root, 3, 0, partial(killed_after, 16)), tmp_path / "said").ended()
+    [part] = root.glob("*/*/shards/*/*/logits.npy.part")
+    lease = lease_of(part.parent / ".lock")
+    assert lease.exists()
     lease.write_text(json.dumps({"token": "x", "host": "the lost node", "pid": os.getpid()}))
     backbone = toy_backbone()
     with pytest.raises(BusyError), leaving():  # it may live as far as anybody knows
@@ -172,13 +187,17 @@ def test_whoever_needs_the_columns_waits_for_a_shard_that_another_job_makes(
     tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
     root = tmp_path / "cache"
-    job = Forked(partial(shared, root, 2, 0, 0.05), tmp_path / "said")
-    deadline = time.monotonic() + 60
-    while not list(root.glob("*/*/shards/*/0-56/logits.npy.part")):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    holds, waits = tmp_path / "holds", tmp_path / "waits"
+    job = Forked(partial(shared, root, 2, 0, partial(begins_with, [waits], holds)), tmp_path / "said")
+    appears(holds)
     backbone, said = toy_backbone(), list[str]()
-    needing = FeatureStore(root, batch_size=BATCH, progress=False, shard=16, say=said.append)
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line.endswith("waiting"):
+            waits.touch()
+
+    needing = FeatureStore(root, batch_size=BATCH, progress=False, shard=16, say=say)
     needing.get(backbone, toy_split(COUNT), WANTED)
     job.ended()
     assert backbone.passes == COUNT - 56  # the other shard, meanwhile
