@@ -8,6 +8,7 @@ They lie in `docs/sheets`, with their licences, and are made of data at hand, fr
 
 import base64
 import io
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Pillow
 
+from generate.markdown import table
 from openbench.cli.commands.data import benchmark_config
 from openbench.core.benchmark import Split
 from openbench.core.request import Role
@@ -28,21 +30,40 @@ ZOOMED = 32  # pixels; smaller images are enlarged in whole steps
 
 
 def sheet(benchmark: str, sets: Sequence[SetStatus]) -> str:
-    """Return a section with a strip for each set that has one; empty if none has."""
+    """Return a section with a strip for each set that has one, and whose images they are; empty if none has.
+
+    Raises:
+        ValueError: `docs/sheets/README.md` does not say whose images a strip shows.
+    """
     found = {}
     for one in sets:
         name = one.path.partition(".")[2] if one.role in (Role.NEAR, Role.FAR, Role.CSID) else one.name
-        own, general = STORED / benchmark / f"{one.role}-{name}.png", STORED / f"{one.name}.png"
-        if own.exists():
-            found[f"{one.role}/{name}"] = own.read_bytes()
-        elif general.exists():
-            found[one.name] = general.read_bytes()
-    figures = "".join(_figure(name, content) for name, content in found.items())
-    return f"## Pictures\n\n```{{raw}} html\n{figures}\n```\n\n{_CAPTION}" if figures else ""
+        own, general = f"{benchmark}/{one.role}-{name}.png", f"{one.name}.png"
+        if (STORED / own).exists():
+            found[f"{one.role}/{name}"] = own
+        elif (STORED / general).exists():
+            found[one.name] = general
+    if not found:
+        return ""
+    figures = "".join(_figure(name, (STORED / path).read_bytes()) for name, path in found.items())
+    owners = table(("images of", "licence"), list(dict.fromkeys(credit(path) for path in found.values())))
+    return f"## Pictures\n\n```{{raw}} html\n{figures}\n```\n\n{owners}\n\n{_CAPTION}"
+
+
+def credit(path: str) -> tuple[str, str]:
+    """Return whose images a strip shows, and their licence, as `docs/sheets/README.md` has it.
+
+    Args:
+        path: of the strip, below `docs/sheets`; the longest beginning of it that the table names counts.
+    """
+    text = (STORED / "README.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
+    known = {start: (what, licence) for starts, what, licence in rows for start in re.findall(r"`(.+?)`", starts)}
+    return known[max((start for start in known if path.startswith(start)), key=len)]
 
 
 _CAPTION = (
-    "Evenly spaced images, of sets that anybody may publish: licences stand in `docs/sheets`. Of every set, "
+    "Evenly spaced images, small ones enlarged, of sets that anybody may publish. Of every set, "
     "`python -m openbench data stats BENCHMARK --to sheets` draws a sheet from your own copy."
 )
 

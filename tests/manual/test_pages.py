@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("latex2mathml", reason="extra docs")
 
-from generate import commands, everything, metrics, rows
+from generate import commands, everything, metrics, rows, sheets
 from generate.markdown import Docstring
 from generate.pictures import PICTURES
 
@@ -100,6 +100,18 @@ def test_benchmarks_show_images_that_anybody_may_publish(made):
     assert made["benchmark/mnist"].count("data:image/png") == 2
     assert "data:image/png" not in made["benchmark/imagenet1k"]
     assert re.findall(r'alt="Images of (\w+)"', made["benchmark/cifar10"]) == ["mnist"]
+
+
+def test_pictures_stand_beside_their_makers_and_licences(made):
+    digits, by = made["benchmark/digits"], "https://creativecommons.org/licenses/by"
+    assert [f"{by}/{version}/" in digits for version in ("4.0", "2.0")] == [True, True]
+    assert all(name in digits for name in ("Alpaydin and Kaynak", "danielbuechele", "vultilion"))
+    assert [name in made["benchmark/mnist"] for name in ("Yann LeCun", f"{by}-sa/3.0/", "David Flanagan")] == [True] * 3
+    assert "Yann LeCun" not in digits
+    for strip in sheets.STORED.rglob("*.png"):
+        assert sheets.credit(strip.relative_to(sheets.STORED).as_posix())
+    with pytest.raises(ValueError, match="empty"):
+        sheets.credit("nobody.png")
 
 
 def test_rows_are_ordered_by_number():
