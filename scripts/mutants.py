@@ -497,6 +497,14 @@ def again(area: str, options: argparse.Namespace) -> None:
     judge_all(area, pairs, options)
 
 
+def at_first(judged: Mutant, recorded: list[Mutant]) -> str:
+    """What came of a mutant when it was drawn; empty where only a later outcome is known, perhaps of a new test."""
+    if not recorded:
+        return judged.outcome
+    (old,) = recorded
+    return old.at_first or ("" if old.outcome == "killed" else old.outcome)
+
+
 def judge_all(area: str, pairs: list[tuple[Mutant, str]], options: argparse.Namespace) -> None:
     """Tests mutants and records each as soon as it is known."""
     tree = prepare_tree(options.work)
@@ -512,10 +520,11 @@ def judge_all(area: str, pairs: list[tuple[Mutant, str]], options: argparse.Name
     start = time.monotonic()
     for number, (mutant, source) in enumerate(pairs, 1):
         judged = judge(mutant, source, tree, reach, options.tests)
-        judged = replace(judged, at_first=mutant.at_first or mutant.outcome or judged.outcome)
         same = (mutant.file, mutant.change, mutant.seed)
         with FileLock(Path(tempfile.gettempdir()) / "openbench_mutants.lock"):  # several areas may run at a time
-            kept = [old for old in read_record() if (old.file, old.change, old.seed) != same]
+            recorded = read_record()
+            kept = [old for old in recorded if (old.file, old.change, old.seed) != same]
+            judged = replace(judged, at_first=at_first(judged, [old for old in recorded if old not in kept]))
             write_record([*kept, judged])
         print(f"{number}/{len(pairs)} {time.monotonic() - start:4.0f} s {judged.outcome:8} {mutant.file}:{mutant.line}")
         if judged.outcome != "killed":
