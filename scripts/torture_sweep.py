@@ -6,7 +6,8 @@
 
 Slurm must be there (`sinfo`); of Ray, two nodes are started on this machine and ended. What is killed is known by a
 variable of its environment, so that nothing else on the machine is touched. The last table says what was killed how
-often, how often the command was given, and which records, tables and kept scores differ; the exit code is 1 if any do.
+often, how often the command was given, and which records, tables, kept scores, features and weights differ; the exit
+code is 1 if any do. An undisturbed sweep that is in the folder already is not made again.
 """
 
 import argparse
@@ -225,13 +226,20 @@ def main() -> int:
     typed = [*SWEEP, *(word.format(port=PORT) for word in LAUNCHERS[asked.launcher])]
     calm, disturbed = asked.work / f"{asked.launcher}-undisturbed", asked.work / f"{asked.launcher}-disturbed"
     with cluster.running():
-        started = time.monotonic()
-        if not calm.exists() and (code := start(typed, calm).wait()):
-            raise SystemExit(f"the undisturbed sweep ended with exit code {code}, see {calm / 'log'}")
-        took = time.monotonic() - started
+        took = None if calm.exists() else undisturbed(typed, calm)
         kills, codes = disturb(typed, disturbed, cluster, asked.kills, asked.pause)
     found = {place: leaderboard(place) for place in (calm, disturbed)}
     return report(asked.launcher, (calm, disturbed), found, kills, codes, took)
+
+
+def undisturbed(typed: list[str], place: Path) -> float:
+    """Carry out the sweep; return the seconds. What one that failed has made does not stay to be compared with."""
+    started = time.monotonic()
+    if code := start(typed, place).wait():
+        aside = place.with_name(f"{place.name}-failed-{os.getpid()}")
+        place.rename(aside)
+        raise SystemExit(f"the undisturbed sweep ended with exit code {code}, see {aside / 'log'}")
+    return time.monotonic() - started
 
 
 def start(typed: list[str], place: Path) -> "subprocess.Popen[bytes]":
@@ -309,17 +317,19 @@ def report(
     tables: dict[Path, dict[str, bytes]],
     kills: "Counter[str]",
     codes: list[int],
-    took: float,
+    took: float | None,
 ) -> int:
     """Print what was killed and what differs; 1 if anything does."""
     calm, disturbed = places
     kinds = {
         "records": (records(calm), records(disturbed)),
         "files of the leaderboard": (tables[calm], tables[disturbed]),
+        "kept scores": (digests(calm, "scores/*.parquet"), digests(disturbed, "scores/*.parquet")),
         "columns of features": (digests(calm, "features/*/*/*.npy"), digests(disturbed, "features/*/*/*.npy")),
         "weights": (digests(calm, "checkpoints/*/*.safetensors"), digests(disturbed, "checkpoints/*/*.safetensors")),
     }
-    print(f"\n{launcher}: {kills.total()} kills; the undisturbed sweep took {took:.0f} s")
+    told = "was there already" if took is None else f"took {took:.0f} s"
+    print(f"\n{launcher}: {kills.total()} kills; the undisturbed sweep {told}")
     for way, count in sorted(kills.items()):
         print(f"  {count:>3}  {way}")
     print(f"  the command was given {len(codes)} times, exit codes {codes}")
