@@ -21,25 +21,33 @@ from openbench.__main__ import main as openbench
 GROUPS = ("near", "far")
 
 
+def carried_out(words: list[str]) -> None:
+    """Give a command, whose table is not printed; this script ends with it where it fails, as it has said why."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = openbench(words)
+    if code:
+        raise SystemExit(code)
+
+
 def areas(precision: str, arguments: list[str], folder: Path) -> dict[str, dict[str, float]]:
     """Carry out a sweep in one precision; return the AUROC of each method by group of sets."""
     given = [f"backbone.precision={precision}", f"runtime.results={folder}", "runtime.progress=false"]
-    with contextlib.redirect_stdout(io.StringIO()):
-        openbench(["run", "-m", *arguments, *given])
+    carried_out(["run", "-m", *arguments, *given])
     found: dict[str, dict[str, float]] = {}
     for file in sorted((folder / "records").rglob("*.json")):
         record: dict[str, Any] = json.loads(file.read_text())
         metrics = record["metrics"]
+        if record["method"]["name"] in found:
+            raise SystemExit(f"several runs of method '{record['method']['name']}' — allowed: one of each method")
         found[record["method"]["name"]] = {group: metrics[group]["auroc"] for group in GROUPS if group in metrics}
     return found
 
 
 def extracted(precision: str, arguments: list[str]) -> float:
     """Fill the cache with features of all sets but training; return the processor seconds, few if they are there."""
-    kept = [text for text in arguments if not text.startswith(("method=", "tune=", "metrics"))]
+    kept = [text for text in arguments if not text.startswith(("method", "tune", "metrics"))]
     start = time.process_time()
-    with contextlib.redirect_stdout(io.StringIO()):
-        openbench(["extract", *kept, "method=msp", f"backbone.precision={precision}", "runtime.progress=false"])
+    carried_out(["extract", *kept, "method=msp", f"backbone.precision={precision}", "runtime.progress=false"])
     return time.process_time() - start
 
 
