@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +14,10 @@ from openbench.storage import trust, whole
 
 def held() -> set[str]:
     """The files that this process has open or mapped."""
-    links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
-    names = {os.readlink(link) for link in links if os.path.lexists(link)}
+    names = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            names.add(os.readlink(f"/proc/self/fd/{number}"))
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return names | {line.split(maxsplit=5)[5] for line in maps if len(line.split(maxsplit=5)) == 6}
 
