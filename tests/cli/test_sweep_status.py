@@ -1,6 +1,7 @@
 """What `sweep status` says of jobs: done, running, failed and why, interrupted, queued, to do."""
 
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,22 @@ def test_words_find_the_latest_outcome_of_each_job_in_all_sweeps(engine, capsys)
     assert main(["sweep", "status", "extract", "-m", "+benchmark=digits", "method=knn,msp,rmds"]) == 1
     shown = capsys.readouterr().out
     assert "3 jobs: 2 done, 1 to do" in shown
+
+
+def test_sweeps_that_begin_within_a_second_are_not_taken_for_each_other(engine, capsys, monkeypatch):
+    class Standing(datetime):
+        """A clock that stands still."""
+
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, 2, tzinfo=tz)
+
+    monkeypatch.setattr("openbench.cli.hydra.app.datetime", Standing)
+    for seeds in ("0,1", "2,3"):
+        assert main(["run", "-m", "+benchmark=digits", "method=knn", f"seed={seeds}"]) == 0
+    assert [config["seed"] for _, config, _ in engine.asked] == [0, 1, 2, 3]
+    latest, first = kept_sweeps(Path("..") / "cache" / "sweeps")
+    assert [kept.plan.names for kept in (latest, first)] == [("seed=2", "seed=3"), ("seed=0", "seed=1")]
 
 
 @pytest.fixture

@@ -306,7 +306,7 @@ def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> N
 
 
 def _scratch(typed: Typed) -> Path:
-    """A folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean.
+    """Make a new folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean.
 
     Raises:
         ConfigError: a name that Hydra would not take as it is.
@@ -317,7 +317,16 @@ def _scratch(typed: Typed) -> Path:
             cache = paths.writable(Path(str(override.value())).expanduser(), "runtime.cache")
     if "${" in str(cache):
         raise ConfigError(f"cache '{cache}' — Hydra reads '${{' in a sweep's folder as a reference — choose another")
-    return cache.absolute() / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{os.getpid()}"
+    name, again = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{os.getpid()}", 1
+    while True:  # sweeps that begin in the same second must not find each other's outcomes
+        folder = cache.absolute() / "sweeps" / (name if again == 1 else f"{name}-{again}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+            again += 1
 
 
 def _remove(folder: Path) -> None:
