@@ -59,7 +59,7 @@ def passes_on(console: Console) -> Progress:
     wide = console.width >= WIDE
     title = Column(no_wrap=True, overflow="ellipsis", max_width=console.width - (_NUMBERS + _RATE * wide))
     count = [MofNCompleteColumn(table_column=AS_IT_IS), *([_Rate(table_column=AS_IT_IS)] if wide else [])]
-    return bars(console, before=[TextColumn("{task.description}", table_column=title)], count=count)
+    return bars(console, before=[TextColumn("{task.description}", markup=False, table_column=title)], count=count)
 
 
 def in_notebook() -> bool:

@@ -178,6 +178,7 @@ def test_how_much_of_a_large_file_is_read_is_shown_on_a_terminal(tmp_path, monke
     path = tmp_path / "s.csv"
     path.write_text("set,role,score\n" + "a,id_test,0\n" * 1000)
     monkeypatch.setattr(command, "_LONG", 0)
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stderr", Terminal())
     with command._reading(path) as advance:
         advance(path.stat().st_size)

@@ -339,11 +339,12 @@ def test_reading_says_how_far_it_is_and_reads_the_same(tmp_path, quote):
 
 def test_the_bar_is_for_terminals(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(evaluate, "_LONG", 0)
-    path = tmp_path / "odd [red]name\x1b.csv"
+    monkeypatch.setenv("COLUMNS", "100")
+    path = tmp_path / "odd {x} [red]name\x1b.csv"
     path.write_text("score,set,role\n1,t,id_test\n2,a,near\n")
     assert main(["evaluate", str(path)]) == 0
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert main(["evaluate", str(path)]) == 0
     shown = capsys.readouterr().err
-    assert "reading odd [red]name\\x1b.csv" in shown
+    assert "reading odd {x} [red]name\\x1b.csv" in shown

@@ -160,7 +160,7 @@ def test_progress_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("title", ["tiny on a (near)", "resnet20_cifar10 on tiny_imagenet (ood_val)"])
+@pytest.mark.parametrize("title", ["tiny on [a] [/b] (near)", "resnet20_cifar10 on tiny_imagenet (ood_val)"])
 def test_the_bar_has_count_and_time_left_in_one_line_at_any_width(width, title):
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
     with passes_on(console) as shown:

@@ -69,9 +69,9 @@ def _reading(path: Path) -> Iterator[Advance]:
 
     from openbench.progress import bars
 
-    title = TextColumn(f"reading {console(path.name)}", markup=False)
+    title = TextColumn("{task.description}", markup=False)
     with bars(Console(stderr=True), before=[title], count=[DownloadColumn()]) as bar:
-        task = bar.add_task("", total=size)
+        task = bar.add_task(f"reading {console(path.name)}", total=size)
         yield lambda count: bar.advance(task, count)
 
 

@@ -67,10 +67,7 @@ def trainings_on(console: Console) -> Progress:
 class Lines(Reporter):
     """Plain lines, for logs: every epoch, and every 20 seconds within one; short epochs share a line."""
 
-    within, between = (
-        _SECONDS_BETWEEN_LINES,
-        1.0,
-    )  # seconds from one line to the next, inside of an epoch and at its end
+    within, between = _SECONDS_BETWEEN_LINES, 1.0  # seconds from one line to the next, in an epoch and at its end
 
     def __init__(self, title: str, done: int, total: int) -> None:
         self._title, self._first, self._total = title, done, total
