@@ -1,4 +1,4 @@
-"""The lowest version of every dependency that pyproject.toml allows, as constraints for pip.
+"""The lowest versions that pyproject.toml allows of dependencies and of some extras' (`test`), as constraints for pip.
 
 A lower bound is a promise; this is how it is tried:
 
