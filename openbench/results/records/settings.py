@@ -35,9 +35,9 @@ def not_default(node: Mapping[str, Any], params: Mapping[str, Any], tuned: Mappi
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are written the same, as digests tell; of plain ones without computing any."""
-    if isinstance(one, str | bool | int | None):
-        return type(one) is type(other) and bool(one == other)
+    """Whether two values have one digest, as 1 and 1.0 do; of plain ones of one type without computing it."""
+    if type(one) is type(other) and isinstance(one, str | bool | int | None):
+        return bool(one == other)
     return digest(one) == digest(other)
 
 
