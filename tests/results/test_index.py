@@ -1,17 +1,21 @@
 """The index of records: the same runs as without it, and never a number that the records do not have."""
 
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
 
+from openbench import paths
+from openbench.config import shipped
 from openbench.results.leaderboard import index
 from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.ranking import board_keys
 from openbench.results.leaderboard.runs import runs_of
+from openbench.results.records import trained
 from openbench.results.records.store import RecordStore, text_of
 
-from .records import full_record, make_record, metrics, with_method
+from .records import full_record, make_record, metrics, named, with_method
 
 
 @pytest.fixture
@@ -115,6 +119,28 @@ def test_code_of_equal_size_and_age_is_other_code(tmp_path, monkeypatch):
         os.utime(package / "paths.py", (1, 1))  # as packages that are built reproducibly have it
         found.append(index._code.__wrapped__())
     assert found[0] != found[1]
+
+
+def test_an_augmentation_has_the_name_that_the_config_files_of_today_give_it(store, tmp_path, monkeypatch):
+    folder = tmp_path / "configs"
+    shutil.copytree(paths.config_dir() / "augment", folder / "augment")
+    for module in (paths, shipped):
+        monkeypatch.setattr(module, "config_dir", lambda: folder)
+    record, pixmix = make_record(), trained._files()["pixmix"][0]
+    config = {**record.config, "training": {"recipe": {"augment": pixmix}}}
+    store.write(named(replace(record, config=config, backbone={**record.backbone, "augment": "pixmix"})))
+    said = []
+    try:
+        for rounds in (4, 2):
+            file = folder / "augment" / "pixmix.yaml"
+            file.write_text(file.read_text().replace("rounds: 4", f"rounds: {rounds}"))
+            trained._files.cache_clear()  # as a new process begins
+            index._code.cache_clear()
+            said.append({run.augment for run in runs(store)} - {"none"})
+    finally:
+        trained._files.cache_clear()
+        index._code.cache_clear()
+    assert said == [{"pixmix"}, {"pixmix (rounds=4)"}]
 
 
 def test_a_file_that_was_just_written_is_not_kept(store, monkeypatch):

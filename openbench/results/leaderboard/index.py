@@ -2,7 +2,7 @@
 
 The index holds nothing that the records do not, and may be deleted at any time. There is a sealed file for each folder
 of records; an entry counts as long as the record's file is in the state that it was read in (device, inode, size, both
-time stamps), and as long as openbench's code is what it was when the entry was made.
+time stamps), and as long as openbench's code and config files are what they were when the entry was made.
 """
 
 import json
@@ -266,12 +266,11 @@ def _file(folder: Path) -> Path | None:
 
 @cache
 def _code() -> str:
-    """A digest of openbench's own files, on which it depends what an entry says.
+    """A digest of openbench's own files, on which it depends what an entry says: an augmentation has its file's name.
 
     Of their content: packages that are built reproducibly give files of every version the same time stamp.
     """
-    package = Path(paths.__file__).parent
-    found = [
-        (str(file.relative_to(package)), bytes_sha256(file.read_bytes())) for file in sorted(package.rglob("*.py"))
-    ]
+    folders = (Path(paths.__file__).parent, "*.py"), (paths.config_dir(), "*.yaml")
+    files = [(folder, file) for folder, form in folders for file in sorted(folder.rglob(form))]
+    found = [(str(file.relative_to(folder)), bytes_sha256(file.read_bytes())) for folder, file in files]
     return digest([found, sys.version_info[:3]], 32)
