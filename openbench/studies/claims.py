@@ -12,9 +12,12 @@ from openbench.data.manifests.manifest import load_manifest
 from openbench.digest import digest
 from openbench.errors import DataError
 from openbench.public import public
+from openbench.results.tables.views import GROUPS
 from openbench.studies.wanted import Wanted, definition
 
 _ROLES = ("csid", "near", "far")  # of which a benchmark has sets by name
+_PARTS = ("id", "classes", "ood_val", "preprocess", *_ROLES)  # of which a benchmark that has them cannot do without
+_CHOICE = ("manifest", "limit", "keep")  # which images a set has; one that is not written is none
 _TESTED = ("id_test", "id_val", "ood_val", "csid", "near", "far")
 _FREE = ("name", "incomplete", "declared", "at", "file", "folder")  # where images are, and what follows from the sets
 _JUDGES = ("openbench/core/", "openbench/data/")  # code that says whether a benchmark is as defined
@@ -62,11 +65,13 @@ class Claim:
             return (*self.contradictions, "it does not say of which sets")
         asked = definition(wanted.names["benchmark"], config_dir)
         differing = list(dict.fromkeys(_differing(self.node, asked, wanted.values)))
-        return (*self.contradictions, *differing[:_SHOWN], *self._miscounted(differing))
+        return (*self.contradictions, *differing[:_SHOWN], *(() if differing else self._miscounted()))
 
-    def _miscounted(self, differing: list[str]) -> Iterator[str]:
-        """Sets of which it says another number of images than their lists have."""
-        for key, expected in self.counts.items() if not differing else ():
+    def _miscounted(self) -> Iterator[str]:
+        """Sets of which it says another number of images than their lists have, and OOD sets of which it says none."""
+        sets = [f"{group}/{name}" for group in GROUPS for name in self.node.get(group) or {}]
+        yield from (f"{key.replace('/', '.')} was not measured" for key in sets if key not in self.counts)
+        for key, expected in self.counts.items():
             role, _, name = key.partition("/")
             node = self._set(role, name)
             size = _length(str(node.get("manifest"))) if role in _TESTED and not node.get("keep") else None
@@ -82,14 +87,15 @@ class Claim:
 
 
 def _differing(found: Any, asked: Any, values: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """What of a benchmark's node is not as its file has it; keys of sets that only one of both has do not count."""
+    """What of a benchmark's node is not as its file has it; of keys that one of both lacks, what says which images."""
     if isinstance(found, Mapping) and isinstance(asked, Mapping):
-        sets = path in _ROLES
-        for key in [key for key in asked if key not in _FREE]:
+        sets, needed = path in ("id", *_ROLES), () if path else _PARTS
+        chosen = _CHOICE if "manifest" in asked else ()
+        for key in [key for key in (*asked, *(key for key in chosen if key not in asked)) if key not in _FREE]:
             at = f"{path}.{key}" if path else str(key)
-            if key in found:
-                yield from _differing(found[key], asked[key], values, at)
-            elif sets or (not path and key in _ROLES):
+            if key in found or key in chosen:
+                yield from _differing(found.get(key), asked.get(key), values, at)
+            elif sets or key in needed:
                 yield f"{at} is missing"
         yield from (f"{path}.{key} is not part of it" for key in found if sets and key not in asked)
     elif f"benchmark.{path}" not in values and not _same(found, asked):

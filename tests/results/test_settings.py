@@ -29,7 +29,9 @@ def test_only_what_was_tuned_or_set_otherwise_than_the_config_file_is_shown():
     assert not_default({**node, "later": 3}, {**params, "later": 3}, {}) == {"index": "hnsw", "later": 3}
 
 
-@pytest.mark.parametrize(("typed", "shown"), [(1, {}), (1.0, {}), (2, {"temperature": 2}), (True, {"temperature": True})])
+@pytest.mark.parametrize(
+    ("typed", "shown"), [(1, {}), (1.0, {}), (2, {"temperature": 2}), (True, {"temperature": True})]
+)
 def test_a_default_that_is_typed_as_a_whole_number_is_the_default(typed, shown):
     # configs/method/energy.yaml: temperature 1.0.
     assert not_default({"_name_": "energy", "temperature": typed}, {"temperature": typed}, {}) == shown
