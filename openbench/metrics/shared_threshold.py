@@ -84,7 +84,8 @@ def shared_thresholds(groups: Mapping[str, tuple[Floats, Floats]]) -> SharedThre
         )
     table = np.stack([f1_at(curve, own) for curve in curves.values()])  # (groups, thresholds)
     single = int(np.argmax(table.mean(axis=0)))
-    units = [float(np.std(np.asarray(inside, dtype=np.float64))) for inside, _ in groups.values()]
+    with np.errstate(invalid="ignore"):  # the deviation of infinite scores is none
+        units = [float(np.std(np.asarray(inside, dtype=np.float64))) for inside, _ in groups.values()]
     unit, variance = float(np.mean(units)), float(np.var(own))
     return SharedThresholds(
         groups={name: _group(table[row], own, row, single) for row, name in enumerate(groups)},

@@ -8,6 +8,7 @@ import pytest
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE
+from openbench.metrics.options import MetricOptions
 from openbench.studies.cells import Cell
 from openbench.studies.layout.chart import drawn, points, summary
 from openbench.studies.layout.curves import KINDS, Scored
@@ -60,6 +61,24 @@ def test_rates_cross_between_the_thresholds_that_hold_them_equal():
     assert set(panel.marks) == {"equal rates, test", "95 % of ID accepted"}
 
 
+@pytest.mark.parametrize("bad", [np.inf, -np.inf])
+def test_what_cannot_be_drawn_is_left_out_and_said(bad):
+    rows = [scored("MSP"), scored("KNN", ids=[0.0, 2.0, 3.0, bad])]
+    for kind, lines, said in (("autc", ["FPR", "FNR"], "KNN (a)"), ("fluctuation", ["MSP"] * 3, "KNN")):
+        chart = KINDS[kind](rows)
+        assert [line.name for panel in chart.panels for line in panel.lines] == lines
+        assert f"without, since scores are infinite or all the same: {said}" in summary(chart).notes
+        assert not {"nan", "inf"} & set(points(chart).replace("\n", ",").split(","))
+        assert KINDS[kind](rows[1:]).panels == ()
+
+
+def test_rows_of_one_name_in_two_groups_are_two_lines():
+    one = scored()
+    other = replace(one, cell=replace(one.cell, row=replace(one.cell.row, group="tuned")))
+    (panel,) = KINDS["oscr"]([one, other]).panels
+    assert [line.name for line in panel.lines] == ["MSP", "tuned.MSP"]
+
+
 def test_guaranteed_fpr_is_never_below_the_measured_one():
     (panel,) = KINDS["conformal"]([scored()]).panels
     measured, guaranteed = panel.lines
@@ -70,7 +89,8 @@ def test_guaranteed_fpr_is_never_below_the_measured_one():
 
 
 def test_curves_take_the_delta_of_the_study():
-    loose, strict = (KINDS["corrections"]([replace(scored(), delta=delta)]).panels[0] for delta in (0.2, 0.01))
+    options = [MetricOptions(delta=delta) for delta in (0.2, 0.01)]
+    loose, strict = (KINDS["corrections"]([replace(scored(), options=one)]).panels[0] for one in options)
     assert strict.title == "n = 4, δ = 0.01"
     assert all(one.value < other.value for one, other in zip(loose.lines, strict.lines, strict=True))
 

@@ -4,10 +4,12 @@ import csv
 import io
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from openbench import paths
 from openbench.__main__ import main
+from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.results.scores.stored import ScoreStore
@@ -17,7 +19,7 @@ from openbench.studies.layout.sheet import Head, Line, Sheet, Text, sheets
 from openbench.studies.layout.write import latex
 from openbench.studies.mixture import mixture_cells
 
-from ..results.records import split_scores  # noqa: TID252 — the tests are no package
+from ..results.records import named, split_scores  # noqa: TID252 — the tests are no package
 from .runs import YAML, of, run, write
 from .runs import study as made_of
 
@@ -108,6 +110,28 @@ def test_curves_show_the_published_figure_beside_ours(folder, capsys):
     printed = {(row["line"], row["panel"]): row["published"] for row in _rows(folder / "out/two-oscr.csv")}
     assert printed["MSP", "digits: nine"] == "0.321"
     assert printed["KNN", "digits: nine"] == printed["MSP", "digits: eight"] == ""
+
+
+@pytest.mark.parametrize(("scaling", "weight"), [("benchmark", 0.5), ("pair", 0.25)])
+def test_curves_are_of_the_metrics_that_the_records_have(folder, capsys, scaling, weight):
+    words = f"metrics.autc_scaling={scaling}, metrics.autc_weight={weight}"
+    text = YAML.replace("[0, 1, 2]", "[0]").replace("run: +benchmark=digits", f"run: [+benchmark=digits, {words}]")
+    assert words in text
+    (folder / "two.yaml").write_text(f"{text}options: {{curves: [autc]}}\n")
+    options = {"metrics": {"_name_": "default", "autc_scaling": scaling, "autc_weight": weight}}
+    one = run("msp", 0, 0.9)
+    one = named(replace(one, config={**one.config, **options}))
+    write(folder / "results", [one])
+    kept(folder, [one])
+    assert main(["study", str(folder / "two.yaml"), "--table"]) == 0
+    sets = ScoreStore(folder / "cache" / "scores").read(one.run_id)
+    (ids,) = (s.scores.astype(float) for s in sets if s.role == Role.ID_TEST)
+    oods = {s.name: s.scores.astype(float) for s in sets if s.role in (Role.NEAR, Role.FAR)}
+    every = np.concatenate([ids, oods["nine"]] if scaling == "pair" else [ids, *oods.values()])
+    scaled = [(scores - every.min()) / np.ptp(every) for scores in (ids, oods["nine"])]
+    # The area under FPR is the mean scaled ID score, that under FNR one less the mean scaled OOD score.
+    autc = weight * scaled[0].mean() + (1 - weight) * (1 - scaled[1].mean())
+    assert f"MSP, nine: AUTC {100 * autc:.2f}" in capsys.readouterr().out
 
 
 def test_options_that_a_layout_does_not_have_are_refused(tmp_path):

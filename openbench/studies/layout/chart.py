@@ -116,6 +116,7 @@ def summary(chart: Chart) -> Table:
     notes = ["of the first run of each row"] * (not chart.ticks)
     notes += [f"{panel.title}: thresholds {_told(panel)}" for panel in chart.panels if panel.marks]
     notes += [f"without, since their scores are not kept: {', '.join(chart.without)}"] * bool(chart.without)
+    notes += [f"without, since scores are infinite or all the same: {', '.join(chart.unable)}"] * bool(chart.unable)
     notes += ["in brackets: as published"] * any(line.published is not None for line in found.values())
     return Table(f"{chart.title}: {chart.value}", columns, tuple(rows), notes=tuple(notes))
 

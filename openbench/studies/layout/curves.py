@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import CacheError
+from openbench.errors import CacheError, MetricError
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
 from openbench.metrics.conformal.p_values import conformal_auroc, conformal_fpr
 from openbench.metrics.curve import PooledCurve
@@ -25,6 +25,7 @@ from openbench.studies.study import Study
 
 Floats = NDArray[np.float64]
 _STEPS = 401  # of a threshold between the lowest and the highest scaled score
+_OPTIONS = ("delta", "correction", "autc_scaling", "autc_weight")  # of metrics, on which curves depend
 GUARANTEED = ", guaranteed"  # ends the name of the line that goes with another
 MARKS = {"test": "equal rates, test", "95tnr": "95 % of ID accepted", "val": "equal rates, validation"}
 
@@ -76,6 +77,7 @@ class Chart:
         ticks: names of the positions 0, 1, …; empty where x is a number.
         log: whether small x are drawn apart.
         without: rows with records whose scores are not kept.
+        unable: what has scores of which it cannot be drawn: infinite ones, or all the same.
     """
 
     kind: str
@@ -86,6 +88,7 @@ class Chart:
     ticks: tuple[str, ...] = ()
     log: bool = False
     without: tuple[str, ...] = ()
+    unable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class Scored:
         benchmark: its name.
         sets: of scores.
         figures: {(set, key): what the paper prints} of the cells of its row.
-        delta: δ of conformal corrections.
+        options: of metrics, those of curves as the run's record has them.
     """
 
     cell: Cell
@@ -106,7 +109,7 @@ class Scored:
     benchmark: str
     sets: Sequence[SetScores]
     figures: Mapping[tuple[str, str], float]
-    delta: float = MetricOptions().delta
+    options: MetricOptions = field(default_factory=MetricOptions)
 
 
 def charts(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> list[Chart]:
@@ -121,7 +124,7 @@ def charts(study: Study, cells: Sequence[Sequence[Cell]], scores: ScoreStore) ->
     found = list(_scored(cells, scores)) if kinds else []
     shown = {one.cell.row.path for one in found}
     rows = [line[0].row for line in cells if any(cell.made for cell in line)]
-    without = tuple(row.name for row in rows if row.path not in shown)
+    without = tuple(row.path for row in rows if row.path not in shown)
     made = [KINDS[kind](found) for kind in kinds if found]
     return [replace(chart, without=without) for chart in made if chart.panels]
 
@@ -137,9 +140,10 @@ def _scored(cells: Sequence[Sequence[Cell]], scores: ScoreStore) -> Iterator[Sco
                 done.add(made.run.run_id)
                 same = [(c.column, c.printed) for c in line if c.made.get(at) is made and c.printed is not None]
                 printed = {(column.set, column.key): figure.value.value for column, figure in same}
-                delta = float(cell.runs[at].values.get("metrics.delta", MetricOptions().delta))
+                node = made.nodes.get("metrics") or {}
+                options = MetricOptions(**{key: node[key] for key in _OPTIONS if key in node})
                 try:
-                    yield Scored(cell, at, made.run.benchmark, scores.read(made.run.run_id), printed, delta)
+                    yield Scored(cell, at, made.run.benchmark, scores.read(made.run.run_id), printed, options)
                 except CacheError:
                     continue
 
@@ -171,7 +175,7 @@ def _selective(
         curve = SelectiveCurve.of(ids.scores, 1.0 - np.asarray(ids.correct, float), ood.scores)
         accepted = curve.pair.ood_accepted / curve.pair.m
         printed = one.figures.get((ood.name, key))
-        return [Line(one.cell.row.name, accepted, height(curve), value(curve), printed)]
+        return [Line(one.cell.row.path, accepted, height(curve), value(curve), printed)]
 
     return line
 
@@ -205,22 +209,23 @@ def _conformal(found: Sequence[Scored]) -> Chart:
     """ROC as measured, and with the FPR that holds with probability 1 − δ (Bates et al. 2023, arXiv 2104.08279)."""
 
     def line(one: Scored, ids: SetScores, ood: SetScores) -> list[Line]:
-        curve, table = PooledCurve.of(ids.scores, ood.scores), correction_table(len(ids.scores), one.delta)
+        curve, options = PooledCurve.of(ids.scores, ood.scores), one.options
+        table = correction_table(len(ids.scores), options.delta, options.correction)
         tpr, flagged = 1 - curve.ood_accepted / curve.m, curve.n - curve.id_accepted
-        name, sure = one.cell.row.name, conformal_fpr(flagged, table)
+        name, sure = one.cell.row.path, conformal_fpr(flagged, table)
         printed = [one.figures.get((ood.name, key)) for key in ("auroc", "conformal_auroc")]
         return [
             Line(name, flagged / curve.n, tpr, auroc(curve), printed[0]),
             Line(f"{name}{GUARANTEED}", sure, tpr, conformal_auroc(curve, table), printed[1]),
         ]
 
-    title = f"ROC, measured and guaranteed with probability {1 - found[0].delta:g}"
+    title = f"ROC, measured and guaranteed with probability {1 - found[0].options.delta:g}"
     return Chart("conformal", title, ("FPR (ID flagged)", "TPR (OOD flagged)"), _by_set(found, line), "AUROC", log=True)
 
 
 def _corrections(found: Sequence[Scored]) -> Chart:
     """By how much each correction raises a conformal p-value, for the number of ID test images of the runs."""
-    delta, panels = found[0].delta, []
+    delta, panels = found[0].options.delta, []
     for n in sorted({len(sides(one.sets)[0].scores) for one in found}):
         p = np.arange(1, n + 2) / (n + 1)
         lines = []
@@ -234,30 +239,41 @@ def _corrections(found: Sequence[Scored]) -> Chart:
 
 def _autc(found: Sequence[Scored]) -> Chart:
     """FPR and FNR over the scaled threshold with three thresholds marked (Humblot-Renaux et al. 2023, 2306.14658)."""
-    options, panels, done = MetricOptions(), [], set()
+    panels, unable, done = list[Panel](), list[str](), set[tuple[str, str]]()
     for one in found:
         if (one.cell.row.path, one.benchmark) in done:
             continue
         done.add((one.cell.row.path, one.benchmark))
-        ids, oods = sides(one.sets)
-        every = [np.asarray(s.scores, float) for s in (ids, *oods)]
-        validation = [np.asarray(s.scores, float) for s in one.sets if s.role in (Role.ID_VAL, Role.OOD_VAL)]
-        for ood, scores in zip(oods, every[1:], strict=True):
-            scale = choose_scale(options.autc_scaling, (every[0], scores), every, validation)
-            areas, pair = (
-                threshold_areas(every[0], scores, scale, options.autc_weight),
-                PooledCurve.of(every[0], scores),
-            )
-            t = np.linspace(0, 1, _STEPS)
-            rates = [error_rates(pair, scale.low + at * (scale.high - scale.low)) for at in t]
-            lines = (
-                Line("FPR", t, np.array([rate.fpr for rate in rates]), areas.aufpr),
-                Line("FNR", t, np.array([rate.fnr for rate in rates]), areas.aufnr),
-            )
-            at = {"test": balanced_threshold(pair), **fixed_thresholds(one.sets)}
-            marks = {MARKS[name]: float(scale(float(np.clip(v, scale.low, scale.high)))) for name, v in at.items()}
-            panels.append(Panel(f"{one.cell.row.name}, {ood.name}: AUTC {100 * areas.autc:.2f}", lines, marks))
-    return Chart("autc", "rates by threshold", ("threshold (scaled score)", "rate"), tuple(panels), "area")
+        for ood in sides(one.sets)[1]:
+            try:
+                panels.append(_rates(one, ood))
+            except MetricError:
+                unable.append(f"{one.cell.row.path} ({ood.name})")
+    axes = ("threshold (scaled score)", "rate")
+    return Chart("autc", "rates by threshold", axes, tuple(panels), "area", unable=tuple(unable))
+
+
+def _rates(one: Scored, ood: SetScores) -> Panel:
+    """FPR and FNR of a run on one of its OOD sets.
+
+    Raises:
+        MetricError: its scores cannot be scaled to [0, 1].
+    """
+    (ids, oods), options = sides(one.sets), one.options
+    every = [np.asarray(s.scores, float) for s in (ids, *oods)]
+    validation = [np.asarray(s.scores, float) for s in one.sets if s.role in (Role.ID_VAL, Role.OOD_VAL)]
+    scores = np.asarray(ood.scores, float)
+    scale = choose_scale(options.autc_scaling, (every[0], scores), every, validation)
+    areas = threshold_areas(every[0], scores, scale, options.autc_weight)
+    pair, t = PooledCurve.of(every[0], scores), np.linspace(0, 1, _STEPS)
+    rates = [error_rates(pair, scale.low + at * (scale.high - scale.low)) for at in t]
+    lines = (
+        Line("FPR", t, np.array([rate.fpr for rate in rates]), areas.aufpr),
+        Line("FNR", t, np.array([rate.fnr for rate in rates]), areas.aufnr),
+    )
+    at = {"test": balanced_threshold(pair), **fixed_thresholds(one.sets)}
+    marks = {MARKS[name]: float(scale(float(np.clip(v, scale.low, scale.high)))) for name, v in at.items()}
+    return Panel(f"{one.cell.row.path}, {ood.name}: AUTC {100 * areas.autc:.2f}", lines, marks)
 
 
 def _fluctuation(found: Sequence[Scored]) -> Chart:
@@ -272,25 +288,46 @@ def _fluctuation(found: Sequence[Scored]) -> Chart:
     for one in found:
         rows.setdefault(one.cell.row.path, {}).setdefault(one.group, one)
     groups = list(dict.fromkeys(group for of in rows.values() for group in of))
-    moved, own, single = [], [], []
+    lines, unable = list[tuple[Line, Line, Line]](), list[str]()
     for name, of in rows.items():
-        pairs = {group: _pooled(one.sets) for group, one in of.items()}
-        shared, at = shared_thresholds(pairs), np.array([groups.index(group) for group in pairs], float)
-        best = np.array([shared.groups[group].threshold for group in pairs])
-        unit = float(np.mean([np.std(ids) for ids, _ in pairs.values()])) or 1.0
-        moved.append(Line(name, at, (best - best.mean()) / unit, shared.relative_std))
-        printed = next((v for one in of.values() for (_, key), v in one.figures.items() if key == "pooled_f1"), None)
-        f1 = np.array([shared.groups[group].own for group in pairs])
-        own.append(Line(name, at, f1, float(f1.mean()), printed))
-        f1 = np.array([shared.groups[group].single for group in pairs])
-        single.append(Line(name, at, f1, float(f1.mean())))
-    panels = (
-        Panel("best threshold less its mean, in deviations of the ID score", tuple(moved)),
-        Panel("F1 at the group's best threshold", tuple(own)),
-        Panel("F1 at one threshold for all groups", tuple(single)),
+        try:
+            lines.append(_moved(name, of, np.array([groups.index(group) for group in of], float)))
+        except MetricError:
+            unable.append(name)
+    titles = (
+        "best threshold less its mean, in deviations of the ID score",
+        "F1 at the group's best threshold",
+        "F1 at one threshold for all groups",
     )
-    axes = ("group", "deviations or F1")
-    return Chart("fluctuation", "thresholds over groups", axes, panels, "deviation or mean", tuple(groups))
+    panels = tuple(Panel(title, own) for title, own in zip(titles, zip(*lines, strict=True), strict=False))
+    axes, value = ("group", "deviations or F1"), "deviation or mean"
+    return Chart("fluctuation", "thresholds over groups", axes, panels, value, tuple(groups), unable=tuple(unable))
+
+
+def _moved(name: str, of: Mapping[str, Scored], at: Floats) -> tuple[Line, Line, Line]:
+    """A row's best thresholds, F1 there, and F1 at one threshold for all groups.
+
+    Args:
+        name: of the row.
+        of: its run by group.
+        at: (groups,) their positions.
+
+    Raises:
+        MetricError: a best threshold is infinite, or the ID scores have no deviation to tell it in.
+    """
+    pairs = {group: _pooled(one.sets) for group, one in of.items()}
+    shared = shared_thresholds(pairs)
+    if shared.relative_std is None:
+        raise MetricError(f"{name}: the ID scores have no finite deviation — draw the others")
+    best = np.array([shared.groups[group].threshold for group in pairs])
+    unit = float(np.mean([np.std(ids) for ids, _ in pairs.values()]))
+    printed = next((v for one in of.values() for (_, key), v in one.figures.items() if key == "pooled_f1"), None)
+    own, single = (np.array([getattr(shared.groups[group], key) for group in pairs]) for key in ("own", "single"))
+    return (
+        Line(name, at, (best - best.mean()) / unit, shared.relative_std),
+        Line(name, at, own, float(own.mean()), printed),
+        Line(name, at, single, float(single.mean())),
+    )
 
 
 def _pooled(sets: Sequence[SetScores]) -> tuple[Floats, Floats]:
