@@ -121,3 +121,12 @@ def test_every_chart_has_a_picture_points_and_a_table(kind):
     assert drawn(chart).axes
     assert points(chart).startswith("panel,line,x,y,value,published\n")
     assert len(summary(chart).rows) >= 1
+
+
+def test_one_legend_for_all_panels_names_the_lines_of_each():
+    rows = [scored(f"row {at}") for at in range(9)]
+    sets = [replace(one, name="b") if one.role == Role.NEAR else one for one in rows[0].sets]
+    chart = KINDS["oscr"]([*rows, replace(scored("only b"), sets=sets)])
+    assert [len(panel.lines) for panel in chart.panels] == [9, 1]
+    (legend,) = drawn(chart).legends
+    assert [text.get_text() for text in legend.get_texts()] == [*(f"row {at}" for at in range(9)), "only b"]

@@ -51,9 +51,12 @@ def drawn(chart: Chart) -> Figure:
         axes.set_title(escape.plot(panel.title), fontsize=9)
         finish(axes, "best" if len(styles) <= _OWN_LEGEND else None)
     if len(styles) > _OWN_LEGEND:
-        figure.legend(
-            *every[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=7.5, frameon=False
-        )
+        drawn_lines = {
+            name: handle for axes in every for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        names = [name for name in map(escape.plot, styles) if name in drawn_lines]
+        handles = [drawn_lines[name] for name in names]
+        figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=7.5, frameon=False)
     return figure
 
 
