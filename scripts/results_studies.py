@@ -11,8 +11,10 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from openbench.core.record import ResultRecord
 from openbench.results.escape import markdown
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
@@ -85,30 +87,31 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = arguments.names or list(names())
     made = {name: _outputs(name) for name in chosen}
-    if arguments.check:
-        stale = [line for name, one in made.items() for line in _stale(name, one)]
-        if not arguments.names and (FOLDER / PAGE).read_text() != page(made):
-            stale.append(
-                f"{(FOLDER / PAGE).relative_to(ROOT)} is not what records give — run scripts/results_studies.py"
-            )
-        print("\n".join(stale) or f"results/studies is current: {len(made)} studies")
-        return 1 if stale else 0
-    for name, one in made.items():
-        for path, content in _files(name, one):
-            write_whole(path, content)
-            print(f"wrote {path.relative_to(ROOT)}")
+    wanted = {path: content for name, one in made.items() for path, content in _files(name, one)}
     if not arguments.names:
-        write_whole(FOLDER / PAGE, page(made).encode())
+        wanted[FOLDER / PAGE] = page(made).encode()
+    if arguments.check:
+        wrong = [*stale(wanted), *(left_over(FOLDER, wanted) if not arguments.names else ())]
+        print("\n".join(wrong) or f"results/studies is current: {len(made)} studies")
+        return 1 if wrong else 0
+    for path, content in wanted.items():
+        write_whole(path, content)
+        print(f"wrote {path.relative_to(ROOT)}")
     return 0
 
 
 def _outputs(name: str) -> Outputs:
-    store, shown = RecordStore(RESULTS), SHOWN.get(name)
+    shown = SHOWN.get(name)
     found = study(name)
     if shown is not None:
         found = found.narrowed((), shown.columns)
     asked = Asked(shown.words, incomplete=True) if shown else Asked()
-    return Outputs(found, asked, Sources(lambda: store.readable(_refuse), ScoreStore(RESULTS / PUBLISHED), _refuse))
+    return Outputs(found, asked, Sources(_records, ScoreStore(RESULTS / PUBLISHED), _refuse))
+
+
+@cache
+def _records() -> list[ResultRecord]:
+    return list(RecordStore(RESULTS).readable(_refuse))
 
 
 def _refuse(error: Exception) -> None:
@@ -150,25 +153,34 @@ def page(made: Mapping[str, Outputs]) -> str:
     return _HEAD + "\n".join(lines) + "\n"
 
 
-def _stale(name: str, made: Outputs) -> Iterator[str]:
-    """A line for every file that is missing, is too much, or says something else."""
-    wanted = dict(_files(name, made))
+def stale(wanted: Mapping[Path, bytes]) -> Iterator[str]:
+    """A line for every file that is missing, or says something else; pictures are not compared."""
     for path, content in wanted.items():
         if not path.is_file():
-            yield f"{path.relative_to(ROOT)} is missing — run scripts/results_studies.py"
-        elif path.suffix != ".png" and not same(path.read_text(), content.decode()):
-            yield f"{path.relative_to(ROOT)} is not what records give — run scripts/results_studies.py"
-    if not wanted and (FOLDER / f"{name}.md").is_file():
-        yield f"{name} has no number any more — remove its files from results/studies"
+            yield f"{path} is missing — run scripts/results_studies.py"
+        elif path.suffix != ".png" and not same(path.read_text(encoding="utf-8"), content.decode()):
+            yield f"{path} is not what records give — run scripts/results_studies.py"
+
+
+def left_over(folder: Path, wanted: Mapping[Path, bytes]) -> Iterator[str]:
+    """A line for every file in the folder that no study makes any more."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path not in wanted:
+            yield f"{path} is made of no study any more — remove it"
 
 
 def same(old: str, new: str) -> bool:
-    """Return whether two texts say the same: words as they are, numbers to three digits, marks of the best left out."""
+    """Return whether two texts say the same: words and whole numbers as they are, others to three digits.
+
+    Marks of the best are left out.
+    """
     old, new = (text.replace("**", "") for text in (old, new))
     if _NUMBER.sub("#", old) != _NUMBER.sub("#", new):
         return False
     pairs = zip(_NUMBER.findall(old), _NUMBER.findall(new), strict=True)
-    return all(abs(float(a) - float(b)) <= _NEAR * max(1.0, abs(float(a))) for a, b in pairs)
+    return all(
+        a == b or ("." in a + b and abs(float(a) - float(b)) <= _NEAR * max(1.0, abs(float(a)))) for a, b in pairs
+    )
 
 
 if __name__ == "__main__":

@@ -56,4 +56,22 @@ def test_texts_are_the_same_if_their_words_are_and_their_numbers_nearly(monkeypa
     assert same("MSP | **91.06** | 0.1231", "**MSP** | 91.06 | 0.1232")
     assert not same("MSP | 91.06", "MSP | 92.06")
     assert not same("MSP | 91.06", "KNN | 91.06")
+    assert not same("not run yet (1456)", "not run yet (1457)")
+    assert same("1 | 0.5", "0.9999 | 0.5")
     assert not same("MSP | 91.06", "MSP | 91.06 | 1")
+
+
+def test_a_file_that_is_missing_changed_or_left_over_is_said(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    from results_studies import left_over, stale
+
+    for name, text in (("current.md", "91.06"), ("changed.md", "91.06"), ("gone-oscr.csv", "x"), ("drawn.png", "old")):
+        (tmp_path / name).write_text(text)
+    today = {"current.md": b"91.06", "changed.md": b"82.06", "missing.csv": b"x", "drawn.png": b"new"}
+    wanted = {tmp_path / name: content for name, content in today.items()}
+    said = [*stale(wanted), *left_over(tmp_path, wanted)]
+    assert [Path(line.partition(" is ")[0]).name for line in said] == [
+        "changed.md",
+        "missing.csv",
+        "gone-oscr.csv",
+    ]
