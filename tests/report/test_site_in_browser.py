@@ -85,6 +85,8 @@ def test_published_figures_are_columns_with_the_signed_difference(view, more):
     assert row["Published with"] == "another network: big"
     assert row["near, published"] == "88.00 ±0.50"
     assert [row[f"{group}, ours − published"] for group in ("near", "far")] == ["+2.00", "−1.25"]
+    view.get_by_role("columnheader", name="near, published").click()
+    shows(view, ["knn", "msp"])  # what has no figure comes last
 
 
 def test_a_row_says_when_it_was_checked(view, more):

@@ -77,8 +77,8 @@
     const found = rows.map((row) => number(row.values[index])).filter((value) => value !== null);
     return better === 0 || new Set(found).size < 2 ? null : (better > 0 ? Math.max : Math.min)(...found);
   };
-  // What cannot be ordered comes last in both directions.
-  const order = (value, better) => (value === null ? (better < 0 ? Infinity : -Infinity) : value);
+  // What has no number comes last in the order of the first click.
+  const order = (value, better) => (value === null ? (better > 0 ? -Infinity : Infinity) : value);
 
   const columns = () => {
     const ranked = board.rows.filter((row) => row.rank !== null);
