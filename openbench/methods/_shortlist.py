@@ -85,6 +85,8 @@ class Shortlist:
         # float32 rounds a product of r + 1 numbers, its terms, and the distances measured by less than this in all.
         rounding = (len(self.seen) + _TERMS) * torch.finfo(torch.float32).eps / 2
         slack = rounding * (length + self.longest) ** 2
+        # Products of tiny numbers are rounded to a multiple of a smallest number instead, or to zero.
+        slack += (query.shape[1] + _TERMS) * torch.finfo(torch.float32).tiny
         return torch.nonzero(near >= (length**2 - farthest - slack) / 2)[:, 0]
 
     def _nearest(self, query: Tensor, k: int) -> Tensor:

@@ -25,6 +25,15 @@ def vectors(count, seed, spread=0.05):
     return inside @ axes.T + spread * torch.randn(count, 40, generator=generator) + 3
 
 
+def along_axes(bank):
+    """The shortlist that sees the first 16 numbers of each vector (m, 40), and how long the rest is."""
+    axes, origin = torch.eye(40, dtype=torch.float64)[:, :16], torch.zeros(40, dtype=torch.float64)
+    seen = _shortlist._seen(*_shortlist._along(bank, axes, origin))
+    lengths = seen.square().sum(dim=1)
+    offset, longest = (-lengths / 2).float(), float(lengths.max().sqrt())
+    return Shortlist(Bank(bank).read_ahead(), seen.float().T.contiguous(), offset, axes, origin, longest)
+
+
 @pytest.fixture(scope="module")
 def short():
     with pytest.MonkeyPatch.context() as patch:
@@ -61,27 +70,27 @@ def test_most_of_a_bank_is_told_to_be_too_far(short):
     assert all(len(short.candidates(query[None], K)) < len(short.bank) / 10 for query in QUERIES["like the bank"])
 
 
-def test_rounding_takes_no_neighbour_off_the_list(monkeypatch, short):
+def test_rounding_takes_no_neighbour_off_the_list():
     """A bank 1e-3 wide, 4 away from the origin, in the directions seen: float32's products leave the order open."""
     generator = torch.Generator().manual_seed(0)
     tight = torch.ones(2000, 40)
     tight[:, :16] += 1e-3 * torch.randn(2000, 16, generator=generator)
-    monkeypatch.setattr(_shortlist, "_SMALLEST", 0)
-    axes = torch.eye(40, dtype=torch.float64)[:, :16]
-    along, squares = _shortlist._along(tight, axes, torch.zeros(40, dtype=torch.float64))
-    seen = _shortlist._seen(along, squares)
-    lengths = seen.square().sum(dim=1)
-    made = Shortlist(
-        Bank(tight).read_ahead(),
-        seen.float().T.contiguous(),
-        (-lengths / 2).float(),
-        axes,
-        torch.zeros(40, dtype=torch.float64),
-        float(lengths.max().sqrt()),
-    )
+    made = along_axes(tight)
     for query in tight[5:25]:
         nearest = (tight.double() - query.double()).square().sum(dim=1).topk(K, largest=False).indices
         assert set(nearest.tolist()) <= set(made.candidates(query[None], K).tolist())
+
+
+@pytest.mark.parametrize("scale", [1e-19, 1e-21, 1e-23, 1e-30])
+def test_products_that_underflow_take_no_neighbour_off_the_list(monkeypatch, scale: float):
+    bank, queries = vectors(2000, 0) * scale, vectors(10, 5) * scale
+    made = along_axes(bank)
+    for query in queries:
+        nearest = (bank.double() - query.double()).square().sum(dim=1).topk(K, largest=False).indices
+        assert set(nearest.tolist()) <= set(made.candidates(query[None], K).tolist())
+    monkeypatch.setattr(_shortlist, "_SMALLEST", 0)
+    method = KNN(k=K, normalise=False).fit(FeatureSet({Field.FEATURES: bank}), None).prepare()
+    assert method.score(FeatureSet({Field.FEATURES: queries[:1]})).isfinite().all()
 
 
 def test_there_is_none_where_it_would_not_help(monkeypatch):
