@@ -82,6 +82,7 @@ def beyond_features(method: Method, request: Request) -> list[str]:
     """
     found = ["images"] * isinstance(method, LiveMethod)
     found += ["maps of its layers"] * (Field.MAPS in request.fields)
+    found += ["mixed images"] * (request.mixing is not None)
     return found + ["input gradients"] * bool(request.perturb or request.second_pass)
 
 

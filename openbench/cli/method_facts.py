@@ -29,6 +29,7 @@ def method_facts() -> dict[str, MethodFacts]:
         fitted = {request.fit_on for request in requests}
         gradients = any(request.perturb or request.second_pass for request in requests)
         live = any(isinstance(part, LiveMethod) for part in parts)
+        mixed = any(request.mixing for request in requests)
         wanted = {
             "training data": Role.ID_TRAIN in fitted,
             "outliers": Role.OOD_TRAIN in fitted,
@@ -37,7 +38,7 @@ def method_facts() -> dict[str, MethodFacts]:
         }
         families = {
             "text": entry.name in _TEXT,
-            "gradients or images": gradients or live,
+            "gradients or images": gradients or live or mixed,
             "layers": any(request.layers for request in requests),
             "features and classifier": Field.FEATURES in fields
             and (Field.LOGITS in fields or any(request.head for request in requests)),

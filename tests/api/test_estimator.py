@@ -129,6 +129,7 @@ def test_a_method_made_of_others_learns_its_weights_from_validation():
         (lambda: ob.method("odin").fit(X), NotApplicableError, "'odin' reads input gradients — an estimator has"),
         (lambda: ob.method("gram").fit(X), NotApplicableError, "'gram' reads maps of its layers"),
         (lambda: ob.method("pro").fit(X), NotApplicableError, "'pro' reads images"),
+        (lambda: ob.method("knn_mfs").fit(X), NotApplicableError, "'knn_mfs' reads mixed images — an estimator has"),
         (lambda: ob.method("msp").fit(X).score(X), NotApplicableError, r"reads logits — not given — pass logits=…, or"),
         (lambda: ob.method("react").fit(X), NotApplicableError, r"reads the head — not given — pass head=\(W, b\)"),
         (lambda: ob.method("mds").fit(X), NotApplicableError, "reads labels — not given — pass y"),
