@@ -92,7 +92,7 @@ def _of_text(path: Path, column: str) -> tuple[NDArray[np.float64], list[int]]:
             if isinstance(cell, bool | None):
                 raise ValueError
             found.append(float(cell))  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # an integer may be larger than any float
             shown = one_line(str(cell)[:60])
             raise DataError(
                 f"table '{path}', line {line}: column '{column}' — found '{shown}' — allowed: a number"
