@@ -140,10 +140,15 @@ def test_a_network_of_ones_own_comes_back_as_onnx_without_its_class(tmp_path):
     assert not (tmp_path / "odin").exists()
 
 
-def test_a_graph_that_names_other_files_is_refused():
+@pytest.mark.parametrize("key", [b"\x0a\x08", b"\x0a\x88\x00", b"\x8a\x80\x00\x08", b"location\x8a\x00\x88\x80\x80\x00"])
+def test_a_graph_that_names_other_files_is_refused(key: bytes):
+    """However many bytes protobuf's numbers take: 8 may be written as 0x88 0x00."""
+    pytest.importorskip("onnxruntime", reason="extra onnx")
     part = SimpleNamespace(name="tiny")
     with pytest.raises(CheckpointError, match="names other files"):
-        onnx_backbone(b"\x0a\x08location\x12\x0b/etc/passwd", part, None, {})
+        onnx_backbone(key + b"location\x12\x0b/etc/passwd", part, None, {})
+    with pytest.raises(CheckpointError, match="cannot be read by onnxruntime"):
+        onnx_backbone(b"\x0a\x0bthe_location", part, None, {})
 
 
 def test_groups_weights_and_the_terms_come_back(tmp_path):

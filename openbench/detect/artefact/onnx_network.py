@@ -1,5 +1,6 @@
 """The network of a detector as an ONNX graph: what is written of it, and how onnxruntime makes a backbone of that."""
 
+import re
 from collections.abc import Mapping
 
 import torch
@@ -16,7 +17,10 @@ from openbench.detect.export.onnx import require, session_of
 from openbench.digest import bytes_sha256
 from openbench.errors import CheckpointError
 
-_ELSEWHERE = b"\x0a\x08location"  # a tensor that is kept in another file, whose path is in the graph
+_LOCATION = b"location"  # of a tensor that is kept in another file, whose path is in the graph
+# Field 1 of 8 bytes, in protobuf's shortest form or in longer ones, which are read alike.
+_KEY = re.compile(rb"(\x0a|\x8a\x80*\x00)(\x08|\x88\x80*\x00)\Z")
+_KEY_MOST = 20  # bytes: two numbers of ten
 
 
 def onnx_backbone(content: bytes, part: NetworkPart, given: object, head: Mapping[str, Tensor]) -> OutputsBackbone:
@@ -33,7 +37,7 @@ def onnx_backbone(content: bytes, part: NetworkPart, given: object, head: Mappin
         ConfigError: onnxruntime is not installed.
     """
     require("onnxruntime")
-    if _ELSEWHERE in content:
+    if _names_files(content):
         raise CheckpointError(f"the network '{part.name}' names other files — one graph with its weights expected")
     try:
         session = session_of(content)
@@ -50,3 +54,13 @@ def onnx_backbone(content: bytes, part: NetworkPart, given: object, head: Mappin
     source = Source(part.name, f"onnx of {part.architecture}", read, bytes_sha256(content))
     first = read(torch.zeros(2, p.channels, p.crop, p.crop))
     return OutputsBackbone(source, side, first, Head(head["weight"], head["bias"]) if head else None)
+
+
+def _names_files(content: bytes) -> bool:
+    """Whether the numbers of a graph lie in other files in part."""
+    at = content.find(_LOCATION)
+    while at >= 0:
+        if _KEY.search(content, max(0, at - _KEY_MOST), at):
+            return True
+        at = content.find(_LOCATION, at + 1)
+    return False
