@@ -17,6 +17,7 @@ from torch import Tensor
 from openbench import __version__
 from openbench.api.methods import chosen_method
 from openbench.api.models.adopt import Asked
+from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.core.method import Method
 from openbench.core.preprocess import OwnPreprocess
@@ -77,7 +78,7 @@ def save_detector(detector: Detector, path: str | Path, network: str = "weights"
     probes = {f"{_PROBE}{name}": rows for name, rows in network_part.probe(backbone).items()}
     if network == "onnx":
         graph = _as_graph(detector, described)
-        arrays |= {f"{_HEAD}{name}": getattr(backbone.head, name) for name in ("weight", "bias")}
+        arrays |= {f"{_HEAD}{name}": rows for name, rows in _head(backbone).items()}
     parts = {_METHOD: save_tensors(tensors), _CALIBRATION: save_tensors(arrays | probes)}
     parts |= {files.ONNX: graph} if network == "onnx" else {_NETWORK: save_tensors(weights)}
     return files.write_files(Path(path), plain(manifest), parts)
@@ -87,11 +88,17 @@ def _as_graph(detector: Detector, described: dict[str, Any]) -> bytes:
     """The network as ONNX, for a method that reads no more than this gives."""
     backbone = detector.learnt.network.backbone
     content = network_onnx(network_part.check_weights(backbone))
-    part, head = schema.NetworkPart(**described), {"weight": backbone.head.weight, "bias": backbone.head.bias}
+    part = schema.NetworkPart(**described)
     given = backbone.preprocess.own if isinstance(backbone.preprocess, OwnPreprocess) else None
-    made = onnx_backbone(content, part, given, head)
+    made = onnx_backbone(content, part, given, _head(backbone))
     check_fits(Network(made), detector.learnt.method, detector.chosen.name)
     return content
+
+
+def _head(backbone: Backbone) -> dict[str, Tensor]:
+    """The `weight` (c, d) and `bias` (c,) of a linear classifier; empty where there is none."""
+    head = backbone.head
+    return {"weight": head.weight, "bias": head.bias} if backbone.num_classes else {}
 
 
 def load_detector(

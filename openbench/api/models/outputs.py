@@ -101,6 +101,7 @@ class OutputsBackbone(Backbone):
         self.has_features, self.has_head = first.features is not None, head is not None
         self.differentiable = False
         self.num_classes = first.logits.shape[1]
+        self.classifies = self.num_classes > 0
         features = first.logits if first.features is None else first.features
         self.feature_dim = features.shape[1]
         self.made_of = (*source.code, *(prepared.description.code if prepared.description else ()))
