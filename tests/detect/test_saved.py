@@ -21,6 +21,7 @@ from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
 from openbench.detect.artefact.files import MANIFEST, ONNX, PARTS
+from openbench.detect.artefact.licences import licences
 from openbench.detect.artefact.onnx_network import onnx_backbone
 from openbench.detect.artefact.state import packed_method, refuse_unsavable, unpacked_method
 from openbench.detect.detector import Detector
@@ -86,9 +87,18 @@ def test_a_zip_holds_the_same(saved, tmp_path):
     digest = made.save(tmp_path / "detector.zip")
     loaded = load_detector(tmp_path / "detector.zip", digest=digest)
     assert same(made, loaded)
-    assert loaded.about["licences"]["weights"].startswith("ResNet-20, CIFAR-10: BSD 2-clause (https://github.com/")
+    assert loaded.about["licences"]["weights"].startswith("not known")  # random weights are not the released ones
     with pytest.raises(CheckpointError, match="another detector"):
         load_detector(path, digest="0" * 64)
+
+
+def test_the_licence_of_released_weights_is_told_of_these_only():
+    node = {**shipped("backbone", "resnet20_cifar10"), "_name_": "resnet20_cifar10"}
+    told = licences(node, "cifar10")
+    assert told["weights"].startswith("ResNet-20, CIFAR-10: BSD 2-clause (https://github.com/")
+    assert told["images"].startswith("CIFAR-10")
+    assert licences({**node, "sha256": None, "precision": "bf16"})["weights"] == told["weights"]
+    assert licences({**node, "weights": "mine.pt"})["weights"].startswith("not known to openbench")
 
 
 def test_a_loaded_detector_can_be_calibrated_again_and_still_knows_its_training_images(saved):
