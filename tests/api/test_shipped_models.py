@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from openbench.api.models import shipped
+from openbench.api.models.computation import computation
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.core.preprocess import Preprocess
 from openbench.public import TARGET
@@ -59,3 +60,36 @@ def test_a_network_that_computes_anything_else_is_not_what_openbench_ships(relea
         assert adopted(model).backbone.name == type(model).__name__.lower()
     assert adopted(Renamed(released), darker).backbone.name == "renamed"
     assert adopted(Renamed(released), name="mine").backbone.name == "mine"
+
+
+class Gated(torch.nn.Module):
+    """Maps of 8 channels, 8 high and wide, times or plus one number for each of 8."""
+
+    def __init__(self, way):
+        super().__init__()
+        torch.manual_seed(0)
+        self.maps, self.way = torch.nn.Conv2d(3, 8, 1), way
+
+    def forward(self, x):
+        maps = self.maps(x)
+        gate = maps.mean(dim=(2, 3))
+        return self.way(maps, gate).mean(dim=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda m, g: m * g.view(-1, 8, 1, 1), lambda m, g: m * g.view(-1, 1, 8, 1)),  # which axis is repeated
+        (lambda m, g: m + g.view(-1, 8, 1, 1), lambda m, g: m + g.view(-1, 1, 1, 8)),
+        (
+            lambda m, g: m * g.softmax(1).view(-1, 8, 1, 1),
+            lambda m, g: m * g.view(-1, 1, 8).softmax(1).view(-1, 8, 1, 1),
+        ),
+    ],
+)
+def test_axes_of_one_tell_computations_apart(one, other):
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    first, second, again = Gated(one).eval(), Gated(other).eval(), Gated(lambda m, g: one(m, g[..., None].flatten(1)))
+    assert not torch.allclose(first(x), second(x))
+    assert computation(first, x) != computation(second, x)
+    assert computation(first, x) == computation(again, x) is not None

@@ -154,14 +154,18 @@ def test_a_network_without_classifier_comes_back_as_onnx(tmp_path):
     pytest.importorskip("onnxruntime", reason="extra onnx")
     model = Tiny()
     model.head = torch.nn.Identity()
-    made = Detector(model, "knn", preprocess=PREPROCESS, classes=CLASSES).fit(images(120, 0)).calibrate(images(99, 1)[0])
+    made = (
+        Detector(model, "knn", preprocess=PREPROCESS, classes=CLASSES).fit(images(120, 0)).calibrate(images(99, 1)[0])
+    )
     made.save(tmp_path / "headless", network="onnx")
     loaded = load_detector(tmp_path / "headless")
     np.testing.assert_allclose(loaded.predict(NEW).score, made.predict(NEW).score, rtol=1e-4, atol=1e-5)
     assert not loaded.learnt.network.backbone.classifies
 
 
-@pytest.mark.parametrize("key", [b"\x0a\x08", b"\x0a\x88\x00", b"\x8a\x80\x00\x08", b"location\x8a\x00\x88\x80\x80\x00"])
+@pytest.mark.parametrize(
+    "key", [b"\x0a\x08", b"\x0a\x88\x00", b"\x8a\x80\x00\x08", b"location\x8a\x00\x88\x80\x80\x00"]
+)
 def test_a_graph_that_names_other_files_is_refused(key: bytes):
     """However many bytes protobuf's numbers take: 8 may be written as 0x88 0x00."""
     pytest.importorskip("onnxruntime", reason="extra onnx")

@@ -86,7 +86,8 @@ class _Labels:
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
-            return self.of[value]
+            # Axes of one count where it is read: by them others are repeated, and numbers name them.
+            return [self.of[value], _shape(value)]
         if isinstance(value, Mapping):
             return {str(key): self._plain(each) for key, each in sorted(value.items())}
         if isinstance(value, list | tuple):
