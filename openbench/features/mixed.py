@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image as Pillow
 
 from openbench.core.benchmark import Image, Items, Split
-from openbench.core.preprocess import Preprocess
+from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Field, Mixing, Request
 from openbench.data.sources.transforms import cropped
 from openbench.digest import digest
@@ -22,13 +23,15 @@ def mixed(split: Split, others: Split, mixing: Mixing, preprocess: Preprocess) -
         split: as it is.
         others: the images to mix with.
         mixing: how much is left of an image.
-        preprocess: of the network; its crops are mixed, and rounded to 8 bits.
+        preprocess: of the network; its crops are mixed, and rounded to 8 bits. A transform of the user's own, which
+            may crop what it is given, is left to take its crop of a whole image, mixed with another in its size.
     """
     own, theirs = (replace(preprocess, resize=preprocess.crop) if s.as_stored else preprocess for s in (split, others))
+    geometry = None if isinstance(preprocess, OwnPreprocess) else (own, theirs)
     return replace(
         split,
-        items=_Mixed(split.items, split.keys, others.items, mixing, (own, theirs)),
-        digest=digest({"of": split.digest, "with": others.digest, "mixing": mixing, "crops": (own, theirs)}),
+        items=_Mixed(split.items, split.keys, others.items, mixing, geometry),
+        digest=digest({"of": split.digest, "with": others.digest, "mixing": mixing, "crops": geometry}),
         as_stored=True,
     )
 
@@ -41,7 +44,7 @@ class _Mixed:
     keys: Sequence[str]
     others: Items
     mixing: Mixing
-    geometry: tuple[Preprocess, Preprocess]
+    geometry: tuple[Preprocess, Preprocess] | None
 
     def __len__(self) -> int:
         return len(self.clean)
@@ -50,9 +53,17 @@ class _Mixed:
         rng = np.random.default_rng(int(digest((self.mixing.seed, self.keys[index])), 16))
         other = self.others[int(rng.integers(len(self.others)))]
         share = self.mixing.shares[int(rng.integers(len(self.mixing.shares)))]
-        kept, added = _alike(cropped(self.clean[index], self.geometry[0]), cropped(other, self.geometry[1]))
+        kept, added = _alike(*self._sized(self.clean[index], other))
         found: NDArray[np.uint8] = np.rint(share * kept + (1 - share) * added).astype(np.uint8)
         return found
+
+    def _sized(self, image: Image, other: Image) -> tuple[Image, Image]:
+        """An image and another one of its size."""
+        if self.geometry is not None:
+            return cropped(image, self.geometry[0]), cropped(other, self.geometry[1])
+        height, width = image.shape[:2]
+        picture = Pillow.fromarray(np.ascontiguousarray(other))
+        return image, np.asarray(picture.resize((width, height), Pillow.Resampling.BILINEAR))
 
 
 def _alike(first: Image, second: Image) -> tuple[Image, Image]:

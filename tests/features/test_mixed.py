@@ -1,11 +1,15 @@
 """Images mixed with those of another split: which, how much, and from whose crop."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from openbench.core.benchmark import Split
-from openbench.core.preprocess import Preprocess
+from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.core.request import Mixing, Role
+from openbench.data.loading import batches
 from openbench.features.mixed import mixed
 
 CROP = Preprocess(resize=4, crop=4, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -49,3 +53,23 @@ def test_grey_and_coloured_images_of_any_size_are_mixed_in_the_crop(own: tuple[i
     found = mixed(flat("own", [10], own), flat("others", [210], others), Mixing((0.5,)), CROP)
     assert found.items[0].shape == ((4, 4) if len(own) == len(others) == 2 else (4, 4, 3))
     assert levels(found) == [110]
+
+
+def centre(picture):
+    """A transform of somebody's own: the inner half of an image, in steps of every second pixel."""
+    pixels = np.asarray(picture, np.float32)[4:12:2, 4:12:2]
+    return torch.from_numpy(pixels).permute(2, 0, 1) / 255
+
+
+@pytest.mark.parametrize(
+    "preprocess",
+    [Preprocess(6, 4), OwnPreprocess(4, 4, own=OwnTransform("centre", "1", "RGB", centre))],
+    ids=["resize and crop", "a function"],
+)
+def test_what_is_left_of_an_image_is_where_the_network_sees_it(preprocess):
+    noise = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
+    own, others = flat("own", [0, 0, 0], (16, 16, 3)), flat("others", [0, 255], (10, 14))
+    own = replace(own, items=list(noise))
+    (clean,) = batches(own, preprocess, 3)
+    (nearly,) = batches(mixed(own, others, Mixing((1 - 1e-9,)), preprocess), preprocess, 3)
+    assert torch.equal(nearly, clean)
