@@ -108,9 +108,11 @@ class MFSMDS(MFS):
         MethodError: no training split, or features that do not vary within classes.
 
     Reference: authors' code, remic-othr/OpenMIBOOD, `mds_mfs` and `mdspp_mfs`, of 2026; the distances: Lee et al.,
-    NeurIPS 2018, arXiv 1807.03888, and Müller & Hein, ICML 2025, arXiv 2505.18032. Theirs mixes normalised crops, ours
-    8-bit ones; theirs draws 100,000 images of ImageNet for W₁, ours takes all; theirs stops at a feature that is
-    constant in training, ours puts it last.
+    NeurIPS 2018, arXiv 1807.03888, and Müller & Hein, ICML 2025, arXiv 2505.18032. Theirs mixes with images of another
+    benchmark (PhaKIR for CIFAR-10 and ImageNet, TinyImageNet or LUNA16 for medical images), ours with those of OOD
+    validation, on which the share is chosen too; theirs mixes normalised crops, ours 8-bit ones; theirs draws 100,000
+    images of ImageNet for W₁, ours takes all; theirs stops at a feature that is constant in training, ours puts it
+    last.
     """
 
     normalise: bool = False
@@ -162,8 +164,9 @@ class MFSKNN(MFS):
         MethodError: no training split, or fewer than k training samples.
 
     Reference: authors' code, remic-othr/OpenMIBOOD, `knn_mfs`, of 2026; the distance: Sun et al., ICML 2022,
-    arXiv 2204.06507. Theirs mixes normalised crops, ours 8-bit ones; theirs draws 100,000 images of ImageNet for W₁,
-    ours takes all.
+    arXiv 2204.06507. Theirs mixes with images of another benchmark (PhaKIR for CIFAR-10 and ImageNet, TinyImageNet or
+    LUNA16 for medical images), ours with those of OOD validation, on which the share and k are chosen too; theirs mixes
+    normalised crops, ours 8-bit ones; theirs draws 100,000 images of ImageNet for W₁, ours takes all.
     """
 
     k: Count = 3
