@@ -52,6 +52,19 @@ def _check_present(device: torch.device, name: str) -> None:
         )
 
 
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """Check that a device has products of a precision.
+
+    Raises:
+        ConfigError: `fp16` on a CPU.
+    """
+    if precision == "fp16" and device.type == "cpu":
+        raise ConfigError(
+            "backbone.precision=fp16 — the device is 'cpu' — allowed there: fp32, tf32, bf16; "
+            "or choose runtime.device=cuda"
+        )
+
+
 def arithmetic(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
     """Run the body with float32 products rounded as `precision` says, whatever the process had set before.
 
@@ -68,11 +81,7 @@ def arithmetic(precision: Precision, device: torch.device) -> AbstractContextMan
 
 @contextmanager
 def _halved(precision: Precision, device: torch.device) -> Iterator[None]:
-    if precision == "fp16" and device.type == "cpu":
-        raise ConfigError(
-            "backbone.precision=fp16 — the device is 'cpu' — allowed there: fp32, tf32, bf16; "
-            "or choose runtime.device=cuda"
-        )
+    check_precision(precision, device)
     with torch.autocast(device.type, HALVES[precision]), arithmetic("fp32", device):
         yield
 

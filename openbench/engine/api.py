@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from openbench.backbones.base import Backbone
-from openbench.backbones.device import resolve_device
+from openbench.backbones.device import check_precision, resolve_device
 from openbench.backbones.ensemble import Ensemble
+from openbench.backbones.network import NetworkBackbone
 from openbench.config.annotations import check_kind, hints_of
 from openbench.config.build import build
 from openbench.config.overrides import NAME
@@ -261,9 +262,12 @@ def ready_backbone(
 
     Raises:
         NotApplicableError: a training was chosen for released weights.
+        ConfigError: a precision that the device does not have.
     """
-    resolve_device(runtime.own_device)
+    device = resolve_device(runtime.own_device)
     backbone, learnt = given or build_backbone(config, benchmark), None
+    if isinstance(backbone, NetworkBackbone):
+        check_precision(backbone.precision, device)
     _check_images(backbone, benchmark)
     if backbone.trained:
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))
@@ -274,7 +278,7 @@ def ready_backbone(
         backbone = trained.backbone
         method = build_training(config["training"])
         learnt = Learnt(name_of(config["training"]), shown.ood_train, method, trained.reused)
-    backbone = backbone.to(resolve_device(runtime.own_device))
+    backbone = backbone.to(device)
     return with_fitted_head(backbone, benchmark, runtime, say), learnt
 
 
