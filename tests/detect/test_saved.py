@@ -25,6 +25,7 @@ from openbench.detect.artefact.licences import licences
 from openbench.detect.artefact.onnx_network import onnx_backbone
 from openbench.detect.artefact.state import packed_method, refuse_unsavable, unpacked_method
 from openbench.detect.detector import Detector
+from openbench.detect.export.onnx import traced_graph
 from openbench.detect.saved import load_detector
 from openbench.errors import CheckpointError, ConfigError, LeakageError, NotApplicableError, NotFittedError
 from openbench.storage.stated import KEY, stated
@@ -163,17 +164,38 @@ def test_a_network_without_classifier_comes_back_as_onnx(tmp_path):
     assert not loaded.learnt.network.backbone.classifies
 
 
+SIDE = SimpleNamespace(resize=8, crop=8, mean=[0.5] * 3, std=[0.25] * 3, interpolation="bilinear", own="")
+PART = SimpleNamespace(name="tiny", architecture="tiny", preprocess=SIDE)
+
+
 @pytest.mark.parametrize(
     "key", [b"\x0a\x08", b"\x0a\x88\x00", b"\x8a\x80\x00\x08", b"location\x8a\x00\x88\x80\x80\x00"]
 )
 def test_a_graph_that_names_other_files_is_refused(key: bytes):
     """However many bytes protobuf's numbers take: 8 may be written as 0x88 0x00."""
     pytest.importorskip("onnxruntime", reason="extra onnx")
-    part = SimpleNamespace(name="tiny")
     with pytest.raises(CheckpointError, match="names other files"):
-        onnx_backbone(key + b"location\x12\x0b/etc/passwd", part, None, {})
+        onnx_backbone(key + b"location\x12\x0b/etc/passwd", PART, None, {})
     with pytest.raises(CheckpointError, match="cannot be read by onnxruntime"):
-        onnx_backbone(b"\x0a\x0bthe_location", part, None, {})
+        onnx_backbone(b"\x0a\x0bthe_location", PART, None, {})
+
+
+@pytest.mark.parametrize(
+    ("names", "axes", "told"),
+    [
+        (("logits", "rows"), (2, 3), "cannot be read by onnxruntime — .*features"),
+        (("logits", "features"), (1, 2, 3), r"outputs of the shapes \[\(2, 3\), \(2,\)\] of 2 images — logits and"),
+    ],
+)
+def test_a_graph_of_other_outputs_is_refused(names: tuple[str, str], axes: tuple[int, ...], told: str):
+    pytest.importorskip("onnxruntime", reason="extra onnx")
+
+    class Means(torch.nn.Module):
+        def forward(self, x):
+            return x.mean(dim=(2, 3)), x.mean(dim=axes)
+
+    with pytest.raises(CheckpointError, match=told):
+        onnx_backbone(traced_graph(Means(), torch.zeros(2, 3, 8, 8), names), PART, None, {})
 
 
 def test_groups_weights_and_the_terms_come_back(tmp_path):

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +22,7 @@ from openbench.errors import CheckpointError
 _LOCATION = b"location"  # of a tensor that is kept in another file, whose path is in the graph
 # Field 1 of 8 bytes, in protobuf's shortest form or in longer ones, which are read alike.
 _KEY = re.compile(rb"(\x0a|\x8a\x80*\x00)(\x08|\x88\x80*\x00)\Z")
+_FIRST = 2  # images on which a graph is tried
 _KEY_MOST = 20  # bytes: two numbers of ten
 
 
@@ -33,27 +36,34 @@ def onnx_backbone(content: bytes, part: NetworkPart, given: object, head: Mappin
         head: `weight` (c, d) and `bias` (c,) of the linear classifier; empty where there is none.
 
     Raises:
-        CheckpointError: no graph that onnxruntime can read, or one that reads other files.
+        CheckpointError: no graph that onnxruntime can read, one of other inputs or outputs, or one that reads other
+            files.
         ConfigError: onnxruntime is not installed.
     """
     require("onnxruntime")
     if _names_files(content):
         raise CheckpointError(f"the network '{part.name}' names other files — one graph with its weights expected")
+    side = prepared(preprocess_of(part, given), Preprocess(resize=part.preprocess.crop, crop=part.preprocess.crop))
+    p = side.preprocess
     try:
         session = session_of(content)
+        first = _read(session, torch.zeros(_FIRST, p.channels, p.crop, p.crop))
     except Exception as error:  # onnxruntime has an exception class for each of its status codes
         told = str(error).splitlines()[0][:200]
         raise CheckpointError(f"the network '{part.name}' cannot be read by onnxruntime — {told}") from error
-
-    def read(images: Tensor) -> Read:
-        logits, features = session.run(list(OUTPUTS), {"images": images.contiguous().numpy()})
-        return Read(torch.from_numpy(logits), torch.from_numpy(features))
-
-    side = prepared(preprocess_of(part, given), Preprocess(resize=part.preprocess.crop, crop=part.preprocess.crop))
-    p = side.preprocess
-    source = Source(part.name, f"onnx of {part.architecture}", read, bytes_sha256(content))
-    first = read(torch.zeros(2, p.channels, p.crop, p.crop))
+    found = [tuple(rows.shape) for rows in (first.logits, first.features) if rows is not None]
+    if [(len(shape), shape[:1]) for shape in found] != 2 * [(2, (_FIRST,))]:
+        raise CheckpointError(
+            f"the network '{part.name}' makes outputs of the shapes {found} of {_FIRST} images — logits and features, "
+            "a row for each image, expected"
+        )
+    source = Source(part.name, f"onnx of {part.architecture}", partial(_read, session), bytes_sha256(content))
     return OutputsBackbone(source, side, first, Head(head["weight"], head["bias"]) if head else None)
+
+
+def _read(session: Any, images: Tensor) -> Read:
+    logits, features = session.run(list(OUTPUTS), {"images": images.contiguous().numpy()})
+    return Read(torch.from_numpy(logits), torch.from_numpy(features))
 
 
 def _names_files(content: bytes) -> bool:
