@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 from openbench.api.models import shipped
 from openbench.api.models.computation import computation
@@ -26,6 +27,30 @@ class Branching(Renamed):
 
     def forward(self, x):
         return super().forward(x) if x.abs().max() < 1e9 else super().forward(-x)
+
+
+class Asked(Renamed):
+    """Computes the same unless the pixels answer a question otherwise than those of the first images."""
+
+    def __init__(self, like, question):
+        super().__init__(like)
+        self.question = question
+
+    def forward(self, x):
+        return super().forward(-x if self.question(x) else x)
+
+
+QUESTIONS = {
+    "numpy": lambda x: x.numpy().max() > 1e9,
+    "array": lambda x: abs(x.__array__()).max() > 1e9,
+    "list": lambda x: max(x.flatten().tolist()) > 1e9,
+    "item": lambda x: x.max().item() > 1e9,
+    "text": lambda x: "1e" in repr(x),
+    "positions": lambda x: len(torch.nonzero(x > 1e9)),
+    "mask": lambda x: x[x > 1e9].numel(),
+    "values": lambda x: len(torch.unique(x)) < 9,
+    "branch": lambda x: torch.cond(x.max() > 1e9, lambda x: -x, lambda x: x.clone(), (x,)) is None,
+}
 
 
 @pytest.fixture
@@ -93,3 +118,34 @@ def test_axes_of_one_tell_computations_apart(one, other):
     assert not torch.allclose(first(x), second(x))
     assert computation(first, x) != computation(second, x)
     assert computation(first, x) == computation(again, x) is not None
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_a_network_that_asks_for_values_cannot_be_followed(question):
+    like = CifarResNet(SPECS["resnet8"], CLASSES)
+    assert computation(Asked(like, lambda x: len(x) == 0), images()) is not None
+    assert computation(Asked(like, question), images()) is None
+
+
+def test_items_that_are_taken_by_number_can_be_followed():
+    like = CifarResNet(SPECS["resnet8"], CLASSES)
+    assert computation(Asked(like, lambda x: x[:, torch.tensor([2, 0])] is None), images()) is not None
+
+
+def test_an_axis_of_one_is_not_another_axis():
+    class Softmax(nn.Module):
+        def forward(self, x):
+            return x.mean((2, 3)).softmax(1)
+
+    class Ones(nn.Module):
+        def forward(self, x):
+            return x.mean((2, 3)).unsqueeze(1).softmax(1).squeeze(1)
+
+    assert computation(Softmax(), images()) != computation(Ones(), images())
+
+
+@pytest.mark.parametrize("kind", [copy.deepcopy, Renamed])
+def test_a_network_with_hooks_on_gradients_is_not_what_openbench_ships(released, kind):
+    model = kind(copy.deepcopy(released))
+    model.register_full_backward_hook(lambda module, given, made: None)
+    assert adopted(model).backbone.name == type(model).__name__.lower()

@@ -9,14 +9,18 @@ import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call, functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from openbench.backbones.network import evaluating
 from openbench.digest import array_sha256, digest
 
 _COUNTER = "num_batches_tracked"  # of batch norm; no output depends on it
 _SAME_VALUES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
-_RESHAPED = ("view", "_unsafe_view", "reshape", "flatten", "squeeze", "unsqueeze")
+_RESHAPED = ("view", "_unsafe_view", "reshape", "flatten", "squeeze", "unsqueeze")  # in the same order
 _MEAN = "mean over all positions"
+# Ways in which Python gets at the values of a tensor; those that no tracer sees.
+_READ = ("numpy", "__array__", "tolist", "__repr__", "__dlpack__", "data_ptr", "storage", "untyped_storage")
 
 
 def same_values(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
@@ -32,26 +36,52 @@ def computation(module: nn.Module, images: Tensor) -> str | None:
 
     Two networks with one digest compute the same function with the same weights, on images of this shape: names of
     layers, the order in which independent parts are computed, and ways to write the mean over all positions or another
-    shape for the same values do not count. A gradient that a layer defines for itself is not seen.
+    shape for the same values do not count. Gradients are not followed: what hooks make of them is not seen.
 
     Args:
         module: in eval mode or not; it is looked at in eval mode.
         images: of the shape that it is to be used with.
 
     Returns:
-        None if its operations depend on the values of the images, or cannot be followed.
+        None if its operations, or their shapes, depend on the values of the images, or cannot be followed.
     """
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
     def forward(tensors: dict[str, Tensor], x: Tensor) -> Any:
-        return functional_call(module, tensors, (x,))
+        with _Unread(), _ShapesByShapes():
+            return functional_call(module, tensors, (x,))
 
     try:
         with evaluating(module), torch.no_grad():
             graph = make_fx(functionalize(forward))(state, images)
-    except Exception:  # whatever the user's code, or the tracer, raises
+        return _Labels(graph, [*map(_content, state.values()), "images"]).output
+    except Exception:  # whatever the user's code, or the tracer, raises; or operations that are functions, as of cond
         return None
-    return _Labels(graph, [*map(_content, state.values()), "images"]).output
+
+
+class _Unread(TorchFunctionMode):
+    """While open, tensors cannot be turned into values of Python, by which it may branch, unseen by a graph."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in _READ:
+            raise ValueError(f"{func} reads values")
+        return func(*args, **(kwargs or {}))
+
+
+class _ShapesByShapes(TorchDispatchMode):
+    """While open, operations whose shape depends on values are refused: Python may branch on it, likewise unseen."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.dynamic_output_shape in func.tags and not _by_number(func, args):
+            raise ValueError(f"the shape of {func} depends on values")
+        return func(*args, **(kwargs or {}))
+
+
+def _by_number(func: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether an operation takes items by their numbers, and not by a mask."""
+    if func is not torch.ops.aten.index.Tensor:
+        return False
+    return all(index is None or index.dtype in (torch.int64, torch.int32) for index in arguments[1])
 
 
 class _Labels:
@@ -74,20 +104,18 @@ class _Labels:
     def _made(self, node: fx.Node) -> str:
         name = str(node.target).removeprefix("aten.").partition(".")[0]
         read = node.all_input_nodes
-        before, after = (_shape(read[0]) if read else None), _shape(node)
-        if name in _SAME_VALUES or (name in _RESHAPED and _without_ones(before) == _without_ones(after)):
+        if name in (*_SAME_VALUES, *_RESHAPED):
             return self.of[read[0]]
-        if before is not None and _is_mean(name, node.args, before):
-            return digest([_MEAN, self.of[read[0]], _without_ones(after)], 64)
+        if read and _is_mean(name, node.args, _kind(read[0])[0]):
+            return digest([_MEAN, self._plain(read[0])], 64)
         arguments = [self._plain(value) for value in node.args]
         if name == "add" and len(read) == 2 and not node.kwargs:
             arguments.sort()
-        return digest([str(node.target), arguments, self._plain(dict(node.kwargs)), _without_ones(after)], 64)
+        return digest([str(node.target), arguments, self._plain(dict(node.kwargs))], 64)
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
-            # Axes of one count where it is read: by them others are repeated, and numbers name them.
-            return [self.of[value], _shape(value)]
+            return [self.of[value], *_kind(value)]  # the digest is of the values, in order, whatever their shape
         if isinstance(value, Mapping):
             return {str(key): self._plain(each) for key, each in sorted(value.items())}
         if isinstance(value, list | tuple):
@@ -106,13 +134,11 @@ def _is_mean(name: str, arguments: tuple[Any, ...], shape: list[int]) -> bool:
     return name == "avg_pool2d" and axes in (shape[2:], shape[2:3] * (shape[2] == shape[3])) and len(arguments) <= 3
 
 
-def _shape(node: fx.Node) -> list[int] | None:
-    found = getattr(node.meta.get("tensor_meta"), "shape", None)
-    return None if found is None else [int(side) for side in found]
-
-
-def _without_ones(shape: list[int] | None) -> list[int] | None:
-    return None if shape is None else [side for side in shape if side != 1]
+def _kind(node: fx.Node) -> tuple[list[int], str]:
+    """The shape and the dtype of a tensor; nothing for what is not one."""
+    found = node.meta.get("tensor_meta")
+    shape = getattr(found, "shape", None)
+    return ([], "") if shape is None else ([int(side) for side in shape], str(getattr(found, "dtype", "")))
 
 
 def _content(tensor: Tensor) -> str:

@@ -23,6 +23,7 @@ from openbench.source import Code, foreign_sources, unknown_sources
 _TORCH_OWN = frozenset(vars(nn.Module())) | {"training"}
 _OF_TIMM = frozenset({"_model_args", "default_cfg", "pretrained_cfg"})  # how a network was asked for
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_GRADIENT_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _SHOWN = 600  # characters of a repr that a record keeps
 
@@ -71,6 +72,11 @@ def described(value: object, weights: bool = True) -> Description:
     if visit.unknown:
         found = digest([found, secrets.token_hex(8)], 64)
     return Description(found, tuple(visit.code), tuple(visit.unknown))
+
+
+def gradient_hooks(module: nn.Module) -> list[object]:
+    """Return the hooks of a module, without its parts, through which gradients pass on their way back."""
+    return [hook for name in _GRADIENT_HOOKS for hook in getattr(module, name, {}).values()]
 
 
 def shown(value: object) -> str:
@@ -149,6 +155,8 @@ class _Visit:
             "hooks": [self.plain(list(getattr(module, name).values()), f"{where} hooks") for name in _HOOKS],
             "state": self._state(module),
         }
+        if changing := gradient_hooks(module):
+            parts["gradient hooks"] = self.plain(changing, f"{where} gradient hooks")
         children = [[name, self.plain(child, f"{where}.{name}")] for name, child in module.named_children()]
         return [parts, children]
 

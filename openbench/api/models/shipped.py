@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from openbench.api.models.computation import computation, same_values
-from openbench.api.models.described import described
+from openbench.api.models.described import described, gradient_hooks
 from openbench.backbones.base import Backbone
 from openbench.backbones.checkpoints import find_weights, read_weights
 from openbench.backbones.network import NetworkBackbone
@@ -41,15 +41,16 @@ class Shipped:
 def shipped_node(backbone: Backbone, module: nn.Module, images: Tensor) -> Shipped | None:
     """Return the shipped backbone with the same computation, weights and preprocess as a user's; None if there is none.
 
-    The computation is the same where the layers are, or, in a class of somebody else's, the tensor operations. Only
-    weights that lie in a data root are compared; nothing is downloaded.
+    The computation is the same where the layers are, or, in a class of somebody else's, the tensor operations, on a
+    batch like the one that is given. A module whose hooks may change gradients is nobody else's. Only weights that lie
+    in a data root are compared; nothing is downloaded.
 
     Args:
         backbone: made of the user's module.
         module: the user's, copied.
         images: a few, as they reach it.
     """
-    if not isinstance(backbone, NetworkBackbone):
+    if not isinstance(backbone, NetworkBackbone) or any(map(gradient_hooks, module.modules())):
         return None
     made_by = next(
         (maker for home, maker in _MAKERS.items() if f"{type(module).__module__}.".startswith(f"{home}.")), ""
