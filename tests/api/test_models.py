@@ -115,6 +115,7 @@ def test_two_layers_that_may_be_the_classifier_are_listed():
         ({"features": "pool"}, "has no module 'pool'; did you mean 'avgpool'"),
         ({"head": (np.zeros((5, 3)), np.zeros(5))}, r"head has W \(5, 3\) and b \(5,\) — \(5, 5\)"),
         ({"head": 3}, "head is a int — the name of a module"),
+        ({"head": ("W", "b")}, r"head is no pair of arrays — .* allowed: \(W, b\)"),
     ],
 )
 def test_parts_that_are_not_there_are_refused(asked, says):
@@ -258,9 +259,10 @@ def test_equal_models_have_equal_digests():
         lambda m: m.table.add_(1),
         lambda m: setattr(m.conv, "stride", (1, 1)),
         lambda m: m.conv.register_forward_hook(lambda *_: None),
+        lambda m: m.conv.register_full_backward_hook(lambda *_: None),
         lambda m: setattr(m, "avgpool", nn.AdaptiveMaxPool2d(1)),
     ],
-    ids=["weight", "attribute", "unsaved_buffer", "stride", "hook", "layer"],
+    ids=["weight", "attribute", "unsaved_buffer", "stride", "hook", "gradient hook", "layer"],
 )
 def test_whatever_shapes_the_outputs_changes_the_digest(change):
     assert digest_of(changed(change)) != digest_of(made())

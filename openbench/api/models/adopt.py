@@ -230,9 +230,12 @@ def _given_head(head: object) -> Head | None:
         return None
     if not isinstance(head, tuple | list) or len(head) != 2:
         raise ConfigError(f"head is a {type(head).__name__} — the name of a module, or (W, b) with W (c, d) and b (c,)")
-    weight, bias = (
-        torch.as_tensor(np.asarray(part.detach().cpu() if isinstance(part, Tensor) else part)) for part in head
-    )
+    try:
+        weight, bias = (
+            torch.as_tensor(np.asarray(part.detach().cpu() if isinstance(part, Tensor) else part)) for part in head
+        )
+    except (TypeError, ValueError) as error:  # words, rows of unequal lengths
+        raise ConfigError(f"head is no pair of arrays — {error} — allowed: (W, b) with W (c, d) and b (c,)") from error
     return Head(weight.float(), bias.float())
 
 
