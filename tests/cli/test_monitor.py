@@ -110,6 +110,8 @@ def test_images_that_could_not_be_read_are_left_out_and_empty_cells_are_not(fold
         ("a.csv", "score\n1\n\x1b[2J\n", r"line 3: column 'score' — found '\x1b[2J' — allowed: a number"),
         ("a.csv", "a,score\n1,2\n3\n", "line 3 has 1 cells, the header 2"),
         ("a.jsonl", '{"score": true}\n', "line 1: column 'score' — found 'True'"),
+        ("a.jsonl", '{"score": 1' + "0" * 400 + "}\n", "line 1: column 'score' — found '1000"),
+        ("a.csv", "score\n1\n1_000\n", "line 3: column 'score' — found '1_000' — allowed: a number"),
         ("a.jsonl", "[1]\n", "line 1 is not an object"),
         ("a.parquet", "score\n1\n", "table 'a.parquet' cannot be read"),
         ("a.txt", "1\n", "is not a table that can be read — allowed: .csv, .jsonl, .parquet"),

@@ -89,7 +89,7 @@ def _of_text(path: Path, column: str) -> tuple[NDArray[np.float64], list[int]]:
         if cell in ("", None) and _ERROR in names and cells[names.index(_ERROR)]:
             continue  # an image that could not be read
         try:
-            if isinstance(cell, bool | None):
+            if isinstance(cell, bool | None) or "_" in str(cell):  # Python alone reads 1_000 as a number
                 raise ValueError
             found.append(float(cell))  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):  # an integer may be larger than any float
