@@ -27,5 +27,12 @@ def test_classes_that_imagenet_has_too_are_counted():
     assert seen("cifar10_32px", "torchvision_resnet50") == f"{len(ood & imagenet)} of {len(ood)}"
 
 
+@pytest.mark.parametrize(("backbone", "said"), [("torchvision_resnet50", "1 of 2"), ("resnet20_cifar10", "none")])
+def test_sets_that_name_no_classes_are_told(monkeypatch, backbone, said):
+    listed = ((load_classes("imagenet1k/classes")[0],), (), ("no such thing",))
+    monkeypatch.setattr("openbench.cli.seen._ood_classes", lambda benchmark: listed)
+    assert seen.__wrapped__("toy", backbone) == f"{said} (1 of 3 sets name no classes)"
+
+
 def plain(name):
     return "_".join(name.lower().replace("-", " ").replace("'", " ").replace("_", " ").split())
