@@ -13,11 +13,14 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
+from openbench.report.site.data import board_data
 from openbench.report.site.others import adbench
 from openbench.report.site.write import write_site
 from openbench.results.leaderboard import ranking
 from openbench.results.leaderboard.tabular import METRICS, Gap, write_table
 from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.published import Figure, Setup
+from openbench.results.tables.table import Estimate
 
 from .conftest import FACTS, HOSTILE, record, records
 
@@ -153,6 +156,18 @@ def test_figures_of_another_network_say_so(more):
     assert row["published"] == "another network: big"
     found = [values[f"{group}.auroc.{key}"] for group in ("near", "far") for key in ("published", "apart")]
     assert found == [[0.88, 0.005], 0.02, 0.9625, -0.0125]
+    assert boards(more)["toy4"]["about"].endswith("; of another network or other images where “Published with” says so")
+    assert "another" not in boards(more)["toy"]["about"]
+
+
+def test_figures_of_other_images_say_so(tmp_path):
+    found = ranking.boards([record("knn", 0.9, 0.95, deviations=("1 of 5 images of a",))], lambda name, key: True)
+    setup = Setup("toy", "cross_entropy", "tiny", "knn", "none")
+    (board,) = board_data(
+        found, {setup: Figure(Estimate(0.9), None, None, "openood_leaderboard.csv")}, {}, ScoreStore(tmp_path)
+    )
+    assert [row["published"] for row in board["rows"]] == ["tiny, on other images"]
+    assert "other images" in board["about"]
 
 
 def test_the_table_for_programs_has_the_published_figures(more):

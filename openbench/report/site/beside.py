@@ -22,16 +22,19 @@ class Beside:
         figure: as printed.
         backbone: that it was measured with.
         same: whether the row's network is of that kind, trained in that way; another network gives other numbers.
+        whole: whether the row was measured on the benchmark as it is defined; other images give other numbers.
     """
 
     figure: Figure
     backbone: str
     same: bool
+    whole: bool
 
     @property
     def network(self) -> str:
         """What it was measured with, for readers."""
-        return self.backbone if self.same else f"another network: {self.backbone}"
+        found = self.backbone if self.same else f"another network: {self.backbone}"
+        return found if self.whole else f"{found}, on other images"
 
     def apart(self, row: Row, group: str) -> float | None:
         """Ours less theirs; None if either is missing."""
@@ -77,14 +80,20 @@ class Figures:
         used = {found.figure.source for found in self.of_rows.values() if found is not None}
         return "; ".join(text for source, text in SOURCES.items() if source in used)
 
+    @property
+    def comparable(self) -> bool:
+        """Whether all of them are of the row's own kind of network, and of the same images."""
+        return all(found.same and found.whole for found in self.of_rows.values() if found is not None)
+
     def _beside(self, row: Row) -> Beside | None:
         """The figure of the row's own setup, else that of the method with another network."""
+        whole = all(run.pristine for run in row.members)
         exact = Setup(self._name, row.training, row.backbone, row.method, row.augment)
         if exact in self.setups:
-            return Beside(self.setups[exact], row.backbone, same=True)
+            return Beside(self.setups[exact], row.backbone, same=True, whole=whole)
         training = _PLAIN_TRAINING if row.training == RELEASED else row.training
         other = self._any_backbone.get((training, row.method, row.augment))
-        return None if other is None else Beside(self.setups[other], other.backbone, same=False)
+        return None if other is None else Beside(self.setups[other], other.backbone, same=False, whole=whole)
 
 
 def with_columns(metrics: Sequence[dict[str, object]], figures: Figures) -> list[dict[str, object]]:

@@ -117,8 +117,13 @@ def _board(board: Board, published: Published, costs: Costs, ranges: Ranges) -> 
         "compared": len(ranges),
         "rows": [_row(row, place, (metrics, figures), costs) | _range(ranges.get(row.runs)) for place, row in rows],
         "published": list(_figures(figures)),
-        "about": f"published figures: {figures.cited}" if figures else "",
+        "about": _about(figures) if figures else "",
     }
+
+
+def _about(figures: Figures) -> str:
+    other = "" if figures.comparable else "; of another network or other images where “Published with” says so"
+    return f"published figures: {figures.cited}{other}"
 
 
 def _row(
