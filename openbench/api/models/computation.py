@@ -48,7 +48,7 @@ def computation(module: nn.Module, images: Tensor) -> str | None:
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
     def forward(tensors: dict[str, Tensor], x: Tensor) -> Any:
-        with _Unread(), _ShapesByShapes():
+        with _Unread(), _ShapesByShapes():  # type: ignore[no-untyped-call]
             return functional_call(module, tensors, (x,))
 
     try:
@@ -68,7 +68,7 @@ class _Unread(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _ShapesByShapes(TorchDispatchMode):
+class _ShapesByShapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While open, operations whose shape depends on values are refused: Python may branch on it, likewise unseen."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
