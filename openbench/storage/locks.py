@@ -214,8 +214,9 @@ class Lease:
         fresh = self.path.with_name(f".{self.path.name}.{token}.tmp")
         try:
             fresh.write_bytes(json.dumps(holder).encode())
+            found = self._holder()  # before the judgement: a lease that is taken over since then is another one
             if self._abandoned(fresh.stat().st_mtime):  # both times are those of the file system's clock
-                self._remove(self._holder())
+                self._remove(found)
             os.link(fresh, self.path)
         except FileExistsError:
             return False
@@ -248,11 +249,14 @@ class Lease:
         """Remove the lease of one who was killed, but not that of somebody who took it over meanwhile."""
         aside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.tmp")
         with suppress(OSError):
+            if self._holder() != abandoned:
+                return
             os.rename(self.path, aside)
-            moved = Lease(aside)._holder()
-            if moved != abandoned:
-                os.link(aside, self.path)
-            aside.unlink()
+            try:
+                if Lease(aside)._holder() != abandoned:  # taken over since the line above
+                    os.link(aside, self.path)
+            finally:
+                aside.unlink()
 
     def _renew(self, token: str, ended: threading.Event) -> None:
         while not ended.wait(RENEWED):

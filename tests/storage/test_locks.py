@@ -123,6 +123,39 @@ def test_the_lease_of_another_machine_is_taken_over_when_it_is_not_renewed(tmp_p
     assert is_free(tmp_path / "a") == bool(age)
 
 
+def test_an_abandoned_lease_that_another_takes_over_meanwhile_is_left_to_it(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_text(json.dumps({"token": "x", "host": "another", "pid": 1}))
+    os.utime(path, (0, 0))
+    late, first = Lease(path), Lease(path)
+    judged = Lease._abandoned
+
+    def overtaken(self, *arguments):
+        found = judged(self, *arguments)
+        assert self is not late or first.take()  # between the look and the removal
+        return found
+
+    monkeypatch.setattr(Lease, "_abandoned", overtaken)
+    assert not late.take()
+    assert first._holder()["token"] == first._token
+    first.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_that_find_an_abandoned_lease_at_once_nothing_is_left_aside(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text(json.dumps({"token": "next"}))
+    lease, link = Lease(tmp_path / "a"), os.link
+
+    def third(aside, path):  # takes the lease while that of the second is aside
+        Path(path).write_text(json.dumps({"token": "third"}))
+        link(aside, path)
+
+    monkeypatch.setattr(os, "link", third)
+    monkeypatch.setattr(lease, "_holder", lambda: {"token": "first"})  # what was there a moment before
+    lease._remove({"token": "first"})
+    assert [(file.name, json.loads(file.read_text())) for file in tmp_path.iterdir()] == [("a", {"token": "third"})]
+
+
 def test_a_lease_is_renewed_while_it_is_held(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "RENEWED", 0.01)
     lease = Lease(tmp_path / "a")
