@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.backbones.base import Outputs
-from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.base import Backbone, Outputs
+from openbench.backbones.heads.headed import Headed
+from openbench.core.features import Head
 from openbench.core.request import Field, Perturb, Request
 from openbench.features.portions import lacks_memory
 from openbench.features.store import FeatureStore
@@ -25,9 +26,9 @@ ERRORS = [
 ]
 
 
-def with_room_for(most: int, error: Exception) -> tuple[NetworkBackbone, list[int]]:
+def with_room_for(most: int, error: Exception, backbone: Backbone | None = None) -> tuple[Backbone, list[int]]:
     """A network that raises for more images than `most`, and how many it was given each time."""
-    backbone, given = toy_backbone(), list[int]()
+    backbone, given = backbone or toy_backbone(), list[int]()
     outputs = backbone.outputs
 
     def short(images: torch.Tensor, request: Request) -> Outputs:
@@ -41,7 +42,7 @@ def with_room_for(most: int, error: Exception) -> tuple[NetworkBackbone, list[in
     return backbone, given
 
 
-def logits(root: Path, backbone: NetworkBackbone, batch_size: int, said: list[str], request: Request = WANTED) -> bytes:
+def logits(root: Path, backbone: Backbone, batch_size: int, said: list[str], request: Request = WANTED) -> bytes:
     store = FeatureStore(root, batch_size=batch_size, progress=False, say=said.append)
     return np.asarray(store.get(backbone, toy_split(COUNT), request).logits).tobytes()
 
@@ -66,6 +67,19 @@ def test_an_input_step_is_counted_once_too(tmp_path: Path) -> None:
     found = logits(tmp_path / "short", backbone, 16, [], request)
     assert backbone.passes == 2 * COUNT
     assert found == logits(tmp_path / "small", toy_backbone(), 4, [], request)
+
+
+def test_a_network_with_a_fitted_head_counts_what_a_smaller_batch_counts(tmp_path: Path) -> None:
+    request = Request(fields=frozenset({Field.LOGITS}), perturb=Perturb(temperature=10.0, epsilon=0.01))
+
+    def headed() -> Headed:
+        head = Head(torch.eye(3, 64), torch.zeros(3))
+        return Headed(toy_backbone(), "linear_probe", head, classes=3, fitted_on="toy")
+
+    (short, given), small = with_room_for(5, ERRORS[0], headed()), headed()
+    assert logits(tmp_path / "short", short, 16, [], request) == logits(tmp_path / "small", small, 4, [], request)
+    assert given[:3] == [16, 8, 4]
+    assert short.passes == small.passes == 2 * COUNT
 
 
 def test_a_single_image_that_does_not_fit_is_the_error_it_is(tmp_path: Path) -> None:

@@ -82,6 +82,11 @@ class Headed(Backbone):
         """Images pushed through the network so far."""
         return self._network.passes + (self._whole.passes if "_whole" in vars(self) else 0)
 
+    @passes.setter
+    def passes(self, count: int) -> None:
+        """Count anew, e.g. without the images of a pass that failed."""
+        self._network.passes += count - self.passes
+
     @property
     def head(self) -> Head:
         """The linear head on the CPU; with zero classes where it is not linear."""
