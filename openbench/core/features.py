@@ -167,8 +167,8 @@ class Head:
         return by_rows(features, weight, bias)
 
     def to(self, device: torch.device) -> "Head":
-        """The same head on another device."""
-        return replace(self, weight=self.weight.to(device), bias=self.bias.to(device))
+        """The same head on a device, in memory of its own: who changes it changes no other method's."""
+        return replace(self, weight=self.weight.to(device, copy=True), bias=self.bias.to(device, copy=True))
 
     def text(self, texts: Texts) -> Tensor:
         """Unit embeddings (m, d) float32 of a corpus, a row for each word.

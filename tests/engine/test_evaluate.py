@@ -57,6 +57,29 @@ def test_fit_reads_the_input_as_it_is_and_score_the_moved_one():
     assert asked == [(Role.ID_TRAIN, None, BESIDE), (Role.FAR, STEP, BESIDE)]
 
 
+@dataclass
+class Pruning(Method):
+    """Prunes the classifier that it is given."""
+
+    needs: ClassVar[Request] = Request(frozenset({Field.LOGITS}), head=True)
+    reference: ClassVar[str] = "test"
+
+    def fit(self, train, head):
+        head.weight.zero_()
+        head.bias.fill_(7.0)
+        return self
+
+    def score(self, x):
+        return x.logits[:, 0]
+
+
+def test_a_method_that_changes_its_classifier_does_not_change_that_of_the_next():
+    fitting = Fitting(split("a", Role.ID_TRAIN), split("a", Role.ID_VAL), Head(torch.eye(2), torch.zeros(2)))
+    fit(Pruning(), fitting, lambda read, request: FeatureSet({}), CPU)
+    assert fitting.head.weight.equal(torch.eye(2))
+    assert fitting.head.bias.equal(torch.zeros(2))
+
+
 def test_the_oracle_chooses_on_every_near_and_far_set_and_on_nothing_else():
     parts = {name: split(name, role) for name, role in (("n", Role.NEAR), ("m", Role.NEAR), ("f", Role.FAR))}
     benchmark = Benchmark(
