@@ -129,16 +129,27 @@ def warning(place: Path, why: str) -> str:
 
 
 def held(path: Path) -> bool:
-    """Return whether a living process holds the lock of a path, without taking it.
+    """Return whether a living process holds the lock of a path; it is taken for a moment if it is free.
 
     Args:
         path: as given to `Lock`.
     """
+    if not trust.HAS_LOCKS:
+        return path.exists() and _refused(path)
     try:
         with open(path, "rb+") as stream:
             return Lease(lease_of(path)).held() or not (trust.granted(stream) or trust.doubt(path))
     except OSError:
         return False
+
+
+def _refused(path: Path) -> bool:
+    """Whether somebody holds a lock, on Windows."""
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def lease_of(path: Path) -> Path:

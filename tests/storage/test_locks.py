@@ -64,6 +64,17 @@ def test_where_locks_work_no_other_file_is_made(tmp_path):
     assert not held(tmp_path / "a")
 
 
+def test_on_a_system_without_such_locks_a_killed_holder_does_not_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(trust, "fcntl", None)  # as on Windows
+    monkeypatch.setattr(trust, "HAS_LOCKS", False)
+    with Lock(tmp_path / "a"):
+        assert held(tmp_path / "a")
+    (tmp_path / "a").touch()  # what a process that was killed leaves
+    assert not held(tmp_path / "a")
+    assert not held(tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
 def test_one_at_a_time_holds_a_lock_where_the_file_system_has_none_that_work(tmp_path, broken):
     with Lock(tmp_path / "a"):
         assert not is_free(tmp_path / "a")
