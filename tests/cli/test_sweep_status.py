@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from openbench.__main__ import main
+from openbench.cli.hydra.job import Job
 from openbench.cli.hydra.outcome import ALIVE, RUNNING, Outcome, Plan, read_outcomes
 from openbench.cli.hydra.states import Kept, counted, kept_sweeps
 from openbench.errors import DataError, NotApplicableError
+from openbench.storage import locks
 from openbench.storage.locks import Lock, wait_for
 
 SWEEP = ("+benchmark=digits", "method=knn,msp", "seed=0,1")
@@ -32,6 +34,16 @@ def test_a_job_runs_as_long_as_its_process_lives(sweep):
     expected = ["done", "failed", "not applicable", "running", "interrupted", "to do"]
     assert states == {f"seed={seed}": state for seed, state in enumerate(expected)}
     assert [state.state for state in sweep.states()][3] == "interrupted"
+
+
+def test_a_job_that_begins_while_somebody_looks_whether_it_lives_counts_as_running(sweep, monkeypatch):
+    looking = Lock(sweep.folder / "3" / ALIVE)
+    looking.acquire()
+    monkeypatch.setattr(locks.time, "sleep", lambda pause: looking.release())
+    outcome = Outcome(3, ("seed=3",), 0, "", 0.0, RUNNING)
+    with Job(outcome, sweep.folder / "3", sweep.folder, sweep.plan).begun():
+        looking.release()
+        assert sweep.states()[3].state == "running"
 
 
 def test_what_has_not_begun_is_queued_as_long_as_the_sweep_lives(sweep):

@@ -32,6 +32,8 @@ from openbench.errors import ConfigError
 from openbench.results.escape import console_lines
 from openbench.storage.locks import Lock, leaving
 
+_GLANCE = 1.0  # seconds; who looks whether a job lives holds its lock for less
+
 
 @dataclass(frozen=True)
 class Done:
@@ -111,7 +113,7 @@ class Job:
         print(f"{self.title}{self.plan.left(read_outcomes(self.sweep))}", file=sys.stderr, flush=True)
         lock = Lock(self.folder / ALIVE)
         with suppress(Timeout):  # a copy of it that another node has not noticed to be lost
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=_GLANCE)
         try:
             yield
         finally:
