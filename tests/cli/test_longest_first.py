@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from openbench.cli.hydra.launchers.longest_first import Cost, at_once, longest_first, measured, order
+from openbench.cli.hydra.launchers.longest_first import Cost, at_once, cores, longest_first, measured, order
 
 
 def record(results, benchmark, method, seconds, mib, name="a"):
@@ -54,6 +54,12 @@ def test_so_many_run_at_a_time_that_the_largest_fit_together(cores, free, expect
 
 def test_a_method_without_a_record_counts_as_two_gib():
     assert at_once([job("new")] * 8, {}, 8, 3 * 2048 / 0.9 + 1) == 3
+
+
+def test_no_more_processors_count_than_joblib_may_use(monkeypatch):
+    joblib = pytest.importorskip("joblib")
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert cores() == joblib.effective_n_jobs(-1) == 1
 
 
 def test_joblibs_launcher_carries_jobs_out_in_that_order_and_returns_results_in_theirs(tmp_path):

@@ -1,7 +1,6 @@
 """The jobs of a local sweep side by side: the longest first, and no more at a time than memory holds."""
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,8 +107,10 @@ def free_mib() -> float:
 
 
 def cores() -> int:
-    """Return the processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the processors that this process may use, as joblib counts them: also within a container's share."""
+    from joblib import cpu_count
+
+    return int(cpu_count())
 
 
 @contextmanager
