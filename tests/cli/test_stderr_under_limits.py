@@ -4,9 +4,11 @@ import os
 import select
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import openbench
+from openbench.cli.process import limited
 
 ROOT = Path(openbench.__file__).parent.parent
 BEGIN = """
@@ -58,3 +60,23 @@ sys.exit(3)
         assert job.wait(SECONDS) == 3
         job.stdin.close()  # ends `cat`
         assert job.stderr.read() == b"not enough memory for the fast way\nslow, then\nand without an end"
+
+
+def test_a_line_about_memory_after_which_the_command_lives_on_is_seen_and_so_is_what_follows(monkeypatch):
+    monkeypatch.setattr(limited, "_LAST_WORDS", 0.0)
+    (heard, told), (seen, shown) = os.pipe(), os.pipe()
+    monkeypatch.setattr(limited, "_STDERR", shown)
+    lines = b"WARNING: a batch of 256 does not fit into memory\njob 2 of 3\n"
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as command:
+        kept: list[bytes] = []
+        passing = threading.Thread(target=lambda: kept.append(limited._pass_on(heard, command.pid)), daemon=True)
+        passing.start()
+        os.write(told, lines)
+        found = b""
+        while found != lines and select.select([seen], (), (), SECONDS)[0]:
+            found += os.read(seen, 1000)
+        command.stdin.close()
+        passing.join(SECONDS)
+    for end in (heard, told, seen, shown):
+        os.close(end)
+    assert (found, kept) == (lines, [b""])

@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import sys
+import time
 from contextlib import suppress
 from typing import NoReturn
 
@@ -12,11 +13,12 @@ from openbench.cli.process.exits import BAD_INPUT
 from openbench.cli.process.limits import limits_set
 
 _DEATHS = (signal.SIGSEGV, signal.SIGABRT)  # of C++ that did not look whether it was given memory
-# A line with one of these may be the first of its last words: it waits, with all that follows, for the end.
+# A line with one of these may be the first of its last words: it waits for the end, with all that follows, for a while.
 _OMENS = (
     *(b"terminat", b"memory", b"alloc", b"abort", b"fatal", b"corrupt", b"free()", b"***", b"map segment"),
     *(b"zero-fill", b"resource temporarily", b"could not create", b"creation failed", b"exception", b"what():"),
 )
+_LAST_WORDS = 30.0  # seconds that a library may take to die after them, e.g. while its memory is dumped
 _END_WITH_PARENT = 1  # PR_SET_PDEATHSIG, for prctl of Linux
 _STDERR = 2
 
@@ -57,15 +59,19 @@ def _pass_on(heard: int, child: int) -> bytes:
     wait: float | None = 0.1
     with suppress(OSError):  # before Linux 5.3: ask ten times a second
         waited, wait = [heard, os.pidfd_open(child)], None
-    kept, ended = b"", False
+    kept, since, ended = b"", 0.0, False
     while not ended:
-        select.select(waited, (), (), wait)
+        select.select(waited, (), (), _LAST_WORDS if kept and wait is None else wait)
         # Before the pipe is read, so that nothing is lost that was written before the end.
         ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         with suppress(BlockingIOError):
             while chunk := os.read(heard, 1 << 16):
+                since = since if kept else time.monotonic()
                 kept = _told(kept + chunk)
             waited = [end for end in waited if end != heard]  # all have closed it
+        if kept and not ended and time.monotonic() - since >= _LAST_WORDS:
+            _write(kept)
+            kept = b""
     return kept
 
 
@@ -74,9 +80,15 @@ def _told(text: bytes) -> bytes:
     at = 0
     while (end := text.find(b"\n", at) + 1) and not any(omen in text[at:end].lower() for omen in _OMENS):
         at = end
-    with suppress(OSError):
-        os.write(_STDERR, text[:at])
+    _write(text[:at])
     return text[at:]
+
+
+def _write(text: bytes) -> None:
+    """Write all of it to stderr, unless nobody reads that any more."""
+    with suppress(OSError):
+        while text:
+            text = text[os.write(_STDERR, text) :]  # a signal may end a write after some of it
 
 
 def _end_as(code: int, heard: bytes, limits: dict[str, int]) -> NoReturn:
@@ -88,8 +100,7 @@ def _end_as(code: int, heard: bytes, limits: dict[str, int]) -> NoReturn:
         limits: as `limits_set` returns them.
     """
     died = -code in _DEATHS and not _of_another_kind(heard)
-    with suppress(OSError):
-        os.write(_STDERR, _message(signal.Signals(-code), limits).encode() if died else heard)
+    _write(_message(signal.Signals(-code), limits).encode() if died else heard)
     if code < 0 and not died:
         with suppress(OSError):  # SIGKILL has no other handler
             signal.signal(-code, signal.SIG_DFL)
