@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli.hydra.job import Job
-from openbench.cli.hydra.outcome import ALIVE, RUNNING, Outcome, Plan, read_outcomes
-from openbench.cli.hydra.states import Kept, counted, kept_sweeps
+from openbench.cli.hydra.job import Done, Job
+from openbench.cli.hydra.outcome import ALIVE, FAILED_STATUS, RUNNING, WAITING, Outcome, Plan, read_outcomes, summary
+from openbench.cli.hydra.states import Kept, counted, details, kept_sweeps
 from openbench.errors import DataError, NotApplicableError
 from openbench.storage import locks
 from openbench.storage.locks import Lock, wait_for
@@ -49,6 +49,19 @@ def test_a_job_that_begins_while_somebody_looks_whether_it_lives_counts_as_runni
 def test_what_has_not_begun_is_queued_as_long_as_the_sweep_lives(sweep):
     with Lock(sweep.folder / ALIVE):
         assert sweep.states()[5].state == "queued"
+
+
+def test_what_messages_hold_does_not_steer_the_terminal(sweep, capsys):
+    named = "set '\x1b]0;title\x07x' is empty\nsee \x1b[2Jthere"
+    Outcome(1, ["seed=1"], 2, named, 1.0, "failed").write(sweep.folder / "1")
+    print(details(sweep.states(), "sweep"))
+    print(summary(read_outcomes(sweep.folder), sweep.plan, sweep.folder))
+    job = Job(Outcome(1, ("seed=1",), 0, "", 0.0, RUNNING), sweep.folder / "1", sweep.folder, sweep.plan)
+    for status in (FAILED_STATUS, WAITING):
+        job.complain(Done(2, named, status))
+    shown = "".join(capsys.readouterr())
+    assert "\x1b" not in shown
+    assert shown.count("set '\\x1b]0;title\\x07x' is empty") == 4
 
 
 def test_jobs_are_counted_by_state(sweep):

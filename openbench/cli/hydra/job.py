@@ -129,15 +129,17 @@ class Job:
 
     def complain(self, done: Done) -> None:
         """Report an error: in full, or for a sweep its first line, since the sweep's last lines tell the rest once."""
+        message = console_lines(done.message)
+        first = message.partition("\n")[0]
         if self.plan is None:
-            print(f"error: {console_lines(done.message)}", file=sys.stderr, flush=True)
-            return
-        if done.status == WAITING:
-            print(f"{self.title}: {done.message} — it goes on when others have ended", file=sys.stderr, flush=True)
-            return
-        what = f"skipped: {NOT_APPLICABLE} —" if done.status == NOT_APPLICABLE else "error:"
-        first = (done.message.splitlines() or [""])[0]
-        print(f"{self.title}: {what} {first}", file=sys.stderr, flush=True)
+            line = f"error: {message}"
+        elif done.status == WAITING:
+            line = f"{self.title}: {first} — it goes on when others have ended"
+        elif done.status == NOT_APPLICABLE:
+            line = f"{self.title}: skipped: {NOT_APPLICABLE} — {first}"
+        else:
+            line = f"{self.title}: error: {first}"
+        print(line, file=sys.stderr, flush=True)
 
     @contextmanager
     def in_its_place(self) -> Iterator[None]:

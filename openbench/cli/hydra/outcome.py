@@ -7,6 +7,7 @@ from pathlib import Path
 
 from openbench.compose.sweep import label
 from openbench.errors import ConfigError
+from openbench.results.escape import console_lines
 from openbench.results.tables.table import Cell, Column, Table
 from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
@@ -192,7 +193,7 @@ def summary(outcomes: Sequence[Outcome], plan: Plan, folder: Path) -> str:
     for found, what in ((passed, NOT_APPLICABLE), (failed, FAILED_STATUS)):
         for code, message in dict.fromkeys((o.code, o.message) for o in found):
             which = numbers([o.job + 1 for o in found if (o.code, o.message) == (code, message)])
-            lines.append(f"{what}" + f", exit {code}" * bool(code) + f", {which}: {message}")
+            lines.append(console_lines(f"{what}" + f", exit {code}" * bool(code) + f", {which}: {message}"))
     again = "; the same command goes on" if stopped or missing > 0 else ""
     lines.append(f"sweep: {plan.jobs} jobs, {', '.join(counts)}{again} ({folder})")
     return "\n".join(lines)

@@ -20,6 +20,7 @@ from openbench.cli.hydra.outcome import (
 )
 from openbench.compose.sweep import combinations, label, swept_keys
 from openbench.errors import ConfigError
+from openbench.results.escape import console_lines
 from openbench.results.tables.render import to_console
 from openbench.results.tables.table import Column, Table
 from openbench.storage.locks import held
@@ -191,7 +192,7 @@ def details(states: Sequence[State], title: str) -> str:
     for state in states:
         if state.why and state.state != DONE:
             told.setdefault((state.state, state.why), []).append(state.job + 1)
-    lines += [f"{state}, {numbers(jobs)}: {why}" for (state, why), jobs in told.items()]
+    lines += [console_lines(f"{state}, {numbers(jobs)}: {why}") for (state, why), jobs in told.items()]
     return "\n".join([*lines, f"{len(states)} jobs: {counted(states)}"]) + "\n"
 
 
