@@ -63,6 +63,7 @@ class Lock:
             self._windows.release()
         self._lease.release()
         if self._stream is not None:
+            trust.give_back(self._stream)
             self._stream.close()
             self._stream = None
 

@@ -39,6 +39,17 @@ def granted(stream: BinaryIO) -> bool:
     return not doubtful(Path(stream.name))
 
 
+def give_back(stream: BinaryIO) -> None:
+    """Unlock an open file, also where a process that was forked from this one has it open too.
+
+    Args:
+        stream: as given to `granted`.
+    """
+    with suppress(OSError):  # closing it is left
+        if fcntl is not None:
+            fcntl.flock(stream, fcntl.LOCK_UN)
+
+
 def doubtful(path: Path) -> str:
     """Return why a lock that this process was just granted on a file says nothing; empty if it holds.
 

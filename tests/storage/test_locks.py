@@ -64,6 +64,22 @@ def test_where_locks_work_no_other_file_is_made(tmp_path):
     assert not held(tmp_path / "a")
 
 
+def test_a_lock_that_is_given_back_is_free_although_a_forked_process_lives_on(tmp_path):
+    lock = Lock(tmp_path / "a")
+    lock.acquire()
+    waits, goes_on = os.pipe()
+    child = os.fork()
+    if child == 0:  # as a worker that reads images
+        os.close(goes_on)
+        os.read(waits, 1)
+        os._exit(0)
+    lock.release()
+    assert is_free(tmp_path / "a")
+    os.close(goes_on)
+    os.waitpid(child, 0)
+    os.close(waits)
+
+
 def test_on_a_system_without_such_locks_a_killed_holder_does_not_count(tmp_path, monkeypatch):
     monkeypatch.setattr(trust, "fcntl", None)  # as on Windows
     monkeypatch.setattr(trust, "HAS_LOCKS", False)
