@@ -18,6 +18,7 @@ from openbench.core.request import Field, Mixing, Request, Role
 from openbench.core.scores import SetScores
 from openbench.core.search import with_params
 from openbench.core.texts import Texts
+from openbench.digest import digest
 from openbench.errors import ConfigError, DataError, MethodError
 
 
@@ -143,7 +144,8 @@ def fit(method: Method, fitting: Fitting, features: FeatureSource, device: torch
         head = replace(fitting.head.to(device), texts={texts: features.texts(texts) for texts in request.texts})
     fitted = method.fit(train, head)
     if isinstance(fitted, LiveMethod) and request.fit_on is not None:
-        fitted.fitted_on_ = fitting.split(request.fit_on).digest
+        own, mixing = fitting.split(request.fit_on).digest, request.mixing
+        fitted.fitted_on_ = own if mixing is None else digest([own, mixed_with(fitting.ood_val).digest, mixing])
     return fitted
 
 

@@ -8,11 +8,13 @@ import torch
 
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.features import FeatureSet, Head
+from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Field, Perturb, Request, Role
+from openbench.core.request import Field, Mixing, Perturb, Request, Role
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.tune import TestSplits
+from openbench.features.live import column_of
 from openbench.methods.double_score import DoubleScore
 
 CPU = torch.device("cpu")
@@ -78,6 +80,43 @@ def test_a_method_that_changes_its_classifier_does_not_change_that_of_the_next()
     fit(Pruning(), fitting, lambda read, request: FeatureSet({}), CPU)
     assert fitting.head.weight.equal(torch.eye(2))
     assert fitting.head.bias.equal(torch.zeros(2))
+
+
+@dataclass
+class Mixed(LiveMethod):
+    """Runs the network after it has learnt from mixed images."""
+
+    needs: ClassVar[Request] = Request(
+        frozenset({Field.FEATURES, Field.MIXED}), fit_on=Role.ID_VAL, mixing=Mixing((0.5,))
+    )
+    reference: ClassVar[str] = "test"
+
+    def fit(self, train, head):
+        return self
+
+    def score_images(self, images, backbone):
+        return images.sum(dim=(1, 2, 3))
+
+
+class Columns:
+    """The same features of every split."""
+
+    def __call__(self, read, request):
+        return FeatureSet({Field.FEATURES: torch.eye(len(read), 2)})
+
+    def mixed(self, read, others, mixing):
+        return torch.eye(len(read), 2)
+
+
+def test_scores_of_a_network_are_not_reused_where_other_images_were_mixed_into_what_was_learnt():
+    head = Head(torch.eye(2), torch.zeros(2))
+
+    def column(name):
+        train, val = split("a", Role.ID_TRAIN), split("b", Role.ID_VAL)
+        return column_of(fit(Mixed(), Fitting(train, val, head, split(name, Role.OOD_VAL)), Columns(), CPU))
+
+    assert column("v") == column("v")
+    assert column("v") != column("w")
 
 
 def test_the_oracle_chooses_on_every_near_and_far_set_and_on_nothing_else():
