@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from openbench.cli.hydra.launchers.longest_first import Cost, at_once, cores, longest_first, measured, order
+from openbench.cli.hydra.launchers.longest_first import Cost, at_once, cores, free_mib, longest_first, measured, order
 
 
 def record(results, benchmark, method, seconds, mib, name="a"):
@@ -54,6 +54,29 @@ def test_so_many_run_at_a_time_that_the_largest_fit_together(cores, free, expect
 
 def test_a_method_without_a_record_counts_as_two_gib():
     assert at_once([job("new")] * 8, {}, 8, 3 * 2048 / 0.9 + 1) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "limit", "use", "cached"),
+    [
+        ("0::/job/step", "job", "memory.max", "memory.current", "inactive_file"),
+        ("0::/of/the/host", "", "memory.max", "memory.current", "inactive_file"),  # a container sees its own at the top
+        ("7:cpu,memory:/job", "memory/job", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_memory_that_a_batch_job_or_container_may_not_take_is_not_free(tmp_path, line, folder, limit, use, cached):
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: 9999999 kB\nMemAvailable: {4000 * 1024} kB\n")
+    assert free_mib(tmp_path) == 4000
+    (tmp_path / "proc" / "self" / "cgroup").write_text(f"1:cpu:/other\n{line}\n")
+    assert free_mib(tmp_path) == 4000
+    group = tmp_path / "sys" / "fs" / "cgroup" / folder
+    group.mkdir(parents=True)
+    (group / use).write_text(f"{1000 << 20}\n")
+    (group / "memory.stat").write_text(f"anon 1\n{cached} {300 << 20}\n")
+    for text, free in (("max", 4000), (f"{3000 << 20}", 2300), (f"{1 << 62}", 4000)):
+        (group / limit).write_text(f"{text}\n")
+        assert free_mib(tmp_path) == free
 
 
 def test_no_more_processors_count_than_joblib_may_use(monkeypatch):

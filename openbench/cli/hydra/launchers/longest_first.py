@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -97,13 +97,48 @@ def at_once(jobs: Sequence[Sequence[str]], costs: Mapping[Kind, Cost], cores: in
     return max(1, fitting)
 
 
-def free_mib() -> float:
-    """Return the memory that programs can still get, in MiB; without bound where the system does not say."""
+def free_mib(root: Path = Path("/")) -> float:
+    """Return the memory that programs can still get, in MiB; without bound where the system does not say.
+
+    Args:
+        root: where `proc` and `sys` are.
+    """
+    left = [_left_in(folder, *names) for folder, names in _groups(root)]
+    with suppress(OSError, StopIteration):
+        lines = (root / "proc" / "meminfo").read_text(encoding="ascii").splitlines()
+        left.append(next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("MemAvailable:")))
+    return min(left, default=float("inf"))
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
+    """The control groups that may hold less memory than the machine, and what their limit and their use are called."""
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
+        lines = (root / "proc" / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if not kinds:
+            base, names = root / "sys" / "fs" / "cgroup", ("memory.max", "memory.current")
+        elif "memory" in kinds.split(","):
+            base = root / "sys" / "fs" / "cgroup" / "memory"
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        inner = Path(path.lstrip("/"))
+        for part in (inner, *inner.parents):  # the last one is the base itself
+            yield base / part, names
+
+
+def _left_in(folder: Path, limit: str, use: str) -> float:
+    """What may still be taken in a control group, in MiB; what the system only keeps of files counts as free."""
+    try:
+        stated = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+        kept = int(stated.get("total_inactive_file", stated.get("inactive_file", 0)))
+        most, taken = (int((folder / name).read_text(encoding="ascii")) for name in (limit, use))
+    except (OSError, ValueError):  # no group, no limit: `max`
         return float("inf")
+    return (most - taken + kept) / 2**20
 
 
 def cores() -> int:
