@@ -35,7 +35,8 @@ class Portions:
     def of(self, images: Tensor, backbone: Backbone, act: Callable[[Tensor], T]) -> Iterator[T]:
         """Yield what `act` makes of consecutive portions of a batch: of the whole where it fits into memory.
 
-        Portions are as large as the batches of a run with a smaller batch size, so that their rows are those of it.
+        Where halves are whole, as of the default batch size, the portions are the batches of a run with a smaller batch
+        size, and their rows those of it; elsewhere the last one of each batch is smaller.
 
         Args:
             images: (n, 3, h, w), or what the backbone takes.
