@@ -78,7 +78,7 @@ class Headed(Backbone):
         return (self._network, type(self._classify))
 
     @property
-    def passes(self) -> int:  # type: ignore[override]
+    def passes(self) -> int:
         """Images pushed through the network so far."""
         return self._network.passes + (self._whole.passes if "_whole" in vars(self) else 0)
 
