@@ -10,11 +10,11 @@ from torch import Tensor
 from openbench.config.constraints import Count, Seed, Share
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
 from openbench.core.method import Method
-from openbench.core.products import by_rows
 from openbench.core.request import Field, Mixing, Request, Role
 from openbench.methods._bank import Bank
 from openbench.methods._inputs import training
-from openbench.methods._stats import moments, row_normalise, whitening
+from openbench.methods._nearest_mean import NearestMean
+from openbench.methods._stats import moments, row_normalise
 
 _AT_ONCE = 1 << 28  # values sorted at a time, 1 GiB
 SHARES = (0.25, 0.5, 0.75)
@@ -42,7 +42,7 @@ class MFS(Method):
         return replace(self.needs, mixing=Mixing(SHARES, self.seed))
 
     @abstractmethod
-    def _learn(self, train: FeatureSet) -> None:
+    def _fit_distance(self, train: FeatureSet) -> None:
         """Fit the distance to the chosen features of training, and the labels (n,)."""
 
     @property
@@ -60,7 +60,7 @@ class MFS(Method):
             distances = torch.where(spread > 0, distances / spread.clamp(min=torch.finfo(torch.float32).tiny), 0.0)
         keep = max(int(self.share * len(distances)), 1)
         self.chosen_ = torch.argsort(distances, descending=True, stable=True)[:keep].sort().values
-        self._learn(train)
+        self._fit_distance(train)
         return self
 
     def _rows(self, x: FeatureSet) -> Tensor:
@@ -92,7 +92,7 @@ class Chosen:
 
 
 @dataclass
-class MFSMDS(MFS):
+class MFSMDS(MFS, NearestMean):
     """Squared Mahalanobis distance to the nearest class mean, in the features that mixed images move most.
 
     score(x) = min_c (f_J − μ_c)ᵀ Σ⁺ (f_J − μ_c), J the share of features with the largest W₁(f_j, f̃_j) between training
@@ -121,31 +121,11 @@ class MFSMDS(MFS):
     def _unit(self) -> bool:
         return self.normalise
 
-    def _learn(self, train: FeatureSet) -> None:
-        m = moments(train, type(self).__name__, self._rows)
-        whiten, center = whitening(m.within_covariance()), m.mean()
-        self.center_ = center.float()
-        self.whiten_ = whiten.float()
-        self.means_ = ((m.class_means() - center) @ whiten).float()
-        self.present_ = m.present.cpu()
+    def _fit_distance(self, train: FeatureSet) -> None:
+        self._learn(moments(train, type(self).__name__, self._rows))
 
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        return self._distances(x).amin(dim=1)
-
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return the squared distance to each class mean, (n, c) float32; +inf for classes absent from training."""
-        distances = self._distances(x)
-        by_class = distances.new_full((len(x), len(self.present_)), float("inf"))
-        by_class[:, self.present_.to(by_class.device)] = distances
-        return by_class
-
-    def _distances(self, x: FeatureSet) -> Tensor:
-        """|w − m|² (n, k) in whitened coordinates for the k classes present."""
-        features = self._rows(x)
-        white = by_rows(features - self.learnt("center_").to(features.device), self.whiten_.to(features.device).T)
-        means = self.means_.to(white.device)
-        return white.square().sum(dim=1, keepdim=True) + means.square().sum(dim=1) - 2 * white @ means.T
+    def _vectors(self, x: FeatureSet) -> Tensor:
+        return self._rows(x)
 
 
 @dataclass
@@ -171,7 +151,7 @@ class MFSKNN(MFS):
 
     k: Count = 3
 
-    def _learn(self, train: FeatureSet) -> None:
+    def _fit_distance(self, train: FeatureSet) -> None:
         self.require(self.k <= len(train), "k", f"1 to {len(train)}, the number of training samples")
         self.bank_ = train.features
         # Products lose digits to a common offset: the mean is taken off first.

@@ -8,15 +8,14 @@ from torch import Tensor
 
 from openbench.config.constraints import NonNegative
 from openbench.core.features import FeatureSet, Head
-from openbench.core.method import Method
-from openbench.core.products import by_rows
 from openbench.core.request import Field, Request, Role
 from openbench.methods._inputs import training
-from openbench.methods._stats import moments, whitening
+from openbench.methods._nearest_mean import NearestMean
+from openbench.methods._stats import moments
 
 
 @dataclass
-class ScaledMDS(Method):
+class ScaledMDS(NearestMean):
     """Squared Mahalanobis distance to the nearest class mean, of features divided by a power of their length.
 
     score(x) = min_c (φ − μ_c)ᵀ Σ⁺ (φ − μ_c), φ = f/‖f‖^β, Σ the biased covariance of training φ around class means.
@@ -39,32 +38,12 @@ class ScaledMDS(Method):
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn class means and the shared covariance from training features (n, d) and labels (n,)."""
-        m = moments(training(train, "ScaledMDS"), "ScaledMDS", lambda rows: self._scaled(rows.features.double()))
-        whiten, center = whitening(m.within_covariance()), m.mean()
-        self.center_ = center.float()
-        self.whiten_ = whiten.float()
-        self.means_ = ((m.class_means() - center) @ whiten).float()
-        self.present_ = m.present.cpu()
+        fitted = training(train, "ScaledMDS")
+        self._learn(moments(fitted, "ScaledMDS", lambda rows: self._scaled(rows.features.double())))
         return self
 
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        return self._distances(x).amin(dim=1)
-
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return the squared distance to each class mean, (n, c) float32; +inf for classes absent from training."""
-        distances = self._distances(x)
-        by_class = distances.new_full((len(x), len(self.present_)), float("inf"))
-        by_class[:, self.present_.to(by_class.device)] = distances
-        return by_class
-
-    def _distances(self, x: FeatureSet) -> Tensor:
-        """|w − m|² (n, k) in whitened coordinates for the k classes present."""
-        moved = self._scaled(x.features) - self.learnt("center_").to(x.features.device)
-        white = by_rows(moved, self.learnt("whiten_").to(moved.device).T)
-        means = self.learnt("means_").to(moved.device)
-        # One small product instead of a difference per class.
-        return white.square().sum(dim=1, keepdim=True) + means.square().sum(dim=1) - 2 * white @ means.T
+    def _vectors(self, x: FeatureSet) -> Tensor:
+        return self._scaled(x.features)
 
     def _scaled(self, features: Tensor) -> Tensor:
         """φ (n, d), in the dtype of the features; powers of lengths are taken in float64, whose range they keep."""

@@ -134,7 +134,7 @@ def test_only_distances_are_not_made_of_probabilities():
     ours = {kind for kind in known if kind.__module__.startswith("openbench.methods.")}
     with_scores = {kind for kind in ours if kind.class_scores not in (Method.class_scores, LiveMethod.class_scores)}
     without = {kind.__name__ for kind in with_scores if kind.class_probabilities is Method.class_probabilities}
-    assert without == {"KNN", "MDS", "MFSMDS", "ScaledMDS", "Gram"}
+    assert without == {"KNN", "MDS", "MFSMDS", "NearestMean", "ScaledMDS", "Gram"}
 
 
 @dataclass
