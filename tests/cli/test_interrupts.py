@@ -5,10 +5,13 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
+
+from openbench.cli.process import interrupts
 
 BEGIN = (
     "from openbench.__main__ import main; import openbench.__main__ as m\n"
@@ -85,6 +88,32 @@ def test_under_a_limit_a_signal_ends_parent_and_child_after_a_clean_up(send, num
     assert int(child) != process.pid
     with pytest.raises(ProcessLookupError):
         os.kill(int(child), 0)
+
+
+@pytest.mark.parametrize("place", ["getsignal", "signal"])
+@pytest.mark.parametrize("again", [interrupts._first, interrupts._second])
+def test_a_signal_that_arrives_while_the_first_one_is_taken_changes_nothing(monkeypatch, place: str, again):
+    """A terminal's Ctrl-C arrives twice under a limit: by itself, and from the parent that passes it on."""
+    monkeypatch.setattr(interrupts, "_when", [])
+    monkeypatch.setattr(interrupts, "_pressed", [])
+    monkeypatch.setattr(interrupts, "_importing", lambda frame: False)
+    begun = threading.Event()
+    begun.set()
+    monkeypatch.setattr(interrupts, "_begun", begun)
+    monkeypatch.setattr(interrupts, "_end", lambda number: pytest.fail("hurried"))
+    meanwhile = [again]
+
+    def arriving(*_: object) -> object:
+        if meanwhile:
+            meanwhile.pop()(signal.SIGINT, None)
+        return interrupts._first
+
+    monkeypatch.setattr(signal, "getsignal", lambda number: interrupts._first)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(signal, place, arriving)
+    with pytest.raises(KeyboardInterrupt):
+        interrupts._first(signal.SIGINT, None)
+    assert not meanwhile
 
 
 def test_under_a_limit_a_killed_parent_leaves_no_child():

@@ -144,11 +144,12 @@ def leave(code: int) -> None:
 def _first(number: int, frame: FrameType | None) -> None:
     if not _begun.is_set() or _importing(frame):
         _end(number)
+    # Another may arrive from here on, at any line.
+    _when.append(time.monotonic())
+    _pressed.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
     for each in _WORDS:
         if signal.getsignal(each) is _first:
             signal.signal(each, _second)
-    _when.append(time.monotonic())
-    _pressed.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
     raise _pressed[0]
 
 
