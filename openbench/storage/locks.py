@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import psutil
 from filelock import FileLock, Timeout
 
 from openbench.errors import BusyError
@@ -247,12 +248,9 @@ class Lease:
         """Whether the holder was killed: on this machine its process says so, elsewhere the time since a renewal."""
         holder = self._holder()
         if holder.get("host") == _host() and isinstance(pid := holder.get("pid"), int):
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                return True
-            except OSError:
-                pass
+            with suppress(OverflowError):  # no process has such a number: the file was not written by a lease
+                if not psutil.pid_exists(pid):
+                    return True
         with suppress(OSError):
             return now - self.path.stat().st_mtime > STALE
         return False

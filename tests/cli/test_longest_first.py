@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from openbench.cli.hydra.launchers import longest_first as launcher
 from openbench.cli.hydra.launchers.longest_first import Cost, at_once, cores, free_mib, longest_first, measured, order
 
 
@@ -64,9 +65,11 @@ def test_a_method_without_a_record_counts_as_two_gib():
         ("7:cpu,memory:/job", "memory/job", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ],
 )
-def test_memory_that_a_batch_job_or_container_may_not_take_is_not_free(tmp_path, line, folder, limit, use, cached):
+def test_memory_that_a_batch_job_or_container_may_not_take_is_not_free(
+    tmp_path, monkeypatch, line, folder, limit, use, cached
+):
+    monkeypatch.setattr(launcher, "available", lambda: 4000 << 20)
     (tmp_path / "proc" / "self").mkdir(parents=True)
-    (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: 9999999 kB\nMemAvailable: {4000 * 1024} kB\n")
     assert free_mib(tmp_path) == 4000
     (tmp_path / "proc" / "self" / "cgroup").write_text(f"1:cpu:/other\n{line}\n")
     assert free_mib(tmp_path) == 4000

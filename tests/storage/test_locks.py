@@ -150,6 +150,14 @@ def test_the_lease_of_another_machine_is_taken_over_when_it_is_not_renewed(tmp_p
     assert is_free(tmp_path / "a") == bool(age)
 
 
+@pytest.mark.parametrize("number", [1 << 70, -1])
+def test_a_lease_with_a_number_that_no_process_has_ends_in_no_traceback(tmp_path, broken, number):
+    lease = lease_of(tmp_path / "a")
+    lease.write_text(json.dumps({"token": "x", "host": locks._host(), "pid": number}))
+    os.utime(lease, (0, 0))
+    assert is_free(tmp_path / "a")
+
+
 def test_an_abandoned_lease_that_another_takes_over_meanwhile_is_left_to_it(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_text(json.dumps({"token": "x", "host": "another", "pid": 1}))

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from typing import Any
+
+from openbench.memory import available
 
 _STAGES = ("tune", "fit", "score")
 _FIRST_GUESS = 2048  # MiB of a process whose method has no record here: torch and the data of a small benchmark
@@ -98,16 +100,12 @@ def at_once(jobs: Sequence[Sequence[str]], costs: Mapping[Kind, Cost], cores: in
 
 
 def free_mib(root: Path = Path("/")) -> float:
-    """Return the memory that programs can still get, in MiB; without bound where the system does not say.
+    """Return the memory that this program can still get, in MiB: of the machine, or of the batch job or container.
 
     Args:
         root: where `proc` and `sys` are.
     """
-    left = [_left_in(folder, *names) for folder, names in _groups(root)]
-    with suppress(OSError, StopIteration):
-        lines = (root / "proc" / "meminfo").read_text(encoding="ascii").splitlines()
-        left.append(next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("MemAvailable:")))
-    return min(left, default=float("inf"))
+    return min([available() / 2**20, *(_left_in(folder, *names) for folder, names in _groups(root))])
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
