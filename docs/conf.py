@@ -70,7 +70,8 @@ sphinx_gallery_conf = {
     "examples_dirs": ["../examples"],
     "gallery_dirs": ["learn"],
     "filename_pattern": r"\.py",
-    "within_subsection_order": "generate.order.Ordered",
+    "within_subsection_order": "generate.lessons.Ordered",
+    "reset_modules": ("matplotlib", "generate.lessons.apart"),
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,
@@ -80,7 +81,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "capture_repr": ("_repr_html_", "__repr__"),
 }
-# The examples write below the build, never into the checkout's results or the user's cache.
+# What is written is written below the build, never into the checkout's results or the user's cache.
 BUILD = HERE / "_build"
 os.environ["OPENBENCH_CACHE"] = str(BUILD / "cache")
 os.environ["OPENBENCH_RESULTS"] = str(BUILD / "results")

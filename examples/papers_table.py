@@ -7,11 +7,15 @@ openbench has those of its field's papers; a table of your own is one too.
 
 # %%
 import shlex
+import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 
 from openbench.__main__ import main
+
+folder = Path(tempfile.mkdtemp())
+mine, tables = folder / "mine.yaml", folder / "tables"
 
 
 def openbench(command: str) -> None:
@@ -34,34 +38,35 @@ openbench("study reject_option/synthetic --table")
 # -------------------
 # The words of a sweep make the file: ``openset_digits`` has six digits that the network knows, and four that it does
 # not. One seed and two epochs keep this lesson short; ``seed=0,1,2`` would give means and standard deviations.
-openbench("study new mine.yaml -m +benchmark=openset_digits method=msp,knn seed=0 training.recipe.epochs=2")
-text = Path("mine.yaml").read_text(encoding="utf-8")
+settings = "+benchmark=openset_digits method=msp,knn seed=0 training.recipe.epochs=2"
+openbench(f"study new {mine.as_posix()} -m {settings}")
+text = mine.read_text(encoding="utf-8")
 print(text)
 
 # %%
 # The file is yours to edit. This benchmark has no far sets, so that another column is of more use.
 text = text.replace("far auroc: far.auroc", "near FPR@95: near.fpr95")
-Path("mine.yaml").write_text(text, encoding="utf-8")
+mine.write_text(text, encoding="utf-8")
 
 # %%
 # What is to do. Nothing has been computed yet, so that nothing is known of the time.
-openbench("study mine.yaml")
+openbench(f"study {mine.as_posix()}")
 
 # %%
 # ``--run`` makes the runs that are missing; killed, the same command goes on. One network is trained, and both methods
 # read its features.
-openbench("study mine.yaml --run")
+openbench(f"study {mine.as_posix()} --run")
 
 # %%
 # The table, and the same as files for a paper.
-openbench("study mine.yaml --table --to tables")
+openbench(f"study {mine.as_posix()} --table --to {tables.as_posix()}")
 
 # %%
-print(next(Path("tables").rglob("*.tex")).read_text(encoding="utf-8"))
+print(next(tables.rglob("*.tex")).read_text(encoding="utf-8"))
 
 # %%
 # The picture that lies beside them:
-picture = plt.imread(next(Path("tables").rglob("*.png")))
+picture = plt.imread(next(tables.rglob("*.png")))
 plt.figure(figsize=(picture.shape[1] / 150, picture.shape[0] / 150))
 plt.imshow(picture)
 plt.axis("off")

@@ -34,3 +34,4 @@ def test_an_example_runs(file, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MPLBACKEND", "agg")
     runpy.run_path(str(file), run_name="__main__")
     assert capsys.readouterr().out.strip()
+    assert {path.name for path in tmp_path.iterdir()} <= {"cache", "results"}, "it leaves files where it was started"
