@@ -85,10 +85,12 @@ def test_image_classifiers_of_hugging_face_are_read_with_their_processor(tmp_pat
 
 def test_networks_of_the_hub_are_timms(tmp_path):
     timm = _compat.library("timm")
+    from timm.models._hub import save_for_hf
+
     from openbench.api.models.published import loaded
 
     model = timm.create_model("resnet10t", num_classes=CLASSES)
-    timm.models.save_for_hf(model, tmp_path, model_config={"num_classes": CLASSES})
+    save_for_hf(model, tmp_path, model_config={"num_classes": CLASSES})
     found = loaded(f"local-dir:{tmp_path}")
     assert torch.equal(found.fc.weight, model.fc.weight)
     with pytest.raises(CheckpointError, match="model 'local-dir:/nowhere' cannot be had"):

@@ -56,7 +56,15 @@ class Normalize:
         return image - 0.5
 
 
+def _convert_to_rgb(image):
+    """What a chain of open_clip 2.30 has in place of a class."""
+    return image.convert("RGB")
+
+
 EXPRESSED = {
+    "early open_clip": lambda: transforms.Compose(
+        [transforms.Resize(24), transforms.CenterCrop(24), _convert_to_rgb, transforms.ToTensor(), NORMALISE]
+    ),
     "preset": lambda: _compat.library("torchvision").models.ResNet18_Weights.DEFAULT.transforms(),
     "timm": timm_transform,
     "open_clip": lambda: _compat.library("open_clip").image_transform(224, is_train=False),

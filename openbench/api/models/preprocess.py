@@ -20,9 +20,8 @@ BENCHMARK = "benchmark"
 _FILTERS = ("nearest", "bilinear", "bicubic")
 # Height, width: smaller and larger than usual crops, upright and not, and of odd lengths.
 _SIZES = ((32, 32), (64, 64), (37, 50), (131, 90), (256, 341))
-_TO_RGB = ("ToImage", "ToPILImage", "MaybeConvertMode", "RGB")
 _TO_TENSOR = ("ToTensor", "MaybeToTensor")
-_SPARE = ("MaybeConvertMode", "RGB", "ToImage")
+_SPARE = ("MaybeConvertMode", "_convert_to_rgb", "RGB", "ToImage")
 WAYS = (
     "pass the torchvision transform that the network was trained with (e.g. Compose([ToTensor(), Normalize(mean, "
     "std)])), ob.Preprocess(resize=…, crop=…, mean=…, std=…), a function of a PIL image, or preprocess='benchmark' for "
@@ -114,7 +113,7 @@ def _parsed(transform: object) -> _Parsed | None:
     steps = {"resize": None, "crop": None, "tensor": None, "normalise": None}
     order = list(steps)
     for step in _steps(transform):
-        kind = type(step).__name__
+        kind = getattr(step, "__name__", type(step).__name__)  # open_clip had a function before it had a class
         if kind in _SPARE:
             continue
         place = {"Resize": "resize", "CenterCrop": "crop", "Normalize": "normalise"}.get(kind)
