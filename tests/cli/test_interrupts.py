@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -42,6 +42,19 @@ BODIES = {
 HANG = 600.0  # seconds after which a process that does not end fails its test
 
 
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def none_is_left() -> Iterator[None]:
+    """A process that did not answer is killed."""
+    yield
+    for process in STARTED:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    STARTED.clear()
+
+
 def answer_interrupts() -> None:
     """Let Ctrl-C reach the new process also where the tests themselves run in the background, which ignores it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -63,6 +76,7 @@ def begun(body: str, before: Callable[[], None] = answer_interrupts) -> subproce
         preexec_fn=before,
         process_group=0,
     )
+    STARTED.append(process)
     assert process.stdout is not None
     assert process.stdout.readline() == "go\n"
     return process

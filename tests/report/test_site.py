@@ -13,7 +13,8 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
-from openbench.report.site.data import board_data
+from openbench.report.site.beside import Figures
+from openbench.report.site.data import board_data, cost
 from openbench.report.site.others import adbench
 from openbench.report.site.write import write_site
 from openbench.results.leaderboard import ranking
@@ -44,6 +45,21 @@ def test_every_number_is_that_of_a_record(site):
     assert {name: values[f"{name}.auroc"] for name in "abc"} == {"a": 0.88, "b": 0.92, "c": 0.95}
     assert row["ms"] == 1.0  # 19 ms for 19 images
     assert row["mib"] == 100.0
+
+
+def test_the_time_of_an_image_is_over_what_was_scored():
+    counts = {"id_train": {"n": 1000}, "id_test": {"n": 10}, "near/a": {"n": 5}, "far/c": {"n": 4}}
+    assert cost(replace(records()[0], counts=counts))["ms"] == 1.0  # 19 ms for 19 images
+
+
+def test_the_page_says_how_much_there_is_and_what_each_method_does(site):
+    assert "4 rows on 2 benchmarks, " in (site / "index.html").read_text()
+    assert read(site)[0]["methods"]["knn"] == {
+        "reads": "features",
+        "needs": ["training data"],
+        "year": "2022",
+        "summary": "Distance to a neighbour.",
+    }
 
 
 def test_ranked_rows_come_first_and_others_say_why_they_are_not(site):
@@ -146,6 +162,12 @@ def test_published_figures_stand_beside_the_row_of_their_own_network(more):
     assert row["published"] == "tiny"
     assert (values["near.auroc.published"], values["near.auroc.apart"]) == (0.91, -0.01)
     assert "far.auroc.published" not in values  # the paper prints none
+    better = {metric["id"]: metric["better"] for metric in board["metrics"]}
+    assert [better[f"near.auroc{end}"] for end in ("", ".published", ".apart")] == [
+        1,
+        0,
+        0,
+    ]  # none is the best
     assert values_of(board, "msp")[0]["published"] == ""
     assert "OpenOOD's leaderboard page" in board["about"]
     assert not [m for m in boards(more)["toy2"]["metrics"] if m["id"].endswith((".published", ".apart"))]
@@ -168,6 +190,16 @@ def test_figures_of_other_images_say_so(tmp_path):
     )
     assert [row["published"] for row in board["rows"]] == ["tiny, on other images"]
     assert "other images" in board["about"]
+
+
+@pytest.mark.parametrize(("training", "published"), [(None, "another network: big"), ("logitnorm", "")])
+def test_another_training_has_no_published_figure_but_released_weights_that_of_cross_entropy(training, published):
+    made = record("knn", 0.9, 0.95)
+    row = replace(made, backbone={**made.backbone, "training": training})
+    (board,) = ranking.boards([row], lambda name, key: True)
+    figure = Figure(Estimate(0.9), None, None, "openood_leaderboard.csv")
+    figures = Figures(board, {Setup("toy", "cross_entropy", "big", "knn", "none"): figure})
+    assert [found.network if found else "" for found in figures.of_rows.values()] == [published]
 
 
 def test_the_table_for_programs_has_the_published_figures(more):
@@ -222,6 +254,13 @@ def test_a_detector_that_lacks_a_metric_has_no_mean_of_it(tmp_path):
     assert (rows["knn"]["rank"], rows["lof"]["rank"]) == (1, None)
     assert rows["lof"]["values"] == [None] * 8
     assert rows["lof"]["reasons"] == ["no AUROC was measured"]
+
+
+def test_a_row_without_a_mean_comes_last(tmp_path):
+    cells = [(table, "knn", "auroc", 0.9) for table in "abc"] + [("b", "mcd", "auroc", 0.8)]
+    gaps = [Gap(*cell, 0.0, 3, 0.5) for cell in (*cells, ("b", "abod", "conformal_auroc", 0.8))]
+    write_table(gaps, tmp_path / "comparison.csv")
+    assert [row["method"] for row in adbench(tmp_path / "comparison.csv")["rows"]] == ["knn", "mcd", "abod"]
 
 
 def test_a_comparison_without_numbers_has_no_board(tmp_path):
