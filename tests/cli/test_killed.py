@@ -46,22 +46,48 @@ def test_processes_that_end_before_any_job_began_are_an_error(tmp_path):
         after_a_kill(tmp_path, plan, ERROR)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is None, reason="the extra joblib is not installed"
-)
-def test_a_killed_process_fails_its_job_and_the_others_go_on(tmp_path):
+def missing(name: str) -> pytest.MarkDecorator:
+    """Skip where the extra of a launcher is not installed."""
+    absent = importlib.util.find_spec(f"hydra_plugins.hydra_{name}_launcher") is None
+    return pytest.mark.skipif(absent, reason=f"the extra {name} is not installed")
+
+
+def swept_by(folder: Path, *launcher: str, **environment: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """How a sweep over four jobs ends of which some are killed, and which job was tried, once per try."""
     script, root = Path(__file__).parent / "killed_jobs.py", Path(openbench.__file__).parent.parent
-    tries = tmp_path / "tries"
-    places = {"TRIES": str(tries), "OPENBENCH_CACHE": str(tmp_path), "PYTHONPATH": f"{root}:{script.parent}"}
-    typed = ["-m", "+benchmark=digits", "seed=0,1,2,3", "runtime=joblib", "hydra.launcher.n_jobs=2"]
+    tries = folder / "tries"
+    places = {"TRIES": str(tries), "OPENBENCH_CACHE": str(folder), "PYTHONPATH": f"{root}:{script.parent}"}
     done = subprocess.run(
-        [sys.executable, script, *typed], env={**os.environ, **places}, capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, script, "-m", "+benchmark=digits", "seed=0,1,2,3", *launcher],
+        env={**os.environ, **places, **environment},
+        capture_output=True,
+        text=True,
+        cwd=folder,
     )
+    return done, tries.read_text().split() if tries.exists() else []
+
+
+def check_that_only_the_third_failed(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith((" 1", " 2", " 3", " 4"))]
     assert [row[-1] for row in rows] == ["written", "written", "failed", "written"]
-    assert "failed, exit 1, job 3: its process was ended by SIGKILL(-9)" in done.stderr
     assert "sweep: 4 jobs, 3 done, 1 failed" in done.stderr
-    assert [tries.read_text().split().count(seed) for seed in ("0", "1")] == [2, 2]
+
+
+@pytest.mark.slow
+@missing("joblib")
+def test_a_killed_process_fails_its_job_and_the_others_go_on(tmp_path):
+    done, tries = swept_by(tmp_path, "runtime=joblib", "hydra.launcher.n_jobs=2", KILLED_TOGETHER="yes")
+    check_that_only_the_third_failed(done)
+    assert "failed, exit 1, job 3: its process was ended by SIGKILL(-9)" in done.stderr
+    assert [tries.count(seed) for seed in ("0", "1")] == [2, 2]
+
+
+@pytest.mark.slow
+@missing("ray")
+def test_a_killed_worker_of_ray_fails_its_job_and_the_others_go_on(tmp_path):
+    done, tries = swept_by(tmp_path, "runtime=ray", "+hydra.launcher.ray.init.num_cpus=2")
+    check_that_only_the_third_failed(done)
+    assert "failed, exit 1, job 3: its task ended without a result — " in done.stderr
+    assert [tries.count(seed) for seed in "0123"] == [1, 2, 4, 1]  # Ray tries a task again three times
