@@ -85,7 +85,16 @@ BESIDE = {  # tests of an area that do not lie in tests/<area>
         "tests/test_boundaries.py",
         "tests/test_source.py",
     ],
-    "compose": ["tests/cli/test_refused.py", "tests/cli/test_interpolations.py", "tests/cli/test_errors.py"],
+    "compose": [
+        "tests/cli/test_refused.py",
+        "tests/cli/test_interpolations.py",
+        "tests/cli/test_errors.py",
+        "tests/cli/test_sweep.py",
+        "tests/cli/test_published.py",
+        "tests/cli/test_unread.py",
+        "tests/cli/test_moved.py",
+        "tests/engine/test_identity.py",
+    ],
     "cli": ["tests/test_security.py"],
 }
 # Imported before the fork, as every test file would import them; openbench itself comes from the mutated tree.

@@ -12,7 +12,9 @@ from omegaconf import OmegaConf
 
 from openbench.__main__ import main
 from openbench.compose import config_source
+from openbench.compose.composed import composed
 from openbench.compose.group import GroupLoader
+from openbench.errors import ConfigError
 
 
 @pytest.fixture
@@ -109,3 +111,14 @@ def test_another_process_composes_the_same(loaders):
     ours, hydras, composed = loaders
     composed(ours, "method=knn")
     assert plain(composed(pickle.loads(pickle.dumps(ours)), "method=msp")) == plain(composed(hydras, "method=msp"))
+
+
+def test_what_is_composed_carries_the_names_of_its_files():
+    config = composed("run", ["+benchmark=digits", "method=knn", "tune=none"]).config
+    assert {key: config[key]["_name_"] for key in ("method", "tune")} == {"method": "knn", "tune": "none"}
+    assert "_name_" not in config["benchmark"]
+
+
+def test_what_does_not_compose_is_explained_to_callers_too():
+    with pytest.raises(ConfigError, match=r"method 'knm' not found in configs/method; did you mean 'knn'\?"):
+        composed("run", ["+benchmark=digits", "method=knm"])
