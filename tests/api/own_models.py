@@ -58,7 +58,7 @@ class Renamed(nn.Module):
         x = self.norm(self.stem(x)).relu_()
         for part in self.parts:
             x = part(x)
-        return self.linear(nn.functional.avg_pool2d(x, x.shape[3]).view(len(x), -1))
+        return self.linear(nn.functional.avg_pool2d(x, x.shape[3]).view(x.size(0), -1))
 
 
 def images(n=6):

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from openbench.api.models import shipped
-from openbench.api.models.computation import computation
+from openbench.api.models.computation import computation, same_for_any_number
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.core.preprocess import Preprocess
 from openbench.public import TARGET
 
-from .own_models import BOTH, CLASSES, SIDE, Renamed, adopted, images
+from .own_models import BOTH, CLASSES, SIDE, Renamed, Small, adopted, images
 
 
 class Clipped(Renamed):
@@ -29,15 +29,15 @@ class Branching(Renamed):
         return super().forward(x) if x.abs().max() < 1e9 else super().forward(-x)
 
 
-class Asked(Renamed):
+class Asked(nn.Module):
     """Computes the same unless the pixels answer a question otherwise than those of the first images."""
 
     def __init__(self, like, question):
-        super().__init__(like)
-        self.question = question
+        super().__init__()
+        self.like, self.question = like, question
 
     def forward(self, x):
-        return super().forward(-x if self.question(x) else x)
+        return self.like(-x if self.question(x) else x)
 
 
 QUESTIONS = {
@@ -125,6 +125,36 @@ def test_a_network_that_asks_for_values_cannot_be_followed(question):
     like = CifarResNet(SPECS["resnet8"], CLASSES)
     assert computation(Asked(like, lambda x: len(x) == 0), images()) is not None
     assert computation(Asked(like, question), images()) is None
+
+
+NUMBERS = {
+    "more": lambda x: x.shape[0] > 100,
+    "after a layer": lambda x: nn.functional.conv2d(x, torch.ones(1, 3, 1, 1)).shape[0] == 256,
+    "number of pixels": lambda x: x.numel() > 1e6,
+    "bytes": lambda x: x.nbytes > 1e7,
+    "shape": lambda x: tuple(x.shape) == (256, 3, SIDE, SIDE),
+    "lookup": lambda x: {256: True}.get(x.shape[0]),
+    "length": lambda x: len(x) > 100,
+    "loop": lambda x: list(x)[100:],
+    "parts": lambda x: x.split(64)[1:],
+}
+
+
+@pytest.mark.parametrize("question", NUMBERS.values(), ids=NUMBERS)
+def test_a_network_that_asks_for_the_number_of_images_may_be_another_for_another_number(question):
+    assert not same_for_any_number(Asked(Small(), question), images())
+
+
+@pytest.mark.parametrize("question", [lambda x: x.shape[0] > 100, lambda x: x.shape[0] == 1], ids=["many", "one"])
+def test_a_network_that_is_another_for_other_numbers_of_images_is_not_what_openbench_ships(released, question):
+    assert adopted(Asked(released, question)).backbone.name == "asked"
+
+
+def test_a_shape_may_be_made_with_the_number_of_images():
+    def reshaped(x):
+        return x.view(x.size(0), -1).reshape(x.shape[0], 3, -1).flatten(1).view(-1, 3 * SIDE * SIDE) is None
+
+    assert same_for_any_number(Asked(Small(), reshaped), images())
 
 
 def test_items_that_are_taken_by_number_can_be_followed():

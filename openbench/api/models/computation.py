@@ -1,5 +1,6 @@
 """What a network computes, whoever wrote its class: the tensor operations of its forward pass, as one digest."""
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -57,6 +61,34 @@ def computation(module: nn.Module, images: Tensor) -> str | None:
         return _Labels(graph, [*map(_content, state.values()), "images"]).output
     except Exception:  # whatever the user's code, or the tracer, raises; or operations that are functions, as of cond
         return None
+
+
+def same_for_any_number(module: nn.Module, images: Tensor) -> bool:
+    """Return whether the operations of a network are the same for two images and for any larger number of them.
+
+    It is run without values on a number of images that is not known: where Python would have to know it, to take a
+    branch, to repeat a loop or to look something up, the answer is no. Torch itself assumes that it is not one.
+
+    Args:
+        module: in eval mode or not; it is looked at in eval mode.
+        images: of the shape that it is to be used with, at least two.
+    """
+    numbers = ShapeEnv(duck_shape=False)
+    values = FakeTensorMode(shape_env=numbers, allow_non_fake_inputs=True)
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    unknown = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] + [DimDynamic.STATIC] * (images.ndim - 1))
+    try:
+        with warnings.catch_warnings(), evaluating(module), torch.no_grad():
+            warnings.simplefilter("ignore")  # of how these two libraries are switched off
+            # They are chosen for convolutions by the number of images, which is no question of the network's.
+            with torch.backends.mkldnn.flags(enabled=False), torch.backends.nnpack.flags(enabled=False):
+                tensors = {name: values.from_tensor(tensor, static_shapes=True) for name, tensor in state.items()}
+                x = values.from_tensor(images, symbolic_context=unknown)
+                with values, enable_python_dispatcher():
+                    functional_call(module, tensors, (x,))
+    except Exception:  # whatever the user's code, or torch, raises: it cannot be told
+        return False
+    return not numbers.guards and not numbers.replacements
 
 
 class _Unread(TorchFunctionMode):

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from openbench.api.models.computation import computation, same_values
+from openbench.api.models.computation import computation, same_for_any_number, same_values
 from openbench.api.models.described import described, gradient_hooks
 from openbench.backbones.base import Backbone
 from openbench.backbones.checkpoints import find_weights, read_weights
@@ -41,8 +41,8 @@ class Shipped:
 def shipped_node(backbone: Backbone, module: nn.Module, images: Tensor) -> Shipped | None:
     """Return the shipped backbone with the same computation, weights and preprocess as a user's; None if there is none.
 
-    The computation is the same where the layers are, or, in a class of somebody else's, the tensor operations, on a
-    batch like the one that is given. A module whose hooks may change gradients is nobody else's. Only weights that lie
+    The computation is the same where the layers are, or, in a class of somebody else's, the tensor operations, for any
+    number of images of this size. A module whose hooks may change gradients is nobody else's. Only weights that lie
     in a data root are compared; nothing is downloaded.
 
     Args:
@@ -80,8 +80,14 @@ def _same_layers(other: NetworkBackbone, backbone: NetworkBackbone, module: nn.M
 
 def _same_operations(other: NetworkBackbone, module: nn.Module, images: Tensor) -> bool:
     """Whether a network whose classes and names of layers are others computes what a shipped one does."""
-    found = computation(module, images)
-    return found is not None and found == computation(other.to(images.device).network, images)
+    if not same_for_any_number(module, images):
+        return False
+    network = other.to(images.device).network
+    for batch in (images, images[:1]):
+        found = computation(module, batch)
+        if found is None or found != computation(network, batch):
+            return False
+    return True
 
 
 @cache
