@@ -1,10 +1,13 @@
 """All records as one tidy DataFrame: a row per record and set, typed columns, nothing rounded."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from openbench.core.record import Value
 from openbench.errors import RecordError, did_you_mean
@@ -50,29 +53,25 @@ def tidy(runs: Iterable[Run], folder: Path, metrics: str | Sequence[str] = "rank
     """
     import pandas as pd
 
-    wanted, about, rows = _Needed(metrics), _columns(_OF_RECORD), 0
-    places, numbers, counts = _columns(_OF_ROW), dict[str, list[Value | None]](), list[int]()
+    about, of_record, counts = _columns(_OF_RECORD), _Numbers(), list[int]()
+    places, of_row = _columns(_OF_ROW), _Numbers()
     for run in runs:
-        own = {name: value for name, value in _of_id(run).items() if wanted[name]}
+        of_record.add(_of_id(run))
         for name, value in _same(run, folder).items():
             about[name].append(value)
-        before = rows
+        before = of_row.rows
         for place, values in _rows(run):
             for name, text in place.items():
                 places[name].append(text)
-            for key in values:
-                if wanted[key]:
-                    _put(numbers, key, rows, values[key])
-            for key, value in own.items():
-                _put(numbers, key, rows, value)
-            rows += 1
-        counts.append(rows - before)
-    _check_found(numbers, metrics, rows)
+            of_row.add(values)
+        counts.append(of_row.rows - before)
+    wanted, record_of = _Needed(metrics), np.repeat(np.arange(len(counts)), counts)
+    numbers = of_row.columns(wanted) | {key: column[record_of] for key, column in of_record.columns(wanted).items()}
+    _check_found(numbers, metrics, of_row.rows)
     keys = sorted(numbers, key=_order) if isinstance(metrics, str) else list(dict.fromkeys(metrics))
-    record_of = np.repeat(np.arange(len(counts)), counts)
     found = {name: pd.Series(values, dtype=_OF_ROW[name]) for name, values in places.items()}
     found |= {name: _typed(name, about[name]).take(record_of).reset_index(drop=True) for name in _OF_RECORD}
-    found |= {key: _numeric(key, [*numbers.get(key, []), *[None] * (rows - len(numbers.get(key, [])))]) for key in keys}
+    found |= {key: _numeric(key, numbers.get(key, np.empty(0))) for key in keys}
     return pd.DataFrame({name: found[name] for name in (*_ABOUT, *keys, *_MADE)})
 
 
@@ -101,6 +100,34 @@ class _Needed(dict[str, bool]):
         else:
             self[key] = key in self.metrics
         return self[key]
+
+
+class _Numbers:
+    """Numbers row by row, as eight bytes each; rows with the same keys are kept together."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._by_keys: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
+
+    def add(self, values: Mapping[str, Value]) -> None:
+        """Add a row; `unable` is NaN."""
+        keys = tuple(values)
+        if keys not in self._by_keys:
+            self._by_keys[keys] = array("q"), array("d")
+        rows, numbers = self._by_keys[keys]
+        rows.append(self.rows)
+        numbers.extend([nan if isinstance(value, str) else value for value in values.values()])
+        self.rows += 1
+
+    def columns(self, wanted: Mapping[str, bool]) -> dict[str, NDArray[np.float64]]:
+        """Return {key: its number in every row, NaN where there is none} of the keys that are wanted."""
+        found: dict[str, NDArray[np.float64]] = {}
+        for keys, (rows, numbers) in self._by_keys.items():
+            table = np.frombuffer(numbers).reshape(len(rows), len(keys))
+            for at, key in enumerate(keys):
+                if wanted[key]:
+                    found.setdefault(key, np.full(self.rows, nan))[np.frombuffer(rows, np.int64)] = table[:, at]
+        return found
 
 
 def check_metrics(metrics: str | Sequence[str]) -> None:
@@ -148,14 +175,6 @@ def _rows(run: Run) -> Iterator[tuple[dict[str, str], Mapping[str, Value]]]:
                 yield {"side": side, "role": role, "set": name}, run.metrics.get(prefix + name, {})
 
 
-def _put(numbers: dict[str, list[Value | None]], key: str, row: int, value: Value) -> None:
-    """Write a number into its column; rows without one come before it."""
-    column = numbers.setdefault(key, [])
-    if len(column) < row:
-        column.extend([None] * (row - len(column)))
-    column.append(value)
-
-
 def _columns(names: Iterable[str]) -> dict[str, list[Any]]:
     return {name: [] for name in names}
 
@@ -178,11 +197,10 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, float | int) else None
 
 
-def _numeric(key: str, values: list[Value | None]) -> "Series":
+def _numeric(key: str, values: NDArray[np.float64]) -> "Series":
     import pandas as pd
 
-    plain = [None if isinstance(value, str) else value for value in values]
-    return pd.Series(plain, dtype="Int64" if _base(key).startswith(_COUNTS) else "float64")
+    return pd.Series(values, dtype="Int64" if _base(key).startswith(_COUNTS) else "float64")
 
 
 def _typed(name: str, values: list[Any]) -> "Series":
