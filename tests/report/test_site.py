@@ -186,7 +186,7 @@ def test_figures_of_other_images_say_so(tmp_path):
     found = ranking.boards([record("knn", 0.9, 0.95, deviations=("1 of 5 images of a",))], lambda name, key: True)
     setup = Setup("toy", "cross_entropy", "tiny", "knn", "none")
     (board,) = board_data(
-        found, {setup: Figure(Estimate(0.9), None, None, "openood_leaderboard.csv")}, {}, ScoreStore(tmp_path)
+        found, {setup: Figure(Estimate(0.9), None, None, "openood_leaderboard.csv")}, ScoreStore(tmp_path)
     )
     assert [row["published"] for row in board["rows"]] == ["tiny, on other images"]
     assert "other images" in board["about"]

@@ -10,9 +10,8 @@ from openbench.config.constraints import Positive
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, RecordError, check_known, did_you_mean
 from openbench.metrics.rank_ranges import RankRange
-from openbench.report.site.data import cost
 from openbench.results.leaderboard.ranking import Board, Row, boards
-from openbench.results.leaderboard.runs import Run
+from openbench.results.leaderboard.runs import Run, cost_of
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.records.store import RecordStore
 from openbench.results.records.trained import NONE
@@ -174,7 +173,7 @@ def recommended(results: Path, benchmark: str, limits: Limits, needs_of: NeedsOf
 
 def _read(results: Path, costs: dict[str, Mapping[str, float | None]], lost: OnLost) -> Iterator[ResultRecord]:
     for record in RecordStore(results).readable(lost):
-        costs[record.run_id] = cost(record) | {"pass_ms": _pass_ms(record)}
+        costs[record.run_id] = cost_of(record) | {"pass_ms": _pass_ms(record)}
         yield record
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from openbench.core.record import ResultRecord
-from openbench.core.request import Role
 from openbench.metrics.rank_ranges import RankRange
 from openbench.report.site.beside import Figures, with_columns, with_values
 from openbench.report.site.columns import Metric, metrics_of, titled
@@ -22,21 +20,21 @@ Plain = dict[str, Any]
 Facts = Mapping[str, MethodFacts]
 Published = Mapping[Setup, Figure]
 Ranges = Mapping[tuple[str, ...], RankRange]
-Costs = Mapping[str, Mapping[str, float | None]]
 _DIGITS = 6  # of a number; tables print four
-_NOT_SCORED = (Role.ID_TRAIN, Role.OOD_TRAIN)
+_OF_CHECK = ("utc", "made_from", "reproduces", "said", "made_by")
+_OF_RUN = ("run_id", "config", "benchmark", "backbone", "method", "tuned", "trials")
+_OF_RECORD = (*_OF_RUN, "header", "counts", "provenance")
 
 
-def board_data(boards: Sequence[Board], published: Published, costs: Costs, scores: ScoreStore) -> list[Plain]:
+def board_data(boards: Sequence[Board], published: Published, scores: ScoreStore) -> list[Plain]:
     """Return the boards of records as the page reads them.
 
     Args:
         boards: made with `keep=columns.keep`.
         published: figures of others.
-        costs: run id → `cost` of its record.
         scores: the published ones, from which ranges of ranks follow.
     """
-    return [_board(board, published, costs, ranges_of(board, scores)) for board in boards]
+    return [_board(board, published, ranges_of(board, scores)) for board in boards]
 
 
 def methods_of(boards: Iterable[Plain], facts: Facts) -> dict[str, Plain]:
@@ -53,55 +51,24 @@ def methods_of(boards: Iterable[Plain], facts: Facts) -> dict[str, Plain]:
     }
 
 
-def cost(record: ResultRecord) -> dict[str, float | None]:
-    """Return what scoring took: milliseconds per image without cached features, and the peak memory in MiB.
-
-    The time is that of the stage `score` over the images scored; passes of the network are in it only for methods that
-    run the network themselves.
-    """
-    scored = sum(
-        int(count.get("n", 0)) for key, count in record.counts.items() if key.partition("/")[0] not in _NOT_SCORED
-    )
-    seconds, peak = (record.provenance.get(key) for key in ("seconds", "peak_mib"))
-    spent = seconds.get("score") if isinstance(seconds, Mapping) else None
-    most = peak.get("score") if isinstance(peak, Mapping) else None
-    return {
-        "ms": float(f"{1000 * spent / scored:.4g}") if isinstance(spent, float | int) and scored else None,
-        "mib": float(most) if isinstance(most, float | int) else None,
-    }
-
-
-def details(record: ResultRecord, check: Check | None = None, *, scores: str = "", page: bool = False) -> Plain:
+def details(content: Mapping[str, Any], check: Check | None = None, *, scores: bool = False, page: str = "") -> Plain:
     """Return what opens behind a record: settings, trials, config, counts, provenance, and when it was checked.
 
     Args:
-        record: of a run.
-        check: what came of computing it again; one of another content or other scores is left out.
-        scores: digest of its published scores; empty if there are none.
-        page: whether the site has a page of its own for it.
+        content: what the record's file says.
+        check: what came of computing it again.
+        scores: whether its scores are published.
+        page: the site's file about it; empty if there is none.
     """
-    checked = None
-    if check is not None and check.of(record, scores):
-        keys = ("utc", "made_from", "reproduces", "said", "made_by")
-        checked = {key: getattr(check, key) for key in keys}
     return {
-        "checked": checked,
-        "scores": f"results/{PUBLISHED}/{record.run_id}.parquet" if scores else None,
-        "page": f"reports/{record.run_id}.html" if page else None,
-        "run_id": record.run_id,
-        "method": record.method,
-        "tuned": record.tuned,
-        "trials": record.trials,
-        "benchmark": record.benchmark,
-        "backbone": record.backbone,
-        "counts": record.counts,
-        "header": record.header,
-        "provenance": record.provenance,
-        "config": record.config,
+        "checked": None if check is None else {key: getattr(check, key) for key in _OF_CHECK},
+        "scores": f"results/{PUBLISHED}/{content['run_id']}.parquet" if scores else None,
+        "page": page or None,
+        **{key: content[key] for key in _OF_RECORD},
     }
 
 
-def _board(board: Board, published: Published, costs: Costs, ranges: Ranges) -> dict[str, Any]:
+def _board(board: Board, published: Published, ranges: Ranges) -> dict[str, Any]:
     metrics, figures = metrics_of(board), Figures(board, published)
     side = side_of(board)
     ranked = zip(places(board.ranked), board.ranked, strict=True)
@@ -115,7 +82,7 @@ def _board(board: Board, published: Published, costs: Costs, ranges: Ranges) -> 
         "conventions": list(board.headers),
         "metrics": with_columns(titled(metrics), figures),
         "compared": len(ranges),
-        "rows": [_row(row, place, (metrics, figures), costs) | _range(ranges.get(row.runs)) for place, row in rows],
+        "rows": [_row(row, place, metrics, figures) | _range(ranges.get(row.runs)) for place, row in rows],
         "published": list(_figures(figures)),
         "about": _about(figures) if figures else "",
     }
@@ -126,11 +93,7 @@ def _about(figures: Figures) -> str:
     return f"published figures: {figures.cited}{other}"
 
 
-def _row(
-    row: Row, place: tuple[int, bool] | None, columns: tuple[Sequence[Metric], Figures], costs: Costs
-) -> dict[str, Any]:
-    found = [costs.get(run, {}) for run in row.runs]
-    metrics, figures = columns
+def _row(row: Row, place: tuple[int, bool] | None, metrics: Sequence[Metric], figures: Figures) -> dict[str, Any]:
     beside, own = figures.of_rows[row.runs], [row.value(metric.name, metric.key) for metric in metrics]
     return {
         "rank": None if place is None else place[0],
@@ -146,8 +109,8 @@ def _row(
         "networks": row.networks,
         "runs": list(row.runs),
         "reasons": list(row.reasons),
-        "ms": _mean(one.get("ms") for one in found),
-        "mib": _mean(one.get("mib") for one in found),
+        "ms": _mean(run.cost["ms"] for run in row.members),
+        "mib": _mean(run.cost["mib"] for run in row.members),
         "published": "" if beside is None else beside.network,
         "values": [_value(value) for value in with_values(own, metrics, row, figures)],
     }

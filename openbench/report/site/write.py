@@ -3,8 +3,9 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, files
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,20 @@ from openbench.errors import ConfigError, RecordError
 from openbench.installation import pip_install
 from openbench.report.site.beside import Figures, with_published
 from openbench.report.site.columns import keep
-from openbench.report.site.data import Facts, board_data, cost, details, methods_of
+from openbench.report.site.data import Facts, board_data, details, methods_of
 from openbench.report.site.others import other_boards, table_of
 from openbench.report.site.pictures import pictures
 from openbench.results.checks import read_checks
 from openbench.results.leaderboard.across import AUROC, across, across_csv, needed
-from openbench.results.leaderboard.ranking import Board, boards
-from openbench.results.records.store import RecordStore
+from openbench.results.leaderboard.index import indexed_runs
+from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
+from openbench.results.leaderboard.runs import Run
+from openbench.results.records.store import OnError, RecordStore, load, parsed
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import Figure, Setup, load_published
 from openbench.results.tables.render import to_csv, to_latex
+from openbench.storage.stated import KEY as STATED
 from openbench.storage.whole import write_whole
 
 MARK = "openbench-site"
@@ -53,25 +57,16 @@ def write_site(
     libraries = _libraries()
     _check_folder(folder)
     unreadable: list[RecordError] = []
-    costs: dict[str, Any] = {}
-    shards: dict[str, list[str]] = {}
-    checks, published = read_checks(results), ScoreStore(results / PUBLISHED)
-    pages: dict[str, str] = {}
+    store, paths = RecordStore(results), dict[str, Path]()
 
-    def read() -> Iterable[Any]:
-        for record in RecordStore(results).readable(unreadable.append):
-            run_id, scores = record.run_id, published.state(record.run_id)
-            costs[run_id] = cost(record)
-            if scores and page_of is not None:
-                pages[f"reports/{run_id}.html"] = page_of(record, published)
-            told = details(record, checks.get(run_id), scores=scores, page=bool(scores) and page_of is not None)
-            shards.setdefault(run_id[:_SHARDS], []).append(_script("record", told))
-            yield record
+    def read() -> Iterator[Run]:
+        for run in indexed_runs(store, (keep, needed("overview"), board_keys), unreadable.append):
+            paths[run.run_id] = store.folder / run.benchmark / run.backbone / run.method / f"{run.run_id}.json"
+            yield run
 
-    of_tables = needed("overview")
-    found = boards(read(), lambda name, key: keep(name, key) or of_tables(name, key))
+    found = boards_of(read())
     figures = load_published(results / "reference")
-    shown = board_data(found, figures, costs, published)
+    shown = board_data(found, figures, ScoreStore(results / PUBLISHED))
     others = other_boards(results, shown)
     shown += others
     texts = {
@@ -79,15 +74,45 @@ def write_site(
         "assets/site.css": (_HERE / "templates" / "site.css").read_text(encoding="utf-8"),
         "assets/site.js": (_HERE / "templates" / "site.js").read_text(encoding="utf-8"),
         **libraries,
-        **{f"records/{name}.js": "".join(sorted(lines)) for name, lines in shards.items()},
         **_tables(found, figures),
         **{f"tables/{board['id']}.csv": to_csv(table_of(board)) for board in others},
         **{f"tables/{board['id']}.tex": to_latex(table_of(board)) for board in others},
         **pictures(shown),
-        **pages,
     }
     texts["assets/data.js"] = _script("data", {"boards": shown, "methods": methods_of(shown, facts)})
-    return _write(folder, texts), unreadable
+    behind = _behind(results, paths, page_of, unreadable.append)
+    return _write(folder, chain(texts.items(), behind)), unreadable
+
+
+def _behind(
+    results: Path, paths: Mapping[str, Path], page_of: PageOf | None, on_error: OnError
+) -> Iterator[tuple[str, str]]:
+    """Name and text of the files that open behind the rows: those of a few records after the other.
+
+    Args:
+        results: the folder.
+        paths: run id → file of every record that could be read.
+        page_of: as for `write_site`.
+        on_error: receives an error for each record that has gone since.
+    """
+    checks, published = read_checks(results), ScoreStore(results / PUBLISHED)
+    for shard, run_ids in groupby(sorted(paths), key=lambda run_id: run_id[:_SHARDS]):
+        lines = []
+        for run_id in run_ids:
+            scores, page = published.path(run_id).is_file(), ""
+            try:
+                content = parsed(paths[run_id])
+                if scores and page_of is not None:
+                    page = f"reports/{run_id}.html"
+                    yield page, page_of(load(paths[run_id]), published)
+            except RecordError as error:
+                on_error(error)
+                continue
+            check = checks.get(run_id)
+            if check is not None and not check.of(content[STATED], published.state(run_id)):
+                check = None
+            lines.append(_script("record", details(content, check, scores=scores, page=page)))
+        yield f"records/{shard}.js", "".join(lines)
 
 
 def _tables(found: Iterable[Board], published: Mapping[Setup, Figure]) -> dict[str, str]:
@@ -167,16 +192,18 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(f"'{folder}' holds other files — give the site an empty folder, or that of an earlier site")
 
 
-def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+def _write(folder: Path, texts: Iterable[tuple[str, str]]) -> list[Path]:
+    written = []
     try:
         for part in ("records", "tables", "assets", "pictures", "reports"):
             if (folder / part).is_dir() and not (folder / part).is_symlink():
                 shutil.rmtree(folder / part)
-        for name, text in texts.items():
+        for name, text in texts:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             write_whole(folder / name, text.encode())
+            written.append(folder / name)
     except OSError as error:
         raise RecordError(
             f"site '{folder}' cannot be written — {error.strerror or error} — choose another folder"
         ) from error
-    return [folder / name for name in sorted(texts)]
+    return sorted(written)

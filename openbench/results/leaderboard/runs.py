@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openbench.core.record import ResultRecord, Value
+from openbench.core.request import Role
 from openbench.digest import digest
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.superseded import Made
@@ -18,6 +19,7 @@ Keep = Callable[[str, str], bool]
 # What the runs of a row have in common: the config except for the seed, how numbers are reported, and the benchmark,
 # which is compared by its digest.
 NODES = ("training", "backbone", "method", "tune")
+_NOT_SCORED = (Role.ID_TRAIN, Role.OOD_TRAIN)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Run:
         complete: whether no image of any set is missing.
         utc: when it was made, as the record states it.
         measured: the sets and groups of which it has numbers, whichever were asked for.
+        cost: of scoring, as `cost_of` has it.
     """
 
     run_id: str
@@ -81,6 +84,7 @@ class Run:
     complete: bool
     utc: str
     measured: tuple[str, ...]
+    cost: Mapping[str, float | None]
 
 
 def everything(name: str, key: str) -> bool:
@@ -175,7 +179,26 @@ def run_of(record: ResultRecord, shared: Shared) -> Run:
         complete=all(count["n"] == count["expected"] for count in record.counts.values()),
         utc=str(record.provenance.get("utc") or ""),
         measured=tuple(map(shared.text, record.metrics)),
+        cost=cost_of(record),
     )
+
+
+def cost_of(record: ResultRecord) -> dict[str, float | None]:
+    """Return what scoring took: milliseconds per image without cached features, and the peak memory in MiB.
+
+    The time is that of the stage `score` over the images scored; passes of the network are in it only for methods that
+    run the network themselves.
+    """
+    scored = sum(
+        int(count.get("n", 0)) for key, count in record.counts.items() if key.partition("/")[0] not in _NOT_SCORED
+    )
+    seconds, peak = (record.provenance.get(key) for key in ("seconds", "peak_mib"))
+    spent = seconds.get("score") if isinstance(seconds, Mapping) else None
+    most = peak.get("score") if isinstance(peak, Mapping) else None
+    return {
+        "ms": float(f"{1000 * spent / scored:.4g}") if isinstance(spent, float | int) and scored else None,
+        "mib": float(most) if isinstance(most, float | int) else None,
+    }
 
 
 def _members(record: ResultRecord) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ from openbench.results.records.compare import Comparison, Difference, compare
 from openbench.results.scores.stored import ScoreStore
 from openbench.storage.plain_json import LARGEST, dumps, loads, plain
 from openbench.storage.regular import read_regular
+from openbench.storage.stated import KEY as STATED
 from openbench.storage.whole import creating, delete_leftovers, delete_temporary
 
 __all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
@@ -29,7 +30,6 @@ _SHOWN = 8
 _LEVELS = 3  # of folders
 _PLACE = "records/BENCHMARK/BACKBONE/METHOD/RUN_ID.json"
 _PROBE = ".probe."
-_DIGEST = "content_sha256"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -244,7 +244,7 @@ def load(path: Path) -> ResultRecord:
     data = loads(text, str(path))
     if not isinstance(data, dict):
         raise RecordError(f"{path}: not a result record — found a JSON {type(data).__name__} — an object expected")
-    stated = data.pop(_DIGEST, None)
+    stated = data.pop(STATED, None)
     record = ResultRecord.from_dict(data, str(path))
     if stated is not None and not _states(text, data, stated):
         raise RecordError(
@@ -254,7 +254,7 @@ def load(path: Path) -> ResultRecord:
     check(data, str(path))
     if stated is None:
         raise RecordError(
-            f"{path}: key '{_DIGEST}' is missing — every record states the SHA-256 of its content — restore the file, "
+            f"{path}: key '{STATED}' is missing — every record states the SHA-256 of its content — restore the file, "
             "or delete it and repeat the run"
         )
     if record.run_id != path.stem:
@@ -265,6 +265,16 @@ def load(path: Path) -> ResultRecord:
     return record
 
 
+def parsed(path: Path) -> dict[str, Any]:
+    """Return what the file of a record says, and the digest that it states; only for files that `load` has accepted.
+
+    Raises:
+        RecordError: unreadable, or not strict JSON.
+    """
+    content: dict[str, Any] = loads(_text(path), str(path))
+    return content
+
+
 def digest_of(record: ResultRecord) -> str:
     """Return the digest of a record's content, as its file states it."""
     return _content_digest(plain(record.to_dict()))
@@ -272,7 +282,7 @@ def digest_of(record: ResultRecord) -> str:
 
 def text_of(content: dict[str, Any]) -> str:
     """Return the text of a record's file: its content, and the digest of that."""
-    return dumps({**content, _DIGEST: _content_digest(content)})
+    return dumps({**content, STATED: _content_digest(content)})
 
 
 def _files(folder: Path, levels: int, on_error: OnError) -> Iterator[Path]:
@@ -322,7 +332,7 @@ def _states(text: str, content: dict[str, Any], stated: object) -> bool:
         content: what it says, without the digest.
         stated: the digest.
     """
-    line = f'\n "{_DIGEST}": "{stated}",\n'
+    line = f'\n "{STATED}": "{stated}",\n'
     if bytes_sha256(text.replace(line, "\n", 1).encode()) == stated:
         return True
     try:  # the content may be unchanged but formatted differently
