@@ -51,7 +51,7 @@ def record(method, near, far, deviations=(), benchmark="toy", **params):
         trials=[],
         metrics={**sets, **groups, "id": {"accuracy": 0.75, "n_id": 100}},
         header="FPR@95: OOD positive",
-        counts={key: {"n": n, "expected": n} for key, n in COUNTS.items()},
+        counts={key: {"n": n, "expected": n + (key == "near/a" and bool(deviations))} for key, n in COUNTS.items()},
         provenance={"utc": "2025-01-01T00:00:00+00:00", "seconds": {"score": 0.019}, "peak_mib": {"score": 100.0}},
     )
     return replace(made, run_id=RunIdentity.of(made).run_id)

@@ -66,6 +66,7 @@ def test_ranked_rows_come_first_and_others_say_why_they_are_not(site):
     rows = boards(site)["toy"]["rows"]
     assert [(row["method"], row["rank"]) for row in rows] == [("knn", 1), ("msp", 2), ("vim", None)]
     assert "near/a incomplete" in rows[2]["reasons"][0]
+    assert [row["complete"] for row in rows] == [True, True, False]
 
 
 def test_a_row_states_the_ranks_that_it_may_have(results, tmp_path):
@@ -173,12 +174,13 @@ def test_published_figures_stand_beside_the_row_of_their_own_network(more):
     assert not [m for m in boards(more)["toy2"]["metrics"] if m["id"].endswith((".published", ".apart"))]
 
 
-def test_figures_of_another_network_say_so(more):
+def test_figures_of_another_network_say_so_and_have_no_difference(more):
     row, values = values_of(boards(more)["toy4"], "knn")
     assert row["published"] == "another network: big"
     found = [values[f"{group}.auroc.{key}"] for group in ("near", "far") for key in ("published", "apart")]
-    assert found == [[0.88, 0.005], 0.02, 0.9625, -0.0125]
-    assert boards(more)["toy4"]["about"].endswith("; of another network or other images where “Published with” says so")
+    assert found == [[0.88, 0.005], None, 0.9625, None]
+    assert not row["comparable"]
+    assert "those of another network or other images stand in brackets" in boards(more)["toy4"]["about"]
     assert "another" not in boards(more)["toy"]["about"]
 
 
@@ -188,7 +190,7 @@ def test_figures_of_other_images_say_so(tmp_path):
     (board,) = board_data(
         found, {setup: Figure(Estimate(0.9), None, None, "openood_leaderboard.csv")}, ScoreStore(tmp_path)
     )
-    assert [row["published"] for row in board["rows"]] == ["tiny, on other images"]
+    assert [(row["published"], row["comparable"]) for row in board["rows"]] == [("tiny, on other images", False)]
     assert "other images" in board["about"]
 
 
@@ -203,13 +205,16 @@ def test_another_training_has_no_published_figure_but_released_weights_that_of_c
 
 
 def test_the_table_for_programs_has_the_published_figures(more):
-    (path,) = more.glob("tables/toy4-*.csv")
-    rows = list(csv.DictReader(path.read_text().splitlines()))
     keys = ("near_published", "near_minus_published", "far_published", "far_minus_published", "published_with")
-    found = {(row["of"], row["method"]): tuple(row[key] for key in keys) for row in rows}
-    assert found["AUROC ↑", "knn"][4] == "another network: big"
-    assert [float(text) for text in found["AUROC ↑", "knn"][:4]] == pytest.approx([0.88, 0.02, 0.9625, -0.0125])
-    assert {found["FPR@95 ↓", "knn"], found["AUROC ↑", "msp"]} == {("",) * 5}
+    found = {}
+    for name in ("toy", "toy4"):
+        (path,) = more.glob(f"tables/{name}-*.csv")
+        for row in csv.DictReader(path.read_text().splitlines()):
+            found[name, row["of"], row["method"]] = tuple(row[key] for key in keys)
+    assert found["toy4", "AUROC ↑", "knn"] == ("0.88", "", "0.9625", "", "another network: big")
+    same = found["toy", "AUROC ↑", "knn"]
+    assert (float(same[0]), float(same[1]), same[4]) == (0.91, pytest.approx(-0.01), "tiny")
+    assert {found["toy4", "FPR@95 ↓", "knn"], found["toy4", "AUROC ↑", "msp"]} == {("",) * 5}
 
 
 def test_rows_are_ranked_by_autc_on_a_board_of_its_own(more):

@@ -1,4 +1,8 @@
-"""Published figures beside the rows of a board: near and far AUROC as printed, and ours less theirs."""
+"""Published figures beside the rows of a board: near and far AUROC as printed, and ours less theirs.
+
+There is a difference only where the row has the same kind of network and all images of the benchmark: anywhere else it
+would tell of the networks and look like a reproduction that failed.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,15 +35,22 @@ class Beside:
     whole: bool
 
     @property
+    def comparable(self) -> bool:
+        """Whether the difference tells of anything but another network or other images."""
+        return self.same and self.whole
+
+    @property
     def network(self) -> str:
         """What it was measured with, for readers."""
         found = self.backbone if self.same else f"another network: {self.backbone}"
         return found if self.whole else f"{found}, on other images"
 
     def apart(self, row: Row, group: str) -> float | None:
-        """Ours less theirs; None if either is missing."""
+        """Ours less theirs; None if either is missing, or they are not comparable."""
         ours, theirs = row.values.get(f"{group} auroc"), self.of(group)
-        return ours.value - theirs.value if isinstance(ours, Estimate) and theirs is not None else None
+        if not self.comparable or not isinstance(ours, Estimate) or theirs is None:
+            return None
+        return ours.value - theirs.value
 
     def of(self, group: str) -> Estimate | None:
         """The AUROC of near or far."""
@@ -83,7 +94,7 @@ class Figures:
     @property
     def comparable(self) -> bool:
         """Whether all of them are of the row's own kind of network, and of the same images."""
-        return all(found.same and found.whole for found in self.of_rows.values() if found is not None)
+        return all(found.comparable for found in self.of_rows.values() if found is not None)
 
     def _beside(self, row: Row) -> Beside | None:
         """The figure of the row's own setup, else that of the method with another network."""

@@ -89,7 +89,11 @@ def _board(board: Board, published: Published, ranges: Ranges) -> dict[str, Any]
 
 
 def _about(figures: Figures) -> str:
-    other = "" if figures.comparable else "; of another network or other images where “Published with” says so"
+    other = (
+        ""
+        if figures.comparable
+        else "; those of another network or other images stand in brackets, without a difference"
+    )
     return f"published figures: {figures.cited}{other}"
 
 
@@ -112,6 +116,8 @@ def _row(row: Row, place: tuple[int, bool] | None, metrics: Sequence[Metric], fi
         "ms": _mean(run.cost["ms"] for run in row.members),
         "mib": _mean(run.cost["mib"] for run in row.members),
         "published": "" if beside is None else beside.network,
+        "comparable": beside is not None and beside.comparable,
+        "complete": all(run.complete for run in row.members),
         "values": [_value(value) for value in with_values(own, metrics, row, figures)],
     }
 

@@ -37,6 +37,8 @@ _ROW: Plain = {
     "ranks_here": None,
     "groups": "",
     "published": "",
+    "comparable": True,
+    "complete": True,
 }
 
 

@@ -13,6 +13,8 @@
   // Shown at first, of these the texts in which rows differ, and always what published figures were measured with.
   const FIRST = ["training", "augment", "outliers", "backbone", "published", "near.auroc", "far.auroc", "near.fpr95", "far.fpr95", "id.accuracy", "ms", "near.auroc.published", "near.auroc.apart", "far.auroc.published", "far.auroc.apart"];
   const firstColumns = () => (board.first ?? FIRST).filter((key) => {
+    const index = board.metrics.findIndex((metric) => metric.id === key);
+    if (index >= 0) return board.rows.some((row) => row.values[index] !== null);
     const values = new Set(board.rows.map((row) => row[key]));
     return !TEXTS.some(([one]) => one === key) || values.size > 1 || (key === "published" && values.size && !values.has(""));
   });
@@ -22,15 +24,15 @@
     "layers": ["#CC79A7", "triangle-up"], "gradients or images": ["#E69F00", "cross"], "text": ["#56B4E9", "x"],
     "": ["#888888", "star"],
   };
-  const state = { board: "", q: "", training: "", backbone: "", reads: "", since: "", without: [], ranked: false, cols: null, sort: "", select: [], open: "" };
-  let board = boards[0], table = null, selected = new Set(), drawing = 0, seen = false;
+  const state = { board: "", q: "", training: "", backbone: "", reads: "", since: "", without: [], ranked: false, complete: false, cols: null, sort: "", select: [], open: "" };
+  let board = boards[0], table = null, selected = new Set(), drawing = 0, seen = false, drawn = "";
 
   // --- the address -----------------------------------------------------------------------------------------------
   const fromAddress = () => {
     const given = new URLSearchParams(location.hash.slice(1));
     for (const key of ["board", "q", "training", "backbone", "reads", "since", "sort", "open"]) state[key] = given.get(key) ?? "";
     state.without = (given.get("without") ?? "").split(",").filter((need) => NEEDS.includes(need));
-    state.ranked = given.get("ranked") === "1";
+    for (const key of ["ranked", "complete"]) state[key] = given.get(key) === "1";
     state.cols = given.has("cols") ? given.get("cols").split("|").filter(Boolean) : null;
     state.select = (given.get("select") ?? "").split(",").filter(Boolean);
   };
@@ -38,11 +40,16 @@
     const kept = new URLSearchParams();
     for (const key of ["board", "q", "training", "backbone", "reads", "since", "sort", "open"]) if (state[key]) kept.set(key, state[key]);
     if (state.without.length) kept.set("without", state.without.join(","));
-    if (state.ranked) kept.set("ranked", "1");
+    for (const key of ["ranked", "complete"]) if (state[key]) kept.set(key, "1");
     if (state.cols.join("|") !== firstColumns().join("|")) kept.set("cols", state.cols.join("|"));
     if (selected.size) kept.set("select", [...selected].join(","));
-    history.replaceState(null, "", `#${kept}`);
+    history.replaceState(history.state, "", `#${kept}`);
+    drawn = place();
   };
+  // The view without the row that is open.
+  const place = () => { const given = new URLSearchParams(location.hash.slice(1)); given.delete("open"); return given.toString(); };
+  // What comes now is a step that the browser's Back undoes.
+  const step = (mark) => history.pushState(mark, "", location.href);
 
   // --- cells -----------------------------------------------------------------------------------------------------
   const element = (name, text, attributes = {}) => {
@@ -82,9 +89,10 @@
 
   const columns = () => {
     const ranked = board.rows.filter((row) => row.rank !== null);
-    const written = (metric, value) => metric.id.endsWith(".apart") ? signed(number(value)) : shown(value);
+    const written = (metric, row, value) => metric.id.endsWith(".apart") ? signed(number(value))
+      : metric.id.endsWith(".published") && value !== null && !row.comparable ? `<span class="quiet" title="${escaped(row.published)}">(${shown(value)})</span>` : shown(value);
     const found = [
-      { title: "", name: "select", orderable: false, searchable: false, className: "text", data: (row, type) => type === "display" ? `<input type="checkbox" aria-label="Select ${escaped(row.method)}" ${selected.has(idOf(row)) ? "checked" : ""}>` : "" },
+      { title: '<span class="unseen">Select</span>', name: "select", orderable: false, searchable: false, className: "text", data: (row, type) => type === "display" ? `<input type="checkbox" aria-label="Select ${escaped(row.method)}" ${selected.has(idOf(row)) ? "checked" : ""}>` : "" },
       { title: "Rank", name: "rank", searchable: false, data: (row, type) => type === "display" ? (row.rank === null ? "" : `${row.rank}${row.tied ? "=" : ""}`) : row.rank ?? 1e9 },
       { title: "May be", name: "ranks", searchable: false, visible: board.compared > 1, data: (row, type) => range(row.ranks_here, type) },
       { title: "retrained", name: "retrained", searchable: false, visible: board.compared > 1 && board.rows.some((row) => row.networks > 1), data: (row, type) => range(row.ranks, type) },
@@ -98,7 +106,7 @@
       found.push({
         title: `${escaped(metric.title)} ${metric.better > 0 ? "↑" : metric.better < 0 ? "↓" : ""}`, name: metric.id, searchable: false,
         visible: state.cols.includes(metric.id), orderSequence: metric.better > 0 ? ["desc", "asc"] : ["asc", "desc"],
-        data: (row, type) => type === "display" ? written(metric, row.values[index]) : order(number(row.values[index]), metric.better),
+        data: (row, type) => type === "display" ? written(metric, row, row.values[index]) : order(number(row.values[index]), metric.better),
         createdCell: (cell, _, row) => { if (row.rank !== null && best !== null && number(row.values[index]) === best) cell.classList.add("best"); },
       });
     });
@@ -112,7 +120,7 @@
     const facts = methods[row.method] ?? { reads: "", needs: [], year: "" };
     return (!state.training || row.training === state.training) && (!state.backbone || row.backbone === state.backbone)
       && (!state.reads || facts.reads === state.reads) && (!state.since || facts.year >= state.since)
-      && !(state.ranked && row.rank === null)
+      && !(state.ranked && row.rank === null) && !(state.complete && !row.complete)
       && !state.without.some((need) => facts.needs.includes(need) || (need === "outliers" && row.outliers !== "none"));
   };
   const fill = (id, values, all, chosen) => {
@@ -146,7 +154,7 @@
     fill("board", boards.map((one) => [one.id, `${one.title} (${one.rows.length})`]), null, board.id);
     fillFilters();
     $("search").value = state.q;
-    $("ranked").checked = state.ranked;
+    for (const key of ["ranked", "complete"]) $(key).checked = state[key];
     selected = new Set(state.select.filter((id) => board.rows.some((row) => idOf(row) === id)));
     if (table) { table.destroy(); $("rows").querySelectorAll("thead, tbody, tfoot, colgroup").forEach((part) => part.remove()); }
     const [name, way] = state.sort.split(":"), all = columns();
@@ -167,8 +175,9 @@
   const after = () => {
     const rows = visible(), unranked = board.rows.filter((row) => row.rank === null).length;
     $("about").textContent = `${rows.length} of ${board.rows.length} rows of ${board.title}${board.about ? `, ${board.about}` : ""}`
-      + (board.compared > 1 ? `; “May be”: the ranks that ${board.compared} rows may have on other test images; “retrained”: with other trainings too (paired tests, 95 % for all pairs together); “Alike”: rows with a common letter are not separable on other test images, rows without one are` : "")
+      + (board.compared > 1 ? `; “May be”: the ranks that ${board.compared} rows may have on other test images; “retrained”: with other trainings too; “Alike”: rows with a common letter are not separable on other test images, rows without one are` : "")
       + (unranked ? `; ${unranked} are shown but not ranked (a row's details say why)` : "") + (board.digest ? `. Definition ${board.digest}.` : ".");
+    $("how").hidden = board.compared < 2;
     $("difference").hidden = !board.picture;
     if (board.picture) $("difference_picture").src = board.picture;
     $("compare").disabled = selected.size < 2;
@@ -179,11 +188,13 @@
   const filtered = () => { table.search(state.q).draw(); after(); };
 
   // --- ranks under each metric -----------------------------------------------------------------------------------
-  // Value → its rank among the ranked rows, computed once for a column.
+  // Which rows have a place: the ranked ones, or all of a board that has none.
+  const counts = () => board.rows.some((row) => row.rank !== null) ? (row) => row.rank !== null : () => true;
+  // Value → its rank among these, computed once for a column.
   const placesBy = (metric, index) => {
     board.places ??= [];
     if (!board.places[index]) {
-      const values = board.rows.filter((row) => row.rank !== null).map((row) => number(row.values[index])).filter((value) => value !== null);
+      const values = board.rows.filter(counts()).map((row) => number(row.values[index])).filter((value) => value !== null);
       const found = board.places[index] = new Map();
       Float64Array.from(values, (value) => -metric.better * value).sort().forEach((value, place) => { const own = -metric.better * value; if (!found.has(own)) found.set(own, place + 1); });
       found.count = values.length;
@@ -191,9 +202,10 @@
     return board.places[index];
   };
   const ranks = () => {
-    const rows = visible().filter((row) => row.rank !== null).slice(0, MOST_RANKED);
+    const rows = visible().filter(counts()).slice(0, MOST_RANKED);
     const used = board.metrics.map((metric, index) => [metric, index]).filter(([metric]) => metric.better !== 0 && (metric.of !== "near" && metric.of !== "far" || ["auroc", "fpr95", "autc", "conformal_auroc", "oscr"].some((key) => metric.id.endsWith(`.${key}`))));
-    if (!rows.length) { $("ranks").replaceChildren(element("p", "No ranked row is shown.")); return; }
+    $("ranks_of").textContent = board.rows.some((row) => row.rank !== null) ? "ranked row" : "row (none of this board is ranked: these are places among themselves)";
+    if (!rows.length) { $("ranks").replaceChildren(element("p", "No row to rank is shown.")); return; }
     const made = element("table", null, { class: "ranks" }), head = made.createTHead().insertRow();
     head.append(element("th", "Method", { scope: "col" }), ...used.map(([metric]) => element("th", metric.title, { scope: "col" })));
     const placed = used.map(([metric, index]) => placesBy(metric, index));
@@ -323,6 +335,7 @@
         element("p", "To compute it again: "), element("code", `python -m openbench verify ${record.run_id}`));
     });
     if (!$("row").open) $("row").showModal();
+    body.parentElement.scrollTop = 0;
   };
 
   // --- CSV of what is shown --------------------------------------------------------------------------------------
@@ -342,10 +355,10 @@
 
   // --- what the reader does --------------------------------------------------------------------------------------
   for (const id of ["training", "backbone", "reads", "since"]) $(id).addEventListener("change", () => { state[id] = $(id).value; filtered(); });
-  $("board").addEventListener("change", () => { Object.assign(state, { board: $("board").value, cols: null, sort: "", select: [], open: "" }); build(); });
+  $("board").addEventListener("change", () => { step(null); Object.assign(state, { board: $("board").value, cols: null, sort: "", select: [], open: "" }); build(); });
   $("search").addEventListener("input", () => { state.q = $("search").value; filtered(); });
-  $("ranked").addEventListener("change", () => { state.ranked = $("ranked").checked; filtered(); });
-  $("reset").addEventListener("click", () => { Object.assign(state, { q: "", training: "", backbone: "", reads: "", since: "", without: [], ranked: false, cols: null, sort: "", select: [], open: "" }); needs(); build(); });
+  for (const key of ["ranked", "complete"]) $(key).addEventListener("change", () => { state[key] = $(key).checked; filtered(); });
+  $("reset").addEventListener("click", () => { step(null); Object.assign(state, { q: "", training: "", backbone: "", reads: "", since: "", without: [], ranked: false, complete: false, cols: null, sort: "", select: [], open: "" }); needs(); build(); });
   $("column_list").addEventListener("change", (event) => {
     const key = event.target.value;
     state.cols = event.target.checked ? [...state.cols, key] : state.cols.filter((one) => one !== key);
@@ -356,7 +369,7 @@
   $("rows").addEventListener("click", (event) => {
     const tr = event.target.closest("tbody tr"), row = tr && table.row(tr).data();
     if (!row) return;
-    if (event.target.matches(".open")) open(row);
+    if (event.target.matches(".open")) { step({ opened: true }); open(row); }
     if (event.target.matches("input[type=checkbox]")) {
       event.target.checked ? selected.add(idOf(row)) : selected.delete(idOf(row));
       tr.classList.toggle("selected", event.target.checked);
@@ -373,7 +386,8 @@
   $("link").addEventListener("click", async () => {
     try { await navigator.clipboard.writeText(location.href); $("said").textContent = "Copied."; } catch { $("said").textContent = `The address of this page holds the view: ${location.href}`; }
   });
-  $("row").addEventListener("close", () => { state.open = ""; toAddress(); });
+  // Closing undoes the step that opened the row; where the page began with it, there is no step.
+  $("row").addEventListener("close", () => { if (!state.open) return; if (history.state?.opened) history.back(); else { state.open = ""; toAddress(); } });
   const needs = () => $("needs").replaceChildren(...NEEDS.map((need) => {
     const label = element("label"), box = element("input", null, { type: "checkbox", value: need });
     box.checked = state.without.includes(need);
@@ -381,19 +395,29 @@
     label.append(box, need);
     return label;
   }));
+  // A row of the view that is on the page opens or closes; the table stays as it is.
+  const turn = () => {
+    state.open = new URLSearchParams(location.hash.slice(1)).get("open") ?? "";
+    const row = rowOf(state.open);
+    if (row) open(row); else { state.open = ""; $("row").close(); }
+  };
+  const rowOf = (id) => id && board.rows.find((one) => idOf(one) === id || one.runs.includes(id));
   const start = () => {
+    if (table && place() === drawn) { turn(); return; }
     fromAddress();
     if (!boards.length) { $("about").textContent = "There are no records yet."; return; }
     const opened = state.open;
     needs(); build();
-    const row = opened && board.rows.find((one) => one.runs.includes(opened));
-    if (row) open(row);
+    const row = rowOf(opened);
+    if (row) open(row); else { state.open = ""; $("row").close(); toAddress(); }
   };
   // The picture's library is large, and many readers never come this far.
   new IntersectionObserver((found, observer) => {
     if (found.some((one) => one.isIntersecting) && table) { seen = true; observer.disconnect(); pareto(visible()); }
   }, { rootMargin: "300px" }).observe($("pareto"));
   window.addEventListener("hashchange", start);
+  // The link's own way would put its target into the address, where the view is.
+  document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("table").focus(); });
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const coloured = () => document.documentElement.classList.toggle("dark", dark.matches); // what DataTables looks at
   dark.addEventListener("change", () => { coloured(); if (seen) pareto(visible()); });
