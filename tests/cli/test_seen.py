@@ -2,21 +2,45 @@
 
 import pytest
 
+from openbench import paths
 from openbench.cli.seen import seen
+from openbench.data.download.weights import released_weights
 from openbench.data.manifests.manifest import load_classes, load_manifest
+from openbench.public import public
+from openbench.storage.yaml_file import read_yaml
+
+
+def node(shipped, **changes):
+    """The node of a shipped backbone as records have it."""
+    return public({**read_yaml(paths.config_dir() / "backbone" / f"{shipped}.yaml"), **changes})
 
 
 @pytest.mark.parametrize(
     ("benchmark", "backbone", "said"),
     [
-        ("cifar10_32px", "resnet20_cifar10", "none"),
-        ("cifar10_32px", "clip_vitb16", "not known"),
-        ("cifar10_32px", "resnet8_digits", ""),  # has no released weights
-        ("no_such_benchmark", "resnet20_cifar10", ""),
+        ("cifar10_32px", node("resnet20_cifar10"), "none"),
+        ("cifar10_32px", node("resnet20_cifar10", name="mine"), "none"),
+        ("cifar10_32px", node("resnet20_cifar10", sha256="0" * 64), "not known"),
+        ("cifar10_32px", node("resnet20_cifar10", weights="mine.pth", sha256=None), "not known"),
+        ("cifar10_32px", node("torchvision_resnet50", checkpoint="mine.pth"), "not known"),
+        ("cifar10_32px", node("torchvision", weights="IMAGENET1K_V2"), node("torchvision_resnet50_v2")),
+        ("cifar10_32px", node("torchvision_resnet18_finetuned"), node("torchvision_resnet18")),
+        ("cifar10_32px", {"name": "resnet20_cifar10"}, "not known"),  # a module of one's own with this name
+        ("cifar10_32px", node("clip_vitb16"), "not known"),
+        ("no_such_benchmark", node("resnet20_cifar10"), ""),
     ],
 )
-def test_the_classes_of_near_and_far_sets_are_looked_up_in_the_labels(benchmark, backbone, said):
-    assert seen(benchmark, backbone) == said
+def test_what_a_network_has_seen_goes_by_its_weights(benchmark, backbone, said):
+    expected = said if isinstance(said, str) else seen(benchmark, said)
+    assert seen(benchmark, backbone) == expected
+    assert isinstance(said, str) or " of " in expected
+
+
+def test_every_released_backbone_is_known_by_its_weights(monkeypatch):
+    monkeypatch.setattr("openbench.cli.seen._ood_classes", lambda benchmark: (("tabby",),))
+    for name, weights in released_weights().items():
+        expected = weights.pretraining.seen(["tabby"]).partition(":")[0]
+        assert seen(f"toy of {name}", node(name)) == expected, name
 
 
 def test_classes_that_imagenet_has_too_are_counted():
@@ -24,14 +48,14 @@ def test_classes_that_imagenet_has_too_are_counted():
     ood = {plain(name) for manifest in lists for name in load_manifest(manifest).class_names()}
     ood -= {plain(name) for name in load_manifest("texture/all").class_names()[10:]}  # it has the first ten textures
     imagenet = {plain(name) for name in load_classes("imagenet1k/classes")}
-    assert seen("cifar10_32px", "torchvision_resnet50") == f"{len(ood & imagenet)} of {len(ood)}"
+    assert seen("cifar10_32px", node("torchvision_resnet50")) == f"{len(ood & imagenet)} of {len(ood)}"
 
 
 @pytest.mark.parametrize(("backbone", "said"), [("torchvision_resnet50", "1 of 2"), ("resnet20_cifar10", "none")])
 def test_sets_that_name_no_classes_are_told(monkeypatch, backbone, said):
     listed = ((load_classes("imagenet1k/classes")[0],), (), ("no such thing",))
     monkeypatch.setattr("openbench.cli.seen._ood_classes", lambda benchmark: listed)
-    assert seen.__wrapped__("toy", backbone) == f"{said} (1 of 3 sets name no classes)"
+    assert seen("toy", node(backbone)) == f"{said} (1 of 3 sets name no classes)"
 
 
 def plain(name):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from openbench.errors import RecordError
 from openbench.results.escape import markdown
@@ -30,7 +31,8 @@ _EXPLAINED = (
 )
 
 Figures = Mapping[Setup, Figure]
-Seen = Callable[[str, str], str]  # benchmark, backbone → how many OOD classes the network met before; empty: not said
+# Benchmark, the backbone's node → how many OOD classes its weights met before; empty: not said.
+Seen = Callable[[str, Mapping[str, Any]], str]
 _SEEN = "OOD classes seen"
 _OF_SEEN = (
     f"`{_SEEN}`: how many classes of the near and far sets were among the labels that released weights learnt, "
@@ -256,11 +258,17 @@ def _ranked(board: Board, published: Figures) -> tuple[Table, dict[str, int]]:
 
 def _with_seen(table: Table, board: Board, rows: Sequence[Row], seen: Seen) -> Table:
     """The table with what each row's network has met of the OOD classes, if that is known of any."""
-    found = [seen(board.benchmark, row.backbone) if row.training == RELEASED else "" for row in rows]
+    found = [_met(board.benchmark, row, seen) for row in rows]
     if not any(found):
         return table
     cells = tuple((*line, said or None) for line, said in zip(table.rows, found, strict=True))
     return replace(table, columns=(*table.columns, Column(_SEEN)), rows=cells)
+
+
+def _met(benchmark: str, row: Row, seen: Seen) -> str:
+    """What the weights of a row's network, or those that its training started from, have met; empty: there are none."""
+    node = row.members[0].nodes.get("backbone") or {}
+    return seen(benchmark, node) if row.training == RELEASED or "start" in node else ""
 
 
 def _sources(figures: Iterable[Figure | None]) -> set[str]:
