@@ -165,6 +165,14 @@ def test_imagenet_x_divides_the_classes_of_imagenet():
     assert {*known, *others} == set(load_classes("imagenet1k/classes"))
 
 
+def test_wilds_fs_x_divides_the_classes_of_fmow_whose_splits_have_the_published_sizes():
+    known, others = load_classes("fmow/classes"), load_classes("fmow/ood_classes")
+    assert (len(known), len(others)) == (31, 31)
+    assert {*known, *others} == set(load_classes("fmow/all_classes"))
+    published = {"train": 76_863, "id_val": 11_483, "id_test": 11_327, "test": 22_108}
+    assert {name: load_rule(f"fmow/{name}").count for name in published} == published
+
+
 def test_no_class_of_imagenet_ood_is_one_of_imagenet():
     listing = load_listing("imagenet_ood/all")
     assert len(listing.class_names()) == 637

@@ -89,6 +89,13 @@ STAND_INS = {
         "csid.imagenet_r": ["imagenet-r/n01484850/art_0.jpg"],
         "near.other_classes": [VAL.format(1939)],
     },
+    "fmow_x": {
+        "id.train": ["fmow/train/airport/rgb_img_7.png"], "id.val": ["fmow/id_val/airport/rgb_img_8.png"],
+        "id.test": ["fmow/id_test/airport/rgb_img_9.png"],
+        "csid.later_years": ["fmow/test/multi-unit_residential/rgb_img_1.png"],
+        "near.same_years": ["fmow/id_test/airport_terminal/rgb_img_2.png"],
+        "near.later_years": ["fmow/test/zoo/rgb_img_3.png"],
+    },
     "imagenet1k_ood": {**WHOLE, "near.imagenet_ood": ["imagenet21k/n02666943/n02666943_47.JPEG"]},
     "imagenet1k_o": {**WHOLE, "near.imagenet_o": ["imagenet-o/n01443537/cardinal_tetra_0.99767953.JPEG"]},
     "imagenet1k_fs_es": {
