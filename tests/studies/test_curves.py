@@ -12,6 +12,7 @@ from openbench.metrics.options import MetricOptions
 from openbench.studies.cells import Cell
 from openbench.studies.layout.chart import drawn, points, summary
 from openbench.studies.layout.curves import KINDS, Scored
+from openbench.studies.layout.folds import fold_rates
 from openbench.studies.study import Column, Row
 
 # Sorted by score: ID right, OOD, ID right, ID wrong, OOD, ID right, OOD.
@@ -22,7 +23,9 @@ LABELS = [0, 1, 0, 0]
 def scored(row="MSP", ood=OOD, group="0", ids=ID, figures=None):
     """A run with four ID images, three of them right, and three OOD images."""
     sets = [
-        SetScores.of_split("toy", Role.ID_TEST, np.float32(ids), np.array(LABELS), np.array(RIGHT)),
+        SetScores.of_split(
+            "toy", Role.ID_TEST, np.float32(ids), np.resize(LABELS, len(ids)), np.resize(RIGHT, len(ids))
+        ),
         SetScores.of_split("a", Role.NEAR, np.float32(ood), np.full(len(ood), -1), np.zeros(len(ood), int)),
     ]
     column = Column("near", "", (), "near", "auroc", "max", {}, ("0",))
@@ -115,9 +118,38 @@ def test_thresholds_of_groups_are_told_in_deviations_of_the_id_score():
     assert chart.ticks == ("0", "1")
 
 
+def test_the_fpr_of_a_calibration_fold_is_the_share_of_other_images_with_a_p_value_up_to_alpha():
+    ids = np.random.default_rng(1).normal(size=53 * 45 + 7).round(3)  # with ties
+    found = fold_rates(ids)
+    assert (found.n, found.rank) == (45, 2)
+    folds = np.random.default_rng(0).permutation(ids)[: 53 * 45].reshape(53, 45)
+    rates = []
+    for at, fold in enumerate(folds):
+        others = np.concatenate([other for i, other in enumerate(folds) if i != at])
+        p = (1 + (fold[:, None] >= others).sum(axis=0)) / 46
+        rates.append(np.mean(p <= 0.05))
+    assert found.rates.tolist() == pytest.approx(sorted(rates))
+    # P(Beta(2, 44) ≤ x) is P(at least 2 of 45 uniform numbers are ≤ x).
+    assert found.law(np.array([0.05])) == pytest.approx(1 - 0.95**45 - 45 * 0.05 * 0.95**44)
+    assert found.expected == 2 / 46
+
+
+def test_rates_of_calibration_folds_are_drawn_beside_their_law():
+    many = np.random.default_rng(1).normal(size=53 * 100)
+    chart = KINDS["calibration"]([scored("MSP", ids=many), scored("KNN", ids=-many), scored("few")])
+    (panel,) = chart.panels
+    assert panel.title == "toy: 53 folds of 100 ID images"
+    assert [line.name for line in panel.lines] == ["MSP", "KNN", "Beta(5, 96)"]
+    *rows, law = panel.lines
+    for row in rows:  # Kolmogorov's bound for 53 folds at 1 in 1 000 is .27; the scores are drawn with a fixed seed
+        assert np.abs(row.y - np.interp(row.x, law.x, law.y)).max() < 0.27
+    assert chart.unable == ("few",)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_chart_has_a_picture_points_and_a_table(kind):
-    chart = KINDS[kind]([scored(f"row {at}", group=str(at)) for at in range(10)])
+    ids = np.arange(53 * 19.0) if kind == "calibration" else ID
+    chart = KINDS[kind]([scored(f"row {at}", group=str(at), ids=ids) for at in range(10)])
     assert drawn(chart).axes
     assert points(chart).startswith("panel,line,x,y,value,published\n")
     assert len(summary(chart).rows) >= 1

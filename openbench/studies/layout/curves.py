@@ -1,4 +1,4 @@
-"""Curves of a study's runs, from their kept scores: OSCR, guaranteed FPR, rates by threshold, thresholds by group."""
+"""Curves of a study's runs, from their kept scores: OSCR, guaranteed FPR, rates by threshold, over groups and folds."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from openbench.metrics.threshold import balanced_threshold, choose_scale, error_
 from openbench.report.figures import sides
 from openbench.results.scores.stored import ScoreStore
 from openbench.studies.cells import Cell
+from openbench.studies.layout.folds import ALPHA, FOLDS, FoldRates, fold_rates
 from openbench.studies.study import Study
 
 Floats = NDArray[np.float64]
@@ -330,6 +331,31 @@ def _moved(name: str, of: Mapping[str, Scored], at: Floats) -> tuple[Line, Line,
     )
 
 
+def _calibration(found: Sequence[Scored]) -> Chart:
+    """The share of calibration folds whose FPR at α is at most x, and its law, for the first run of each row.
+
+    Reference: Novello et al. 2024, arXiv 2403.11532.
+    """
+    panels, unable = dict[tuple[str, int], dict[str, FoldRates]](), dict[str, None]()
+    for one in found:
+        ids = sides(one.sets)[0].scores
+        try:
+            rows = panels.setdefault((one.benchmark, len(ids) // FOLDS), {})
+            rows.setdefault(one.cell.row.path, fold_rates(ids))
+        except MetricError:
+            unable[one.cell.row.path] = None
+    made = tuple(_folds(f"{name}: {FOLDS} folds of {n} ID images", rows) for (name, n), rows in panels.items() if rows)
+    axes = (f"FPR at α = {ALPHA:g}", "share of folds")
+    return Chart("calibration", "FPR over calibration folds", axes, made, "mean FPR", unable=tuple(unable))
+
+
+def _folds(title: str, rows: Mapping[str, FoldRates]) -> Panel:
+    share, law = np.arange(1, FOLDS + 1) / FOLDS, next(iter(rows.values()))
+    x = np.linspace(0, max(of.rates[-1] for of in rows.values()), _STEPS)
+    lines = [Line(name, of.rates, share, float(of.rates.mean())) for name, of in rows.items()]
+    return Panel(title, (*lines, Line(f"Beta({law.rank}, {law.n + 1 - law.rank})", x, law.law(x), law.expected)))
+
+
 def _pooled(sets: Sequence[SetScores]) -> tuple[Floats, Floats]:
     ids, oods = sides(sets)
     return np.asarray(ids.scores, float), np.concatenate([np.asarray(ood.scores, float) for ood in oods])
@@ -342,4 +368,5 @@ KINDS: Mapping[str, Callable[[Sequence[Scored]], Chart]] = {
     "corrections": _corrections,
     "autc": _autc,
     "fluctuation": _fluctuation,
+    "calibration": _calibration,
 }
