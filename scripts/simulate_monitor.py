@@ -19,10 +19,12 @@ from scipy.stats import beta
 
 from openbench.detect.monitor.martingale import Martingale
 from openbench.detect.monitor.monitor import Monitor
+from openbench.detect.monitor.ranks import Cells, OnlineRanks
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
 
 CALIBRATION, LONG, OOD = 1000, 20_000, 500
+LEVEL = 0.01
 BETS = ("mixture", "jumper", "both")
 
 
@@ -33,19 +35,27 @@ def interval(hits: int, of: int) -> str:
     return f"{100 * hits / of:5.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {of}"
 
 
-def ever(rules: Martingale, p: np.ndarray, level: float) -> np.ndarray:
-    """Which gamblers ever reach 1/level; p is (images, lives)."""
+def alarms_at(rules: Martingale, p: np.ndarray, level: float) -> np.ndarray:
+    """After how many images each gambler reaches 1/level, 0 = never; p is (images, lives)."""
     capital = rules.started(p.shape[1:])
-    found = np.zeros(p.shape[1:], dtype=bool)
+    found = np.zeros(p.shape[1:], dtype=np.int64)
     for row in p:
         capital = rules.after(capital, row)
-        found |= rules.log_wealth(capital) >= -math.log(level)
+        reached = rules.log_wealth(capital) >= -math.log(level)
+        found[reached & (found == 0)] = capital.images
     return found
 
 
+def ranked(calibration: np.ndarray, stream: np.ndarray, seed: int) -> np.ndarray:
+    """The values that a monitor bets on, (images,)."""
+    cells = Cells.of_scores(calibration)
+    ranks = OnlineRanks(cells, seed)
+    return np.array([ranks.next(cell) for cell in cells.of(stream).tolist()])
+
+
 def simulated(lives: int, images: int, levels: tuple[float, ...]) -> None:
-    generator = np.random.default_rng(0)
     for bets in BETS:
+        generator = np.random.default_rng(0)
         rules, peak = Martingale(bets), np.full(lives, -np.inf)
         capital = rules.started((lives,))
         for _ in range(images):
@@ -53,39 +63,52 @@ def simulated(lives: int, images: int, levels: tuple[float, ...]) -> None:
             peak = np.maximum(peak, rules.log_wealth(capital))
         for level in levels:
             hits = int((peak >= -math.log(level)).sum())
-            print(f"{bets:8} level {level:<5}: alarms in {interval(hits, lives)} lives of {images:,} images")
+            shown = f"{bets:8} level {level:<5}: alarms in {interval(hits, lives)} lives of {images:,} images"
+            print(shown, flush=True)
 
 
 def on_splits(ids: np.ndarray, splits: int, level: float) -> None:
-    alarms, as_they_are = 0, 0
+    ranks, as_they_are = [], []
     for seed in range(splits):
-        mixed = np.random.default_rng(seed).permutation(ids)
-        calibration, stream = np.split(mixed, [CALIBRATION])
-        alarms += Monitor(calibration, level=level, seed=seed).update_scores(stream)
+        calibration, stream = np.split(np.random.default_rng(seed).permutation(ids), [CALIBRATION])
+        ranks.append(ranked(calibration, stream, seed))
         at_or_above = CALIBRATION - np.searchsorted(np.sort(calibration), stream, side="left")
-        as_they_are += int(ever(Martingale(), ((1 + at_or_above) / (CALIBRATION + 1))[:, None], level)[0])
+        as_they_are.append((1 + at_or_above) / (CALIBRATION + 1))
+        if seed == 0:
+            monitor = Monitor(calibration, level=level, seed=seed)
+            monitor.update_scores(stream)
+    found = alarms_at(Martingale(), np.stack(ranks, axis=1), level)
+    if (monitor.alarm_at or 0) != found[0]:
+        raise SystemExit(f"the monitor's alarm is at {monitor.alarm_at}, that of the bets made here at {found[0]}")
+    alarms = int((found > 0).sum())
     print(
         f"monitor, level {level}: alarms in {interval(alarms, splits)} splits, {len(ids) - CALIBRATION:,} images each"
     )
-    print(f"the same bets on p-values as they are: alarms in {interval(as_they_are, splits)}")
+    alarms = int((alarms_at(Martingale(), np.stack(as_they_are, axis=1), level) > 0).sum())
+    print(f"the same bets on p-values as they are: alarms in {interval(alarms, splits)}", flush=True)
 
 
 def delays(ids: np.ndarray, oods: dict[str, np.ndarray], repetitions: int, plot: Path | None) -> None:
     for name, scores in oods.items():
+        streams = []
+        for seed in range(repetitions):
+            generator = np.random.default_rng(seed)
+            calibration = generator.choice(ids, CALIBRATION)
+            stream = np.append(generator.choice(ids, LONG), generator.choice(scores, OOD))
+            streams.append(ranked(calibration, stream, seed))
+            if plot is not None and seed == 0:
+                monitor = Monitor(calibration, seed=seed)
+                monitor.update_scores(stream)
+                monitor.plot().savefig(plot.with_stem(f"{plot.stem}_{name.replace('/', '_')}"), dpi=110)
+        p = np.stack(streams, axis=1)
         for bets in BETS:
-            false, found = 0, []
-            for seed in range(repetitions):
-                generator = np.random.default_rng(seed)
-                monitor = Monitor(generator.choice(ids, CALIBRATION), bets=bets, seed=seed)
-                false += monitor.update_scores(generator.choice(ids, LONG))
-                if not monitor.alarm:
-                    monitor.update_scores(generator.choice(scores, OOD))
-                    found.append(monitor.alarm_at - LONG if monitor.alarm_at else OOD + 1)
-                if plot is not None and seed == 0 and bets == "both":
-                    monitor.plot().savefig(plot.with_stem(f"{plot.stem}_{name.replace('/', '_')}"), dpi=110)
-            if found:
-                quantiles = ", ".join(f"{q:.0f}" for q in np.quantile(found, (0, 0.5, 1)))
-                print(f"{name:16} {bets:8}: {false} false alarms in {repetitions}; delay min, median, max: {quantiles}")
+            found = alarms_at(Martingale(bets), p, LEVEL)
+            false = int(((found > 0) & (found <= LONG)).sum())
+            late = np.where(found == 0, LONG + OOD + 1, found)[(found == 0) | (found > LONG)] - LONG
+            if late.size:
+                quantiles = ", ".join(f"{q:.0f}" for q in np.quantile(late, (0, 0.5, 1)))
+                shown = f"{name:16} {bets:8}: {false} false alarms in {repetitions}"
+                print(f"{shown}; delay min, median, max: {quantiles}", flush=True)
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ class Anatomy:
             ConfigError: it is neither nn.Linear nor nn.Identity.
         """
         head = module.get_submodule(self.head)
-        return head if isinstance(head, nn.Identity) else self.linear(module)
+        return head if isinstance(head, nn.Linear | nn.Identity) else self.linear(module)
 
     def as_map(self, output: Tensor) -> Tensor:
         """A stage's output as (n, c, h, w); patch tokens are laid out on their square grid, a vector is one pixel."""

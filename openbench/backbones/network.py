@@ -282,7 +282,7 @@ class NetworkBackbone(Backbone):
                 f"backbone '{self.name}': its head '{self._anatomy.head}' receives {shape} — (n, d) expected, one "
                 "vector per image — choose another model"
             )
-        return Outputs(tapped.logits.detach(), tapped.features.detach(), tapped.maps)
+        return Outputs(_detached(tapped.logits), _detached(tapped.features), tapped.maps)
 
     def _install(self, module: nn.Module, *, trained: bool) -> None:
         # Channels last is the faster layout for convolutions on CPU and CUDA: a quarter less time for ResNet-20.
@@ -290,6 +290,11 @@ class NetworkBackbone(Backbone):
         self._module = module.eval().requires_grad_(False)
         self._sha, self._handed_out, self.trained = None, False, trained
         self._parts = (), ()
+
+
+def _detached(rows: Tensor) -> Tensor:
+    """Rows without a gradient; of a pass that took none they are returned as they are."""
+    return rows.detach() if rows.requires_grad else rows
 
 
 @contextmanager

@@ -36,17 +36,18 @@ class FeatureSet:
 
     def __post_init__(self) -> None:
         """Check that all columns have the same number of rows, and the dtype and shape that methods expect."""
-        lengths = {k: len(v) for k, v in self._all().items()}
-        if len(set(lengths.values())) != 1:
+        columns = self._all()
+        if len(set(map(len, columns.values()))) != 1:
+            lengths = {name: len(column) for name, column in columns.items()}
             raise FieldError(f"FeatureSet: columns of different length or none at all — found {lengths}")
-        for name, column in self._all().items():
+        for name, column in columns.items():
             expected = _DTYPES.get(name, torch.float32)
             _check_tensor(column, expected, f"FeatureSet: '{name}'")
-            shape = tuple(column.shape)
+            shape = column.shape
             axes, wanted = _SHAPES.get(name, (2, "(n, d) with d ≥ 1"))
             fits = len(shape) == axes or (name in self.maps and shape)
             if not fits or 0 in shape[1:]:
-                raise FieldError(f"FeatureSet: '{name}' has the shape {shape} — {wanted} expected")
+                raise FieldError(f"FeatureSet: '{name}' has the shape {tuple(shape)} — {wanted} expected")
 
     def __len__(self) -> int:
         return len(next(iter(self._all().values())))

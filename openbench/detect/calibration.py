@@ -259,15 +259,22 @@ class Part:
         """The largest score that is not called OOD; None where it depends on the weight of an image."""
         return None if self.below is not None else float(self.ordered[self.ordered.size - self.limit])
 
+    @cached_property
+    def by_place(self) -> PValues:
+        """What is said of a score above 0, 1, …, n of the ordered ones, (n+1,) each: looked up for every image."""
+        n = self.ordered.size
+        ranks = np.arange(n + 1, 0, -1)
+        conditional = np.full(n + 1, np.nan) if self.table is None else self.table[ranks - 1]
+        return PValues(ranks / (n + 1), conditional, ranks <= self.limit)
+
     def judged(self, scores: Floats, own: Floats | None) -> PValues:
         """The p-values of scores (m,), whose weights are `own`, and the decisions."""
         if self.below is not None and own is not None:
             p = weighted_p_values_of_sorted(self.ordered, scores, self.below, own)
             return PValues(p, np.full(p.shape, np.nan), p <= self.alpha)
-        n = self.ordered.size
-        ranks = n + 1 - np.searchsorted(self.ordered, scores, side="left")
-        conditional = np.full(ranks.shape, np.nan) if self.table is None else self.table[ranks - 1]
-        return PValues(ranks / (n + 1), conditional, ranks <= self.limit)
+        places = self.ordered.searchsorted(scores)
+        marginal, conditional, is_ood = self.by_place
+        return PValues(marginal[places], conditional[places], is_ood[places])
 
 
 def _listed(names: Sequence[str]) -> str:

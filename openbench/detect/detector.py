@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.features import MemoryFeatures, Scored, network_input, scored
 from openbench.detect.given_images import as_list, as_pixels, as_split, digests_of
 from openbench.detect.groups import calibration_groups, groups_to_judge
-from openbench.detect.learnt import Learnt, classes_within, learns_from, nothing, traced
+from openbench.detect.learnt import Learnt, learns_from, nothing, traced
 from openbench.detect.network import Network, check_fits, network_of
 from openbench.detect.predictions import Predictions
 from openbench.detect.promise import promise_of
@@ -211,19 +212,9 @@ class Detector:
         calibration = self.calibration
         found = self._scored(items)
         codes = groups_to_judge(calibration, groups, found)
-        own = np.full(len(found.scores), weights) if np.isscalar(weights) else weights
+        own = weights if weights is None or np.ndim(weights) else np.full(len(found.scores), weights)
         judged = calibration.judged(found.scores.astype(np.float64), codes, own)
-        label, names = found.predicted, self.class_names
-        return Predictions(
-            score=found.scores,
-            p_value=judged.marginal,
-            p_value_conditional=judged.conditional,
-            is_ood=judged.is_ood,
-            label=label,
-            label_name=tuple(names[y] if y >= 0 else "" for y in label),
-            prediction_set=classes_within(found, calibration.quantile),
-            alpha=calibration.terms.alpha,
-        )
+        return Predictions(found, *judged, calibration.terms.alpha, self.class_names, calibration.quantile)
 
     def select(
         self, batch: Any, fdr: float = 0.1, *, guarantee: str = "marginal", groups: Sequence[Any] | str | None = None
@@ -297,7 +288,7 @@ class Detector:
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the order of the logits; empty where the network has no classifier."""
         count = self.learnt.network.backbone.num_classes
-        return self._classes if len(self._classes) == count else tuple(str(label) for label in range(count))
+        return self._classes if len(self._classes) == count else _numbers(count)
 
     def save(self, path: str | Path, network: str = "weights") -> str:
         """Write the detector for `openbench.load_detector`; return the digest of all of it.
@@ -397,3 +388,9 @@ class Detector:
         if len(parts) == 1:
             return parts[0]
         return Scored(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
+
+
+@cache
+def _numbers(count: int) -> tuple[str, ...]:
+    """Names of classes that have none."""
+    return tuple(map(str, range(count)))

@@ -1,5 +1,6 @@
 """What a network makes of images that lie in memory: for fitting a method, and for scoring one batch in one pass."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -133,14 +134,17 @@ def scored(method: Method, backbone: Backbone, images: Tensor) -> Scored:
         MethodError: a score is NaN, or not one per image.
     """
     passes = _Passes(backbone, images)
-    found = passes.scores(method).detach().to("cpu", torch.float32).numpy()
-    if found.shape != (len(images),) or np.isnan(found).any():
+    found = _array(passes.scores(method))
+    if found.shape != (len(images),) or math.isnan(found.max()):  # the largest is NaN if one is
         raise MethodError(
             f"{type(method).__name__}: scores of shape {found.shape} with {int(np.isnan(found).sum())} NaN for "
             f"{len(images)} images — one number per image expected"
         )
-    logits = passes.outputs(_PLAIN).logits
-    return Scored(found, logits.detach().to("cpu", torch.float32).numpy())
+    return Scored(found, _array(passes.outputs(_PLAIN).logits))
+
+
+def _array(rows: Tensor) -> NDArray[np.float32]:
+    return rows.to(torch.float32).numpy(force=True)
 
 
 @dataclass(eq=False)

@@ -12,10 +12,8 @@ from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.detect.calibration import Calibration
 from openbench.detect.export.graph import Traced
-from openbench.detect.features import Scored
 from openbench.detect.network import Network
 from openbench.errors import NotApplicableError
-from openbench.metrics.conformal.prediction_sets import prediction_sets
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +46,6 @@ def traced(learnt: Learnt) -> Traced:
         )
     known = torch.from_numpy(calibration.scores)
     return Traced(learnt.network.backbone, learnt.method, known, calibration.thresholds[""])
-
-
-def classes_within(found: Scored, quantile: float | None) -> list[tuple[int, ...]] | None:
-    """Return the classes of each image whose non-conformity does not exceed a calibrated quantile.
-
-    Args:
-        found: what the images yield.
-        quantile: None where calibration had no labels; there are then no sets.
-    """
-    if quantile is None:
-        return None
-    return [tuple(row.nonzero()[0].tolist()) for row in prediction_sets(found.misfit, quantile)]
 
 
 def learns_from(method: Method) -> frozenset[Role]:

@@ -1,11 +1,14 @@
 """What a detector says of images."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from openbench.detect.features import Scored
+from openbench.metrics.conformal.prediction_sets import prediction_sets
 from openbench.metrics.curve import Floats
 
 if TYPE_CHECKING:
@@ -16,28 +19,51 @@ if TYPE_CHECKING:
 class Predictions:
     """A row per image, in the order in which they were given; for a single image all arrays have length 1.
 
+    Classes and prediction sets are found when they are asked for: who only wants the decision does not wait for them.
+
     Args:
-        score: (n,) float32, larger = more OOD.
+        found: scores and logits.
         p_value: (n,) marginal conformal p-value: small = unlike the calibration images.
         p_value_conditional: (n,) the calibration-conditional one; NaN where the calibration is weighted.
         is_ood: (n,) bool, the decision at `alpha`.
-        label: (n,) int64, the predicted class; −1 where the network has no classifier.
-        label_name: (n,) its name; '' where there is none.
-        prediction_set: a tuple of class numbers for each image; None where calibration had no labels.
         alpha: of the decision.
+        class_names: in the order of the logits.
+        quantile: the non-conformity that a class of a prediction set does not exceed; None where calibration had no
+            labels.
     """
 
-    score: NDArray[np.float32]
+    found: Scored
     p_value: Floats
     p_value_conditional: Floats
     is_ood: NDArray[np.bool_]
-    label: NDArray[np.int64]
-    label_name: tuple[str, ...]
-    prediction_set: list[tuple[int, ...]] | None
     alpha: float
+    class_names: tuple[str, ...]
+    quantile: float | None
 
     def __len__(self) -> int:
         return len(self.score)
+
+    @property
+    def score(self) -> NDArray[np.float32]:
+        """(n,) float32, larger = more OOD."""
+        return self.found.scores
+
+    @cached_property
+    def label(self) -> NDArray[np.int64]:
+        """(n,) int64, the predicted class; −1 where the network has no classifier."""
+        return self.found.predicted
+
+    @cached_property
+    def label_name(self) -> tuple[str, ...]:
+        """(n,) its name; '' where there is none."""
+        return tuple(self.class_names[y] if y >= 0 else "" for y in self.label.tolist())
+
+    @cached_property
+    def prediction_set(self) -> list[tuple[int, ...]] | None:
+        """A tuple of class numbers for each image; None where calibration had no labels."""
+        if self.quantile is None:
+            return None
+        return [tuple(row.nonzero()[0].tolist()) for row in prediction_sets(self.found.misfit, self.quantile)]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a mapping per image, of Python's own types: what JSON can hold."""

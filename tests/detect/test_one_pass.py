@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 
 from openbench.backbones.base import Outputs
@@ -9,6 +10,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request
 from openbench.core.texts import Texts
 from openbench.detect.features import scored
+from openbench.errors import MethodError
 
 
 @dataclass
@@ -42,3 +44,22 @@ def test_patches_and_logits_come_from_one_pass():
     assert found.scores.tolist() == [0.5] * 5
     assert found.logits.shape == (5, 3)
     assert len(stub.asked) == 1
+
+
+@dataclass
+class Told(Method):
+    """Scores that are given."""
+
+    needs = Request()
+    reference = "none"
+    scores: tuple = ()
+
+    def score(self, x):
+        return torch.tensor(self.scores)
+
+
+def test_infinite_scores_are_scores_and_nan_is_refused():
+    inf = float("inf")
+    assert scored(Told((inf, -inf, 3e38)), Stub(), torch.zeros(3, 3, 8, 8)).scores.tolist()[:2] == [inf, -inf]
+    with pytest.raises(MethodError, match="1 NaN for 2 images"):
+        scored(Told((inf, float("nan"))), Stub(), torch.zeros(2, 3, 8, 8))
