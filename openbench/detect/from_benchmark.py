@@ -4,21 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
+
 from openbench.api.methods import ChosenMethod, as_node
 from openbench.api.models.adopt import Asked
 from openbench.config.checked import Checked
 from openbench.config.constraints import OneOf
+from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.core.search import with_params
 from openbench.detect.artefact.licences import licences
 from openbench.detect.artefact.network_part import check_weights, refuse_text_as_weights
 from openbench.detect.artefact.state import refuse_unsavable
+from openbench.detect.bank import Bank, Sides, change, with_bank
 from openbench.detect.calibration import Terms
 from openbench.detect.detector import Detector
 from openbench.detect.learnt import learns_from
 from openbench.detect.network import Network
 from openbench.engine import api
 from openbench.engine.cached import CachedFeatures
+from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.outcomes.clock import Clock
 from openbench.engine.run import feature_store
 from openbench.engine.runtime import Runtime
@@ -38,6 +43,8 @@ class Held(Checked):
         terms: what is promised.
         calibration: the ID split: `id_test`, which nothing has learnt from, or `id_val`.
         network: as what it will be saved: `weights` or `onnx`.
+        bank: how a method that keeps training features keeps them: `exact`, `float16` (half the room), `ivf` (searched
+            in part) or `ivf_float16`.
     """
 
     named = "fit"
@@ -45,6 +52,7 @@ class Held(Checked):
     terms: Terms
     calibration: Annotated[str, OneOf(HELD_OUT)] = "id_test"
     network: Annotated[str, OneOf(("weights", "onnx"))] = "weights"
+    bank: Bank = "exact"
 
 
 def fit_on_benchmark(
@@ -66,13 +74,16 @@ def fit_on_benchmark(
         OpenbenchError: whatever `run` refuses.
     """
     setting = Runtime.from_config(runtime)
-    refuse_unsavable(api.build_method(config["method"])[0])
+    unfitted = api.build_method(config["method"])[0]
+    refuse_unsavable(unfitted)
+    with_bank(unfitted, held.bank, api.name_of(config["method"]))  # refused before anything is loaded
     spec = api.spec_of(config, setting, say)
     check_weights(spec.backbone)
     refuse_text_as_weights(spec.backbone, held.network)
     existing = RecordStore(setting.records).find(spec.run_id)
     tuned = dict(existing[0].tuned) if existing else {}
-    method = with_params(spec.method, tuned) if tuned else spec.method
+    exact = with_params(spec.method, tuned) if tuned else spec.method
+    method = with_bank(exact, held.bank, spec.method_name)
     fitted_on = learns_from(method)
     if held.calibration == "id_val" and (tuned or Role.ID_VAL in fitted_on):
         why = "was tuned on it" if tuned else "is fitted on it"
@@ -91,6 +102,9 @@ def fit_on_benchmark(
     train = benchmark.id_train if Role.ID_TRAIN in fitted_on else benchmark.id_val if Role.ID_VAL in fitted_on else None
     detector.fit(train, benchmark.id_val if Role.ID_VAL in fitted_on else None, features=source)
     splits = {"id_test": benchmark.id_test, "id_val": benchmark.id_val}
+    if held.bank != "exact":
+        say(f"bank={held.bank}: comparing it with the exact one")
+        detector.about = {**detector.about, "bank": _change(spec, (exact, detector.learnt.method), held, source)}
     say(f"calibration: {len(splits[held.calibration]):,} images of {held.calibration}")
     terms = held.terms
     detector.calibrate(
@@ -104,6 +118,30 @@ def fit_on_benchmark(
     seen = tuned or Role.ID_VAL in fitted_on
     unseen = {name: split for name, split in splits.items() if not (seen and name == "id_val")}
     return detector, {name: float(detector.judged(split.items).is_ood.mean()) for name, split in unseen.items()}
+
+
+def _change(spec: RunSpec, methods: tuple[Method, Method], held: Held, source: CachedFeatures) -> dict[str, Any]:
+    """What another bank than the exact one changes; of methods, the second is fitted.
+
+    Raises:
+        ConfigError: the benchmark has no OOD validation.
+    """
+    benchmark, (exact, used) = spec.benchmark, methods
+    if benchmark.ood_val is None:
+        raise ConfigError(
+            f"bank={held.bank}: what it changes is measured on OOD validation — benchmark '{benchmark.name}' has none "
+            "— leave bank out, or add ood_val"
+        )
+    device = spec.backbone.device
+    before = fit(exact, Fitting.of(benchmark, spec.backbone.head), source, device)
+    sets = (benchmark.id_test, benchmark.id_val, benchmark.ood_val)
+    if held.calibration == "id_val":
+        sets = (benchmark.id_val, benchmark.id_test, benchmark.ood_val)
+    sides = [
+        Sides(*(score_split(method, split, Scoring(source, device)).astype(np.float64) for split in sets))
+        for method in (before, used)
+    ]
+    return change(held.bank, sides[0], sides[1], held.terms).plain()
 
 
 def _about(spec: RunSpec, run_id: str, held: Held) -> dict[str, Any]:
