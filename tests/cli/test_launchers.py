@@ -14,6 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import openbench
+from openbench import paths
 from openbench.__main__ import main
 from openbench.cli.hydra.app import QUIET
 from openbench.cli.hydra.launchers import ray_tasks, submitit_jobs
@@ -130,6 +131,16 @@ def test_a_job_without_a_result_has_failed_and_the_sweep_goes_on(slurm, tmp_path
     assert (killed.status, killed.code, killed.names) == ("failed", 1, {"seed": "1"})
     assert (ended.status, ended.message) == ("done", "went well")
     assert "job 2 of 3 (seed=1): error: its job 7_1 ended without a result (CANCELLED)" in capsys.readouterr().err
+
+
+@needs("submitit")
+def test_logs_of_slurm_jobs_lie_in_a_folder_that_is_there_before_the_jobs_are_submitted(tmp_path):
+    from submitit.core.utils import JobPaths
+
+    shipped = OmegaConf.load(paths.config_dir() / "runtime" / "slurm.yaml")
+    shipped.hydra.sweep = {"dir": str(tmp_path)}
+    folder = shipped.hydra.launcher.submitit_folder
+    assert JobPaths.get_first_id_independent_folder(folder) == JobPaths(folder).stdout.parent
 
 
 @needs("submitit")
