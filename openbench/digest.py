@@ -141,7 +141,7 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted((_canonical(v) for v in value), key=lambda v: json.dumps(v, sort_keys=True))
     if isinstance(value, list | tuple):
-        return [_canonical(v) for v in value]
+        return [v if type(v) is str else _canonical(v) for v in value]  # manifests have a million keys
     raise TypeError(f"digest: a {type(value).__name__} has no canonical form")
 
 

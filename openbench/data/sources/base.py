@@ -2,7 +2,6 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,22 +100,22 @@ class ImageFolder(Source):
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """The keys whose files exist; one directory listing per folder instead of one look-up per file."""
-        relative = [key.removeprefix(self.strip) for key in keys]
-        if self.flat:
-            relative = [key.rpartition("/")[2] for key in relative]
-        wanted: dict[str, list[int]] = defaultdict(list)
-        for position, path in enumerate(relative):
-            wanted[path.rpartition("/")[0]].append(position)
-        present = np.zeros(len(keys), dtype=bool)
-        for folder, positions in wanted.items():
-            there = self._named(place, folder)
-            for position in positions:
-                name = relative[position].rpartition("/")[2]
-                present[position] = name in there
-                relative[position] = there.get(name, relative[position])
+        if not place.is_dir():
+            return None
+        relative, present = list[str](), np.zeros(len(keys), dtype=bool)
+        listed: dict[str, dict[str, str]] = {}
+        for position, key in enumerate(keys):
+            folder, _, name = key.removeprefix(self.strip).rpartition("/")
+            folder = "" if self.flat else folder
+            if folder not in listed:
+                listed[folder] = self._named(place, folder)
+            below = listed[folder].get(name)
+            if below is not None:
+                present[position] = True
+                relative.append(below)
         if not present.any():
             return None
-        return Found(FileItems(FilesBelow(place, [relative[i] for i in np.flatnonzero(present)])), present)
+        return Found(FileItems(FilesBelow(place, relative)), present)
 
     def _named(self, place: Path, folder: str) -> dict[str, str]:
         """The path below `place` of each file in a folder, by its name as keys have it."""
