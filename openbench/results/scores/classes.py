@@ -39,13 +39,23 @@ def by_class_table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table | None
         return None
     repeated = [len(s.scores) for s in found]
     columns: dict[str, Any] = {
-        "set": pa.array(np.repeat([s.name for s in found], repeated)).dictionary_encode(),
-        "role": pa.array(np.repeat([str(s.role) for s in found], repeated)).dictionary_encode(),
+        "set": repeated_words([s.name for s in found], repeated),
+        "role": repeated_words([str(s.role) for s in found], repeated),
     }
     for field in fields:
         joined = np.concatenate([np.asarray(getattr(s, field)) for s in found])
         columns |= {f"{_KINDS[field]}_{k}": pa.array(joined[:, k]) for k in range(joined.shape[1])}
     return pa.table(columns).replace_schema_metadata({"run_id": run_id})
+
+
+def repeated_words(words: Sequence[str], counts: Sequence[int]) -> "pa.DictionaryArray":
+    """Return a column that has each word as often as its count says, as `dictionary_encode` makes it of all rows."""
+    import pyarrow as pa
+
+    there = [(word, count) for word, count in zip(words, counts, strict=True) if count]
+    known = {word: place for place, word in enumerate(dict.fromkeys(word for word, _ in there))}
+    places = np.repeat(np.array([known[word] for word, _ in there], np.int32), [count for _, count in there])
+    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(list(known), pa.string()))
 
 
 def with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetScores]:

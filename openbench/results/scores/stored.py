@@ -10,7 +10,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.digest import array_sha256, digest, file_sha256
 from openbench.errors import CacheError
-from openbench.results.scores.classes import SCORES, SUFFIX, by_class_table, with_classes
+from openbench.results.scores.classes import SCORES, SUFFIX, by_class_table, repeated_words, with_classes
 from openbench.storage.whole import forbidden, replacing
 
 if TYPE_CHECKING:
@@ -207,8 +207,8 @@ def _table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table":
     unknown = joined([np.full(len(s.scores), s.correct is None) for s in scores])
     predicted = joined([np.asarray(s.predictions, np.int64) for s in scores])
     columns = {
-        "set": pa.array(np.repeat([s.name for s in scores], repeated)).dictionary_encode(),
-        "role": pa.array(np.repeat([str(s.role) for s in scores], repeated)).dictionary_encode(),
+        "set": repeated_words([s.name for s in scores], repeated),
+        "role": repeated_words([str(s.role) for s in scores], repeated),
         "score": pa.array(joined([np.asarray(s.scores, np.float32) for s in scores])),
         "label": pa.array(joined([np.asarray(s.labels, np.int64) for s in scores])),
         "prediction": pa.array(predicted, mask=predicted < 0),
