@@ -1,11 +1,13 @@
 """All metrics of one run: scores of its sets in, {set or group: {key: value}} out."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from openbench.core.scores import SetScores
+from openbench.digest import digest
 from openbench.errors import MetricError, did_you_mean
 from openbench.metrics import curve_ranking
 from openbench.metrics.conformal.corrections import correction_table
@@ -35,6 +37,8 @@ ROLES: tuple[str, ...] = ("id_test", "id_val", "csid", "ood_val", "near", "far")
 GROUPS: tuple[str, ...] = ("near", "far")
 _RESERVED = (*GROUPS, "id")
 _FULL_SPECTRUM = "full_spectrum/"
+_MOST = 8  # sources of prediction sets whose numbers are kept: a few bytes each
+_FOUND: dict[str, Mapping[str, float | int | str]] = {}
 
 
 def evaluate(
@@ -235,10 +239,37 @@ def _stability(thresholds: list[float], setting: Setting) -> Values:
 def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, ...], options: MetricOptions) -> Values:
     """Return set metrics calibrated on ID validation, of each kind for which both sides have the columns that it needs.
 
-    Without csID also the means and deviations over random splits of ID validation and test.
+    Without csID also the means and deviations over random splits of ID validation and test. Jobs of a sweep that differ
+    in their method share class probabilities: of the latest few what was found is kept.
     """
     values: Values = {}
-    for key, classes, size in _set_kinds(calibration, side, options):
+    for source in ("probabilities", *(("class_scores", "class_probabilities") if OWN in options.set_kinds else ())):
+        parts = [_joined(sets, source) for sets in (calibration, side)]
+        if parts[0] is None or parts[1] is None:
+            continue
+        size, (columns, labels) = len(parts[0][1]), (np.concatenate(both) for both in zip(*parts, strict=True))
+        key = digest([source, columns, labels, size, len(side), options], 64)
+        if key not in _FOUND:
+            while len(_FOUND) >= _MOST:
+                _FOUND.pop(next(iter(_FOUND)))
+            _FOUND[key] = _quality(_kinds(source, columns, labels, options), size, len(side), options)
+        values |= _FOUND[key]
+    return values
+
+
+def _quality(
+    kinds: Iterable[tuple[str, SortedClasses]], size: int, id_sets: int, options: MetricOptions
+) -> Mapping[str, float | int | str]:
+    """Return the set metrics of each kind.
+
+    Args:
+        kinds: its name in keys, its scores of calibration and test rows.
+        size: the number of calibration rows, which are the first.
+        id_sets: how many sets the others are of.
+        options: levels, splits, seed.
+    """
+    values: Values = {}
+    for key, classes in kinds:
         split = given_split(size, classes.labels.size - size, options.seed)
         for alpha, report in zip(options.alphas, classes.reports(split, options.alphas), strict=True):
             values |= {
@@ -247,31 +278,26 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
                 f"{key}_singletons@{alpha:g}": report.singletons,
                 f"{key}_worst_class@{alpha:g}": report.worst_class_coverage,
             }
-        if options.set_splits and len(side) == 1:
+        if options.set_splits and id_sets == 1:
             reports = over_splits(classes, size, options.alphas, options.set_splits, options.seed)
             values["n_set_splits"] = options.set_splits
             for alpha, summary in zip(options.alphas, reports, strict=True):
                 values |= {f"{key}_{name}@{alpha:g}": value for name, value in summary._asdict().items()}
-    return values
+    return MappingProxyType(values)
 
 
-def _set_kinds(
-    calibration: list[SetScores], side: tuple[SetScores, ...], options: MetricOptions
-) -> Iterator[tuple[str, SortedClasses, int]]:
-    """Yield per kind: its name in keys, its scores of calibration and test rows, the number of calibration rows."""
+def _kinds(
+    source: str, columns: np.ndarray, labels: np.ndarray, options: MetricOptions
+) -> Iterator[tuple[str, SortedClasses]]:
+    """Yield per kind: its name in keys, its scores made of the columns (n, c) of a source."""
+    if source == "class_scores":
+        yield OWN, SortedClasses.of_scores(columns, labels)
+        return
     chosen = [kind for kind in options.set_kinds if kind != OWN]
     made = [Nonconformity(kind, options.raps_penalty, options.raps_k_reg) for kind in chosen]
-    for source in ("probabilities", *(("class_scores", "class_probabilities") if OWN in options.set_kinds else ())):
-        parts = [_joined(sets, source) for sets in (calibration, side)]
-        if parts[0] is None or parts[1] is None:
-            continue
-        size, (values, labels) = len(parts[0][1]), (np.concatenate(both) for both in zip(*parts, strict=True))
-        if source == "class_scores":
-            yield OWN, SortedClasses.of_scores(values, labels), size
-            continue
-        prefix = f"{OWN}_" if source == "class_probabilities" else ""
-        for kind, classes in zip(chosen, SortedClasses.of_probabilities(values, labels, made), strict=True):
-            yield prefix + kind, classes, size
+    prefix = f"{OWN}_" if source == "class_probabilities" else ""
+    for kind, classes in zip(chosen, SortedClasses.of_probabilities(columns, labels, made), strict=True):
+        yield prefix + kind, classes
 
 
 def _joined(sets: Sequence[SetScores], column: str) -> tuple[np.ndarray, np.ndarray] | None:

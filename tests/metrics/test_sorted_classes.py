@@ -9,6 +9,7 @@ from scipy.stats import beta
 
 from openbench.core.scores import SetScores
 from openbench.errors import MetricError
+from openbench.metrics import suite
 from openbench.metrics.conformal.prediction_sets import (
     Nonconformity,
     conformal_quantile,
@@ -183,6 +184,20 @@ def test_values_over_splits_are_near_those_of_the_split_given_and_can_be_left_ou
         assert 0 < found[f"{kind}_coverage_std@0.1"] < 0.1
     late = {key for key in found if "_mean@" in key or "_std@" in key} | {"n_set_splits"}
     assert without == {key: value for key, value in found.items() if key not in late}
+
+
+def test_prediction_sets_of_the_same_class_probabilities_and_options_are_measured_once(monkeypatch):
+    columns = {"probabilities": lambda s: softmax(-s / 7, axis=1)}
+    found = values_of(columns)
+
+    def measured(*_):
+        raise LookupError
+
+    monkeypatch.setattr(suite, "_quality", measured)
+    assert values_of(columns) == found
+    for others, options in (({"probabilities": lambda s: softmax(-s / 8, axis=1)}, {}), (columns, {"set_splits": 3})):
+        with pytest.raises(LookupError):
+            values_of(others, **options)
 
 
 def test_full_spectrum_sets_are_not_split_at_random():
