@@ -1,6 +1,6 @@
 """Configs of a sweep's jobs that differ in the method: composed once, then the method's file is put in."""
 
-import copy
+import pickle
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.config_repository import IConfigRepository
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
@@ -31,11 +32,12 @@ class GroupLoader(ConfigLoaderImpl):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._templates: OrderedDict[tuple[str, ...], DictConfig | None] = OrderedDict()
+        self._templates: OrderedDict[tuple[str, ...], bytes | None] = OrderedDict()
+        self._repositories: dict[tuple[str, ...], IConfigRepository] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: it makes templates of its own."""
-        return {**self.__dict__, "_templates": OrderedDict()}
+        return {**self.__dict__, "_templates": OrderedDict(), "_repositories": {}}
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: Sequence[str]) -> DictConfig:
         """Return the config of a job of a sweep.
@@ -68,7 +70,7 @@ class GroupLoader(ConfigLoaderImpl):
             return None  # Hydra's own way ends in the error that users know
         if template is None or found is None:
             return None
-        made = copy.deepcopy(template)
+        made: DictConfig = pickle.loads(template)
         with open_dict(made):
             made[GROUP] = found.config
         own = [override for override in parsed if not override.is_hydra_override()]
@@ -83,8 +85,11 @@ class GroupLoader(ConfigLoaderImpl):
         OmegaConf.copy_cache(from_config=master_config, to_config=made)
         return made
 
-    def _template(self, master_config: DictConfig, given: list[str], place: int) -> DictConfig | None:
-        """The config of a job without its method; None if something else says what the method is."""
+    def _template(self, master_config: DictConfig, given: list[str], place: int) -> bytes | None:
+        """The config of a job without its method, pickled: reading it takes less than half the time of a deep copy.
+
+        None if something else says what the method is.
+        """
         key = (*_typed(master_config), *given[:place], "", *given[place + 1 :])
         if key not in self._templates:
             while len(self._templates) >= _MOST:
@@ -94,15 +99,17 @@ class GroupLoader(ConfigLoaderImpl):
                 made = super().load_sweep_config(master_config, rest)
             except (HydraException, OmegaConfBaseException):
                 made = None
-            self._templates[key] = None if made is None or GROUP in made else made
+            self._templates[key] = None if made is None or GROUP in made else pickle.dumps(made)
         return self._templates[key]
 
     def _file(self, master_config: DictConfig, parsed: list[Override], name: str) -> ConfigResult | None:
         """The method's file; None if it is missing, or is more than the values of its node."""
         texts = _typed(master_config)
         texts += [str(override.input_line) for override in parsed if override.is_hydra_override()]
-        _, repository = self._parse_overrides_and_create_caching_repo(master_config.hydra.job.config_name, texts)
-        found = repository.load_config(f"{GROUP}/{name}")
+        if (key := tuple(texts)) not in self._repositories:
+            _, made = self._parse_overrides_and_create_caching_repo(master_config.hydra.job.config_name, texts)
+            self._repositories[key] = made
+        found = self._repositories[key].load_config(f"{GROUP}/{name}")
         plain = found is not None and not found.defaults_list and found.header["package"] in (None, GROUP)
         return found if plain else None
 
