@@ -69,9 +69,10 @@ class Engine:
             counts={},
             provenance=self.provenance,
         )
-        return types.SimpleNamespace(
-            record=record, path=Path("records/x.json"), status="written", notes=(), warnings=()
-        )
+        path = paths.results_dir() / "records" / "x.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return types.SimpleNamespace(record=record, path=path, status="written", notes=(), warnings=())
 
     def train(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
         name = self.answer("train", config, runtime)

@@ -46,6 +46,16 @@ def test_a_job_that_begins_while_somebody_looks_whether_it_lives_counts_as_runni
         assert sweep.states()[3].state == "running"
 
 
+def test_a_job_whose_record_was_deleted_is_to_do(sweep):
+    record = sweep.folder / "record.json"
+    Outcome(0, ["seed=0"], 0, "written", 1.0, "written", record=str(record)).write(sweep.folder / "0")
+    record.touch()
+    assert sweep.states()[0].state == "done"
+    record.unlink()
+    assert (sweep.states()[0].state, sweep.states()[5].state) == ("to do", "to do")
+    assert f"to do, job 1: its record is not there any more: '{record}'" in details(sweep.states(), "sweep")
+
+
 def test_what_has_not_begun_is_queued_as_long_as_the_sweep_lives(sweep):
     with Lock(sweep.folder / ALIVE):
         assert sweep.states()[5].state == "queued"

@@ -30,7 +30,8 @@ def _run(call: Call) -> Done:
         print_tables(run_tables(outcome.record))
         print(line)
     names = {"benchmark": outcome.record.benchmark["name"], "method": outcome.record.method["name"]}
-    return Done(OK, line, outcome.status, names, group_auroc(outcome.record))
+    record = str(outcome.path.absolute())
+    return Done(OK, line, outcome.status, names, group_auroc(outcome.record), record)
 
 
 def _train(call: Call) -> Done:

@@ -25,7 +25,7 @@ whoever made them, and names the command that makes what is missing.
   python -m openbench sweep status 2026-11-22T17-27-38-16617
   python -m openbench sweep status run -m +benchmark=digits method=knn,msp seed=0,1,2
 
-done: the job ended well, or its record exists · running: since when · queued: its sweep lives and will hand it out ·
+done: the job ended well and its record is there · running: since when · queued: its sweep lives and will hand it out ·
 failed: why · interrupted: its process was killed · to do: nothing of it is there. The exit code is 0 if every job is
 done or not applicable, else 1: so a script repeats a sweep until it is done.
 """

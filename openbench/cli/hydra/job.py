@@ -45,6 +45,7 @@ class Done:
         status: what became of it, one of Outcome's.
         names: names that the config does not tell: those of the record.
         auroc: near and far AUROC, if there are any.
+        record: the file of its record, if it leaves one.
     """
 
     code: int
@@ -52,6 +53,7 @@ class Done:
     status: str = DONE
     names: Mapping[str, str] = field(default_factory=dict)
     auroc: Mapping[str, float] = field(default_factory=dict)
+    record: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ class Job:
             return
         names = {**self.outcome.names, **{k: v for k, v in done.names.items() if k in self.outcome.names}}
         ended = replace(self.outcome, code=done.code, message=done.message, seconds=round(seconds, 3))
-        replace(ended, status=done.status, names=names, auroc=dict(done.auroc)).write(self.folder)
+        ended = replace(ended, status=done.status, names=names, auroc=dict(done.auroc), record=done.record)
+        ended.write(self.folder)
 
     def complain(self, done: Done) -> None:
         """Report an error: in full, or for a sweep its first line, since the sweep's last lines tell the rest once."""

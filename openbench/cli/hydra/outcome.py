@@ -37,6 +37,7 @@ class Outcome:
             `not applicable`; or `waiting`, if it is given out again when others have ended.
         names: what tells it apart: benchmark, method, backbone, training, seed and the other keys that are swept over.
         auroc: near and far AUROC, if there are any.
+        record: the file of its record, if it leaves one.
     """
 
     job: int
@@ -47,6 +48,7 @@ class Outcome:
     status: str = DONE
     names: Mapping[str, str] = field(default_factory=dict)
     auroc: Mapping[str, float] = field(default_factory=dict)
+    record: str = ""
 
     def write(self, folder: Path) -> None:
         """Write it into the job's folder; a reader sees the old one or the new one, never a part."""

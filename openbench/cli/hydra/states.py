@@ -96,6 +96,8 @@ def state_of(outcome: Outcome, folder: Path, name: str, alive: bool) -> State:
         return State(outcome.job, name, INTERRUPTED, why)
     if outcome.status == WAITING:
         return State(outcome.job, name, QUEUED if alive else TO_DO, outcome.message)
+    if outcome.record and not Path(outcome.record).is_file():
+        return State(outcome.job, name, TO_DO, f"its record is not there any more: '{outcome.record}'")
     status = outcome.status if outcome.status in (FAILED_STATUS, NOT_APPLICABLE) else DONE
     return State(outcome.job, name, status, outcome.message)
 
