@@ -15,14 +15,14 @@ from openbench.config.annotations import check_kind, check_kinds, hints_of
 from openbench.config.build import build
 from openbench.config.checked import Checked
 from openbench.config.constraints import Count, Seed
-from openbench.core.benchmark import Split
+from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
 from openbench.data.fingerprint import Fingerprint, fingerprint
 from openbench.data.manifests.folder_rule import FolderRule, load_rule, rule_path
 from openbench.data.manifests.manifest import Manifest, load_classes, load_manifest
 from openbench.data.own.contents import Contents, contents_of, digest_of
 from openbench.data.sources.base import Found, Source, raised_versions
-from openbench.data.sources.items import FileItems
+from openbench.data.sources.items import FileItems, VectorItems
 from openbench.data.tabular.tables import is_table_part, table_part
 from openbench.digest import array_sha256, digest
 from openbench.errors import ConfigError, DataError, check_choice, check_known
@@ -244,6 +244,7 @@ def split_of(
         # What is decoded later must match what enters the digest now.
         known = {position: array_sha256(image) for position, image in sample.items()}
         items = replace(items, contents=contents, pixels=known)
+    seen = _content(config, keys, shown, sample.values())
     named_by_group = role in (Role.NEAR, Role.FAR, Role.CSID) and "." in where
     return Split(
         name=where.rpartition(".")[2] if named_by_group else config.name,
@@ -253,7 +254,7 @@ def split_of(
         keys=keys,
         # An OOD set as it is defined shares no class with ID, whether or not all of it was found.
         classes=tuple(classes) if role.is_id else config.listing().class_names(),
-        digest=digest(_content(config, keys, shown, sample.values()) | _own(contents) | _read_by(located.source)),
+        digest=digest(seen | _whole(items, contents) | _read_by(located.source)),
         expected=located.listed,
         as_stored=config.as_stored,
         deviations=tuple(_deviations(config, located, sample.values())),
@@ -345,9 +346,13 @@ def _content(
     return {**content, "as_stored": True} if config.as_stored else content
 
 
-def _own(contents: Contents | None) -> dict[str, str]:
-    """All bytes of files that their owner may change: a sample could miss a change. Published sets have none."""
-    return {} if contents is None else {"bytes": digest_of(contents)}
+def _whole(items: Items, contents: Contents | None) -> dict[str, str]:
+    """All that is read, where that is at hand: bytes of files that their owner may change, and rows in memory.
+
+    A sample could miss a change. Published sets of images have neither.
+    """
+    rows = {"rows": array_sha256(items.values[items.rows])} if isinstance(items, VectorItems) else {}
+    return rows if contents is None else {**rows, "bytes": digest_of(contents)}
 
 
 def _read_by(source: Source | None) -> dict[str, Any]:

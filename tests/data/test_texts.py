@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from openbench.core.request import Role
 from openbench.data.build import build_benchmark
+from openbench.data.dataset import Located, SetConfig, split_of
 from openbench.data.tabular.texts import HashedTexts
 
 MESSAGES = {
@@ -54,3 +56,26 @@ def test_the_benchmark_is_made_of_the_folders_of_the_archive(root, composed):
     assert [len(split) for split in (bench.id_train, bench.id_val, bench.id_test)] == [18, 2, 20]
     assert {name: len(split) for name, split in (bench.near | bench.far).items()} == {"science": 20, "talk": 20}
     assert bench.id_train.items[0].shape == (1024,)
+
+
+def test_each_of_many_texts_enters_the_digest_of_their_set(tmp_path):
+    keys = tuple(f"group/{number}" for number in range(100))
+    (tmp_path / "group").mkdir()
+    for key in keys:
+        (tmp_path / key).write_text(f"From: x\n\nmotor {key}")
+    listed = tmp_path / "texts.txt"
+    listed.write_text(f"key: group/{{index}}\ngroup: 0-{len(keys) - 1}\n")
+    config = SetConfig("texts", str(listed), {})
+
+    def digest_now() -> str:
+        found = HashedTexts().find(tmp_path, keys)
+        located = Located(config.listing(), len(keys), len(keys), found)
+        return split_of(config, located, Role.ID_TEST, ("group",), "benchmark.id_test").digest
+
+    before = digest_now()
+    assert digest_now() == before
+    for key in keys[1:99:7]:
+        (tmp_path / key).write_text("From: x\n\nbrake")
+        after = digest_now()
+        assert after != before, key
+        before = after
