@@ -1,4 +1,4 @@
-"""The images of a split as a common corruption leaves them, in the network's crop."""
+"""The images of a split as a common corruption leaves them, in the network's crop where that is known."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from openbench.core.benchmark import Image, Items, Split
-from openbench.core.preprocess import Preprocess
+from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Corruption
 from openbench.data.sources.common_corruptions import CommonCorruptions
 from openbench.data.sources.imagenet_c import KINDS, corrupt
@@ -30,13 +30,16 @@ def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> S
     Args:
         split: as it is.
         corruption: kind and severity.
-        preprocess: of the network: strengths are in pixels of its crop, which is taken first.
+        preprocess: of the network: strengths are in pixels of its crop, which is taken first. A transform of the
+            user's own, which may crop what it is given, is left to take its crop of a whole corrupted image; strengths
+            are then in pixels of that image.
 
     Raises:
         ConfigError: no such corruption.
     """
     check_corruption(corruption, f"split '{split.name}'")
-    geometry = replace(preprocess, resize=preprocess.crop) if split.as_stored else preprocess
+    crop = replace(preprocess, resize=preprocess.crop) if split.as_stored else preprocess
+    geometry = None if isinstance(preprocess, OwnPreprocess) else crop
     return replace(
         split,
         items=_Corrupted(split.items, split.keys, corruption, geometry),
@@ -58,12 +61,13 @@ class _Corrupted:
     clean: Items
     keys: Sequence[str]
     corruption: Corruption
-    geometry: Preprocess
+    geometry: Preprocess | None
 
     def __len__(self) -> int:
         return len(self.clean)
 
     def __getitem__(self, index: int) -> Image:
         rng = np.random.default_rng(int(digest((self.corruption, self.keys[index])), 16))
-        image = cropped(self.clean[index], self.geometry)
+        whole = self.clean[index]
+        image = whole if self.geometry is None else cropped(whole, self.geometry)
         return corrupt(image, self.corruption.kind, self.corruption.severity, rng)

@@ -68,7 +68,8 @@ class CoVer(Composite):
 
     Reference: Zhang et al., What If the Input is Expanded in OOD Detection?, NeurIPS 2024, arXiv 2410.18472;
     tmlr-group/CoVer. Their recommended kinds, found on SVHN as OOD validation, also have saturate and gaussian_blur,
-    which are not among the fifteen. Copies are made of the network's crop.
+    which are not among the fifteen. Copies are made of the network's crop; where a transform of the user's own
+    takes it, of the whole image.
     """
 
     needs: ClassVar[Request] = Request(fit_on=Role.ID_VAL)

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from openbench.core.preprocess import Preprocess
+from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.core.request import Corruption
+from openbench.data.loading import batches
 from openbench.data.sources.imagenet_c import corrupt
 from openbench.features.corrupted import corrupted
 
@@ -24,3 +26,17 @@ def test_a_copy_is_resized_as_its_clean_image_is(as_stored: bool, side: int) -> 
     expected = corrupt(crop, "brightness", 2, np.random.default_rng(0))  # draws nothing
     np.testing.assert_array_equal(copies.items[1], expected)
     assert copies.as_stored
+
+
+def inner_half(picture):
+    """A transform of somebody's own, which crops what it is given."""
+    pixels = np.asarray(picture, np.float32)[2:6, 2:6]
+    return torch.from_numpy(pixels).permute(2, 0, 1) / 255
+
+
+def test_a_transform_of_ones_own_takes_its_crop_once_of_a_whole_corrupted_image() -> None:
+    split, preprocess = toy_split(3), OwnPreprocess(4, 4, own=OwnTransform("inner half", "1", "RGB", inner_half))
+    copies = corrupted(split, Corruption("brightness", 2), preprocess)
+    (found,) = batches(copies, preprocess, 3)
+    brighter = [corrupt(image, "brightness", 2, np.random.default_rng(0)) for image in split.items]  # draws nothing
+    assert torch.equal(found, torch.stack([inner_half(image) for image in brighter]))
