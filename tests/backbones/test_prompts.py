@@ -28,7 +28,8 @@ def test_vectors_of_a_words_token_give_the_embedding_of_the_text():
     assert not tower._tokens._forward_hooks
     assert tower.scale == pytest.approx(1 / 0.07, rel=1e-4)
     own = tower.tokenizer
-    tower.tokenizer = lambda texts: own(texts)[:, 1:]  # as SigLIP's, whose prompts begin with their first word
+    # As SigLIP's, whose prompts begin with their first word.
+    tower.tokenizer = lambda texts, context_length=24: own(texts, context_length=context_length + 1)[:, 1:]
     with pytest.raises(NotApplicableError, match="cannot be replaced by learnt vectors"):
         tower.embed_context(context)
     tower.tokenizer = own

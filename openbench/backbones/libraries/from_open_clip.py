@@ -20,6 +20,7 @@ from openbench.backbones.libraries.no_tower import no_tower, without_no
 from openbench.backbones.libraries.presets import chosen_preprocess
 from openbench.backbones.libraries.prompts import class_names_of, templates_of
 from openbench.backbones.libraries.stages import stages
+from openbench.backbones.libraries.tokenised import tokenised
 from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbone
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
@@ -87,7 +88,8 @@ def open_clip_model(
         prompt_learning: how these are learnt; null = as in the papers.
 
     Raises:
-        ConfigError: unknown model, tag or names, no source of weights or two, no classes, or a template without `{}`.
+        ConfigError: unknown model, tag or names, no source of weights or two, no classes, a template without `{}`, or a
+            prompt that is longer than the model's context.
         CheckpointError: weights that are missing, cannot be had, or do not fit.
     """
     library = _compat.library("open_clip")
@@ -133,6 +135,9 @@ def text_head(model: Any, tokenizer: Any, prompts: Sequence[Sequence[str]]) -> t
         tokenizer: the model's.
         prompts: per class, its prompts.
 
+    Raises:
+        ConfigError: a prompt that is longer than the model's context.
+
     Reference:
         Radford et al.: Learning transferable visual models from natural language supervision, ICML 2021,
         arXiv:2103.00020.
@@ -140,7 +145,7 @@ def text_head(model: Any, tokenizer: Any, prompts: Sequence[Sequence[str]]) -> t
     model.eval()
     rows = []
     for texts in prompts:
-        embedded = functional.normalize(model.encode_text(tokenizer(list(texts))).float(), dim=-1)
+        embedded = functional.normalize(model.encode_text(tokenised(tokenizer, texts)).float(), dim=-1)
         rows.append(functional.normalize(embedded.mean(dim=0), dim=-1))
     weight = torch.stack(rows) * model.logit_scale.exp()
     shift = getattr(model, "logit_bias", None)

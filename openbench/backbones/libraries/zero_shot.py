@@ -12,6 +12,7 @@ from torch.nn import functional
 from openbench.backbones.base import Outputs
 from openbench.backbones.heads.prompts import PromptLearning
 from openbench.backbones.libraries.patches import patch_source
+from openbench.backbones.libraries.tokenised import tokenised, tokens_and_cut
 from openbench.backbones.network import NetworkBackbone, evaluating, state_sha256
 from openbench.core.request import Field, Request
 from openbench.core.texts import Tower
@@ -47,9 +48,13 @@ class OpenClipText:
         self.digest = digest({"version": _VERSION, "model": self.name, "weights": state_sha256(weights)})
 
     def embed(self, prompts: Sequence[str]) -> Tensor:
-        """Return unit embeddings (m, d) float32 of m texts, on the CPU."""
+        """Return unit embeddings (m, d) float32 of m texts, on the CPU.
+
+        Raises:
+            ConfigError: a text that is longer than the model's context.
+        """
         with evaluating(self.model), torch.no_grad():
-            found = self.model.encode_text(self.tokenizer(list(prompts)).to(self.device))
+            found = self.model.encode_text(tokenised(self.tokenizer, prompts).to(self.device))
         return functional.normalize(found.float(), dim=-1).cpu()
 
     @property
@@ -75,7 +80,7 @@ class OpenClipText:
         """
         k, filler = len(context), "X"  # a token of its own in CLIP's vocabulary
         names = [name.replace("_", " ") for name in self.classes]
-        tokens = self.tokenizer([" ".join([filler] * k + [f"{name}."]) for name in names])
+        tokens, cut = tokens_and_cut(self.tokenizer, [" ".join([filler] * k + [f"{name}."]) for name in names])
         if k + 3 > tokens.shape[1]:  # the start, one token of the name at least, and the end
             raise ConfigError(
                 f"open_clip's {self.name}: {k} vectors — allowed: up to {tokens.shape[1] - 3}, since a prompt has "
@@ -84,6 +89,12 @@ class OpenClipText:
         start, first = tokens[:, :1], tokens[:1, 1:2]
         if bool((start == first).any()) or bool((tokens[:, 1 : 1 + k] != first).any()):
             raise self._fixed()
+        if cut is not None:
+            raise ConfigError(
+                f"open_clip's {self.name}: {k} vectors and the class name {names[cut]!r} are too long for its text "
+                f"tower — allowed: up to {tokens.shape[1]} tokens, start and end among them — choose a smaller "
+                "prompt_learning.context, or a shorter name in backbone.classes"
+            )
 
         def replaced(_: nn.Module, __: tuple[Any, ...], found: Tensor) -> Tensor:
             vectors = context.to(found.dtype).expand(len(found), -1, -1)
