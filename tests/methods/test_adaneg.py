@@ -54,16 +54,20 @@ def image_by_image(method: AdaNeg, data) -> tuple[np.ndarray, dict]:
             del images[method.length - 1 :]
         proxies = texts.copy()
         for label, images in held.items():
-            proxies[label] = unit(texts[label] + sum(image for *_, image in images))
+            entries = np.array([texts[label], *(held_image for *_, held_image in images)])
+            proxies[label] = unit(np.exp(-method.sharpness * (1 - entries @ image)) @ entries)
         result.append(negative(proxies @ image, c, g, s) + method.weight * plain)
     return np.array(result), held
 
 
-@pytest.mark.parametrize("kind", ["rectified", "signed", "two_classes"])
-def test_equals_one_image_after_the_other(kind, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "sharpness"), [("rectified", 0.0), ("signed", 0.0), ("two_classes", 0.0), ("rectified", 5.5)]
+)
+def test_equals_one_image_after_the_other(kind, sharpness, monkeypatch):
     monkeypatch.setattr(adaneg, "_BLOCK", 32)
+    monkeypatch.setattr(adaneg, "_CELLS", 7 * 32 * SMALL["length"])
     data = problem(kind, n=200)
-    method = AdaNeg(**SMALL).fit(None, data.head)
+    method = AdaNeg(**SMALL, sharpness=sharpness).fit(None, data.head)
     memory = method.memory()
     found = torch.cat([method.score_next(rows, memory) for rows in of_features(data.test).batches(75)])
     expected, held = image_by_image(method, data)
