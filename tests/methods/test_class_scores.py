@@ -124,7 +124,7 @@ def test_probabilities_of_a_head_method_are_those_of_its_reshaped_features():
     np.testing.assert_allclose(found, softmax(clipped @ P.weight.T + P.bias, axis=1), atol=1e-5)
 
 
-def test_only_distances_are_not_made_of_probabilities():
+def test_only_distances_and_densities_are_not_made_of_probabilities():
     for module in pkgutil.iter_modules(openbench.methods.__path__):
         importlib.import_module(f"openbench.methods.{module.name}")
     pending, known = [Method], set()
@@ -134,7 +134,7 @@ def test_only_distances_are_not_made_of_probabilities():
     ours = {kind for kind in known if kind.__module__.startswith("openbench.methods.")}
     with_scores = {kind for kind in ours if kind.class_scores not in (Method.class_scores, LiveMethod.class_scores)}
     without = {kind.__name__ for kind in with_scores if kind.class_probabilities is Method.class_probabilities}
-    assert without == {"KNN", "MDS", "MFSMDS", "NearestMean", "ScaledMDS", "Gram"}
+    assert without == {"GMM", "KNN", "MDS", "MFSMDS", "NearestMean", "ScaledMDS", "Gram"}
 
 
 @dataclass

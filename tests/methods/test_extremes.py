@@ -25,7 +25,7 @@ METHODS = {
 AT_ANY_SCALE = {"GROOD", "OpenMax", "PyOD", "ViM"}
 # A covariance needs two samples of a class, a subspace more samples than dimensions, a neighbourhood its neighbours, a
 # temperature one sample that is classified wrongly.
-OF_A_HANDFUL = AT_ANY_SCALE | {"CFOOD", "COF", "MDS", "MFSMDS", "RMDS", "SOD", "ScaledMDS", "SSD", "TempScaling"}
+OF_A_HANDFUL = AT_ANY_SCALE | {"CFOOD", "COF", "GMM", "MDS", "MFSMDS", "RMDS", "SOD", "ScaledMDS", "SSD", "TempScaling"}
 UNDERFLOWING = {"klm"}  # its templates hold probabilities of zero, from which others are infinitely far
 
 

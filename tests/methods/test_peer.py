@@ -12,6 +12,8 @@ from openbench.methods.ash import ASH
 from openbench.methods.dice import DICE
 from openbench.methods.energy import Energy
 from openbench.methods.gen import GEN
+from openbench.methods.gmm import GMM
+from openbench.methods.grad_uncertainty import GradUncertainty
 from openbench.methods.gradnorm import GradNorm
 from openbench.methods.knn import KNN
 from openbench.methods.mds import MDS
@@ -140,3 +142,18 @@ def test_pnml_equals_peer(peer, kind):
     data = problem(kind)
     theirs = peer.PNML(None, head_of(data)).fit_features(data.train.features, data.train.labels)
     assert_equal(scores(PNML(), data), theirs.predict_features(data.test.features).numpy(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["rectified", "signed"])
+def test_gmm_equals_peer_with_the_same_ridge(peer, kind):
+    data = problem(kind)
+    members = [data.train.features.double()[data.train.labels == c] for c in data.train.labels.unique()]
+    variance = sum((own - own.mean(dim=0)).square().sum() for own in members) / data.train.features.numel()
+    theirs = peer.GMM(None, reg=1e-3 * float(variance)).fit_features(data.train.features, data.train.labels)
+    assert_equal(scores(GMM(1e-3), data), theirs.predict_features(data.test.features).numpy())
+
+
+def test_gradient_uncertainty_equals_peer_on_the_last_layer(peer):
+    data = problem("signed", n=50)
+    theirs = peer.GradUncertainty(head_of(data)).to("cpu").predict(data.test.features).numpy()
+    assert_equal(scores(GradUncertainty(), data), theirs)
