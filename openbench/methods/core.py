@@ -26,10 +26,12 @@ class CORE(Method):
         MethodError: no training split, no head, or a label that is not among the head's classes.
 
     Reference: Yang et al., CORE: Robust Out-of-Distribution Detection via Confidence and Orthogonal Residual Scoring,
-    2026, arXiv 2603.18290. Written from the paper's description: energy along the classifier's weight directions, the
-    cosine to the class mean across them, z-scores, summed, at O(d) beyond the logits; its code was not at hand. The
-    direction is that of the predicted class: the span of all weights has no complement in ViT-B/16, where the paper
-    reports a gain. Taken here: class means by training label, z-scores over all training samples.
+    2026, arXiv 2603.18290. Written from what could be read: the abstract (two orthogonal parts, combined "via
+    normalized summation"), the description of its pull request to OpenOOD, no. 312 (energy along the weight
+    directions, cosine to the class mean across them), and summaries of the paper (z-scores, O(d) beyond the logits).
+    Neither the paper's formulas nor its code were at hand. The direction is that of the predicted class: the span of
+    all weights has no complement in ViT-B/16, where the paper reports a gain. Not verified, and chosen here: class
+    means by training label, and means and deviations over all training samples.
     """
 
     needs: ClassVar[Request] = Request(
