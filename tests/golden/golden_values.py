@@ -25,6 +25,7 @@ from typing import Any
 import golden_draws
 import golden_images
 import golden_methods
+import golden_prompts
 import golden_trainings
 import numpy as np
 from golden_cases import Case, Entry, Values
@@ -58,8 +59,8 @@ class Difference:
 
 def entries() -> dict[str, Entry]:
     """All that has golden values, by name."""
-    found = chain(*(module.entries() for module in (golden_methods, golden_trainings, golden_images, golden_draws)))
-    return {entry.name: entry for entry in found}
+    modules = (golden_methods, golden_trainings, golden_images, golden_draws, golden_prompts)
+    return {entry.name: entry for entry in chain(*(module.entries() for module in modules))}
 
 
 def computed(case: Case) -> Values | str:

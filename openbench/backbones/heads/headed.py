@@ -19,7 +19,7 @@ from openbench.core.request import Request
 from openbench.digest import array_sha256, digest
 from openbench.errors import CheckpointError, NotApplicableError
 
-_VERSION = 1  # raised when a fit or the logits change
+HEADS_VERSION = 1  # raised when a fit or the logits change
 
 
 class Headed(Backbone):
@@ -54,7 +54,7 @@ class Headed(Backbone):
         self.layers, self.preprocess = network.layers, network.preprocess
         self.has_head = isinstance(classify, Head)
         self.text_towers, self.has_patches = network.text_towers, network.has_patches
-        identity = {"kind": kind, "version": _VERSION, "classes": classes, "fitted_on": fitted_on}
+        identity = {"kind": kind, "version": HEADS_VERSION, "classes": classes, "fitted_on": fitted_on}
         self.digest = digest({"backbone": network.digest, "head": identity})
         self.weights_sha256 = network.weights_sha256
         self.fitted_head = {"kind": kind}
