@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from openbench.backbones.base import Outputs
 from openbench.backbones.heads.prompts import PromptLearning
@@ -20,6 +21,7 @@ from openbench.digest import digest
 from openbench.errors import ConfigError, NotApplicableError
 
 _VERSION = 1  # raised when embeddings of equal weights and prompts change
+_CLASSES = 64  # prompts with learnt vectors in a pass
 
 
 @dataclass
@@ -95,6 +97,16 @@ class OpenClipText:
                 f"tower — allowed: up to {tokens.shape[1]} tokens, start and end among them — choose a smaller "
                 "prompt_learning.context, or a shorter name in backbone.classes"
             )
+
+        parts = torch.split(tokens, _CLASSES)
+        if len(parts) == 1 or not torch.is_grad_enabled():
+            return torch.cat([self._embedded(context, part) for part in parts])
+        # What a backward pass needs of a thousand prompts takes tens of gigabytes: it is computed again, part by part.
+        return torch.cat([checkpoint(self._embedded, context, part, use_reentrant=False) for part in parts])
+
+    def _embedded(self, context: Tensor, tokens: Tensor) -> Tensor:
+        """Unit embeddings (m, d) of tokens (m, length), vectors (k, width) in place of those after the start."""
+        k = len(context)
 
         def replaced(_: nn.Module, __: tuple[Any, ...], found: Tensor) -> Tensor:
             vectors = context.to(found.dtype).expand(len(found), -1, -1)
