@@ -164,7 +164,7 @@ class AdaNeg(StreamingMethod[Assigned]):
         for own, holding in zip(entries, holdings, strict=True):
             own[0] = texts[holding.label]
             own[1 : 1 + len(holding.turns)] = torch.stack([memory.features[turn] for turn in holding.turns])
-        alike = by_rows(unit, entries.flatten(0, 1)).unflatten(1, entries.shape[:2])
+        alike = by_rows(unit, entries.flatten(0, 1)).view(len(unit), *entries.shape[:2])
         weights = torch.exp(self.sharpness * (alike - 1)).transpose(0, 1)  # (u, n, entries)
         lengths = ((weights @ (entries @ entries.mT)) * weights).sum(dim=2).sqrt().T
         towards = (weights.transpose(0, 1) * alike).sum(dim=2) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
