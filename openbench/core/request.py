@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from typing import ClassVar, Literal
 
 from openbench.core.texts import Texts
 from openbench.digest import LATER
@@ -91,6 +91,10 @@ class Corruption:
 class Mixing:
     """Copies of the images that `fit` reads, each mixed with an image of OOD validation: x̃ = a·x + (1 − a)·o.
 
+    Attributes:
+        version: raised when the copies change; enters the names of their columns, and of records by the methods that
+            read them.
+
     Args:
         shares: values of a, one of which is drawn for each image.
         seed: of the draws of a and o.
@@ -98,6 +102,8 @@ class Mixing:
     Raises:
         FieldError: no share, or one outside of (0, 1).
     """
+
+    version: ClassVar[int] = 1
 
     shares: tuple[float, ...] = (0.25, 0.5, 0.75)
     seed: int = 0

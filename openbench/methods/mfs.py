@@ -32,6 +32,7 @@ class MFS(Method):
         fields=frozenset({Field.FEATURES, Field.LABELS, Field.MIXED}), fit_on=Role.ID_TRAIN, mixing=Mixing(SHARES)
     )
     reference: ClassVar[str] = "remic-othr/OpenMIBOOD, 2026 (authors' code); Gutbrod et al., CVPR 2025"
+    version: ClassVar[int] = Mixing.version
 
     share: Share = 0.1
     seed: Seed = 0

@@ -19,11 +19,16 @@ from numpy.typing import NDArray
 
 import openbench.data
 import openbench.training
+from openbench.core import request
+from openbench.core.benchmark import Split
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Role
 from openbench.data.sources.base import Found, Source, rows_found
 from openbench.data.sources.common_corruptions import CommonCorruptions
 from openbench.data.sources.corruptions import CORRUPTIONS, Corrupted
 from openbench.data.sources.embedded import Embedded, Noise, PhotoPatches, SklearnDigits, Textures
 from openbench.data.sources.imagenet_c import KINDS, SEVERITIES
+from openbench.features.mixed import mixed
 from openbench.training.augment.base import Augmentation, HorizontalFlip, RandomCrop
 from openbench.training.augment.consistency import Consistency, JensenShannon
 from openbench.training.augment.cutout import Cutout
@@ -98,6 +103,10 @@ def entries() -> Iterator[Entry]:
             simple[f"{kind} {amount}"] = _pixels(corrupted, partial(_corrupted, corrupted), 4)
     yield Entry("images/Corrupted", file_of(Corrupted), simple)
     yield Entry("images/CommonCorruptions", file_of(CommonCorruptions), dict(_common()))
+    mixing = request.Mixing
+    yield Entry(
+        "images/Mixed", file_of(mixed), {f"seed {s}": Case(mixing.version, partial(_mixed_split, s)) for s in (0, 1)}
+    )
 
 
 def _common() -> Iterator[tuple[str, Case]]:
@@ -108,6 +117,18 @@ def _common() -> Iterator[tuple[str, Case]]:
             yield f"{kind} {severity}", _pixels(source, partial(_common_images, source), (16, 88))
     for source in (CommonCorruptions({}), CommonCorruptions({}, "weather", seed=1, resize=12, crop=10)):
         yield f"{source.kind} drawn", _pixels(source, partial(_common_images, source), (16, 16, 16, 17))
+
+
+def _mixed_split(seed: int) -> Values:
+    """Small and large, grey and coloured images, in the network's crop."""
+    shapes = ((12, 12, 3), (12, 12), (15, 18, 3), (12, 14, 3))
+    splits = []
+    for name, start in (("own", 600), ("others", 610)):
+        items = [whole(start + i, shape, 256).astype(np.uint8) for i, shape in enumerate(shapes)]
+        keys = [f"{name}/{i}" for i in range(len(items))]
+        splits.append(Split(name, Role.ID_TRAIN, items, np.zeros(4, np.int64), keys, ("a",), name, 4))
+    found = mixed(*splits, request.Mixing(seed=seed), Preprocess(10, 8)).items
+    return _summed([found[i] for i in range(len(found))])
 
 
 def _told(value: Any) -> dict[str, Any]:
