@@ -24,7 +24,7 @@ SHARES = (0.25, 0.5, 0.75)
 class MFS(Method):
     """A distance in the features whose values change most when images are mixed with others.
 
-    Training images are mixed with images of OOD validation, x̃ = a·x + (1 − a)·o, and the features are ordered by
+    Training images are mixed with images of OOD validation, x̃ = λ·x + (1 − λ)·o, and the features are ordered by
     W₁(f_j, f̃_j), the Wasserstein distance between their values on x and on x̃. The first share of them is kept.
     """
 
@@ -97,11 +97,11 @@ class MFSMDS(MFS, NearestMean):
     """Squared Mahalanobis distance to the nearest class mean, in the features that mixed images move most.
 
     score(x) = min_c (f_J − μ_c)ᵀ Σ⁺ (f_J − μ_c), J the share of features with the largest W₁(f_j, f̃_j) between training
-    images and x̃ = a·x + (1 − a)·o, o an image of OOD validation and a one of .25, .5, .75.
+    images and x̃ = λ·x + (1 − λ)·o, o an image of OOD validation and λ one of .25, .5, .75.
 
     Args:
         share: of the features that is kept, rounded down, at least one.
-        seed: of the draws of o and a.
+        seed: of the draws of o and λ.
         normalise: whether features are brought to unit length first (MDS++); without it W₁ is divided by the range of a
             feature in training.
 
@@ -134,11 +134,11 @@ class MFSKNN(MFS):
     """Squared distance to the k-th nearest training feature, in the features that mixed images move most.
 
     score(x) = ‖f̂_J − f̂_J₍k₎‖², f̂ = f/‖f‖, J the share of features with the largest W₁(f̂_j, f̂~_j) between training
-    images and x̃ = a·x + (1 − a)·o, o an image of OOD validation and a one of .25, .5, .75.
+    images and x̃ = λ·x + (1 − λ)·o, o an image of OOD validation and λ one of .25, .5, .75.
 
     Args:
         share: of the features that is kept, rounded down, at least one.
-        seed: of the draws of o and a.
+        seed: of the draws of o and λ.
         k: which neighbour.
 
     Raises:
