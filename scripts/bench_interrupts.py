@@ -25,11 +25,11 @@ from typing import NoReturn
 from openbench.__main__ import script
 from openbench.cli.process.exits import INTERRUPTED, OK
 
-WORDS = ("+benchmark=digits", "backbone=resnet8_digits", "runtime.progress=false")
+WORDS = ("+benchmark=digits", "backbone=resnet8_digits", "training.recipe.epochs=2", "runtime.progress=false")
 COMMANDS = {
     "run": ("run", *WORDS, "method=knn"),
     "extract": ("extract", *WORDS, "method=knn"),
-    "train": ("train", *WORDS, "training.recipe.epochs=5"),
+    "train": ("train", *WORDS),
     "sweep": ("run", "-m", *WORDS, "method=msp,knn,mds,vim,odin"),
 }
 

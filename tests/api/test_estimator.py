@@ -12,9 +12,10 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils.validation import check_is_fitted
 
 import openbench as ob
+from openbench.api.estimator import _Given
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.errors import ConfigError, DataError, MethodError, NotApplicableError, NotFittedError
+from openbench.errors import ConfigError, DataError, FieldError, MethodError, NotApplicableError, NotFittedError
 from openbench.methods.knn import KNN
 
 RNG = np.random.default_rng(3)
@@ -65,6 +66,14 @@ def test_logits_are_computed_from_the_head_where_they_are_not_given():
     fitted = LogisticRegression().fit(X, Y)
     answer = -fitted.predict_proba(TEST).max(1)
     assert ob.method("msp").fit(X, head=fitted).score(TEST) == pytest.approx(answer, abs=1e-5)
+
+
+def test_what_is_scored_carries_no_labels():
+    given = _Given("knn", X, Y, None, None)
+    request = Request(frozenset({Field.FEATURES, Field.LABELS}))
+    assert given.columns(request, labelled=True).labels.tolist() == Y.tolist()
+    with pytest.raises(FieldError):
+        _ = given.columns(request).labels
 
 
 @pytest.mark.parametrize("kind", ["torch", "float64", "float16", "memmap", "fortran", "list"])

@@ -187,6 +187,7 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"head": None}, NotApplicableError, "'msp' reads logits — backbone 'features' has no classifier"),
         ({"methods": ["odin"]}, NotApplicableError, "'odin' reads input gradients — backbone 'features' has features"),
         ({"methods": ["knn"], "train": None}, NotApplicableError, "'knn' is fitted on ID training features"),
+        ({"methods": ["combood"], "train": None}, NotApplicableError, "'combood' is fitted on ID training features"),
         ({"methods": ["temp_scaling"], "id_val": None}, NotApplicableError, "fitted on ID validation features"),
         ({"methods": ["knm"]}, ConfigError, "did you mean 'knn'"),
         ({"methods": [KNN(k=1), KNN(k=2)]}, ConfigError, "names 'knn' twice .* methods={'knn': 'knn', 'knn_2'"),

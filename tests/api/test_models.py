@@ -247,6 +247,19 @@ def changed(change):
     return model
 
 
+class Options:
+    __slots__ = ("temperature",)
+
+    def __init__(self, temperature):
+        self.temperature = temperature
+
+
+def test_a_setting_in_a_slot_changes_the_digest():
+    models = [changed(lambda m, t=t: setattr(m, "options", Options(t))) for t in (1.0, 1.0, 2.0)]
+    first, same, other = map(digest_of, models)
+    assert first == same != other
+
+
 def test_equal_models_have_equal_digests():
     assert digest_of(made()) == digest_of(made()) == digest_of(made().train())
 

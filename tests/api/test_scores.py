@@ -74,6 +74,8 @@ def test_arrays_of_other_libraries_are_the_same_scores():
         )
         assert found.metrics == expected.metrics
         assert found.record.run_id == expected.record.run_id
+    unknown = ob.evaluate_scores(ids, {"x": ood}, id_labels=[0, 1, 1], metrics=QUICK)
+    assert "accuracy" not in unknown.metrics["id"]  # nobody said what was predicted
     learning = torch.tensor(ood, requires_grad=True)
     assert ob.evaluate_scores(ids, {"x": learning}, metrics=QUICK).metrics["x"]["auroc"] == pytest.approx(5 / 6)
 

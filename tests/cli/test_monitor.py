@@ -108,6 +108,7 @@ def test_images_that_could_not_be_read_are_left_out_and_empty_cells_are_not(fold
         ("a.jsonl", f'{{"score": 1{"0" * 400}}}\n', "line 1: column 'score' — found '10000"),
         ("a.csv", "score,error,error\n1,,\n", "table 'a.csv' has 2 columns 'error' — one is needed"),
         ("a.csv", "score\n1\n\x1b[2J\n", r"line 3: column 'score' — found '\x1b[2J' — allowed: a number"),
+        ("a.csv", 'score\n"1"2\n', "table 'a.csv' cannot be read"),
         ("a.csv", "a,score\n1,2\n3\n", "line 3 has 1 cells, the header 2"),
         ("a.jsonl", '{"score": true}\n', "line 1: column 'score' — found 'True'"),
         ("a.jsonl", '{"score": 1' + "0" * 400 + "}\n", "line 1: column 'score' — found '1000"),

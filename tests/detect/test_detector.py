@@ -232,7 +232,19 @@ def test_the_order_of_calls_is_told():
     with pytest.raises(DataError, match="learns from ID images"):
         Detector(network(), DoubleScore(MSP(), MLS()), preprocess=PREPROCESS).fit()
     # A method that learns nothing needs no training images.
-    assert Detector(network(), "msp", preprocess=PREPROCESS).calibrate(images(30, 1)).predict(NEW).is_ood.shape == (40,)
+    plain = Detector(network(), "msp", preprocess=PREPROCESS)
+    assert plain.calibrate(images(30, 1)).predict(NEW).is_ood.shape == (40,)
+    other = Detector(network(), "msp", preprocess=PREPROCESS).fit(images(30, 2))
+    assert [repr(each).rpartition(", ")[2] for each in (new, other, plain)] == ["unfitted)", "fitted)", "calibrated)"]
+
+
+def test_classes_are_named_by_the_data_unless_they_were_given():
+    class Photos(list):
+        classes = ("a", "b", "c")
+
+    photos = Photos(zip(*images(30, 1), strict=True))
+    named = [Detector(network(), "msp", preprocess=PREPROCESS, classes=given) for given in ((), CLASSES)]
+    assert [each.calibrate(photos).class_names for each in named] == [Photos.classes, CLASSES]
 
 
 def test_fitting_again_forgets_the_calibration():

@@ -20,6 +20,7 @@ from openbench.config.shipped import shipped
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
+from openbench.detect.artefact import files
 from openbench.detect.artefact.files import MANIFEST, ONNX, PARTS
 from openbench.detect.artefact.licences import licences
 from openbench.detect.artefact.onnx_network import onnx_backbone
@@ -314,12 +315,17 @@ def test_an_edited_manifest_is_refused_even_under_a_digest_that_fits(saved, tmp_
         load_detector(tmp_path / "copy")
 
 
-def test_a_zip_with_other_members_is_refused(saved, tmp_path):
+def test_a_zip_with_other_or_longer_members_is_refused(saved, tmp_path, monkeypatch):
     for name, compression in (("../escape", zipfile.ZIP_STORED), (MANIFEST, zipfile.ZIP_DEFLATED)):
         with zipfile.ZipFile(tmp_path / "odd.zip", "w", compression) as pack:
             pack.writestr(name, b"0" * 100)
         with pytest.raises(CheckpointError, match="the member"):
             load_detector(tmp_path / "odd.zip")
+    calibrated("msp").save(tmp_path / "long.zip")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_MANIFEST_MOST", 100)
+        with pytest.raises(CheckpointError, match=r"the member 'detector\.json'"):
+            load_detector(tmp_path / "long.zip")
     (tmp_path / "no.zip").write_bytes(b"PK")
     with pytest.raises(CheckpointError, match="cannot be read as a zip"):
         load_detector(tmp_path / "no.zip")

@@ -109,7 +109,7 @@ def _unpacked(path: Path) -> tuple[dict[str, Any], dict[str, bytes], str]:
                 odd = member.filename not in _NAMES or member.filename in held
                 if odd or member.compress_type != zipfile.ZIP_STORED or member.file_size > most:
                     raise CheckpointError(
-                        f"'{path}': the member '{member.filename[:80]!a}' is none that a detector has — allowed, once "
+                        f"'{path}': the member {member.filename[:80]!a} is none that a detector has — allowed, once "
                         f"each and not compressed: {', '.join(_NAMES)}"
                     )
                 held[member.filename] = pack.read(member)

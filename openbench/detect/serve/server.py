@@ -50,7 +50,7 @@ def serve(predict: Predict, about: Mapping[str, Any], limits: Limits, address: t
         asyncio.run(server.serve())
     except SystemExit:
         raise ConfigError(
-            f"cannot listen on {address[0]}, port {address[1]} — {server.told or 'it may be taken'} — choose another: "
+            f"cannot listen on {address[0]}, port {address[1]} — it may be taken — choose another: "
             "--port 0 takes a free one"
         ) from None
 
@@ -60,7 +60,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, service: Service, say: Say):
         super().__init__(config)
-        self._service, self._say, self.told = service, say, ""
+        self._service, self._say = service, say
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
