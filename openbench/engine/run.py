@@ -171,7 +171,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         },
         provenance=provenance(clock, device, backbone.passes - passes_before)
         | _made_from(spec, features)
-        | remarks(spec.method_name, scores, features.store.portions.said),
+        | remarks(f"method '{spec.method_name}'", scores, features.store.portions.said),
     )
     return record, sets
 

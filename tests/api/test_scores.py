@@ -81,6 +81,23 @@ def test_arrays_of_other_libraries_are_the_same_scores():
 
 
 @pytest.mark.parametrize(
+    ("ids", "ood", "said"),
+    [
+        (
+            [np.inf, np.inf],
+            [np.inf],
+            "WARNING: 'scores' gives all 3 images of all sets the score inf: nothing is ranked",
+        ),
+        ([0.0, np.inf], [1.0], "WARNING: 'scores': 1 of 2 scores of id_test id_test are infinite"),
+    ],
+)
+def test_scores_that_rank_nothing_or_little_are_told(ids, ood, said):
+    (warning,) = ob.evaluate_scores(ids, {"x": ood}, metrics=QUICK).warnings
+    assert warning.startswith(said)
+    assert ob.evaluate_scores([0.0, 1.0], {"x": [1.0]}, metrics=QUICK).warnings == ()
+
+
+@pytest.mark.parametrize(
     ("given", "error", "words"),
     [
         ({"ood": None}, MetricError, "at least one near or far set"),

@@ -100,6 +100,15 @@ def test_explain_prints_every_convention(tmp_path, capsys):
     assert "conformal: simes, δ = 0.05" in " ".join(capsys.readouterr().out.split())
 
 
+def test_scores_that_rank_nothing_are_told_apart_from_the_tables(tmp_path, capsys):
+    file = tmp_path / "equal.csv"
+    file.write_text("score,set,role\n1,x,id_test\n1,x,id_test\n1,y,far\n")
+    assert main(["evaluate", str(file), *QUICK, "--format", "csv"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.startswith("WARNING: 'equal.csv' gives all 3 images of all sets the score 1: nothing is ranked")
+    assert "WARNING" not in shown.out
+
+
 def test_the_overview_shows_every_set_and_the_conventions_of_its_numbers(tmp_path, capsys):
     values = values_of(saved(frame(), tmp_path, ".csv"), tmp_path)
     out = capsys.readouterr().out

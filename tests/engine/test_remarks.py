@@ -14,21 +14,21 @@ def split(scores, role=Role.FAR, name="cars"):
 
 
 def test_nothing_is_said_of_scores_that_rank():
-    assert remarks("msp", [split([0, 1]), split([1, 2, 1]), split([5])]) == {}
+    assert remarks("method 'msp'", [split([0, 1]), split([1, 2, 1]), split([5])]) == {}
 
 
 @pytest.mark.parametrize("value", [0.25, np.inf, -np.inf])
 def test_equal_scores_of_all_sets_are_said_once(value):
-    (said,) = remarks("msp", [split([value] * 3), split([value] * 2)])[WARNINGS]
+    (said,) = remarks("method 'msp'", [split([value] * 3), split([value] * 2)])[WARNINGS]
     assert f"method 'msp' gives all 5 images of all sets the score {value:g}" in said
     assert "AUROC is 50" in said
 
 
 def test_equal_scores_of_one_set_are_said_with_its_name():
-    (said,) = remarks("msp", [split([1, 2]), split([3, 3, 3], Role.NEAR, "fish")])[WARNINGS]
+    (said,) = remarks("method 'msp'", [split([1, 2]), split([3, 3, 3], Role.NEAR, "fish")])[WARNINGS]
     assert "all 3 images of near fish the score 3" in said
 
 
 def test_infinite_scores_are_counted():
-    (said,) = remarks("knn", [split([1, 2]), split([3, np.inf, -np.inf])])[WARNINGS]
+    (said,) = remarks("method 'knn'", [split([1, 2]), split([3, np.inf, -np.inf])])[WARNINGS]
     assert "method 'knn': 2 of 3 scores of far cars are infinite" in said

@@ -16,6 +16,7 @@ from openbench.cli.process.exits import OK
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
 from openbench.core.scores import SetScores
+from openbench.engine.outcomes.remarks import WARNINGS, remarks
 from openbench.metrics.suite import MetricOptions, describe, evaluate
 from openbench.results.escape import console
 from openbench.results.scores.file import Advance, passes, silent
@@ -47,6 +48,8 @@ def main(argv: list[str]) -> int:
     _announce(sets)
     values = evaluate(sets, options)
     tables = tables_of_scores(arguments.scores.name, sets, values, options, arguments.view)
+    for line in remarks(f"'{arguments.scores.name}'", sets).get(WARNINGS, ()):
+        print(console(line), file=sys.stderr)
     if not tables:
         print(f"view '{arguments.view}' is empty: the file or the families do not yield it", file=sys.stderr)
     print_tables(tables, arguments.format)

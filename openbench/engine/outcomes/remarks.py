@@ -10,33 +10,33 @@ from openbench.core.scores import SetScores
 WARNINGS = "warnings"  # key of a record's provenance: what was said of the scores, and of memory
 
 
-def remarks(method: str, scores: Sequence[SetScores], said: Sequence[str] = ()) -> dict[str, Any]:
+def remarks(whose: str, scores: Sequence[SetScores], said: Sequence[str] = ()) -> dict[str, Any]:
     """Return the part of a record's provenance that warns of all-equal or infinite scores; empty if there are none.
 
     Args:
-        method: as users type it.
+        whose: what gave the scores, e.g. `method 'knn'`.
         scores: of all splits.
         said: what was to be warned of before there were scores.
     """
     pooled = np.concatenate([split.scores for split in scores])
     if (pooled == pooled[0]).all():
         found = [
-            f"WARNING: method '{method}' gives all {len(pooled):,} images of all sets the score {pooled[0]:g}: nothing "
+            f"WARNING: {whose} gives all {len(pooled):,} images of all sets the score {pooled[0]:g}: nothing "
             "is ranked by it, so AUROC is 50 whatever the images show"
         ]
     else:
-        found = [text for split in scores if (text := _of_set(method, split))]
+        found = [text for split in scores if (text := _of_set(whose, split))]
     return {WARNINGS: [*said, *found]} if said or found else {}
 
 
-def _of_set(method: str, split: SetScores) -> str:
+def _of_set(whose: str, split: SetScores) -> str:
     where, found = f"{split.role} {split.name}", split.scores
     infinite = int(np.isinf(found).sum())
     if len(found) > 1 and (found == found[0]).all():
-        return f"WARNING: method '{method}' gives all {len(found):,} images of {where} the score {found[0]:g}"
+        return f"WARNING: {whose} gives all {len(found):,} images of {where} the score {found[0]:g}"
     if infinite:
         return (
-            f"WARNING: method '{method}': {infinite:,} of {len(found):,} scores of {where} are infinite, which makes "
+            f"WARNING: {whose}: {infinite:,} of {len(found):,} scores of {where} are infinite, which makes "
             "these images equal in every ranking"
         )
     return ""
