@@ -1,6 +1,8 @@
 """What every backbone promises, over every family: features, head, logits, maps, independence, repeatability."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,36 +38,47 @@ def timm(model: str, side: int = 64, **options: object) -> NetworkBackbone:
     return timm_model(model, model, num_classes=CLASSES, preprocess=small(side), options=options)
 
 
-def open_clip(model: str) -> NetworkBackbone:
+# The two kinds of towers that open_clip has, at a thousandth of the size of those with weights.
+TOWERS = {
+    "vit": {"image_size": 64, "layers": 4, "width": 64, "head_width": 16, "patch_size": 16},
+    "resnet": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None},
+}
+TEXTS = {"context_length": 8, "vocab_size": 64, "width": 16, "heads": 2, "layers": 1}
+
+
+def open_clip(tower: str, folder: Path) -> NetworkBackbone:
     def make() -> ZeroShot:
-        return _random(_compat.library("open_clip"), model, dim, CLASSES)
+        library, name = _compat.library("open_clip"), f"contract-{tower}"
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps({"embed_dim": 32, "vision_cfg": TOWERS[tower], "text_cfg": TEXTS}))
+        library.add_model_config(file)
+        return _random(library, name, 32, CLASSES)
 
-    dim = {"ViT-S-32-alt": 256, "RN50": 1024}[model]
-    return NetworkBackbone(model, model, make, anatomy, preprocess=small(224))
+    return NetworkBackbone(tower, tower, make, anatomy, preprocess=small(64))
 
 
-FAMILIES: dict[str, Callable[[], NetworkBackbone]] = {
-    "cifar-resnet18": lambda: cifar("resnet18"),
-    "cifar-resnet20": lambda: cifar("resnet20"),
-    "torchvision-resnet18": lambda: torchvision("resnet18"),
-    "torchvision-vit_b_16": lambda: torchvision("vit_b_16", image_size=64),
-    "torchvision-swin_t": lambda: torchvision("swin_t"),
-    "torchvision-convnext_tiny": lambda: torchvision("convnext_tiny"),
-    "torchvision-mobilenet_v3_small": lambda: torchvision("mobilenet_v3_small"),
-    "torchvision-densenet121": lambda: torchvision("densenet121"),
-    "torchvision-regnet_y_400mf": lambda: torchvision("regnet_y_400mf"),
-    "timm-mobilenetv2_100": lambda: timm("mobilenetv2_100", pad_type="same"),
-    "timm-vit_tiny": lambda: timm("vit_tiny_patch16_224", img_size=64),
-    "timm-swin_tiny": lambda: timm("swin_tiny_patch4_window7_224", img_size=64),
-    "timm-convnext_atto": lambda: timm("convnext_atto"),
-    "open_clip-vit": lambda: open_clip("ViT-S-32-alt"),
-    "open_clip-resnet": lambda: open_clip("RN50"),
+FAMILIES: dict[str, Callable[[Path], NetworkBackbone]] = {
+    "cifar-resnet18": lambda _: cifar("resnet18"),
+    "cifar-resnet20": lambda _: cifar("resnet20"),
+    "torchvision-resnet18": lambda _: torchvision("resnet18"),
+    "torchvision-vit_b_16": lambda _: torchvision("vit_b_16", image_size=64),
+    "torchvision-swin_t": lambda _: torchvision("swin_t"),
+    "torchvision-convnext_tiny": lambda _: torchvision("convnext_tiny"),
+    "torchvision-mobilenet_v3_small": lambda _: torchvision("mobilenet_v3_small"),
+    "torchvision-densenet121": lambda _: torchvision("densenet121"),
+    "torchvision-regnet_y_400mf": lambda _: torchvision("regnet_y_400mf"),
+    "timm-mobilenetv2_100": lambda _: timm("mobilenetv2_100", pad_type="same"),
+    "timm-vit_tiny": lambda _: timm("vit_tiny_patch16_224", img_size=64),
+    "timm-swin_tiny": lambda _: timm("swin_tiny_patch4_window7_224", img_size=64, depths=(1, 1, 2, 1), embed_dim=48),
+    "timm-convnext_atto": lambda _: timm("convnext_atto"),
+    "open_clip-vit": lambda folder: open_clip("vit", folder),
+    "open_clip-resnet": lambda folder: open_clip("resnet", folder),
 }
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def backbone(request: pytest.FixtureRequest) -> NetworkBackbone:
-    made = FAMILIES[request.param]().initialise(11)
+def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> NetworkBackbone:
+    made = FAMILIES[request.param](tmp_path_factory.mktemp("towers")).initialise(11)
     # Batch norms at their start have mean 0 and variance 1: what ignores them would go unnoticed.
     generator = torch.Generator().manual_seed(5)
     for part in made.module().modules():
@@ -170,7 +183,7 @@ def test_an_input_step_moves_the_outputs(backbone: NetworkBackbone, images: Tens
 
 
 @pytest.mark.parametrize("family", ["cifar-resnet20", "torchvision-mobilenet_v3_small", "timm-vit_tiny"])
-def test_weights_depend_on_the_seed_alone(family: str) -> None:
-    one, other = FAMILIES[family]().initialise(3), FAMILIES[family]().initialise(3)
+def test_weights_depend_on_the_seed_alone(family: str, tmp_path: Path) -> None:
+    one, other = (FAMILIES[family](tmp_path).initialise(3) for _ in range(2))
     assert one.weights_sha256 == other.weights_sha256
     assert not one.trained
