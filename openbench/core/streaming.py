@@ -23,7 +23,7 @@ class StreamingMethod(Checked, ABC, Generic[M]):
     changes, so that a fitted method is the same after a stream as before, and each stream begins with an empty memory.
     What is learnt from ID images, by `fit`, lives in attributes whose names end in `_`, as in a `Method`.
 
-    Such scores are no scores of a `Method`: they depend on which images came before. They have a protocol of their own
+    Such scores are not scores of a `Method`: they depend on which images came before. They have a protocol of their own
     (`openbench.engine.streams`), and are not ranked with others.
     """
 

@@ -116,7 +116,7 @@ def test_two_layers_that_may_be_the_classifier_are_listed():
         ({"features": "pool"}, "has no module 'pool'; did you mean 'avgpool'"),
         ({"head": (np.zeros((5, 3)), np.zeros(5))}, r"head has W \(5, 3\) and b \(5,\) — \(5, 5\)"),
         ({"head": 3}, "head is a int — the name of a module"),
-        ({"head": ("W", "b")}, r"head is no pair of arrays — .* allowed: \(W, b\)"),
+        ({"head": ("W", "b")}, r"head is not a pair of arrays — .* allowed: \(W, b\)"),
     ],
 )
 def test_parts_that_are_not_there_are_refused(asked, says):

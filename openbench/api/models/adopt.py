@@ -235,7 +235,9 @@ def _given_head(head: object) -> Head | None:
             torch.as_tensor(np.asarray(part.detach().cpu() if isinstance(part, Tensor) else part)) for part in head
         )
     except (TypeError, ValueError) as error:  # words, rows of unequal lengths
-        raise ConfigError(f"head is no pair of arrays — {error} — allowed: (W, b) with W (c, d) and b (c,)") from error
+        raise ConfigError(
+            f"head is not a pair of arrays — {error} — allowed: (W, b) with W (c, d) and b (c,)"
+        ) from error
     return Head(weight.float(), bias.float())
 
 

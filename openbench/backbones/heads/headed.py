@@ -84,7 +84,7 @@ class Headed(Backbone):
 
     @passes.setter
     def passes(self, count: int) -> None:
-        """Count anew, e.g. without the images of a pass that failed."""
+        """Start counting again, e.g. without the images of a pass that failed."""
         self._network.passes += count - self.passes
 
     @property
@@ -159,7 +159,7 @@ class Headed(Backbone):
         """One network with the head where it has none; made when a method runs it itself."""
         if not isinstance(self._classify, Head):
             raise NotApplicableError(
-                f"backbone '{self.name}': its head is no linear layer of the network, so there are no gradients — "
+                f"backbone '{self.name}': its head is not a linear layer of the network, so there are no gradients — "
                 "choose a method that reads features or logits, or backbone.head=linear_probe"
             )
         module, head, anatomy = copy.deepcopy(self._network.module()), self._classify, self._network.anatomy

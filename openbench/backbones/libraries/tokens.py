@@ -51,7 +51,7 @@ def with_tokens(vit: Any, tokens: Tokens, where: str) -> TokenFeatures:
         where: the backbone, for messages.
 
     Raises:
-        ConfigError: it is no transformer, or lacks a class token or enough blocks.
+        ConfigError: it is not a transformer, or lacks a class token or enough blocks.
     """
     blocks, chosen = getattr(vit, "blocks", None), ", ".join(get_args(Tokens))
     if blocks is None or not hasattr(vit, "forward_intermediates") or not hasattr(vit, "num_prefix_tokens"):

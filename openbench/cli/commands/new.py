@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
 
 
 def _check_name(kind: Kind, name: str, folder: Path) -> None:
-    """Refuse what is no module's name, and what would hide something or be hidden by it."""
+    """Refuse what cannot be a module's name, and what would hide something or be hidden by it."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or not is_name(name):
         raise ConfigError(
             f"name '{name}' — allowed: lower-case letters, digits and underscores, the first a letter, at most 60 of "

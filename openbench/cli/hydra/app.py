@@ -336,7 +336,7 @@ def _remove(folder: Path) -> None:
 
 
 def _flags(argv: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The arguments that are no overrides. Hydra's own parser wants these together; people type `-m` anywhere."""
+    """The arguments that are not overrides. Hydra's own parser wants these together; people type `-m` anywhere."""
     rest = list(argv)
     for override in overrides:
         rest.remove(override)

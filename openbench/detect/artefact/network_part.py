@@ -38,7 +38,7 @@ def packed_network(
         asked: what the user said about it.
 
     Raises:
-        NotApplicableError: it is no network of torch modules with weights, e.g. a function.
+        NotApplicableError: it is not a network of torch modules with weights, e.g. a function.
     """
     network = check_weights(backbone, asked)
     p = backbone.preprocess
@@ -88,7 +88,7 @@ def check_weights(backbone: Backbone, asked: Asked | None = None) -> NetworkBack
     """Return a network whose weights can be saved.
 
     Raises:
-        NotApplicableError: it is no network of torch modules with weights, e.g. a function.
+        NotApplicableError: it is not a network of torch modules with weights, e.g. a function.
     """
     if not isinstance(backbone, NetworkBackbone) or not (asked is None or isinstance(asked.head, str | None)):
         raise NotApplicableError(
@@ -119,7 +119,7 @@ def unpacked_shipped(part: NetworkPart, state: Mapping[str, Tensor], classes: Se
         given["num_classes"] = part.classes
     backbone = build(given, f"backbone '{part.config}'", Backbone, classes=tuple(classes), num_classes=part.classes)
     if not isinstance(backbone, NetworkBackbone):
-        raise CheckpointError(f"backbone '{part.config}' is no network with weights")
+        raise CheckpointError(f"backbone '{part.config}' is not a network with weights")
     backbone.load_state(dict(state), "the detector's weights")
     if backbone.digest != part.digest:
         raise CheckpointError(

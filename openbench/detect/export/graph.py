@@ -51,7 +51,7 @@ class DetectorGraph(nn.Module):
         super().__init__()
         _refuse(traced.method)
         if not isinstance(traced.backbone, NetworkBackbone):
-            raise NotApplicableError(f"model '{traced.backbone.name}' is no torch.nn.Module, so it cannot be traced")
+            raise NotApplicableError(f"model '{traced.backbone.name}' is not a torch.nn.Module, so it cannot be traced")
         self.network, self._anatomy = traced.backbone.network, traced.backbone.anatomy
         self._method = traced.method
         self.register_buffer("known", traced.known.float())

@@ -110,7 +110,7 @@ def _is_within(key: str, number: float) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _ends(key: str) -> tuple[float, float]:
-    """The smallest and largest number that the key can have; none for what is no key, and for counts."""
+    """The smallest and largest number that the key can have; none for an unknown key, and for counts."""
     found = bounds(key)
     if not is_words(key) or found.whole:
         return math.inf, -math.inf

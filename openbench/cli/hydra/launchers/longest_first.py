@@ -56,7 +56,7 @@ def kind_of(job: Sequence[str]) -> Kind:
 
 
 def _of_record(file: Path) -> Cost | None:
-    """What a record says of its run; None if it says nothing, or cannot be read: then it is no help."""
+    """What a record says of its run; None if it says nothing, or cannot be read: then it does not help."""
     try:
         provenance = json.loads(file.read_bytes())["provenance"]
         seconds = sum(float(provenance["seconds"].get(stage, 0.0)) for stage in _STAGES)
