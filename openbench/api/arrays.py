@@ -127,9 +127,7 @@ def as_head(value: Any, d: int) -> "Head":
 
     from openbench.core.features import Head
 
-    pair = next(
-        ((getattr(value, w), getattr(value, b)) for w, b in _HEADS if hasattr(value, w) and hasattr(value, b)), value
-    )
+    pair = fitted_pair(value)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise DataError(
             f"head — found a {type(value).__name__} — allowed: (W, b) with W (c, d) and b (c,), a torch.nn.Linear, or "
@@ -147,6 +145,12 @@ def as_head(value: Any, d: int) -> "Head":
     if len(bias) != len(weight):
         raise DataError(f"head: b — found shape {tuple(bias.shape)} — allowed: ({len(weight)},), one for each row of W")
     return Head(weight, bias)
+
+
+def fitted_pair(head: Any) -> Any:
+    """Return (W, b) of a torch.nn.Linear or of a fitted linear model with `coef_`; anything else as it is."""
+    names = ((w, b) for w, b in _HEADS if hasattr(head, w) and hasattr(head, b))
+    return next(((getattr(head, w), getattr(head, b)) for w, b in names), head)
 
 
 def are_whole(values: NDArray[Any]) -> bool:

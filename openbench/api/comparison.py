@@ -33,6 +33,10 @@ def compared(first: "Result", second: "Result", level: float = 0.95) -> "DataFra
     """
     import pandas as pd
 
+    if not hasattr(second, "record"):
+        raise DataError(
+            f"compare — found a {type(second).__name__} — a Result expected: results['knn'].compare(results['msp'])"
+        )
     pairs = _pairs(first, second)
     ids = next(pair for pair in pairs if pair[0].role == "id_test")
     rows = []

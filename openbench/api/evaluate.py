@@ -6,6 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from openbench.api.arguments import (
+    check_benchmark,
+    check_model_name,
+    check_reaches,
+    plain,
+    runtime_of,
+    words_of,
+)
 from openbench.api.many import ModelResults
 from openbench.api.methods_given import Chosen, chosen_methods
 from openbench.api.models.adopt import Adopted, Asked, adopt, name_of
@@ -90,17 +100,13 @@ def evaluate(
     Raises:
         OpenbenchError: whatever the command line refuses, before anything is computed wherever it can be known by then.
     """
-    chosen = chosen_methods(methods)
-    words = [f"+benchmark={benchmark}", f"tune={word(tune)}", f"seed={word(seed)}", *_listed(overrides)]
-    runtime = {
-        "device": device,
-        "batch_size": batch_size,
-        "cache": cache,
-        "results": results,
-        "progress": shown(progress),
-    }
-    call = _Call(chosen, words, {key: _plain(value) for key, value in runtime.items()}, say_of(progress))
-    asked = Asked(preprocess, features, head, name, resolve_device(device))
+    chosen, own = chosen_methods(methods), words_of(overrides)
+    words = [f"+benchmark={check_benchmark(benchmark)}", f"tune={word(tune)}", f"seed={word(plain(seed))}", *own]
+    runtime = runtime_of(device, progress, batch_size=batch_size, cache=cache, results=results)
+    call = _Call(chosen, words, {**runtime, "progress": shown(progress)}, say_of(progress))
+    asked = Asked(preprocess, features, head, name, resolve_device(runtime["device"]))
+    if name is not None:
+        check_model_name(name)
     models = _models(model, weights)
     if models is None:
         return _one(_weighted(model, weights), asked, call)
@@ -130,6 +136,8 @@ class _Call:
     def job(self, chosen: Chosen, backbone: Sequence[str]) -> Composed:
         """The config of one method."""
         method = [f"method={word(chosen.config)}"] if chosen.config else []
+        if chosen.instance is not None:
+            check_reaches(self.words, "method", f"method '{chosen.name}' is an object")
         made = composed("run", [*self.words[:1], *backbone, *method, *self.words[1:]])
         config = made.config if chosen.instance is None else {**made.config, "method": chosen.node}
         return Composed(config, {**made.runtime, **{k: v for k, v in self.runtime.items() if v is not None}})
@@ -149,6 +157,7 @@ def _one(model: object, asked: Asked, call: _Call) -> Results:
     check_is_no_weights(model)
     if is_name(model) and isinstance(model, str):
         return _by_name(model, asked, call)
+    check_reaches(call.words, "backbone", "the model is an object")
     jobs = [(chosen, call.job(chosen, ())) for chosen in call.methods]
     network = loaded(model)
     adopted: Adopted | None = None
@@ -216,17 +225,27 @@ def _models(model: object, weights: object) -> Mapping[str, Any] | None:
     """Several models by name; None for one."""
     files = files_of(weights)
     if files is not None:
+        for key in files:
+            check_model_name(key, "weights: a name")
         return {key: _File(model, file) for key, file in files.items()}
     if isinstance(model, Mapping):
+        if model and all(isinstance(value, Tensor) for value in model.values()):
+            raise ConfigError(
+                "model is a mapping of tensors, as of state_dict() — a network expected — load them into its class: "
+                "model.load_state_dict(…)"
+            )
         found = {str(key): value for key, value in model.items()}
     elif isinstance(model, list | tuple):
         found = dict(_numbered(model))
     else:
         return None
     if not found:
-        raise ConfigError("model is an empty list — give at least one model")
+        raise ConfigError(f"model is an empty {type(model).__name__} — give at least one model")
     if len(found) < len(model):
         raise ConfigError(f"two models have one name — found {', '.join(found)} — give a mapping from your own names")
+    for key, value in found.items():
+        if not is_name(value):
+            check_model_name(key, "model: a key of the mapping")
     return {key: _File(value, weights) if weights is not None else value for key, value in found.items()}
 
 
@@ -255,13 +274,3 @@ def _of_many(key: str, model: Any, asked: Asked) -> tuple[Any, Asked]:
 
 def _weighted(model: object, file: Any) -> object:
     return model if file is None else with_weights(loaded(model), file)
-
-
-def _listed(overrides: Sequence[str]) -> list[str]:
-    if isinstance(overrides, str):
-        raise ConfigError(f"overrides is the text '{overrides}' — a list expected — write overrides=['{overrides}']")
-    return list(overrides)
-
-
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Path) else value

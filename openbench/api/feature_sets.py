@@ -159,6 +159,8 @@ def as_benchmark(
         LeakageError: a row is on two sides.
     """
     check_kind(options.same_rows, SameRows, "same_rows")
+    if isinstance(options.classes, str) or not isinstance(options.classes, Sequence | np.ndarray | None):
+        raise DataError(f"classes — found a {type(options.classes).__name__} — allowed: the names of the ID classes")
     sets = [*(_given(key, _SINGLE[key], key, value) for key, value in single.items())]
     for group, role in _GROUPS.items():
         sets += [_given(name, role, f"{group} '{name}'", value) for name, value in _by_name(groups[group], group)]

@@ -9,6 +9,7 @@ from secrets import token_hex
 from typing import Any, Literal
 
 from openbench import paths
+from openbench.api.arguments import device_name, folder_of, metric_options
 from openbench.api.arrays import ArrayLike, as_head
 from openbench.api.feature_sets import SetOptions, as_benchmark
 from openbench.api.methods import ChosenMethod, chosen_method
@@ -29,7 +30,7 @@ from openbench.engine.run import compute, run
 from openbench.engine.runtime import Runtime
 from openbench.engine.spec import RunSpec
 from openbench.engine.tune import Tuning
-from openbench.errors import CacheError, ConfigError, NotApplicableError, check_known
+from openbench.errors import CacheError, ConfigError, NotApplicableError
 from openbench.metrics.suite import MetricOptions
 from openbench.results.names import PART, is_part
 from openbench.results.scores.stored import ScoreStore
@@ -106,19 +107,21 @@ def evaluate_features(
     for key, value in (("name", name), ("backbone", backbone)):
         if not is_part(value):
             raise ConfigError(f"{key} — found {value!r} — allowed: {PART}")
+    device = device_name(device)
     given = {"id_test": id_test, "train": train, "id_val": id_val, "ood_val": ood_val}
     sets = {key: value for key, value in given.items() if value is not None}
     options = SetOptions(name, classes, same_rows, _BATCH, say)
     d, linear = options.columns(id_test), None
     if head is not None:
         linear = as_head(head, d)
-    groups = {"near": near or {}, "far": far or {}, "csid": csid or {}}
+    groups = {"near": near, "far": far, "csid": csid}
+    groups = {key: {} if value is None else value for key, value in groups.items()}
     benchmark, notes = as_benchmark(sets, groups, options, None if linear is None else linear.num_classes)
     task = _Task(
         benchmark,
         Rows(backbone, d, head=linear).to(resolve_device(device)),
         _tuning(tune, benchmark),
-        metrics if isinstance(metrics, MetricOptions) else _metric_options(metrics or {}),
+        metric_options(metrics),
         seed,
     )
     specs = {chosen.name: task.spec(chosen) for chosen in _chosen(methods, seed)}
@@ -183,17 +186,12 @@ def _tuning(tune: Tune | None, benchmark: Benchmark) -> Tuning:
     return Tuning(tune or ("validation" if both else "none"))
 
 
-def _metric_options(options: Mapping[str, Any]) -> MetricOptions:
-    check_known(options, MetricOptions.__dataclass_fields__, "metrics")
-    return MetricOptions(**options)
-
-
 @contextmanager
 def _runtime(results: str | Path | bool | None, device: str) -> Iterator[tuple[Runtime, bool]]:
     """How methods are carried out, and whether records are written; a cache of its own where they are not."""
     settings: dict[str, Any] = {"device": device, "batch_size": _BATCH, "progress": False}
     if results is not None and results is not False:
-        folder = None if results is True else Path(results)
+        folder = None if results is True else folder_of(results, "results")
         yield Runtime(results=folder, **settings), True
         return
     parent = paths.cache_dir() / "arrays"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openbench import paths
+from openbench.api.arguments import folder_of
 from openbench.api.result import Result
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
@@ -44,6 +45,8 @@ def records(folder: str | Path | None = None, metrics: str | Sequence[str] = "ra
     Raises:
         RecordError: no such folder, or a key that no record has.
     """
+    if not isinstance(metrics, str | list | tuple):
+        raise RecordError(f"metrics is a {type(metrics).__name__} — a family of metrics or a list of keys expected")
     check_metrics(metrics)
     store = _store(folder)
     bad: list[RecordError] = []
@@ -66,6 +69,10 @@ def load(run: str | Path, folder: str | Path | None = None) -> Result:
         RecordError: no record fits, several do, or the file is not a record.
     """
     said: list[RecordError] = []
+    if not isinstance(run, str | Path) or not str(run).strip():
+        raise RecordError(
+            f"run — found {run!r} — allowed: a run id, the beginning of one, `latest`, or a record's path"
+        )
     path = Path(run).expanduser()
     if path.suffix == _SUFFIX:
         record = load_file(path)
@@ -78,7 +85,7 @@ def load(run: str | Path, folder: str | Path | None = None) -> Result:
 
 
 def _store(folder: str | Path | None) -> RecordStore:
-    root = paths.results_dir() if folder is None else Path(folder).expanduser()
+    root = paths.results_dir() if folder is None else folder_of(folder, "folder")
     if not root.is_dir():
         raise RecordError(
             f"results folder '{root}' not found — name the folder that holds `records`, or set OPENBENCH_RESULTS"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openbench.api.arguments import metric_options
 from openbench.api.arrays import as_array
 from openbench.api.result import Result
 from openbench.core.record import ResultRecord
@@ -62,7 +63,7 @@ def evaluate_scores(
         MetricError: no OOD set, scores that are NaN, empty or not one-dimensional, or options that do not fit.
         DataError: labels, predictions or probabilities that do not belong to the scores.
     """
-    options = metrics if isinstance(metrics, MetricOptions) else MetricOptions(**_known_options(metrics or {}))
+    options = metric_options(metrics)
     extra = {"labels": id_labels, "predictions": predictions, "probabilities": probabilities}
     given = {key: value for key, value in extra.items() if value is not None}
     sets = [_id_set("id_test", "id_test", _merged(id, given))]
@@ -73,11 +74,6 @@ def evaluate_scores(
         sets += [SetScores(named, role, _scores(value, f"{where} '{named}'")) for named, value in _named(group, where)]
     said = tuple(remarks(f"'{name}'", sets).get(WARNINGS, ()))
     return Result(_record(name, sets, evaluate(sets, options), options), tuple(sets), warnings=said)
-
-
-def _known_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    check_known(options, MetricOptions.__dataclass_fields__, "metrics")
-    return options
 
 
 def _named(sets: Mapping[str, Any] | None, where: str) -> Iterator[tuple[str, Any]]:

@@ -23,6 +23,8 @@ def resolve_device(name: str = "auto") -> torch.device:
     Raises:
         ConfigError: an unknown name, or a device that this machine or this build of torch lacks.
     """
+    if not isinstance(name, str):
+        raise ConfigError(f"device — found {name!r} — allowed: auto, cpu, cuda, cuda:<index>, mps")
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

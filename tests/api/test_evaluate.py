@@ -80,6 +80,11 @@ def test_a_module_gives_a_record_for_each_method_and_is_reused(evaluate, tmp_pat
     assert len(files(tmp_path / "results" / "records")) == 2
 
 
+def test_arguments_may_be_values_of_numpy_and_torch(evaluate):
+    found = evaluate(small(), seed=np.int64(0), device=torch.device("cpu:0"), batch_size=np.int32(256))
+    assert plain(found["msp"]) == plain(evaluate(small(), device="cpu")["msp"])
+
+
 def test_a_model_that_is_changed_in_place_is_another(evaluate):
     model = small()
     before = evaluate(model)["msp"]
@@ -255,7 +260,25 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"methods": {"a/b": KNN()}}, "'a/b' cannot be the name of a method"),
         ({"benchmark": "digit"}, "digit.*did you mean 'digits'"),
         ({"overrides": "seed=1"}, r"write overrides=\['seed=1'\]"),
+        ({"overrides": {"seed": 1}}, "overrides is a dict — a list of texts expected"),
+        ({"overrides": None}, "overrides is a NoneType — a list of texts"),
+        ({"overrides": [3]}, "overrides is a list with int — a list of texts"),
+        ({"overrides": ["method=knn"]}, "overrides has 'method=knn' — an argument says that — give methods='NAME'"),
+        ({"overrides": ["+benchmark=mnist"]}, "an argument says that — give benchmark='NAME'"),
+        ({"overrides": ["runtime.batch_size=4"]}, "an argument says that — give batch_size=…"),
+        ({"overrides": ["backbone.precision=bf16"]}, "the model is an object, which no config describes"),
+        ({"overrides": ["method.k=3"], "methods": KNN()}, "method 'knn' is an object, which no config describes"),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
+        ({"device": None}, "device — found None — allowed: auto, cpu"),
+        ({"benchmark": ["digits"]}, "benchmark is a list — its name expected"),
+        ({"progress": "no"}, "progress — found 'no' — allowed: true or false"),
+        ({"name": "a/b"}, "name — found 'a/b' — allowed: letters"),
+        ({"name": ""}, "name — found '' — allowed: letters"),
+        ({"model": {"a/b": small()}}, "model: a key of the mapping — found 'a/b' — allowed: letters"),
+        ({"model": small().state_dict()}, r"as of state_dict\(\) — a network expected"),
+        ({"model": {}}, "model is an empty dict"),
+        ({"weights": small().state_dict()}, r"weights holds tensors, as state_dict\(\) does"),
+        ({"preprocess": ob.Preprocess}, r"preprocess is the class Preprocess — an instance expected"),
         ({"tune": "best"}, "best"),
         ({"model": "resnet20_cifar11", "preprocess": None}, "resnet20_cifar11.*did you mean"),
         ({"model": "resnet20_cifar10"}, "preprocess is given for 'resnet20_cifar10', whose config says it"),

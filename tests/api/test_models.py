@@ -114,8 +114,12 @@ def test_two_layers_that_may_be_the_classifier_are_listed():
         ({"head": "fcs"}, "has no module 'fcs'; did you mean 'fc'.*its parts: conv, avgpool, fc"),
         ({"head": "conv"}, "head 'conv' is Conv2d.*nn.Linear expected.*candidates: 'fc' 7 → 5"),
         ({"features": "pool"}, "has no module 'pool'; did you mean 'avgpool'"),
-        ({"head": (np.zeros((5, 3)), np.zeros(5))}, r"head has W \(5, 3\) and b \(5,\) — \(5, 5\)"),
-        ({"head": 3}, "head is a int — the name of a module"),
+        (
+            {"head": (np.zeros((5, 3)), np.zeros(5))},
+            r"shows its classifier, 'fc', and head=\(W, b\) is given.*leave head",
+        ),
+        ({"head": 3}, "head is a int — allowed: the name of a module"),
+        ({"features": 3}, "features is a int — the name of one module expected"),
         ({"head": ("W", "b")}, r"head is not a pair of arrays — .* allowed: \(W, b\)"),
     ],
 )
@@ -168,6 +172,9 @@ def test_a_network_without_classifier_takes_one_that_is_given():
     outputs = found.outputs(images(), BOTH)
     torch.testing.assert_close(outputs.features, features)
     torch.testing.assert_close(outputs.logits, logits)
+    assert found.digest == adopted(model, head=whole.fc).backbone.digest
+    with pytest.raises(ConfigError, match=r"head 'fc' is Identity — the model ends in its features.*head=\(W, b\)"):
+        adopted(model, head="fc")
     assert found.digest != adopted(model, head=(2 * whole.fc.weight, whole.fc.bias)).backbone.digest
     for name, method in (("msp", MSP()), ("vim", ViM()), ("knn", KNN()), ("odin", ODIN())):
         check_readable(found, method, name)
@@ -319,11 +326,13 @@ def test_functions_without_gradient_are_not_asked_for_one():
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (lambda x: x, r"returns \(8, 3, 16, 16\) — torch tensors expected: logits \(n, c\)"),
+        (lambda x: x, r"returns \(8, 3, 16, 16\) for 8 images — torch tensors expected: logits \(n, c\)"),
         (lambda x: x.no, "fails on images .8, 3, 16, 16. — AttributeError"),
         (Small, "model is the class Small — allowed: a torch.nn.Module"),
         (7, "model is a int — allowed"),
-        (nn.Conv2d(1, 3, 3), r"model 'conv2d' fails on images \(8, 3, 16, 16\) — RuntimeError"),
+        (nn.Conv2d(1, 3, 3), r"model 'conv2d' fails on images \(8, 3, 16, 16\) — RuntimeError.*: 1 here, one number"),
+        (lambda x: x[:3, :CLASSES, 0, 0], r"returns \(3, 3\) for 8 images — torch tensors expected: logits \(n, c\)"),
+        (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (16, -1))), "'sequential' returns 16 rows for 8 images"),
     ],
 )
 def test_what_is_no_model_of_images_is_refused(model, says):

@@ -155,6 +155,7 @@ def changed(result, role, **changes):
     ("other", "words"),
     [
         (lambda r: replace(r, scores=()), "has no scores per image — they were not kept"),
+        (lambda r: "msp", "compare — found a str — a Result expected"),
         (lambda r: replace(r, scores=r.scores[:2]), "only one of them has far/c, near/a —"),
         (lambda r: changed(r, Role.NEAR, scores=np.zeros(3), labels=None), "near/a has 42 and 3 images"),
         (lambda r: changed(r, Role.ID_TEST, labels=np.full(40, 7)), "id_test/toy: 40 of 40 images have other labels"),

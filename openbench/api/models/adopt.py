@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from openbench.api.arrays import as_array, fitted_pair
 from openbench.api.models.described import described
 from openbench.api.models.inputs import Audience, check_outputs, first_images, range_warnings
 from openbench.api.models.network import as_network, as_source, copied, dtype_of, unwrapped
@@ -24,7 +24,7 @@ from openbench.backbones.base import Backbone
 from openbench.backbones.network import evaluating
 from openbench.config.overrides import NAME
 from openbench.core.features import Head
-from openbench.errors import ConfigError
+from openbench.errors import ConfigError, DataError
 from openbench.public import TARGET
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -79,6 +79,8 @@ def adopt(model: object, asked: Asked, benchmark: Audience) -> Adopted:
         ConfigError: another kind of object, no preprocess, or parts that cannot be found.
         DataError: outputs that are not finite.
     """
+    if not isinstance(asked.features, str | None):
+        raise ConfigError(f"features is a {type(asked.features).__name__} — the name of one module expected")
     if isinstance(model, Backbone):
         return _own_backbone(model, asked)
     if isinstance(model, torch.jit.ScriptModule):
@@ -151,6 +153,11 @@ def _backbone_of(module: nn.Module, parts: Parts, wanted: Wanted, of: tuple[Prep
     ready, asked = of
     headless = not parts.head and not parts.features and parts.output.shape[1] != wanted.classes
     own_head = _given_head(asked.head)
+    if own_head is not None and parts.head and not parts.features:
+        raise ConfigError(
+            f"model '{wanted.name}' shows its classifier, '{parts.head}', and head=(W, b) is given — it is for a model "
+            "that shows none — leave head out"
+        )
     if own_head is None and not parts.features and (parts.head or headless):
         return as_network(module, parts, wanted, ready).to(asked.device)
     source = as_source(module, parts, wanted)
@@ -182,7 +189,7 @@ def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Audience)
         )
 
     def read(images: Tensor) -> Read:
-        return _as_read(model(images), name)
+        return _as_read(model(images), name, len(images))
 
     # What a function computes with cannot be told: weights, globals and files may change between two calls.
     architecture = f"function {name}, {secrets.token_hex(16)}"
@@ -228,28 +235,30 @@ def _given_head(head: object) -> Head | None:
     """A classifier given as arrays (W, b)."""
     if head is None or isinstance(head, str):
         return None
+    head = fitted_pair(head)
     if not isinstance(head, tuple | list) or len(head) != 2:
-        raise ConfigError(f"head is a {type(head).__name__} — the name of a module, or (W, b) with W (c, d) and b (c,)")
-    try:
-        weight, bias = (
-            torch.as_tensor(np.asarray(part.detach().cpu() if isinstance(part, Tensor) else part)) for part in head
+        raise ConfigError(
+            f"head is a {type(head).__name__} — allowed: the name of a module, (W, b) with W (c, d) and b (c,), a "
+            "torch.nn.Linear, or a fitted linear model of scikit-learn"
         )
-    except (TypeError, ValueError) as error:  # words, rows of unequal lengths
+    try:
+        weight, bias = (torch.as_tensor(as_array(part, "head")).float() for part in head)
+    except DataError as error:  # words, rows of unequal lengths
         raise ConfigError(
             f"head is not a pair of arrays — {error} — allowed: (W, b) with W (c, d) and b (c,)"
         ) from error
-    return Head(weight.float(), bias.float())
+    return Head(weight, bias)
 
 
-def _as_read(returned: Any, name: str) -> Read:
-    """What a function returns: logits, or (features, logits)."""
+def _as_read(returned: Any, name: str, n: int) -> Read:
+    """What a function returns for n images: logits, or (features, logits)."""
     logits = getattr(returned, "logits", returned)
     parts = tuple(logits) if isinstance(logits, tuple | list) else (logits,)
-    if not 1 <= len(parts) <= 2 or not all(isinstance(p, Tensor) and p.ndim == 2 for p in parts):
+    if not 1 <= len(parts) <= 2 or not all(isinstance(p, Tensor) and p.ndim == 2 and len(p) == n for p in parts):
         found = ", ".join(f"{tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts)
         raise ConfigError(
-            f"model '{name}' returns {found} — torch tensors expected: logits (n, c), or features (n, d) and logits "
-            "(n, c), in this order"
+            f"model '{name}' returns {found} for {n} images — torch tensors expected: logits (n, c), or features "
+            "(n, d) and logits (n, c), in this order"
         )
     return Read(parts[-1], parts[0] if len(parts) == 2 else None)
 

@@ -76,13 +76,17 @@ def same_for_any_number(module: nn.Module, images: Tensor) -> bool:
     numbers = ShapeEnv(duck_shape=False)
     values = FakeTensorMode(shape_env=numbers, allow_non_fake_inputs=True)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    unknown = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] + [DimDynamic.STATIC] * (images.ndim - 1))
+    unknown: Any = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC] + [DimDynamic.STATIC] * (images.ndim - 1)
+    )
     try:
         with warnings.catch_warnings(), evaluating(module), torch.no_grad():
             warnings.simplefilter("ignore")  # of how these two libraries are switched off
             # They are chosen for convolutions by the number of images, which is no question of the network's.
             with torch.backends.mkldnn.flags(enabled=False), torch.backends.nnpack.flags(enabled=False):
-                tensors = {name: values.from_tensor(tensor, static_shapes=True) for name, tensor in state.items()}
+                tensors: dict[str, Tensor] = {
+                    name: values.from_tensor(tensor, static_shapes=True) for name, tensor in state.items()
+                }
                 x = values.from_tensor(images, symbolic_context=unknown)
                 with values, enable_python_dispatcher():
                     functional_call(module, tensors, (x,))

@@ -87,8 +87,9 @@ def watch(module: nn.Module, images: Tensor, wanted: Wanted) -> Parts:
             raise ConfigError(
                 f"model '{wanted.name}' fails on images {tuple(images.shape)} — {type(error).__name__}: {error} — it "
                 "must take normalised images (n, channels, h, w); the size is that of preprocess"
+                f"{_channels(module, images)}"
             ) from error
-    pick, output = _output(returned, wanted)
+    pick, output = _output(returned, wanted, len(images))
     linear = {n: c for n, c in calls.items() if isinstance(module.get_submodule(n), nn.Linear) and c[1].ndim == 2}
     head, ends_in = _head(module, linear, output, wanted)
     features = wanted.features
@@ -99,6 +100,14 @@ def watch(module: nn.Module, images: Tensor, wanted: Wanted) -> Parts:
         if head and made.shape == linear[head][0].shape and torch.equal(made, linear[head][0]):
             features = ""  # the head's own input
     return Parts(pick, output, head, features, ends_in, output.dtype)
+
+
+def _channels(module: nn.Module, images: Tensor) -> str:
+    """What to do where the first convolution takes another number of channels than the images have."""
+    first = next((part for part in module.modules() if isinstance(part, nn.Conv2d)), None)
+    if first is None or first.in_channels == images.shape[1]:
+        return ""
+    return f", and so are the channels: {first.in_channels} here, one number each in its mean and std"
 
 
 def flat(features: Tensor, name: str, where: str) -> Tensor:
@@ -128,8 +137,8 @@ def _named(module: nn.Module, asked: str, name: str) -> nn.Module:
     return module.get_submodule(asked)
 
 
-def _output(returned: Any, wanted: Wanted) -> tuple[str | int | None, Tensor]:
-    """The logits in what a module returns."""
+def _output(returned: Any, wanted: Wanted, n: int) -> tuple[str | int | None, Tensor]:
+    """The logits in what a module returns for n images."""
     if isinstance(returned, Tensor):
         found: dict[str | int | None, Any] = {None: returned}
     elif isinstance(returned, Mapping):
@@ -143,6 +152,9 @@ def _output(returned: Any, wanted: Wanted) -> tuple[str | int | None, Tensor]:
     fitting = {key: value for key, value in found.items() if isinstance(value, Tensor) and value.ndim == 2}
     if isinstance(found.get("logits"), Tensor):
         fitting = {"logits": found["logits"]}
+    rows = next(iter(fitting.values())).shape[0] if len(fitting) == 1 else n
+    if rows != n:
+        raise ConfigError(f"model '{wanted.name}' returns {rows} rows for {n} images — a row for each image expected")
     if len(fitting) > 1:
         fitting = {k: v for k, v in fitting.items() if v.shape[1] == wanted.classes}
     if len(fitting) != 1:
@@ -165,6 +177,11 @@ def _head(
     if wanted.head:
         if not isinstance(module.get_submodule(wanted.head), nn.Linear) or wanted.head not in linear:
             found = type(module.get_submodule(wanted.head)).__name__
+            if found == "Identity" and not linear:
+                raise ConfigError(
+                    f"model '{wanted.name}': head '{wanted.head}' is Identity — the model ends in its features, "
+                    "without a classifier — leave head out, or give the classifier of these features as head=(W, b)"
+                )
             raise ConfigError(
                 f"model '{wanted.name}': head '{wanted.head}' is {found}, or is given no (n, d) in the forward pass — "
                 f"nn.Linear expected, since methods need logits = W·features + b; candidates: {_listed(module, linear)}"

@@ -63,6 +63,8 @@ def prepared(given: object, benchmark: Preprocess) -> Prepared:
         if given != BENCHMARK:
             raise ConfigError(f"preprocess '{given}' is unknown — {WAYS}")
         return Prepared(benchmark)
+    if isinstance(given, type):
+        raise ConfigError(f"preprocess is the class {given.__name__} — an instance expected — write {given.__name__}()")
     if not callable(given):
         raise ConfigError(f"preprocess is a {type(given).__name__}, which cannot be called — {WAYS}")
     parsed = _parsed(given)

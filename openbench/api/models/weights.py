@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from openbench.api.models.network import unwrapped
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
@@ -30,6 +30,11 @@ def files_of(weights: object) -> Files | None:
     else:
         raise ConfigError(f"weights is a {type(weights).__name__} — a file, a list of files, or a mapping expected")
     odd = [value for value in found.values() if not isinstance(value, str | Path)]
+    if odd and isinstance(odd[0], Tensor):
+        raise ConfigError(
+            "weights holds tensors, as state_dict() does — paths of files expected — load them into the network "
+            "yourself: model.load_state_dict(weights)"
+        )
     if odd or not found:
         raise ConfigError(f"weights holds {type(odd[0]).__name__ if odd else 'nothing'} — paths of files expected")
     return found

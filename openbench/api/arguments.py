@@ -1,0 +1,129 @@
+"""The plain arguments of an evaluation, checked before anything is opened: names, overrides, device, numbers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openbench.config.annotations import check_kind
+from openbench.errors import ConfigError, check_known
+from openbench.metrics.suite import MetricOptions
+from openbench.results.names import PART, is_part
+
+_CHOSEN = {"benchmark": "benchmark='NAME'", "method": "methods='NAME'", "backbone": "the name of the model"}
+_RUNTIME = ("device", "batch_size", "progress", "cache", "results")
+
+
+def check_benchmark(benchmark: object) -> str:
+    """Return the name of a benchmark.
+
+    Raises:
+        ConfigError: something else than a name.
+    """
+    if not isinstance(benchmark, str):
+        raise ConfigError(
+            f"benchmark is a {type(benchmark).__name__} — its name expected, e.g. 'cifar10' (python -m openbench list "
+            "benchmark)"
+        )
+    return benchmark
+
+
+def check_model_name(name: object, key: str = "name") -> None:
+    """Check that records can be named by what a caller calls a model.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if not is_part(name):
+        raise ConfigError(f"{key} — found {name!r} — allowed: {PART}")
+
+
+def words_of(overrides: Any) -> list[str]:
+    """Return overrides as a list, without those that an argument says.
+
+    Raises:
+        ConfigError: no list of texts, or an override that chooses what an argument chooses.
+    """
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides is the text '{overrides}' — a list expected — write overrides=['{overrides}']")
+    if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):
+        found = "a list with " if isinstance(overrides, list | tuple) else "a "
+        odd = next((o for o in overrides if not isinstance(o, str)), "") if found != "a " else overrides
+        raise ConfigError(
+            f"overrides is {found}{type(odd).__name__} — a list of texts expected, as on the command line, e.g. "
+            "overrides=['benchmark.incomplete=allow']"
+        )
+    for text in overrides:
+        key = text.lstrip("+").partition("=")[0]
+        own = key.removeprefix("runtime.")
+        if key in _CHOSEN:
+            raise ConfigError(f"overrides has '{text}' — an argument says that — give {_CHOSEN[key]}")
+        if own != key and own in _RUNTIME:
+            raise ConfigError(f"overrides has '{text}' — an argument says that — give {own}=…")
+    return list(overrides)
+
+
+def check_reaches(overrides: list[str], node: str, what: str) -> None:
+    """Refuse overrides of a node that an object of the caller's takes the place of.
+
+    Args:
+        overrides: of the call.
+        node: `backbone` or `method`.
+        what: the object, in words.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for text in overrides:
+        if text.lstrip("+~").startswith(f"{node}."):
+            raise ConfigError(f"overrides has '{text}' — {what}, which no config describes — change the object itself")
+
+
+def runtime_of(device: Any, progress: Any, **rest: Any) -> Mapping[str, Any]:
+    """Return the values of the runtime node that a caller gives; numbers and paths as plain ones.
+
+    Raises:
+        ConfigError: a progress that is neither True nor False.
+    """
+    check_kind(progress, bool, "progress")
+    return {key: plain(value) for key, value in {"device": device_name(device), **rest}.items()}
+
+
+def metric_options(options: Any) -> MetricOptions:
+    """Return the options of metrics; the defaults where none are given.
+
+    Raises:
+        ConfigError: neither options nor a mapping of them, or an unknown one.
+    """
+    if isinstance(options, MetricOptions):
+        return options
+    if not isinstance(options, Mapping | None):
+        raise ConfigError(
+            f"metrics is a {type(options).__name__} — a mapping of options expected, e.g. metrics={{'replicates': 0}}"
+        )
+    check_known(options or {}, MetricOptions.__dataclass_fields__, "metrics")
+    return MetricOptions(**(options or {}))
+
+
+def folder_of(folder: Any, key: str) -> Path:
+    """Return a folder that a caller names.
+
+    Raises:
+        ConfigError: something else than a path.
+    """
+    if not isinstance(folder, str | Path):
+        raise ConfigError(f"{key} is a {type(folder).__name__} — the path of a folder expected")
+    return Path(folder).expanduser()
+
+
+def device_name(device: Any) -> Any:
+    """Return a torch device as text; other values as they are."""
+    return str(device) if type(device).__name__ == "device" else device
+
+
+def plain(value: Any) -> Any:
+    """Return a path as text and a number of numpy as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, Path) else value
