@@ -114,8 +114,7 @@ def evaluate_features(
     d, linear = options.columns(id_test), None
     if head is not None:
         linear = as_head(head, d)
-    groups = {"near": near, "far": far, "csid": csid}
-    groups = {key: {} if value is None else value for key, value in groups.items()}
+    groups = {k: {} if sets is None else sets for k, sets in (("near", near), ("far", far), ("csid", csid))}
     benchmark, notes = as_benchmark(sets, groups, options, None if linear is None else linear.num_classes)
     task = _Task(
         benchmark,

@@ -108,6 +108,24 @@ def test_scores_from_elsewhere_have_no_network_in_their_title():
     assert repr(Result(record)).splitlines()[0] == "toy · ID accuracy 75.00 %"
 
 
+def test_the_table_of_several_methods_says_how_the_images_are_not_the_benchmarks():
+    record = replace(evaluated().record, benchmark={"name": "toy", "pristine": False, "deviations": ["far.x: dropped"]})
+    both = Results({"knn": Result(record), "msp": Result(record)})
+    note = "Not the benchmark as defined, so not ranked: far.x: dropped."
+    assert both.table().attrs["notes"] == [note]
+    assert (repr(both).count(note), both._repr_html_().count(note)) == (1, 1)
+    assert Results({"knn": evaluated()}).table().attrs["notes"] == []
+
+
+def test_the_weights_of_a_users_model_are_not_called_released():
+    record = evaluated().record
+    own = {"_target_": "mine.Net", "_name_": "net", "name": "net", "architecture": "mine.Net, float32"}
+    untrained = replace(record, backbone={**record.backbone, "name": "net", "training": None})
+    mine = replace(untrained, config={**record.config, "backbone": own})
+    titles = [repr(Result(r)).splitlines()[0] for r in (mine, untrained)]
+    assert ["net (own weights)" in titles[0], "net (released weights)" in titles[1]] == [True, True]
+
+
 def test_a_result_that_is_not_there_says_which_are():
     with pytest.raises(KeyError, match=r"result 'kn' not found; did you mean 'knn'.*there are: knn"):
         Results({"knn": evaluated()})["kn"]

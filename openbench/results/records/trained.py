@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import openbench
+from openbench.config.overrides import NAME
 from openbench.config.shipped import data_of, names, shipped
 from openbench.core.record import ResultRecord
 from openbench.public import TARGET, modules_defining, public
 
 NONE = "none"
 RELEASED = "released weights"
+OWN = "own weights"  # of a model given from Python: nothing is known of its training
+_OF_OWN = {TARGET, NAME, "name", "architecture"}  # what a config says of such a model
 # Crops and flips belong to every recipe, in sizes that depend on the benchmark; they are not named.
 _PLAIN = ("RandomCrop", "HorizontalFlip", "RandomResizedCrop")
 
 
 def training_of(record: ResultRecord) -> str:
     """Return how a run's backbone was trained, as users type it after `training=`."""
-    return str(record.backbone.get("training") or RELEASED)
+    node = record.config.get("backbone")
+    given = isinstance(node, Mapping) and "architecture" in node and _OF_OWN.issuperset(node)
+    return str(record.backbone.get("training") or (OWN if given else RELEASED))
 
 
 def network_of(record: ResultRecord) -> str:

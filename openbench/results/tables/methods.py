@@ -8,7 +8,7 @@ from openbench.results.records.settings import hyper_parameters
 from openbench.results.tables.conventions import conventions
 from openbench.results.tables.frames import frame, series_of
 from openbench.results.tables.table import Cell, Column, Table
-from openbench.results.tables.views import GROUPS, estimate, names_of, tuned_on
+from openbench.results.tables.views import GROUPS, deviation_notes, estimate, names_of, tuned_on
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -41,14 +41,15 @@ def methods_table(records: Mapping[str, ResultRecord], title: str) -> Table:
         rows.append((*cells, _accuracy(record), _tuned(record)))
     headers = {r.header for r in records.values()}
     header = conventions(headers.pop(), ["auroc", "fpr95"], ["auroc"]) if len(headers) == 1 else ""
-    return Table(title, tuple(columns), tuple(rows), header)
+    return Table(title, tuple(columns), tuple(rows), header, tuple(_deviations(records.values())))
 
 
 def methods_frame(records: Mapping[str, ResultRecord], view: str = "overview") -> "DataFrame":
     """Return a row per method, or for another view than the overview the rows of all methods below one another.
 
     The overview has a column for each group and set and metric: `near_auroc`, `near_auroc_low`, `near_auroc_high`,
-    `near_fpr95`, …, then `id_accuracy`, `tuned` (as text; empty if nothing was) and `tuned_on`.
+    `near_fpr95`, …, then `id_accuracy`, `tuned` (as text; empty if nothing was) and `tuned_on`. `attrs["notes"]` says
+    how the images are not those of the benchmark.
 
     Args:
         records: by what the methods are called.
@@ -79,13 +80,20 @@ def methods_frame(records: Mapping[str, ResultRecord], view: str = "overview") -
     columns["tuned"] = pd.Series([hyper_parameters(record.tuned) for record in records.values()], dtype="str")
     on = [tuned_on(record) if record.tuned else "" for record in records.values()]
     columns["tuned_on"] = pd.Series(on, dtype="str")
-    return pd.DataFrame(columns).set_axis(pd.Index(list(records), name="method", dtype="str"), axis=0)
+    found = pd.DataFrame(columns).set_axis(pd.Index(list(records), name="method", dtype="str"), axis=0)
+    found.attrs["notes"] = _deviations(records.values())
+    return found
 
 
 def _names(records: Iterable[ResultRecord]) -> list[str]:
     """Groups and sets of all records, in the order of tables."""
     found = list(dict.fromkeys(name for record in records for name in names_of(record)))
     return [name for name in GROUPS if name in found] + [name for name in found if name not in GROUPS]
+
+
+def _deviations(records: Iterable[ResultRecord]) -> list[str]:
+    """What the records say of their images, each once."""
+    return list(dict.fromkeys(note for record in records for note in deviation_notes(record)))
 
 
 def _accuracy(record: ResultRecord) -> Cell:

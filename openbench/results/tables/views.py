@@ -65,7 +65,7 @@ def run_table(record: ResultRecord, decimals: int = 2) -> Table:
             cells += [estimate(values, "auroc"), estimate(values, "fpr95")]
             cells += [] if side else [values.get("aupr_in"), values.get("aupr_out")]
         rows.append(tuple(cells))
-    return Table(_title(record, decimals), tuple(columns), tuple(rows), record.header, _notes(record))
+    return Table(_title(record, decimals), tuple(columns), tuple(rows), record.header, deviation_notes(record))
 
 
 def run_tables(record: ResultRecord, view: str = "overview", decimals: int = 2) -> list[Table]:
@@ -207,7 +207,8 @@ def _with_validation(record: ResultRecord, decimals: int) -> list[str]:
     return [f"{100 * sum(n * value for n, value in parts) / total:.{decimals}f} % (with validation, n = {total})"]
 
 
-def _notes(record: ResultRecord) -> tuple[str, ...]:
+def deviation_notes(record: ResultRecord) -> tuple[str, ...]:
+    """Return a note on how the images of a record are not those of the benchmark; none where they are."""
     if record.benchmark.get("pristine") is True:
         return ()
     deviations = record.benchmark.get("deviations") or ["not stated"]
@@ -238,7 +239,7 @@ def _family(record: ResultRecord, side: str, view: str, decimals: int) -> list[T
     ]
     title = f"{view}{f' · {SIDES[side]}' if side else ''} · {_title(record, decimals)}"
     explained = tuple(f"{key}: {_EXPLAINED[key]}." for key in ordered if key in _EXPLAINED)
-    return [Table(title, columns, tuple(cells), record.header, (*_notes(record), *explained))]
+    return [Table(title, columns, tuple(cells), record.header, (*deviation_notes(record), *explained))]
 
 
 def _is_end(key: str, present: Iterable[str]) -> bool:
@@ -277,7 +278,11 @@ def _id(record: ResultRecord, decimals: int) -> list[Table]:
     keys = sorted({k for side in sides for k in record.metrics[f"{side}id"] if not _PREDICTION_SET.fullmatch(k)})
     columns = (Column("side"), *(Column(arrow(key), kind_of(key), decimals) for key in keys))
     rows = tuple((SIDES[side] or "standard", *(record.metrics[f"{side}id"].get(key) for key in keys)) for side in sides)
-    return [Table(f"id · {_title(record, decimals)}", columns, rows, record.header, _notes(record))] if keys else []
+    return (
+        [Table(f"id · {_title(record, decimals)}", columns, rows, record.header, deviation_notes(record))]
+        if keys
+        else []
+    )
 
 
 def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
@@ -313,7 +318,7 @@ def _prediction_sets(record: ResultRecord, decimals: int) -> list[Table]:
         for (kind, alpha, side), found in sorted(cells.items())
     )
     title = f"prediction sets · {_title(record, decimals)}"
-    notes = (*_notes(record), *_set_notes(record, {kind for kind, _, _ in cells}, split))
+    notes = (*deviation_notes(record), *_set_notes(record, {kind for kind, _, _ in cells}, split))
     return [Table(title, tuple(columns), rows, record.header, notes)]
 
 
@@ -363,7 +368,7 @@ def _trials(record: ResultRecord, decimals: int) -> list[Table]:
         *[Column("infeasible")] * infeasible,
     )
     rule = "least selective risk, of equal ones the largest AUROC" if by_risk else "largest AUROC"
-    notes = (f"Chosen on {tuned_on(record)}: {rule}.", *_notes(record))
+    notes = (f"Chosen on {tuned_on(record)}: {rule}.", *deviation_notes(record))
     return [Table(f"trials · {_title(record, decimals)}", columns, tuple(rows), notes=notes)]
 
 
@@ -382,4 +387,4 @@ def _counts(record: ResultRecord, decimals: int) -> list[Table]:
         for key, count in sorted(record.counts.items())
     )
     columns = (Column("set"), Column("role"), Column("n", "count"), Column("as defined", "count"))
-    return [Table(f"images · {_title(record, decimals)}", columns, rows, notes=_notes(record))] if rows else []
+    return [Table(f"images · {_title(record, decimals)}", columns, rows, notes=deviation_notes(record))] if rows else []
