@@ -36,10 +36,12 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
     read += ["predictions"] * type(method).search_reads_predictions
     if not read:
         return
+    way = "a backbone trained on these classes (python -m openbench list backbone)"
     if len(benchmark.classes) == 1:
         why = f"benchmark '{benchmark.name}' has one class and no classifier"
     elif not backbone.classifies:
         why = f"backbone '{backbone.name}' has no classifier"
+        way = "give it one: head=(W, b) with a model or features of your own, backbone.head=linear_probe with a name"
     else:
         why = (
             f"backbone '{backbone.name}' has {backbone.num_classes} output classes, benchmark '{benchmark.name}' has "
@@ -47,7 +49,7 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
         )
     raise NotApplicableError(
         f"method '{name}' reads {', '.join(read)} — {why} — choose a method that reads features only, e.g. method=knn "
-        "or method=mds, or a backbone trained on these classes (python -m openbench list backbone)"
+        f"or method=mds, or {way}"
     )
 
 
