@@ -117,6 +117,12 @@ def test_the_table_of_several_methods_says_how_the_images_are_not_the_benchmarks
     assert Results({"knn": evaluated()}).table().attrs["notes"] == []
 
 
+def test_a_column_is_said_to_have_intervals_where_it_has_some():
+    bare = {name: {"auroc": 0.9, "fpr95": 0.1} for name in ("near", "far", "a", "b", "c")}
+    shown = [repr(Results({"knn": Result(make_record(metrics=m))})) for m in (metrics(0.9, 0.9), bare)]
+    assert ["[interval]" in text for text in shown] == [True, False]
+
+
 def test_the_weights_of_a_users_model_are_not_called_released():
     record = evaluated().record
     own = {"_target_": "mine.Net", "_name_": "net", "name": "net", "architecture": "mine.Net, float32"}

@@ -30,7 +30,9 @@ def methods_table(records: Mapping[str, ResultRecord], title: str) -> Table:
     shown += [(name, "auroc") for name in names if name not in groups]
     columns = [Column("method")]
     for name, key in shown:
-        columns.append(Column(f"{name} {_KEYS[key]}{' [interval]' * (name in groups and key == 'auroc')}", "percent"))
+        known = any(f"{key}_low" in record.metrics.get(name, {}) for record in records.values())
+        interval = " [interval]" * (name in groups and key == "auroc" and known)
+        columns.append(Column(f"{name} {_KEYS[key]}{interval}", "percent"))
     columns += [Column("ID accuracy ↑", "percent"), Column("tuned")]
     rows = []
     for method, record in records.items():
