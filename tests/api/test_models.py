@@ -354,9 +354,34 @@ def test_outputs_that_are_not_finite_are_refused():
         adopted(model)
 
 
+class Elsewhere(Small):
+    def forward(self, x):
+        return super().forward(x.to("meta"))
+
+
 def test_weights_without_values_are_refused():
-    with pytest.raises(ConfigError, match="lies on the meta device"):
-        adopted(Small().to("meta"))
+    partly = Small()
+    partly.fc.to("meta")
+    for model in (Small().to("meta"), partly):
+        with pytest.raises(ConfigError, match=r"weights on the meta device, which have no values: .*fc\.bias"):
+            adopted(model)
+
+
+def test_a_network_that_moves_its_images_to_another_device_is_refused():
+    with pytest.raises(ConfigError, match=r"model 'elsewhere' fails on images.*RuntimeError: .* device"):
+        adopted(Elsewhere())
+
+
+def test_layers_of_several_precisions_are_given_that_of_the_first():
+    class Mixed(Small):
+        def forward(self, x):
+            return self.fc(self.pooled(x).float())
+
+    model = Mixed().half()
+    model.fc.float()
+    logits = adopted(model).backbone.outputs(images(), BOTH).logits
+    with torch.no_grad():
+        torch.testing.assert_close(logits, model.eval()(images().half()), rtol=0.02, atol=0.02)
 
 
 def test_images_that_were_not_scaled_are_told():

@@ -89,8 +89,12 @@ def copied(module: nn.Module, name: str) -> nn.Module:
     Raises:
         ConfigError: it cannot be copied, or its weights have no values.
     """
-    if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
-        raise ConfigError(f"model '{name}' lies on the meta device, so its weights have no values — load them first")
+    bare = [key for key, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
+    if bare:
+        raise ConfigError(
+            f"model '{name}' has weights on the meta device, which have no values: {', '.join(bare[:8])}"
+            f"{', …' * (len(bare) > 8)} — load them first"
+        )
     remembered = {
         id(value): value.detach().clone()
         for part in module.modules()
