@@ -12,6 +12,7 @@ from openbench.results.escape import plot as plain
 
 _MOST = 30  # methods in a picture
 _LINE = 0.22  # inches
+_LABEL = 48  # characters
 
 
 def critical_difference(names: Sequence[str], values: ArrayLike, of: str, level: float = 0.95) -> Figure:
@@ -50,7 +51,8 @@ def critical_difference(names: Sequence[str], values: ArrayLike, of: str, level:
     axes.set_title(
         plain(f"{of} over {found.sets} sets{most}: critical difference {found.critical:.2f}, {friedman}"), fontsize=8.5
     )
-    axes.set_yticks(range(len(shown)), [plain(names[method]) for method in shown], fontsize=7.5, color=INK)
+    short = [f"{name[: _LABEL - 1]}…" if len(name) > _LABEL else name for name in names]
+    axes.set_yticks(range(len(shown)), [plain(short[method]) for method in shown], fontsize=7.5, color=INK)
     axes.set(xlabel="mean rank (1 = best)", ylim=(len(shown) - 0.5, -0.5))
     finish(axes, None)
     return figure

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from openbench.metrics.options import MetricOptions
 from openbench.metrics.suite import fixed_thresholds
 from openbench.report import figures
 from openbench.report.style import prefixed, svg
+from openbench.results.leaderboard.runs import cost_of
 from openbench.results.scores.recompute import options_of
 from openbench.results.tables.conventions import explained
 from openbench.results.tables.table import Column, Table
 from openbench.results.tables.views import VIEWS, run_tables
 
 _HERE = Path(__file__).parent
+_APART = ("overview", "trials")  # views with places of their own
 _GUARANTEE = (
     "With probability 1 − δ over the draw of the {n:,} ID test images, a threshold at guaranteed FPR α flags at most a "
     "share α of new images of the same distribution. Nothing is promised about the share of OOD that is found. "
@@ -90,7 +92,9 @@ def run_page(
         record=record,
         facts=_facts(record),
         overview=run_tables(record)[0],
-        tables=[(view, tables) for view in VIEWS if view != "overview" and (tables := _filled(record, view))],
+        tables=[(view, tables) for view in VIEWS if view not in _APART and (tables := _filled(record, view))],
+        trials=[replace(table, title="Validation chose among these") for table in _filled(record, "trials")],
+        cost=_cost(record),
         pictures=drawn,
         sheets=sheets,
         per_class=_per_class(sets, classes),
@@ -106,8 +110,6 @@ def _facts(record: ResultRecord) -> dict[str, Any]:
     made = record.provenance
     params = ", ".join(f"{key}={value}" for key, value in record.method.get("params", {}).items())
     deviations = "; ".join(map(str, record.benchmark.get("deviations") or ()))
-    seconds = made.get("seconds")
-    spent = ", ".join(f"{stage} {value:.3g} s" for stage, value in seconds.items()) if isinstance(seconds, dict) else ""
     return {
         "benchmark": f"{record.benchmark['name']}, definition {record.benchmark['digest']}",
         "not as defined": deviations,
@@ -121,9 +123,20 @@ def _facts(record: ResultRecord) -> dict[str, Any]:
         "seed": record.config.get("seed"),
         "made": f"{made.get('utc', '?')}, openbench {made.get('openbench', '?')}, commit {made.get('git_sha') or '?'}",
         "on": made.get("device", ""),
-        "time": spent,
         "record": record.run_id,
     }
+
+
+def _cost(record: ResultRecord) -> Table | None:
+    """Time and peak memory of each stage of the run; None if the record states neither."""
+    made, spent = record.provenance, cost_of(record)["ms"]
+    seconds, peak = ({} if not isinstance(made.get(key), dict) else made[key] for key in ("seconds", "peak_mib"))
+    rows = tuple((stage, seconds.get(stage), peak.get(stage)) for stage in dict.fromkeys((*seconds, *peak)))
+    if not rows:
+        return None
+    each = () if spent is None else (f"Scoring takes {spent:.3g} ms per image whose features are cached.",)
+    columns = Column("stage"), Column("seconds", "number"), Column("peak MiB of the process", "count")
+    return Table("Cost", columns, rows, notes=each)
 
 
 def _filled(record: ResultRecord, view: str) -> list[Table]:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -49,6 +50,16 @@ class Tags(HTMLParser):
 def test_the_numbers_of_the_record_stand_on_the_page(page):
     assert "90.00 [89.00, 91.00]" in page
     assert "near/a incomplete" in page
+
+
+def test_trials_and_cost_are_told(sets):
+    made = record("knn", 0.9, 0.95, k=50)
+    trials = [{"params": {"k": k}, "auroc": auroc} for k, auroc in ((50, 0.875), (100, 0.8125))]
+    shown = run_page(replace(made, tuned={"k": 50}, trials=trials))
+    table = shown[shown.index('id="trials"') :]
+    assert "87.50" in table[: table.index("81.25")]
+    assert "Scoring takes 1 ms per image" in shown  # 19 ms for 19 images
+    assert 'id="trials"' not in run_page(made)
 
 
 def test_names_are_text(page):
