@@ -1,16 +1,48 @@
-"""What the site tells of each method, from its class and the parts that it is made of."""
+"""What the site tells of each method, from its class and the parts that it is made of; kept in the cache.
+
+To build every method takes seconds and hundreds of MB, as it imports torch, for what depends on openbench's code alone.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 
 from openbench import paths
 from openbench.cli.commands.listing import Registry
 from openbench.config.overrides import NAME
 from openbench.errors import OpenbenchError
 from openbench.report.site.facts import MethodFacts
+from openbench.results.leaderboard.index import code_digest
+from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 _TEXT = ("mcm",)  # the classifier of its paper is made of text
 
 
 def method_facts() -> dict[str, MethodFacts]:
     """Return {method as typed: facts} of all that openbench ships; what cannot be built here is left out."""
+    file = _file()
+    if file is not None:
+        with suppress(DamagedError, FileNotFoundError):
+            kept = json.loads(read_sealed(file))
+            return {name: MethodFacts(**facts | {"needs": tuple(facts["needs"])}) for name, facts in kept.items()}
+    found, whole = _built()
+    if whole and file is not None:
+        with suppress(OSError):  # a cache that cannot be written
+            write_sealed(file, json.dumps({name: asdict(facts) for name, facts in found.items()}).encode())
+    return found
+
+
+def _file() -> Path | None:
+    """Where the facts of this state of the code are kept; None if there is no cache."""
+    try:
+        return paths.cache_dir() / "records" / f"methods-{code_digest()}.facts"
+    except OpenbenchError:
+        return None
+
+
+def _built() -> tuple[dict[str, MethodFacts], bool]:
+    """The facts, and whether no method was left out: its library may be installed later."""
     from openbench.config.shipped import shipped
     from openbench.core.composite import leaves
     from openbench.core.live import LiveMethod
@@ -18,7 +50,8 @@ def method_facts() -> dict[str, MethodFacts]:
     from openbench.engine.api import build_method
 
     found: dict[str, MethodFacts] = {}
-    for entry in Registry((paths.config_dir(),)).entries("method"):
+    entries = Registry((paths.config_dir(),)).entries("method")
+    for entry in entries:
         try:
             parts = list(leaves(build_method({**(shipped("method", entry.name) or {}), NAME: entry.name})[0]))
             source = entry.source()
@@ -51,4 +84,4 @@ def method_facts() -> dict[str, MethodFacts]:
             source.year,
             source.summary,
         )
-    return found
+    return found, len(found) == len(entries)

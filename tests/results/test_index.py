@@ -103,7 +103,7 @@ def test_a_damaged_index_is_made_again(store, tmp_path, change):
 
 def test_entries_of_other_code_do_not_count(store, monkeypatch):
     runs(store)
-    monkeypatch.setattr(index, "_code", lambda: "another")
+    monkeypatch.setattr(index, "code_digest", lambda: "another")
     read = counted(monkeypatch)
     runs(store)
     assert len(read) == 3
@@ -117,7 +117,7 @@ def test_code_of_equal_size_and_age_is_other_code(tmp_path, monkeypatch):
     for text in ("LEAST = 0.8\n", "LEAST = 0.9\n"):
         (package / "paths.py").write_text(text)
         os.utime(package / "paths.py", (1, 1))  # as packages that are built reproducibly have it
-        found.append(index._code.__wrapped__())
+        found.append(index.code_digest.__wrapped__())
     assert found[0] != found[1]
 
 
@@ -135,11 +135,11 @@ def test_an_augmentation_has_the_name_that_the_config_files_of_today_give_it(sto
             file = folder / "augment" / "pixmix.yaml"
             file.write_text(file.read_text().replace("rounds: 4", f"rounds: {rounds}"))
             trained._files.cache_clear()  # as a new process begins
-            index._code.cache_clear()
+            index.code_digest.cache_clear()
             said.append({run.augment for run in runs(store)} - {"none"})
     finally:
         trained._files.cache_clear()
-        index._code.cache_clear()
+        index.code_digest.cache_clear()
     assert said == [{"pixmix"}, {"pixmix (rounds=4)"}]
 
 

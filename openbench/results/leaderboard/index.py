@@ -147,7 +147,7 @@ class _Room:
             return found
         (length,) = _LENGTH.unpack_from(content)
         header = json.loads(content[_LENGTH.size : _LENGTH.size + length])
-        if header["code"] != _code() or header["folder"] != str(folder.absolute()):
+        if header["code"] != code_digest() or header["folder"] != str(folder.absolute()):
             return found
         layouts, numbers, start = [], [], _LENGTH.size + length
         for names, whole, rows in header["layouts"]:
@@ -205,7 +205,7 @@ class _Room:
             entries.append([name, state, which, len(own), [table.setdefault(text, len(table)) for text in texts]])
             own.append(numbers)
         header = {
-            "code": _code(),
+            "code": code_digest(),
             "folder": str(self.folder.absolute()),
             "texts": list(table),
             "layouts": [[names, whole, len(own)] for (names, whole), own in rows.items()],
@@ -265,10 +265,11 @@ def _file(folder: Path) -> Path | None:
 
 
 @cache
-def _code() -> str:
-    """A digest of openbench's own files, on which it depends what an entry says: an augmentation has its file's name.
+def code_digest() -> str:
+    """Return a digest of openbench's own files and Python's version, on which it depends what is kept of records.
 
-    Of their content: packages that are built reproducibly give files of every version the same time stamp.
+    An augmentation, for instance, has the name of its file.
+    Files count by their content: packages that are built reproducibly give files of every version the same time stamp.
     """
     folders = (Path(paths.__file__).parent, "*.py"), (paths.config_dir(), "*.yaml")
     files = [(folder, file) for folder, form in folders for file in sorted(folder.rglob(form))]
