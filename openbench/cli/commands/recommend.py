@@ -1,15 +1,16 @@
 """`recommend`: which method to take, from the records."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from openbench import paths
 from openbench.cli.json_file import write_json
 from openbench.cli.left_out import left_out
 from openbench.cli.method_needs import needs_of
 from openbench.cli.tables import print_tables
-from openbench.detect.recommend.choose import NEEDS, Limits, recommended
+from openbench.detect.recommend.choose import NEEDS, Facts, Limits, recommended
 from openbench.detect.recommend.words import as_values, best_table, in_words, out_table
 from openbench.errors import ConfigError, did_you_mean
 from openbench.results.escape import console
@@ -23,7 +24,7 @@ _EPILOG = f"""\
 backbone=NAME     this network only
 training=NAME     trained this way only
 latency_ms=N      at most N milliseconds per image, besides the network's own pass
-memory_mb=N       at most N MB in the process that scored, Python and PyTorch included
+memory_mb=N       at most N MB of what the method has learnt, besides the network
 needs=LIST        what you do not have: {", ".join(_WITHOUT)}
 
 Methods within the limits are compared by paired tests on the same images, by near AUROC and, where that does not
@@ -40,13 +41,19 @@ def main(argv: list[str]) -> int:
     benchmark, limits = _asked(arguments.words)
     results = arguments.results or paths.results_dir()
     with left_out() as lost:
-        advice = recommended(results, benchmark, limits, needs_of, lost.append)
+        advice = recommended(results, benchmark, limits, Facts(needs_of, _learnt_of), lost.append)
     for one in advice:
         print(console(in_words(one)) + "\n")
         print_tables([table for table in (best_table(one), out_table(one)) if table.rows], arguments.format)
     if arguments.json is not None:
         write_json([as_values(one) for one in advice], arguments.json)
     return lost.code
+
+
+def _learnt_of(name: str, params: Mapping[str, Any], shape: Mapping[str, float | None]) -> float | None:
+    from openbench.detect.recommend.face import learnt_of  # which loads PyTorch
+
+    return learnt_of(name, params, shape)
 
 
 def _asked(words: Sequence[str]) -> tuple[str, Limits]:

@@ -8,6 +8,7 @@ from typing import Any
 from openbench.config.checked import Checked
 from openbench.config.constraints import Positive
 from openbench.core.record import ResultRecord
+from openbench.core.request import Role
 from openbench.errors import ConfigError, RecordError, check_known, did_you_mean
 from openbench.metrics.rank_ranges import RankRange
 from openbench.results.leaderboard.ranking import Board, Row, boards
@@ -27,7 +28,22 @@ _MB = 1.048576  # of a MiB
 
 # What a method needs, of NEEDS, given its name and hyper-parameters; None if that is not known.
 NeedsOf = Callable[[str, Mapping[str, Any]], tuple[str, ...] | None]
+# Likewise what it has learnt in 10⁶ bytes, given also what it is fitted on: `train`, `val`, `width`, `classes`.
+LearntOf = Callable[[str, Mapping[str, Any], Mapping[str, float | None]], float | None]
 OnLost = Callable[[RecordError], None]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of methods beside their records.
+
+    Args:
+        needs: what each needs.
+        learnt: how much each learns.
+    """
+
+    needs: NeedsOf
+    learnt: LearntOf
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,7 @@ class Limits(Checked):
 
     Args:
         latency_ms: milliseconds per image for scoring, besides the network's own pass; None = any.
-        memory_mb: peak memory of the process that scored, in 10⁶ bytes; None = any.
+        memory_mb: what the method has learnt, besides the network, in 10⁶ bytes; None = any.
         without: what the user does not have, of NEEDS.
         backbone: name of the network; empty = any.
         training: how it was trained; empty = any.
@@ -68,11 +84,11 @@ class Limits(Checked):
                 found.append("its time is not measured")
             elif candidate.ms > self.latency_ms:
                 found.append(f"{candidate.ms:.3g} ms per image")
-        if self.memory_mb is not None:
-            if candidate.mb is None:
-                found.append("its memory is not measured")
-            elif candidate.mb > self.memory_mb:
-                found.append(f"{candidate.mb:,.0f} MB")
+        if self.memory_mb is not None and not found:  # which is not measured of what is out already
+            if candidate.learnt_mb is None:
+                found.append("what it learns is not measured")
+            elif candidate.learnt_mb > self.memory_mb:
+                found.append(f"{candidate.learnt_mb:,.3g} MB")
         return ", ".join(found)
 
 
@@ -84,6 +100,7 @@ class Candidate:
         row: of the leaderboard.
         ms: milliseconds per image, mean over runs; None if the record does not time all of it.
         mb: peak memory of the process in 10⁶ bytes, the least of its runs; None if it is not measured.
+        learnt_mb: what it has learnt, in 10⁶ bytes: a bank, a covariance; None if it is not measured.
         needs: of NEEDS; None if that is not known.
         near: the ranks that it may have among those compared, by near AUROC, or far AUROC where no set is near; None
             if it could not be compared.
@@ -94,6 +111,7 @@ class Candidate:
     row: Row
     ms: float | None
     mb: float | None
+    learnt_mb: float | None
     needs: tuple[str, ...] | None
     near: RankRange | None = None
     far: RankRange | None = None
@@ -128,7 +146,7 @@ class Advice:
         return in_words(self)
 
 
-def recommended(results: Path, benchmark: str, limits: Limits, needs_of: NeedsOf, lost: OnLost) -> list[Advice]:
+def recommended(results: Path, benchmark: str, limits: Limits, facts: Facts, lost: OnLost) -> list[Advice]:
     """Return what to take on each network that a benchmark was run on.
 
     Methods within the limits are compared by `rank_ranges`, paired tests on the same images and networks with the
@@ -139,7 +157,7 @@ def recommended(results: Path, benchmark: str, limits: Limits, needs_of: NeedsOf
         results: the folder with `records` and `scores`.
         benchmark: its name.
         limits: on cost and needs.
-        needs_of: what each method needs.
+        facts: what is known of methods.
         lost: receives the error of each file that is not a record.
 
     Raises:
@@ -163,7 +181,7 @@ def recommended(results: Path, benchmark: str, limits: Limits, needs_of: NeedsOf
     advice = []
     for board in chosen:
         for about, rows in _networks(board, limits).items():
-            candidates = [_candidate(row, costs, needs_of) for row in rows]
+            candidates = [_candidate(row, costs, facts, limits) for row in rows]
             advice.append(_advice(about, board, candidates, limits, ScoreStore(results / PUBLISHED)))
     if not advice:
         reasons = sorted({reason for board in chosen for row in board.unranked for reason in row.reasons})
@@ -173,8 +191,17 @@ def recommended(results: Path, benchmark: str, limits: Limits, needs_of: NeedsOf
 
 def _read(results: Path, costs: dict[str, Mapping[str, float | None]], lost: OnLost) -> Iterator[ResultRecord]:
     for record in RecordStore(results).readable(lost):
-        costs[record.run_id] = cost_of(record) | {"pass_ms": _pass_ms(record)}
+        costs[record.run_id] = cost_of(record) | {"pass_ms": _pass_ms(record)} | _shape(record)
         yield record
+
+
+def _shape(record: ResultRecord) -> dict[str, float | None]:
+    """What the method of a record was fitted on."""
+    images = {
+        key: sum(count["n"] for name, count in record.counts.items() if name.startswith(f"{role}/"))
+        for key, role in (("train", Role.ID_TRAIN), ("val", Role.ID_VAL))
+    }
+    return {**images, "width": record.backbone.get("feature_dim"), "classes": record.backbone.get("num_classes")}
 
 
 def _pass_ms(record: ResultRecord) -> float | None:
@@ -214,17 +241,23 @@ def _only_deviates(row: Row) -> bool:
     return len(row.reasons) == 1 and not all(run.pristine for run in row.members)
 
 
-def _candidate(row: Row, costs: Mapping[str, Mapping[str, float | None]], needs_of: NeedsOf) -> Candidate:
-    needs = needs_of(row.method, row.members[0].params)
+def _candidate(row: Row, costs: Mapping[str, Mapping[str, float | None]], facts: Facts, limits: Limits) -> Candidate:
+    run = row.members[0]
+    needs = facts.needs(row.method, run.params)
     times = [_time(run, costs[run.run_id], needs) for run in row.members]
     known = [ms for ms in times if ms is not None]
     peaks = [peak for run in row.members if (peak := costs[run.run_id]["mib"]) is not None]
-    return Candidate(
+    found = Candidate(
         row,
         sum(known) / len(known) if known else None,
         min(peaks) * _MB if peaks else None,
+        None,
         needs,
     )
+    if replace(limits, memory_mb=None).against(found):
+        return found
+    shape = {key: costs[run.run_id][key] for key in ("train", "val", "width", "classes")}
+    return replace(found, learnt_mb=facts.learnt(row.method, run.params, shape))
 
 
 def _time(run: Run, costs: Mapping[str, float | None], needs: Sequence[str] | None) -> float | None:

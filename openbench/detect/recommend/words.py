@@ -16,7 +16,8 @@ _COLUMNS = (
     Column("ranks near"),
     Column("far"),
     Column("ms per image", "number"),
-    Column("memory (MB)", "number"),
+    Column("learnt (MB)", "number"),
+    Column("process (MB)", "number"),
     Column("needs"),
 )
 
@@ -74,8 +75,9 @@ def best_table(advice: Advice) -> Table:
         )
     notes.append(
         "ms per image: besides the network's own pass, by the machine of the record; – where the passes that gradients "
-        "take were not timed. Memory: peak of the whole process, Python and PyTorch included, and in a sweep the runs "
-        "before it: an upper bound."
+        "take were not timed. Learnt: what the method keeps besides the network, measured by fitting it on noise of "
+        "the same shape; – where that cannot be. Process: its peak, Python and PyTorch included, and in a sweep the "
+        "runs before it: an upper bound."
     )
     if advice.deviations:
         notes.append(f"Not the benchmark as defined: {'; '.join(advice.deviations)}")
@@ -115,6 +117,7 @@ def _row(candidate: Candidate) -> tuple[Cell, ...]:
         _ranks(candidate.near),
         _ranks(candidate.far),
         None if candidate.ms is None else float(f"{candidate.ms:.3g}"),
+        None if candidate.learnt_mb is None else float(f"{candidate.learnt_mb:.3g}"),
         None if candidate.mb is None else float(f"{candidate.mb:.0f}"),
         _needs(candidate),
     )
@@ -137,7 +140,8 @@ def _values(candidate: Candidate) -> dict[str, Any]:
         **numbers,
         "ranks": {group: None if found is None else [found.best, found.worst] for group, found in ranks.items()},
         "ms_per_image": candidate.ms,
-        "memory_mb": candidate.mb,
+        "memory_mb": candidate.learnt_mb,
+        "process_mb": candidate.mb,
         "needs": None if candidate.needs is None else list(candidate.needs),
         "runs": list(row.runs),
     }
@@ -147,7 +151,8 @@ def _costs(candidate: Candidate) -> str:
     time = (
         "the time of its extra passes was not measured" if candidate.ms is None else f"{candidate.ms:.3g} ms per image"
     )
-    return f"{time} besides the network's pass, needs {_needs(candidate)}"
+    learnt = "" if candidate.learnt_mb is None else f", {candidate.learnt_mb:,.3g} MB learnt"
+    return f"{time} besides the network's pass{learnt}, needs {_needs(candidate)}"
 
 
 def _needs(candidate: Candidate) -> str:
@@ -161,9 +166,9 @@ def _needs(candidate: Candidate) -> str:
 def _nearest(advice: Advice) -> str:
     """Why the cheapest is out, so that the limits can be set."""
     times = [c.ms for c in advice.out if c.ms is not None]
-    sizes = [c.mb for c in advice.out if c.mb is not None]
+    sizes = [c.learnt_mb for c in advice.out if c.learnt_mb is not None]
     found = [f"the least time measured is {min(times):.3g} ms per image"] if times else []
-    found += [f"the least memory {min(sizes):,.0f} MB (whole process, PyTorch included)"] if sizes else []
+    found += [f"the least that is learnt {min(sizes):,.3g} MB"] if sizes else []
     return "; ".join(found) or "nothing is measured"
 
 
