@@ -13,6 +13,7 @@ from openbench.errors import DataError
 from openbench.results.escape import one_line
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
+_PARQUET = b"PAR1"  # how every such file begins
 _ERROR = "error"  # the column in which `score` says why an image has no score
 
 
@@ -120,6 +121,8 @@ def _rows(path: Path) -> Iterator[tuple[list[str], list[object], int]]:
                     raise ValueError(f"line {reader.line_num} has {len(cells)} cells, the header {len(names)}")
                 if cells:
                     yield names, list(cells), reader.line_num
+    except UnicodeDecodeError as error:
+        raise _no_text(path, error) from None
     except (OSError, ValueError, csv.Error, RecursionError) as error:
         raise _damaged(path, error) from error
 
@@ -151,6 +154,14 @@ def _check(path: Path) -> None:
 def _damaged(path: Path, error: Exception) -> DataError:
     told = one_line(str(error).splitlines()[0][:200]) if str(error) else type(error).__name__
     return DataError(f"table '{path}' cannot be read — {told} — write it again")
+
+
+def _no_text(path: Path, error: UnicodeDecodeError) -> DataError:
+    with open(path, "rb") as stream:
+        parquet = stream.read(len(_PARQUET)) == _PARQUET
+    found = "a Parquet file" if parquet else f"the byte {error.object[error.start]:#04x}, which is not UTF-8"
+    then = f"name it '{path.with_suffix('.parquet').name}'" if parquet else "save it as UTF-8"
+    return DataError(f"table '{path}' cannot be read — found {found} — allowed in a {path.suffix}: text — {then}")
 
 
 def _no_column(path: Path, column: str, names: list[str]) -> DataError:
