@@ -1,11 +1,14 @@
 """Folders that belong to one process; if it is killed, the next process deletes them."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from openbench.storage.whole import lock, open_files_stay
+from openbench.storage import trust
+from openbench.storage.whole import OLD, lock, open_files_stay
 
 OWNER = ".owner"
 
@@ -36,6 +39,8 @@ def owned(folder: Path) -> Iterator[None]:
 def delete_ownerless(parent: Path, kept: str = "") -> None:
     """Delete the folders below `parent` whose process was killed before its block ended.
 
+    Where locks do not tell, a folder in which nothing has changed for a day has no process any more.
+
     Args:
         parent: may be missing.
         kept: a folder that holds a file or folder of this name is left alone.
@@ -43,9 +48,17 @@ def delete_ownerless(parent: Path, kept: str = "") -> None:
     for owner in parent.glob(f"*/{OWNER}"):
         with suppress(OSError):
             with open(owner, "rb+") as stream:
-                if not stream.read() or not lock(stream) or (kept and (owner.parent / kept).exists()):
+                if not stream.read() or not _left(stream, owner) or (kept and (owner.parent / kept).exists()):
                     continue
                 shutil.rmtree(owner.parent, ignore_errors=True)
             if open_files_stay():  # the owner's file has stayed, and its folder
                 owner.unlink()
                 owner.parent.rmdir()
+
+
+def _left(stream: BinaryIO, owner: Path) -> bool:
+    """Whether the process that owns a folder has ended, by the file that says so."""
+    if lock(stream):
+        return True
+    latest = max(file.stat().st_mtime for file in owner.parent.iterdir())
+    return bool(trust.doubt(owner)) and time.time() - latest > OLD

@@ -18,7 +18,7 @@ except ImportError:  # not Windows
     msvcrt = None  # type: ignore[assignment]
 
 _SUFFIX = ".tmp"
-_OLD = 86_400.0  # seconds after which a temporary file has no writer any more, where no lock tells
+OLD = 86_400.0  # seconds after which what has not changed has no writer any more, where no lock tells
 _LOCKED_BYTE = (1 << 31) - 2  # Windows keeps others from a locked byte: one behind the content, where `locking` reaches
 _JUST_NOW = 60  # seconds; between a writer's last byte and the file's name lies less
 _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)  # seconds
@@ -157,7 +157,7 @@ def _left_over(stream: BinaryIO) -> bool:
     """Whether no living process writes a temporary file: it is not locked, or old where locks say nothing."""
     if lock(stream):
         return not _changes_hands(stream)
-    return bool(trust.doubt(Path(stream.name))) and time.time() - os.fstat(stream.fileno()).st_mtime > _OLD
+    return bool(trust.doubt(Path(stream.name))) and time.time() - os.fstat(stream.fileno()).st_mtime > OLD
 
 
 def open_files_stay() -> bool:

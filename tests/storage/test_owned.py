@@ -5,7 +5,9 @@ import shutil
 import signal
 from pathlib import Path
 
+from openbench.storage import trust
 from openbench.storage.owned import delete_ownerless, owned
+from openbench.storage.whole import OLD
 
 
 def killed_in(folder: Path) -> None:
@@ -21,6 +23,18 @@ def killed_in(folder: Path) -> None:
 def test_a_folder_of_a_killed_process_is_deleted(tmp_path):
     killed_in(tmp_path / "a")
     assert (tmp_path / "a" / "note").exists()
+    delete_ownerless(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_locks_do_not_hold_a_folder_that_has_not_changed_for_a_day_is_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(trust, "_doubts", {os.stat(tmp_path).st_dev: "they are within one machine"})
+    killed_in(tmp_path / "a")
+    for name in ("note", ".owner"):
+        long_ago = (tmp_path / "a" / name).stat().st_mtime - 2 * OLD
+        delete_ownerless(tmp_path)
+        assert (tmp_path / "a" / "note").exists()
+        os.utime(tmp_path / "a" / name, (long_ago, long_ago))
     delete_ownerless(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
