@@ -1,12 +1,15 @@
 """pytorch-ood on the same inputs, where it is right: an implementation by other people."""
 
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import rankdata
 
+from openbench import paths
 from openbench._compat import prepare_torchvision
 from openbench.methods.ash import ASH
 from openbench.methods.dice import DICE
@@ -157,3 +160,10 @@ def test_gradient_uncertainty_equals_peer_on_the_last_layer(peer):
     data = problem("signed", n=50)
     theirs = peer.GradUncertainty(head_of(data)).to("cpu").predict(data.test.features).numpy()
     assert_equal(scores(GradUncertainty(), data), theirs)
+
+
+def test_the_page_for_its_users_names_each_of_its_detectors(peer):
+    page = (Path(__file__).parents[2] / "docs" / "do" / "coming_from_elsewhere.md").read_text()
+    methods = {file.stem for file in (paths.config_dir() / "method").glob("*.yaml")}
+    named = set(re.findall(r"`(\w+)`", page))
+    assert [name for name in peer.__all__ if name.lower() not in methods and name not in named] == []
