@@ -21,7 +21,7 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,11 @@ def measured(name: str, data: Data, limit: int) -> Row:
         data: training columns, mapped, and test columns.
         limit: of anonymous memory, in bytes.
     """
+    return limited(lambda: _work(name, data), limit)
+
+
+def limited(work: Callable[[], Row], limit: int) -> Row:
+    """Return what `work` returns in a forked process with `limit` bytes of anonymous memory, or why it failed."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -53,7 +58,7 @@ def measured(name: str, data: Data, limit: int) -> Row:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CPU, (_WAIT, _WAIT))
         with os.fdopen(write, "w") as pipe:
-            json.dump(_work(name, data), pipe)
+            json.dump(_tried(work), pipe)
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
@@ -62,21 +67,25 @@ def measured(name: str, data: Data, limit: int) -> Row:
     return json.loads(said) if said else {"failed": f"ended by signal {status & 127}" if status & 127 else "no answer"}
 
 
-def _work(name: str, data: Data) -> Row:
-    now = clock()
+def _tried(work: Callable[[], Row]) -> Row:
     try:
-        method = build(NODES[name], name)
-        with PeakAnonymous() as memory:
-            start = now()
-            method = fitted(method, data)
-            between = now()
-            score(method, data)
-            end = now()
+        return work()
     except (MethodError, FieldError) as error:
         return {"failed": str(error).split(" — ")[0]}
     except (MemoryError, RuntimeError) as error:
         short = "DefaultCPUAllocator" in str(error) or isinstance(error, MemoryError)
         return {"failed": "needs more memory than the limit" if short else str(error).splitlines()[0]}
+
+
+def _work(name: str, data: Data) -> Row:
+    now = clock()
+    method = build(NODES[name], name)
+    with PeakAnonymous() as memory:
+        start = now()
+        method = fitted(method, data)
+        between = now()
+        score(method, data)
+        end = now()
     return {"fit": between - start, "score": end - between, "extra": memory.mib}
 
 
