@@ -83,10 +83,10 @@ def _auroc(rows: Any) -> str:
 
 
 def _cost(files: Any) -> str:
-    from openbench.report.site.data import cost
+    from openbench.results.leaderboard.runs import cost_of
     from openbench.results.records.store import load
 
-    spent = [cost(load(Path(file)))["ms"] for file in dict.fromkeys(files)]
+    spent = [cost_of(load(Path(file)))["ms"] for file in dict.fromkeys(files)]
     known = [value for value in spent if value is not None]
     return f"{1000 * sum(known) / len(known):.1f}" if known else ""
 

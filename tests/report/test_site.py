@@ -14,10 +14,11 @@ from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
 from openbench.report.site.beside import Figures
-from openbench.report.site.data import board_data, cost
+from openbench.report.site.data import board_data
 from openbench.report.site.others import adbench
 from openbench.report.site.write import write_site
 from openbench.results.leaderboard import ranking
+from openbench.results.leaderboard.runs import cost_of
 from openbench.results.leaderboard.tabular import METRICS, Gap, write_table
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import Figure, Setup
@@ -49,7 +50,7 @@ def test_every_number_is_that_of_a_record(site):
 
 def test_the_time_of_an_image_is_over_what_was_scored():
     counts = {"id_train": {"n": 1000}, "id_test": {"n": 10}, "near/a": {"n": 5}, "far/c": {"n": 4}}
-    assert cost(replace(records()[0], counts=counts))["ms"] == 1.0  # 19 ms for 19 images
+    assert cost_of(replace(records()[0], counts=counts))["ms"] == 1.0  # 19 ms for 19 images
 
 
 def test_the_page_says_how_much_there_is_and_what_each_method_does(site):
