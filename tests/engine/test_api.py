@@ -65,6 +65,13 @@ def test_a_classifier_of_images_is_refused_where_nothing_is_to_classify(of, foun
         api.ready_backbone(network(RESNET), of, CPU)
 
 
+def test_a_trained_network_goes_with_images_of_a_single_class():
+    trained = SimpleNamespace(name="net", classifies=True, trained=True)
+    api._check_images(trained, benchmark("a"))
+    with pytest.raises(ConfigError, match="has a single class"):
+        api._check_images(SimpleNamespace(**{**vars(trained), "trained": False}), benchmark("a"))
+
+
 def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
     backbone = SimpleNamespace(classifies=True, num_classes=2, layers=(), has_network=True, has_head=True)
     monkeypatch.setattr(api, "opened", lambda *arguments: benchmark("a", "b"))
