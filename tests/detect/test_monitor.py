@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import binom
 
 from openbench.detect.monitor.martingale import Capital, Martingale
-from openbench.detect.monitor.monitor import Curve, Monitor
+from openbench.detect.monitor.monitor import Curve, Monitor, Rules
 from openbench.detect.monitor.ranks import Cells, OnlineRanks
 from openbench.detect.monitor.table import numbers
 from openbench.detect.monitor.windows import window_of
@@ -204,6 +204,10 @@ def test_a_window_is_compared_with_the_calibration_set():
     assert found.distance == pytest.approx(max(steps))
     assert found.flagged == 0.25  # p = 1/10 for 12.0 alone
     assert (found.first, found.images) == (11, 4)
+
+
+def test_the_command_and_the_class_have_the_same_defaults():
+    assert Monitor(19).rules == Rules()
 
 
 def test_windows_follow_one_another():

@@ -361,6 +361,14 @@ def test_what_a_method_learnt_comes_back(name):
     assert torch.equal(method.score(x), other.score(x))
 
 
+def test_arrays_of_numpy_and_of_torch_come_back_as_such():
+    method = build(shipped("method", "msp"), "msp", Method)
+    method.table_, method.rows_ = np.arange(3.0), torch.arange(3)
+    other = unpacked_method(*packed_method(method, as_node(method)))
+    assert [type(other.table_), type(other.rows_)] == [np.ndarray, torch.Tensor]
+    assert (other.table_.tolist(), other.rows_.tolist()) == ([0, 1, 2], [0, 1, 2])
+
+
 def test_a_method_that_learnt_an_object_is_refused():
     method = build(shipped("method", "dagmm"), "dagmm", Method)
     with pytest.raises(NotApplicableError, match="DAGMM cannot be saved: it learns networks of its own"):

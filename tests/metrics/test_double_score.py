@@ -7,9 +7,11 @@ import pytest
 
 from openbench.errors import MetricError
 from openbench.metrics.selective.double_score import (
+    DEFAULT_MUS,
     ScorePair,
     Standard,
     combine,
+    common_constraint,
     fit_double_score,
     fit_double_score_oracle,
 )
@@ -118,3 +120,14 @@ def test_bad_pairs_are_refused(pair, mu, message):
 def test_a_score_constant_on_validation_cannot_be_standardised():
     with pytest.raises(MetricError, match="separation score cannot be standardised"):
         Standard.of(ScorePair([0.0, 1.0], [2.0, 2.0]))
+
+
+def test_weights_are_none_and_twenty_per_decade_from_a_thousandth_to_a_thousand():
+    assert DEFAULT_MUS[0] == 0
+    assert DEFAULT_MUS[1::20] == pytest.approx([1e-3, 1e-2, 0.1, 1, 10, 100, 1000])
+    assert len(DEFAULT_MUS) == 122
+
+
+def test_a_rate_outside_0_to_1_is_named():
+    with pytest.raises(MetricError, match=r"minimal TPR"):
+        common_constraint((([0.0], [1.0]), ([0.0], [1.0])), 1.5)

@@ -92,6 +92,16 @@ def test_detection_error_equals_definition(a, b):
     assert ranking(a, b)["detection_error"] == pytest.approx(oracle.detection_error(a, b), abs=1e-12)
 
 
+def test_each_metric_alone_is_that_of_all_together():
+    a, b = PAIRS[0]
+    every = ranking(a, b)
+    alone = {
+        key: of(PooledCurve.of(np.asarray(a, dtype=float), np.asarray(b, dtype=float)))
+        for key, of in CURVE_METRICS.items()
+    }
+    assert alone == {key: every[key] for key in every if key != "f1_threshold"}
+
+
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_f1_is_the_largest_and_its_point_is_reproduced_at_the_recorded_threshold(a, b):
     labels, scores = labelled(a, b)
