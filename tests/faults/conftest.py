@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -19,6 +20,8 @@ from openbench import checkout
 from openbench.__main__ import main
 from openbench.features import passes
 from openbench.training.loop import loop
+
+from ..forked import small  # noqa: TID252 — the tests are no package
 
 if TYPE_CHECKING:
     from .states import States
@@ -36,6 +39,10 @@ RUN = (
 )
 ROOMS = ("cache", "results")
 T = TypeVar("T")
+
+
+def nothing() -> None:
+    """What is done before a run that is left alone."""
 
 
 def sampled(every: Sequence[T], stride: int, seed: int = SEED) -> list[T]:
@@ -126,27 +133,16 @@ class Place:
             path.write_bytes(file.content)
             os.utime(path, ns=(file.mtime_ns, file.mtime_ns))
 
-    def run(self, before: Callable[[], object] = lambda: None, command: Sequence[str] = RUN) -> Ending:
+    def run(self, before: Callable[[], object] = nothing, command: Sequence[str] = RUN) -> Ending:
         """Run a command in a process of its own, after `before` was called there."""
-        reader, writer = os.pipe()  # no limit on the size of files holds for it
-        child = os.fork()
-        if child == 0:
-            os.dup2(writer, 1)
-            os.dup2(writer, 2)
-            os.close(reader)
-            os.close(writer)
-            self.be(before, command)
-        os.close(writer)
-        with open(reader, errors="replace") as stream:
-            text = stream.read()
-        _, status = os.waitpid(child, 0)
-        return Ending(os.waitstatus_to_exitcode(status), text)
+        copy = small().copy(partial(self.be, before, command))
+        text = copy.text()
+        return Ending(copy.ended(), text)
 
     def be(self, before: Callable[[], object], command: Sequence[str]) -> NoReturn:
         """Become the process that runs a command, after `before` was called."""
         code = 99
         try:
-            sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
             os.chdir(self.folder)
             os.environ["OPENBENCH_CACHE"] = str(self.folder / "cache")
             os.environ["OPENBENCH_RESULTS"] = str(self.folder / "results")
@@ -160,13 +156,18 @@ class Place:
             os._exit(code)
 
 
+def quick() -> None:
+    """What spares time in all processes that are copied from this one."""
+    loop.as_png = lambda *_: b"a curve"  # a file like others, and not three quarters of a training's time
+    checkout.uncommitted()  # asks git here, once …
+    checkout.made_now()  # … and for what records name
+    passes._FLUSH_SECONDS = 0.0  # every batch of an extraction is safe on disk, as it is after seconds of a large one
+
+
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Images, lists and a config folder; nothing has been run."""
-    loop.as_png = lambda *_: b"a curve"  # a file like others, and not three quarters of a training's time
-    checkout.uncommitted()  # asks git here, once for all processes that are copied from this one …
-    checkout.made_now()  # … and for what records name
-    passes._FLUSH_SECONDS = 0.0  # every batch of an extraction is safe on disk, as it is after seconds of a large one
+    small().once(quick)
     folder = tmp_path_factory.mktemp("faults")
     rng = np.random.default_rng(0)
     for name, count, low in (("photos/cat", 20, 0), ("photos/dog", 20, 60), ("birds", 12, 30), ("fish", 12, 30)):

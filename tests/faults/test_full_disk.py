@@ -111,7 +111,7 @@ def test_a_command_that_writes_tables_or_lists_leaves_no_part_of_a_file(
     expected, wrong = files(), []
     for size in sorted({0, *(len(content) - 1 for content in expected.values())}):
         subprocess.run(["rm", "-rf", str(target)], check=True)
-        ending = place.run(lambda size=size: up_to(size), command.split())
+        ending = place.run(partial(up_to, size), command.split())
         parts = {name for name, content in files().items() if expected.get(name) != content}
         if not ending.refused or parts or (command == NEW and files()):
             wrong.append((size, ending, sorted(parts)))

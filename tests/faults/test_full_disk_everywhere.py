@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -75,7 +76,7 @@ def test_files_that_may_not_grow(place: Place, writer):
     wrong = []
     for size in [0, *sampled(lengths, STRIDE)]:
         place.reset({})
-        ending = place.run(lambda size=size: up_to(size), command)
+        ending = place.run(partial(up_to, size), command)
         if not told(ending):
             wrong.append((size, ending))
         if after := wrong_after(place, command, files, expected):

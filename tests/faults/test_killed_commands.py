@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import Place, Written, sampled
-from .states import at_each_change
+from .states import at_each_change, kill_at, write_down
 from .test_full_disk_everywhere import EXTRACT, SWEEP, TRAIN, kept, numbers
 
 # Every how-manieth operation is the last one; 1 = each of them.
@@ -38,18 +38,14 @@ def trained(undisturbed: dict[str, Written]) -> dict[str, Written]:
 def test_a_killed_command_ends_as_if_nothing_had_happened(place: Place, undisturbed: dict[str, Written], command):
     note, start = place.folder / "count", {} if command == TRAIN else trained(undisturbed)
     place.reset(start)
-    counting = partial(at_each_change, place.folder, lambda n: note.write_text(str(n)) and None)
+    counting = partial(at_each_change, place.folder, partial(write_down, note))
     assert place.run(counting, command).code == 0
     expected, total, wrong = state(place), int(note.read_text()), []
     assert total > STRIDE  # else a seed would try none
     for last in sampled(range(1, total + 1), STRIDE):
-
-        def kill(n: int, last: int = last) -> None:
-            if n == last:
-                os.kill(os.getpid(), signal.SIGKILL)
-
         place.reset(start)
-        assert place.run(partial(at_each_change, place.folder, kill), command).code == -signal.SIGKILL
+        killed = place.run(partial(at_each_change, place.folder, partial(kill_at, last)), command)
+        assert killed.code == -signal.SIGKILL
         again = place.run(command=command)
         found = state(place)
         if again.code != 0 or found != expected:

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from .conftest import DEEP, Place, sampled
-from .states import at_each_change_below
+from .states import at_each_change_below, kill_at, write_down
 from .test_full_disk_everywhere import full
 
 # Every STRIDE-th change of files; each seed begins elsewhere.
@@ -26,19 +26,15 @@ def files(place: Place):
 
 def test_a_killed_data_new_goes_on(place: Place, files):
     note, folder = place.folder / "count", place.folder / "fourth"
-    counting = partial(at_each_change_below, [folder], lambda n: note.write_text(str(n)) and None)
+    counting = partial(at_each_change_below, [folder], partial(write_down, note))
     assert place.run(counting, NEW).code == 0
     expected, wrong = files(), []
     total = int(note.read_text())
     assert total >= STRIDE  # else a seed would try none
     for last in sampled(range(1, total + 1), STRIDE):
         shutil.rmtree(folder)
-
-        def kill(n: int, last: int = last) -> None:
-            if n == last:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        assert place.run(partial(at_each_change_below, [folder], kill), NEW).code == -signal.SIGKILL
+        killed = place.run(partial(at_each_change_below, [folder], partial(kill_at, last)), NEW)
+        assert killed.code == -signal.SIGKILL
         again = place.run(command=NEW)
         if again.code != 0 or files() != expected:
             wrong.append((last, again, sorted(set(files()) ^ set(expected))))

@@ -19,7 +19,7 @@ from openbench.data.download.prepare import DataSource, RemoteFile
 
 from ..data.file_server import FileServer  # noqa: TID252 — the tests are no package
 from .conftest import DEEP, Place, sampled
-from .states import at_each_change_below
+from .states import at_each_change_below, kill_at, write_down
 
 CHUNK = 1 << 12
 # Every STRIDE-th operation; each seed begins elsewhere.
@@ -81,12 +81,6 @@ def offering(sources: dict[str, DataSource], root: Path, act: Callable[[int], ob
     at_each_change_below([root], at)
 
 
-def kill_at(last: int, n: int) -> None:
-    """Kill this process before its operation `last`."""
-    if n == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def files_below(root: Path) -> dict[str, bytes]:
     """Every file but locks."""
     found = [p for p in root.rglob("*") if p.is_file() and p.suffix != ".lock"]
@@ -97,14 +91,14 @@ def files_below(root: Path) -> dict[str, bytes]:
 def test_a_killed_data_prepare_goes_on(place: Place, sources: dict[str, DataSource], server: FileServer, name: str):
     root, note = place.folder / "downloads", place.folder / "count"
     command = ["data", "prepare", name, "--root", str(root)]
-    counting = partial(offering, sources, root, lambda n: note.write_text(str(n)) and None)
+    counting = partial(offering, sources, root, partial(write_down, note))
     assert place.run(counting, command).code == 0
     expected, total, resumed, wrong = files_below(root), int(note.read_text()), 0, []
     for last in sampled(range(1, total + 1), STRIDE):
         shutil.rmtree(root)
         assert place.run(partial(offering, sources, root, partial(kill_at, last)), command).code == -signal.SIGKILL
         server.asked.clear()
-        again = place.run(partial(offering, sources, root, lambda n: None), command)
+        again = place.run(partial(offering, sources, root, partial(kill_at, 0)), command)
         resumed += any(wanted for _, wanted in server.asked)
         if again.code != 0 or files_below(root) != expected:
             wrong.append((last, again, sorted(set(files_below(root)) ^ set(expected))))

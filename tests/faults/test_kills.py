@@ -6,7 +6,7 @@ import signal
 from functools import partial
 
 from .conftest import COUNTS, DEEP, ROOMS, Place, Written, sampled
-from .states import State, States, at_each_change
+from .states import State, States, at_each_change, kill_at
 from .waiting import Waiting
 
 # Every how-manieth state is one that a run goes on from; 1 = each of them.
@@ -16,12 +16,6 @@ STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "1" if DEEP else "11"))
 def test_some_seed_reaches_every_state():
     reached = [n for seed in range(68) for n in sampled(range(200), 68, seed)]
     assert sorted(reached) == list(range(200))
-
-
-def kill_at(last: int, n: int) -> None:
-    """Kill this process before its change `last`."""
-    if n == last:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def names(found: dict[str, object]) -> set[str]:

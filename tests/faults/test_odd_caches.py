@@ -4,6 +4,7 @@ import ctypes
 import os
 import shutil
 import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,11 @@ def without_rights() -> None:
         header = struct.pack("Ii", 0x20080522, 0)
         libc = ctypes.CDLL(None, use_errno=True)
         libc.capset(header, bytes(24))
+
+
+def elsewhere(cache: Path) -> None:
+    """Have this process use another cache."""
+    os.environ["OPENBENCH_CACHE"] = str(cache)
 
 
 def readable(folder: Path) -> None:
@@ -77,14 +83,10 @@ def test_a_cache_of_any_name_works_or_is_refused(
     expected = place.metrics
     shutil.rmtree(place.folder / "results")
     cache = place.folder / "odd" / name
-
-    def elsewhere() -> None:
-        os.environ["OPENBENCH_CACHE"] = str(cache)
-
     refused = name == "\udcff" or (sweep and "${" in name)
     if name != "\udcff":
         shutil.copytree(place.folder / "cache", cache)
-    ending = place.run(elsewhere, [*RUN, *sweep])
+    ending = place.run(partial(elsewhere, cache), [*RUN, *sweep])
     shutil.rmtree(place.folder / "odd", ignore_errors=True)
     if refused:
         assert ending.refused, ending.text
@@ -103,10 +105,6 @@ def test_a_cache_that_can_be_no_folder_is_one_message(place: Place, undisturbed,
     cache = {"file": file, "too long": tmp_path / ("x" * 300), "below a file": file / "cache"}.get(
         kind, tmp_path / "link"
     )
-
-    def elsewhere() -> None:
-        os.environ["OPENBENCH_CACHE"] = str(cache)
-
-    ending = place.run(elsewhere, [*RUN, *sweep])
+    ending = place.run(partial(elsewhere, cache), [*RUN, *sweep])
     assert ending.refused, (ending.code, ending.text)
     assert kind == "too long" or "error: OPENBENCH_CACHE: '" in ending.text, ending.text

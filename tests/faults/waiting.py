@@ -1,20 +1,13 @@
 """A command that is composed and waits before its job: each run is a copy of that process, in a tenth of the time."""
 
-import importlib
 import os
 import pickle
-import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
-from .conftest import RUN, Ending, Place
-
-
-def nothing() -> None:
-    """What is done before a run that is left alone."""
+from ..forked import small  # noqa: TID252 — the tests are no package
+from .conftest import RUN, Ending, Place, nothing
 
 
 class Waiting:
@@ -29,13 +22,12 @@ class Waiting:
     """
 
     def __init__(self, place: Place, command: Sequence[str] = RUN) -> None:
-        import_what_is_imported_by(place, command)
+        place.reset({})
+        ending = place.run(command=command)  # imports what each run would import for itself; seconds of it
+        assert ending.code == 0, ending.text
         self._socket, theirs = socket.socketpair()
-        self._pid = os.fork()
-        if self._pid == 0:
-            self._socket.close()
-            place.be(partial(_stand, theirs), command)
-        theirs.close()
+        with theirs:
+            self._copy = small().copy(partial(_begin, place, command), [theirs.fileno()])
 
     def run(self, before: Callable[[], object] = nothing) -> Ending:
         """Let a copy go on, after `before`, which can be pickled, was called there."""
@@ -46,14 +38,17 @@ class Waiting:
             text = stream.read()
         answer = self._socket.recv(64)
         if not answer:
-            raise AssertionError(f"the command ended before its job: {text}")
+            raise AssertionError(f"the command ended before its job: {self._copy.text()}")
         return Ending(os.waitstatus_to_exitcode(int(answer)), text)
 
     def close(self) -> None:
         """End the process."""
         self._socket.close()
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        self._copy.ended()
+
+
+def _begin(place: Place, command: Sequence[str], requests: int) -> None:
+    place.be(partial(_stand, socket.socket(fileno=requests)), command)
 
 
 def _stand(requests: socket.socket) -> None:
@@ -79,29 +74,3 @@ def _stand(requests: socket.socket) -> None:
             requests.send(str(status).encode())
 
     HydraCommand.carry_out = wait_and_carry_out
-
-
-def import_what_is_imported_by(place: Place, command: Sequence[str]) -> None:
-    """Import here, once, what each run of a command would import for itself; seconds of it."""
-    note = place.folder / "modules"
-    place.reset({})
-    ending = place.run(partial(_at_exit, note), command)
-    assert ending.code == 0, ending.text
-    for name in note.read_text().split():
-        if name not in sys.modules:
-            try:
-                importlib.import_module(name)
-            except ImportError:
-                continue  # made by a library at run time
-    note.unlink()
-
-
-def _at_exit(note: Path) -> None:
-    """Note the names of all modules when this process ends."""
-    leave = os._exit
-
-    def noting(code: int) -> None:
-        note.write_text("\n".join(name for name in list(sys.modules) if name != "__main__"))
-        leave(code)
-
-    os._exit = noting
