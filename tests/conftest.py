@@ -1,4 +1,5 @@
 import base64
+import gc
 import os
 import random
 import sys
@@ -39,6 +40,18 @@ def pytest_runtest_setup() -> None:
     """
     if loop := sys.modules.get("openbench.training.loop.loop"):
         loop.as_png = lambda *_: PICTURE
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Look for garbage among the modules and tests once, when all are there, and not with every look from then on."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
