@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).parents[1]
-_MOST = 1 << 20  # bytes of a request
+_MOST = 1 << 20  # bytes of an answer
+_LENGTH = 8  # bytes that say how many a request has
 _BEGIN = """
 import socket, sys
 sys.path[:] = sys.argv[2:]
@@ -125,7 +126,7 @@ class Small:
     spent = 0.0  # processor seconds of copies that ended; they are no children of this process
 
     def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
             command = [sys.executable, "-c", _BEGIN, str(number), *sys.path, str(ROOT)]
@@ -154,7 +155,9 @@ class Small:
         assert answer == "done", answer
 
     def _ask(self, what: object, files: Sequence[int]) -> None:
-        socket.send_fds(self._socket, [pickle.dumps(what)], list(files))
+        message = pickle.dumps(what)
+        socket.send_fds(self._socket, [len(message).to_bytes(_LENGTH)], list(files))
+        self._socket.sendall(message)
 
     def close(self) -> None:
         """End the template."""
@@ -205,9 +208,10 @@ class Template:
             if self._learnt in ready:
                 self._import_what_copies_imported()
             if self._requests in ready:
-                message, files, _, _ = socket.recv_fds(self._requests, _MOST, 8)
-                if not message:
+                length, files, _, _ = socket.recv_fds(self._requests, _LENGTH, 8)
+                if not length:
                     os._exit(0)  # nothing here needs putting in order
+                message = self._requests.recv(int.from_bytes(length), socket.MSG_WAITALL)
                 self._answer(message, files)
 
     def _answer(self, message: bytes, files: list[int]) -> None:
