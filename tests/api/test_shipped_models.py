@@ -75,6 +75,11 @@ def test_a_network_of_any_class_that_computes_what_openbench_ships_is_that(relea
     torch.testing.assert_close(found.backbone.outputs(images(), BOTH).logits, released.eval()(images()))
 
 
+def test_weights_that_a_file_keeps_in_16_bits_are_those_of_the_network(released, tmp_path):
+    torch.save(released.half().state_dict(), tmp_path / "weights.pt")
+    assert adopted(released.float()).backbone.name == "released"
+
+
 def test_a_network_that_computes_anything_else_is_not_what_openbench_ships(released):
     other = copy.deepcopy(released)
     other.fc.bias.data[0] += 1
