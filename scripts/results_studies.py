@@ -26,6 +26,7 @@ from openbench.studies.layout.outputs import Outputs, Sources
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, FOLDER = ROOT / "results", ROOT / "results" / "studies"
+TABLES = RESULTS / "adbench"  # every draw of a table is a benchmark that nobody ranks: not on the leaderboard
 PAGE = "README.md"
 _FORMS = (".md", ".csv", ".png")  # the others are one command away: study NAME --to
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -37,9 +38,10 @@ _HEAD = """\
 # Studies: the papers' tables from the committed records
 
 Each study is a yaml of `configs/study` (`python -m openbench list study`). What stands here is made of the records in
-`results/records`, their scores in `results/scores` and the published figures in `results/reference`, by
-`python scripts/results_studies.py`; with `--check` it says whether that is still so. A study that lacks all its numbers
-has no page, and the last column says why. LaTeX and SVG: `python -m openbench study NAME --to DIR`.
+`results/records` (ADBench's: `results/adbench/records`), their scores in `results/scores` and the published figures in
+`results/reference`, by `python scripts/results_studies.py`; with `--check` it says whether that is still so. A study
+that lacks all its numbers has no page, and the last column says why. LaTeX and SVG: `python -m openbench study NAME
+--to DIR`.
 
 | study | cells with a number | of | made with | why others are empty |
 | --- | ---: | ---: | --- | --- |
@@ -70,8 +72,8 @@ SHOWN: Mapping[str, Shown] = {
     "openood_v1.5/table1": Shown(("CIFAR-10",)),
     "openood_v1.5/leaderboard_cifar10": Shown(()),
     "conformal/prediction_sets": Shown(()),
-    "conformal/table3": Shown(("CIFAR-10",)),
-    "conformal/table5": Shown(("CIFAR-10",)),
+    "conformal/calibration_folds": Shown(()),
+    **{f"conformal/table{number}": Shown(("CIFAR-10",)) for number in (1, 3, 4, 5)},
     "reject_option/table2": Shown(("CIFAR-10*",)),
     "reject_option/operating_points": Shown(("CIFAR-10",)),
     "autc/table": Shown(("Tiny ImageNet",)),
@@ -111,7 +113,7 @@ def _outputs(name: str) -> Outputs:
 
 @cache
 def _records() -> list[ResultRecord]:
-    return list(RecordStore(RESULTS).readable(_refuse))
+    return [record for folder in (RESULTS, TABLES) for record in RecordStore(folder).readable(_refuse)]
 
 
 def _refuse(error: Exception) -> None:
