@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from openbench.core.features import Head
 
 ArrayLike = Any  # an array of any library: what `as_array` takes
-_HEADS = (("weight", "bias"), ("coef_", "intercept_"))
 
 
 def as_array(value: Any, where: str) -> NDArray[Any]:
@@ -125,7 +124,7 @@ def as_head(value: Any, d: int) -> "Head":
     """
     import torch
 
-    from openbench.core.features import Head
+    from openbench.core.features import Head, fitted_pair
 
     pair = fitted_pair(value)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -145,12 +144,6 @@ def as_head(value: Any, d: int) -> "Head":
     if len(bias) != len(weight):
         raise DataError(f"head: b — found shape {tuple(bias.shape)} — allowed: ({len(weight)},), one for each row of W")
     return Head(weight, bias)
-
-
-def fitted_pair(head: Any) -> Any:
-    """Return (W, b) of a torch.nn.Linear or of a fitted linear model with `coef_`; anything else as it is."""
-    names = ((w, b) for w, b in _HEADS if hasattr(head, w) and hasattr(head, b))
-    return next(((getattr(head, w), getattr(head, b)) for w, b in names), head)
 
 
 def are_whole(values: NDArray[Any]) -> bool:

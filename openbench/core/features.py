@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ DEFAULT_BATCH = 4096
 # What differs from float32 and (n, d).
 _DTYPES: Mapping[str, torch.dtype] = {Field.LABELS: torch.int64, Field.PATCHES: torch.float16}
 _SHAPES: Mapping[str, tuple[int, str]] = {Field.LABELS: (1, "(n,)"), Field.PATCHES: (3, "(n, p, d) with p, d ≥ 1")}
+_FITTED = (("weight", "bias"), ("coef_", "intercept_"))  # torch.nn.Linear, scikit-learn
 
 
 @dataclass(frozen=True)
@@ -199,3 +201,13 @@ def _check_tensor(value: object, expected: torch.dtype, where: str) -> None:
         raise FieldError(f"{where} is a {found} — a torch.Tensor of {expected} expected — torch.as_tensor(…) makes one")
     if value.dtype != expected:
         raise FieldError(f"{where} is {value.dtype} — {expected} expected — pass tensor.to({expected})")
+
+
+def fitted_pair(head: Any) -> Any:
+    """Return (W, b) of a torch.nn.Linear or of a fitted linear model with `coef_`; anything else as it is.
+
+    Args:
+        head: what a caller gives as a classifier.
+    """
+    names = ((w, b) for w, b in _FITTED if hasattr(head, w) and hasattr(head, b))
+    return next(((getattr(head, w), getattr(head, b)) for w, b in names), head)

@@ -1,6 +1,5 @@
 """The user's model as a backbone: where its parts are, what identifies it, what is refused and warned of."""
 
-import copy
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -214,37 +213,6 @@ def test_the_users_model_is_left_as_it_was():
     assert model.remembered.grad_fn is not None
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
-@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile], ids=["DataParallel", "compiled"])
-def test_wrappers_are_taken_off(wrap):
-    model = Small()
-    found = adopted(wrap(model)).backbone
-    assert (found.name, found.digest) == ("small", adopted(model).backbone.digest)
-
-
-@pytest.mark.filterwarnings("ignore")  # torch warns of its own parts
-def test_the_wrapper_of_distributed_training_is_taken_off(tmp_path):
-    dist = torch.distributed
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    try:
-        model = Small()
-        found = adopted(nn.parallel.DistributedDataParallel(model)).backbone
-    finally:
-        dist.destroy_process_group()
-    assert (found.name, found.digest) == ("small", adopted(model).backbone.digest)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_precisions_are_run_as_they_are(dtype):
-    model = Small().to(dtype)
-    found = adopted(model).backbone
-    outputs = found.outputs(images(), BOTH)
-    assert {outputs.logits.dtype, outputs.features.dtype, found.head.weight.dtype} == {torch.float32}
-    with torch.no_grad():
-        torch.testing.assert_close(outputs.logits, model.eval()(images().to(dtype)).float(), rtol=0.02, atol=0.02)
-    assert found.digest != adopted(copy.deepcopy(model).float()).backbone.digest
-
-
 def digest_of(model, **asked):
     return adopted(model, **asked).backbone.digest
 
@@ -352,36 +320,6 @@ def test_outputs_that_are_not_finite_are_refused():
     model.fc.bias.data[2] = float("nan")
     with pytest.raises(DataError, match="model 'small': logits are NaN or infinite for 8 of the first 8 images"):
         adopted(model)
-
-
-class Elsewhere(Small):
-    def forward(self, x):
-        return super().forward(x.to("meta"))
-
-
-def test_weights_without_values_are_refused():
-    partly = Small()
-    partly.fc.to("meta")
-    for model in (Small().to("meta"), partly):
-        with pytest.raises(ConfigError, match=r"weights on the meta device, which have no values: .*fc\.bias"):
-            adopted(model)
-
-
-def test_a_network_that_moves_its_images_to_another_device_is_refused():
-    with pytest.raises(ConfigError, match=r"model 'elsewhere' fails on images.*RuntimeError: .* device"):
-        adopted(Elsewhere())
-
-
-def test_layers_of_several_precisions_are_given_that_of_the_first():
-    class Mixed(Small):
-        def forward(self, x):
-            return self.fc(self.pooled(x).float())
-
-    model = Mixed().half()
-    model.fc.float()
-    logits = adopted(model).backbone.outputs(images(), BOTH).logits
-    with torch.no_grad():
-        torch.testing.assert_close(logits, model.eval()(images().half()), rtol=0.02, atol=0.02)
 
 
 def test_images_that_were_not_scaled_are_told():

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.api.arrays import as_array, fitted_pair
 from openbench.api.models.described import described
 from openbench.api.models.inputs import Audience, check_outputs, first_images, range_warnings
 from openbench.api.models.network import as_network, as_source, copied, dtype_of, unwrapped
@@ -23,8 +23,8 @@ from openbench.api.models.shipped import shipped_node
 from openbench.backbones.base import Backbone
 from openbench.backbones.network import evaluating
 from openbench.config.overrides import NAME
-from openbench.core.features import Head
-from openbench.errors import ConfigError, DataError
+from openbench.core.features import Head, fitted_pair
+from openbench.errors import ConfigError
 from openbench.public import TARGET
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -242,8 +242,9 @@ def _given_head(head: object) -> Head | None:
             "torch.nn.Linear, or a fitted linear model of scikit-learn"
         )
     try:
-        weight, bias = (torch.as_tensor(as_array(part, "head")).float() for part in head)
-    except DataError as error:  # words, rows of unequal lengths
+        parts = (part.detach().float().cpu() if isinstance(part, Tensor) else part for part in head)
+        weight, bias = (torch.as_tensor(np.asarray(part)).float() for part in parts)
+    except (TypeError, ValueError) as error:  # words, rows of unequal lengths
         raise ConfigError(
             f"head is not a pair of arrays — {error} — allowed: (W, b) with W (c, d) and b (c,)"
         ) from error
