@@ -29,8 +29,8 @@ def act(call):
 
 
 def wait(until):
-    """Wait until something holds, a minute at most."""
-    end = time.monotonic() + 60
+    """Wait until something holds, ten minutes at most."""
+    end = time.monotonic() + 600
     while not until() and time.monotonic() < end:
         time.sleep(0.05)
 

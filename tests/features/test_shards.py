@@ -71,7 +71,7 @@ def shared(root: Path, count: int, first: int, before: Callable[[int], object] =
 
 def appears(file: Path) -> None:
     """Wait for a file that another process makes."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not file.exists():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -18,7 +18,7 @@ def shows(view, methods):
     view.wait_for_function(
         "(wanted) => [...document.querySelectorAll('#rows tbody .open')].map((a) => a.textContent).join() === wanted",
         arg=",".join(methods),
-        timeout=15_000,
+        timeout=120_000,
     )
 
 

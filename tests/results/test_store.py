@@ -72,7 +72,7 @@ def test_of_several_writers_at_once_exactly_one_wins_and_its_text_is_whole(tmp_p
     writers = [context.Process(target=_race, args=(tmp_path, start, n, queue)) for n in range(6)]
     for writer in writers:
         writer.start()
-    outcomes = [queue.get(timeout=30) for _ in writers]
+    outcomes = [queue.get(timeout=600) for _ in writers]
     for writer in writers:
         writer.join()
     winners = [n for n in outcomes if n is not None]
