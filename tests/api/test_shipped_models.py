@@ -155,6 +155,22 @@ def test_a_network_that_is_another_for_other_numbers_of_images_is_not_what_openb
     assert adopted(Asked(released, question)).backbone.name == "asked"
 
 
+class Collecting(Asked):
+    """Keeps what it is given, as some do to look at it later."""
+
+    def forward(self, x):
+        self.given = [*getattr(self, "given", ()), x]
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("question", [lambda x: x.shape[0] > 100, lambda x: True], ids=["by number", "always"])
+def test_what_a_network_keeps_of_its_images_is_nothing_of_the_tracers(released, question):
+    found = adopted(Collecting(released, question)).backbone
+    assert found.name == "collecting"
+    for kept in copy.deepcopy(found.network).given:
+        torch.testing.assert_close(kept, found.network.given[0])
+
+
 def test_a_shape_may_be_made_with_the_number_of_images():
     def reshaped(x):
         return x.view(x.size(0), -1).reshape(x.shape[0], 3, -1).flatten(1).view(-1, 3 * SIDE * SIDE) is None

@@ -1,5 +1,6 @@
 """Whether a user's module is, weights included, a backbone that openbench ships: then its records are the same."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -80,6 +81,7 @@ def _same_layers(other: NetworkBackbone, backbone: NetworkBackbone, module: nn.M
 
 def _same_operations(other: NetworkBackbone, module: nn.Module, images: Tensor) -> bool:
     """Whether a network whose classes and names of layers are others computes what a shipped one does."""
+    module = copy.deepcopy(module)  # it may keep what it is given, and these are the tracers' tensors
     if not same_for_any_number(module, images):
         return False
     network = other.to(images.device).network
