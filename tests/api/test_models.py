@@ -172,6 +172,9 @@ def test_a_network_without_classifier_takes_one_that_is_given():
     torch.testing.assert_close(outputs.features, features)
     torch.testing.assert_close(outputs.logits, logits)
     assert found.digest == adopted(model, head=whole.fc).backbone.digest
+    unbiased, zeros = nn.Linear(*whole.fc.weight.shape[::-1], bias=False), np.zeros(len(whole.fc.weight))
+    asked = (unbiased, (unbiased.weight, None), (unbiased.weight, zeros))
+    assert len({adopted(model, head=head).backbone.digest for head in asked}) == 1
     with pytest.raises(ConfigError, match=r"head 'fc' is Identity — the model ends in its features.*head=\(W, b\)"):
         adopted(model, head="fc")
     assert found.digest != adopted(model, head=(2 * whole.fc.weight, whole.fc.bias)).backbone.digest

@@ -232,17 +232,18 @@ def _prepared(asked: Asked, benchmark: Audience, model: object, name: str) -> Pr
 
 
 def _given_head(head: object) -> Head | None:
-    """A classifier given as arrays (W, b)."""
+    """A classifier given as arrays (W, b), or as a fitted one; None in place of b: zeros."""
     if head is None or isinstance(head, str):
         return None
     head = fitted_pair(head)
     if not isinstance(head, tuple | list) or len(head) != 2:
         raise ConfigError(
-            f"head is a {type(head).__name__} — allowed: the name of a module, (W, b) with W (c, d) and b (c,), a "
-            "torch.nn.Linear, or a fitted linear model of scikit-learn"
+            f"head is a {type(head).__name__} — allowed: the name of a module, (W, b) with W (c, d) and b (c,) or "
+            "None, a torch.nn.Linear, or a fitted linear model of scikit-learn"
         )
     try:
-        parts = (part.detach().float().cpu() if isinstance(part, Tensor) else part for part in head)
+        given = (head[0], np.zeros(len(head[0])) if head[1] is None else head[1])
+        parts = (part.detach().float().cpu() if isinstance(part, Tensor) else part for part in given)
         weight, bias = (torch.as_tensor(np.asarray(part)).float() for part in parts)
     except (TypeError, ValueError) as error:  # words, rows of unequal lengths
         raise ConfigError(
