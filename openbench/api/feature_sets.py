@@ -159,7 +159,7 @@ def as_benchmark(
         LeakageError: a row is on two sides.
     """
     check_kind(options.same_rows, SameRows, "same_rows")
-    if isinstance(options.classes, str) or not isinstance(options.classes, Sequence | np.ndarray | None):
+    if options.classes is not None and np.asarray(options.classes, dtype=object).ndim != 1:
         raise DataError(f"classes — found a {type(options.classes).__name__} — allowed: the names of the ID classes")
     sets = [*(_given(key, _SINGLE[key], key, value) for key, value in single.items())]
     for group, role in _GROUPS.items():

@@ -138,6 +138,12 @@ def test_without_labels_there_is_one_class_or_no_accuracy():
     assert unknown.metrics["id"]["id_val_accuracy"] == pytest.approx(((VAL[0] @ HEAD[0].T).argmax(1) == VAL[1]).mean())
 
 
+def test_names_of_classes_may_be_pandas():
+    names = ["a", "b", "c"]
+    ids = [evaluated(classes=kind(names))["msp"].record.run_id for kind in (list, pd.Index, pd.Series)]
+    assert len(set(ids)) == 1
+
+
 def test_records_are_written_once_and_found_again(tmp_path):
     first = evaluated(results=True, name="mine")["msp"]
     assert first.path is not None
@@ -182,6 +188,7 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"metrics": "ranking"}, ConfigError, "metrics is a str — a mapping of options expected"),
         ({"classes": 3}, DataError, "classes — found a int — allowed: the names"),
         ({"classes": "abc"}, DataError, "classes — found a str — allowed: the names"),
+        ({"classes": np.array("a")}, DataError, "classes — found a ndarray — allowed: the names"),
         ({"results": 3}, ConfigError, "results is a int — the path of a folder expected"),
         ({"far": {}, "near": {}}, DataError, "no OOD test set left"),
         ({"id_test": (TEST[0], TEST[1][:9])}, DataError, r"id_test: y — found int64 of shape \(9,\)"),
