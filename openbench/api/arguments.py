@@ -11,7 +11,13 @@ from openbench.errors import ConfigError, check_known
 from openbench.metrics.suite import MetricOptions
 from openbench.results.names import PART, is_part
 
-_CHOSEN = {"benchmark": "benchmark='NAME'", "method": "methods='NAME'", "backbone": "the name of the model"}
+_CHOSEN = {
+    "benchmark": "benchmark='NAME'",
+    "method": "methods='NAME'",
+    "backbone": "the name of the model",
+    "tune": "tune='NAME'",
+    "seed": "seed=NUMBER",
+}
 _RUNTIME = ("device", "batch_size", "progress", "cache", "results")
 
 
@@ -40,19 +46,19 @@ def check_model_name(name: object, key: str = "name") -> None:
 
 
 def words_of(overrides: Any) -> list[str]:
-    """Return overrides as a list, without those that an argument says.
+    """Return overrides as a list.
 
     Raises:
-        ConfigError: no list of texts, or an override that chooses what an argument chooses.
+        ConfigError: no list of texts, or an override of what an argument says.
     """
     if isinstance(overrides, str):
         raise ConfigError(f"overrides is the text '{overrides}' — a list expected — write overrides=['{overrides}']")
-    if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):
-        found = "a list with " if isinstance(overrides, list | tuple) else "a "
-        odd = next((o for o in overrides if not isinstance(o, str)), "") if found != "a " else overrides
+    many = isinstance(overrides, list | tuple)
+    odd = [type(text).__name__ for text in (overrides if many else (overrides,)) if not isinstance(text, str)]
+    if odd:
         raise ConfigError(
-            f"overrides is {found}{type(odd).__name__} — a list of texts expected, as on the command line, e.g. "
-            "overrides=['benchmark.incomplete=allow']"
+            f"overrides is a {'list with ' if many else ''}{odd[0]} — a list of texts expected, as on the command "
+            "line, e.g. overrides=['benchmark.incomplete=allow']"
         )
     for text in overrides:
         key = text.lstrip("+").partition("=")[0]

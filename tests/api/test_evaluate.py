@@ -105,9 +105,8 @@ def test_numbers_do_not_depend_on_the_way_to_the_network(evaluate, tmp_path):
     model = Other(SPECS["resnet8"], 6)
     file = tmp_path / "weights.pt"
     torch.save(model.state_dict(), file)
-    by_name = evaluate(
-        name, ["msp", "knn"], preprocess=None, overrides=[*SMALL, f"+backbone.weights={file}", "tune=none"]
-    )
+    words = [*SMALL, f"+backbone.weights={file}"]
+    by_name = evaluate(name, ["msp", "knn"], preprocess=None, overrides=words, tune="none")
     by_module = evaluate(model, ["msp", "knn"], preprocess="benchmark", tune="none")
     for method, result in by_name.items():
         record, other = result.record, by_module[method].record
@@ -272,6 +271,8 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"overrides": [3]}, "overrides is a list with int — a list of texts"),
         ({"overrides": ["method=knn"]}, "overrides has 'method=knn' — an argument says that — give methods='NAME'"),
         ({"overrides": ["+benchmark=mnist"]}, "an argument says that — give benchmark='NAME'"),
+        ({"overrides": ["seed=1"], "seed": 2}, "overrides has 'seed=1' — an argument says that — give seed=NUMBER"),
+        ({"overrides": ["tune=oracle"]}, "overrides has 'tune=oracle' — an argument says that — give tune='NAME'"),
         ({"overrides": ["runtime.batch_size=4"]}, "an argument says that — give batch_size=…"),
         ({"overrides": ["backbone.precision=bf16"]}, "the model is an object, which no config describes"),
         ({"overrides": ["method.k=3"], "methods": KNN()}, "method 'knn' is an object, which no config describes"),
