@@ -114,7 +114,7 @@ def evaluate_features(
     d, linear = options.columns(id_test), None
     if head is not None:
         linear = as_head(head, d)
-    groups = {k: {} if sets is None else sets for k, sets in (("near", near), ("far", far), ("csid", csid))}
+    groups = {role: {} if group is None else group for role, group in (("near", near), ("far", far), ("csid", csid))}
     benchmark, notes = as_benchmark(sets, groups, options, None if linear is None else linear.num_classes)
     task = _Task(
         benchmark,
