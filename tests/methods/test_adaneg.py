@@ -61,7 +61,8 @@ def image_by_image(method: AdaNeg, data) -> tuple[np.ndarray, dict]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sharpness"), [("rectified", 0.0), ("signed", 0.0), ("two_classes", 0.0), ("rectified", 5.5)]
+    ("kind", "sharpness"),
+    [("rectified", 0.0), ("signed", 0.0), ("two_classes", 0.0), ("rectified", 5.5), ("signed", 100.0)],
 )
 def test_equals_one_image_after_the_other(kind, sharpness, monkeypatch):
     monkeypatch.setattr(adaneg, "_BLOCK", 32)

@@ -1,6 +1,7 @@
 """Class and negative labels that move towards the test images assigned to them."""
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Self
@@ -160,12 +161,15 @@ class AdaNeg(StreamingMethod[Assigned]):
 
     def _moved(self, unit: Tensor, texts: Tensor, memory: Assigned, holdings: list[_Holding]) -> Tensor:
         """How much nearer (n, u) images are to the proxies of labels that hold images than to their texts."""
-        entries = texts.new_zeros(len(holdings), self.length, texts.shape[1])  # empty ones add nothing
-        for own, holding in zip(entries, holdings, strict=True):
+        entries = texts.new_zeros(len(holdings), self.length, texts.shape[1])
+        empty = torch.ones(entries.shape[:2], dtype=torch.bool, device=unit.device)
+        for own, none, holding in zip(entries, empty, holdings, strict=True):
             own[0] = texts[holding.label]
             own[1 : 1 + len(holding.turns)] = torch.stack([memory.features[turn] for turn in holding.turns])
+            none[: 1 + len(holding.turns)] = False
         alike = by_rows(unit, entries.flatten(0, 1)).view(len(unit), *entries.shape[:2])
-        weights = torch.exp(self.sharpness * (alike - 1)).transpose(0, 1)  # (u, n, entries)
+        # Shares, so that the nearest entry counts however large β is; their direction is that of the weights.
+        weights = (self.sharpness * alike).masked_fill(empty, -math.inf).softmax(dim=2).transpose(0, 1)  # (u, n, e)
         lengths = ((weights @ (entries @ entries.mT)) * weights).sum(dim=2).sqrt().T
         towards = (weights.transpose(0, 1) * alike).sum(dim=2) / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
         row = torch.arange(len(unit), device=unit.device)[:, None]
