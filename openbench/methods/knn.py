@@ -59,15 +59,17 @@ class KNN(Method):
     normalise: bool = field(default=True, metadata={LATER: True})
     precision: Precision = field(default="float32", metadata={LATER: True})
 
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters."""
+        self.require(self.normalise or self.precision == "float32", "precision", "float32 where normalise is False")
+
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Keep the training features (n, d), memory-mapped as they are; or build faiss' index."""
         if train is None:
             raise MethodError("KNN.fit: needs training features — found None")
         n = len(train)
         self.require(self.k <= n, "k", f"1 to {n}, the number of training samples")
-        half = self.precision == "float16"
-        self.require(self.normalise or not half, "precision", "float32 where normalise is False")
-        self.bank_ = self._halved(train) if half else train.features
+        self.bank_ = train.features if self.precision == "float32" else self._halved(train)
         self.labels_ = train.labels.cpu() if Field.LABELS in train else None
         # Products of plain features lose digits to a common offset: the mean is taken off first.
         self.centre_ = None if self.normalise else self.bank_.mean(dim=0).cpu()

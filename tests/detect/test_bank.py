@@ -43,7 +43,7 @@ def test_float16_takes_half_the_room_and_moves_scores_by_its_rounding():
     every = KNN(k=10, index="ivf", probes=1000, precision="float16").fit(bank, None).score(x)
     np.testing.assert_allclose(every, half.score(x), rtol=1e-5)
     with pytest.raises(MethodError, match=r"KNN.precision — found 'float16' — allowed: float32 where normalise is F"):
-        KNN(k=10, precision="float16", normalise=False).fit(bank, None)
+        KNN(k=10, precision="float16", normalise=False)
 
 
 def test_the_change_is_that_of_p_values_each_calibrated_on_its_own_scores():

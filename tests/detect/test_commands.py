@@ -83,10 +83,12 @@ def test_an_unreadable_image_has_a_row_of_its_own_and_csv_cells_compute_nothing(
         (["fit", "+benchmark=digits", "alpha=5", "out=x"], "calibrate.alpha"),
         (["fit", "+benchmark=digits", "calibration=train", "out=x"], "fit.calibration"),
         (["fit", "+benchmark=digits", "method=msp", "bank=ivf", "out=x"], "method 'msp' keeps no bank"),
+        (["fit", "+benchmark=digits", "method=knn_plain", "bank=float16", "out=x"], "float32 where normalise is False"),
     ],
 )
 def test_bad_words_are_refused_before_anything_is_loaded(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("openbench.engine.api.spec_of", lambda *_: pytest.fail("it went on to data and network"))
     assert main(words) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
