@@ -29,7 +29,7 @@ class GMM(Method):
         ridge: ε > 0, so that a class of few samples has a density, too.
 
     Raises:
-        MethodError: no training split, or features that do not vary within classes.
+        MethodError: no training split, features that do not vary within classes, or a ridge that rounding swallows.
 
     Reference: Mukhoti et al., Deep Deterministic Uncertainty: A New Simple Baseline, CVPR 2023, arXiv 2102.11582: the
     density of their Gaussian discriminant analysis, here for any network. Their code raises ε from 0 until the
@@ -53,7 +53,10 @@ class GMM(Method):
         for start, end, mean in zip([0, *ends], ends, means, strict=False):
             covariance = _scatter(train, order[start:end], mean) / (end - start)
             covariance.diagonal().add_(ridge)
-            lower = torch.linalg.cholesky(covariance)
+            lower, failed = torch.linalg.cholesky_ex(covariance)
+            self.require(
+                not failed, "ridge", f"larger ones: the covariance of {end - start} samples of a class is singular"
+            )
             whiten.append(torch.linalg.solve_triangular(lower, torch.eye(len(lower)).to(lower), upper=False).float())
             heights.append(-lower.diagonal().log().sum() - 0.5 * len(lower) * math.log(2 * math.pi))
         self.whiten_ = whiten

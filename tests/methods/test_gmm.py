@@ -62,3 +62,9 @@ def test_features_that_do_not_vary_within_classes_are_refused():
     train = FeatureSet({Field.FEATURES: labels[:, None].float().repeat(1, 3), Field.LABELS: labels})
     with pytest.raises(MethodError, match="do not vary within classes"):
         GMM().fit(train, None)
+
+
+def test_a_ridge_that_rounding_swallows_is_refused():
+    train = FeatureSet({Field.FEATURES: torch.tensor([[1.0, 1, 1], [3, 3, 3]]), Field.LABELS: torch.tensor([0, 0])})
+    with pytest.raises(MethodError, match=r"GMM.ridge — found 1e-30 — allowed: larger ones: the covariance of 2 sampl"):
+        GMM(ridge=1e-30).fit(train, None)
