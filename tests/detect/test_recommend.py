@@ -9,6 +9,7 @@ from openbench.__main__ import main
 from openbench.cli import method_needs
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
+from openbench.detect.recommend import memory
 from openbench.detect.recommend.choose import Facts, Limits, recommended
 from openbench.detect.recommend.face import learnt_of, needs_of, recommend
 from openbench.detect.recommend.words import as_values, in_words
@@ -126,6 +127,17 @@ def test_what_a_method_learns_is_measured():
     # Maps of layers, whose width is not known; objects; a record that does not tell the width; no such method.
     assert [learnt_of(name, {}, shape) for name in ("mds_ensemble", "dagmm", "of my own")] == [None] * 3
     assert learnt_of("knn", {}, {**shape, "width": None}) is None
+
+
+def test_a_covariance_for_each_class_is_measured_on_few_classes_where_all_would_fill_the_memory(monkeypatch):
+    shape = {"train": 5_000, "val": 1_000, "width": 16, "classes": 200}
+    monkeypatch.setattr(memory, "_HUGE", 200 * 16**2 - 1)
+    fitted, measure = [], memory._bytes
+    monkeypatch.setattr(memory, "_bytes", lambda method, of, n: fitted.append(of.classes) or measure(method, of, n))
+    # A matrix, a mean, a height in float64 and whether there are such samples.
+    assert learnt_of("gmm", {}, shape) == pytest.approx(200 * (16 * 16 * 4 + 16 * 4 + 8 + 1) / 1e6)
+    assert max(fitted) < 200
+    assert learnt_of("knn", {}, shape) == pytest.approx(5_000 * (16 * 4 + 8) / 1e6)
 
 
 def test_methods_without_published_scores_are_not_tested_but_named(tmp_path):

@@ -1,7 +1,7 @@
 """How much a method learns, measured: it is fitted on noise of the shape of a benchmark's features."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from openbench.errors import OpenbenchError
 _MB = 1e6
 _LEAST = 1200  # images in the smaller of two fits: no method looks for more than 1000 neighbours
 _MOST = 2**23  # numbers in its features
+_HUGE = 2**26  # numbers in a matrix for each class, beyond which only fits of these few classes are made
+_CLASSES = (10, 20)
 _MADE = frozenset({Field.FEATURES, Field.LOGITS, Field.LABELS})
 
 
@@ -68,6 +70,11 @@ def _learnt(method: Method, shape: Shape) -> float | None:
     images = {None: 0, Role.ID_TRAIN: shape.train, Role.ID_VAL: shape.val}.get(request.fit_on)
     if images is None or method.learns_objects or isinstance(method, LiveMethod) or request.fields - _MADE:
         return None
+    if Field.LABELS in request.fields and shape.classes * shape.width**2 > _HUGE:
+        first, second = (_bytes(method, replace(shape, classes=c), max(_LEAST, 2 * shape.width)) for c in _CLASSES)
+        of_class = (second - first) / (_CLASSES[1] - _CLASSES[0])
+        if of_class > shape.width**2:  # bytes: it keeps a matrix for each class, beside which the rest is little
+            return first + of_class * (shape.classes - _CLASSES[0])
     few = max(_LEAST, 2 * shape.width, 4 * shape.classes, min(images // 5, _MOST // shape.width))
     if images <= 2 * few:
         return float(_bytes(method, shape, images))
