@@ -10,6 +10,7 @@ from openbench.api.methods import ChosenMethod, as_node
 from openbench.api.models.adopt import Asked
 from openbench.config.checked import Checked
 from openbench.config.constraints import OneOf
+from openbench.core.benchmark import Split
 from openbench.core.method import Method
 from openbench.core.request import Role
 from openbench.core.search import with_params
@@ -69,7 +70,8 @@ def fit_on_benchmark(
         say: receives a line for everything that takes long.
 
     Raises:
-        ConfigError: calibration on ID validation of a method that was tuned on it or is fitted on it.
+        ConfigError: calibration on ID validation of a method that was tuned on it or is fitted on it, or another bank
+            than the exact one where there is no OOD validation.
         NotApplicableError: a method or a network that cannot be saved; nothing is computed then.
         OpenbenchError: whatever `run` refuses.
     """
@@ -78,6 +80,8 @@ def fit_on_benchmark(
     refuse_unsavable(unfitted)
     with_bank(unfitted, held.bank, api.name_of(config["method"]))  # refused before anything is loaded
     spec = api.spec_of(config, setting, say)
+    if held.bank != "exact":
+        _ood_val(spec, held)  # refused before it is fitted
     check_weights(spec.backbone)
     refuse_text_as_weights(spec.backbone, held.network)
     existing = RecordStore(setting.records).find(spec.run_id)
@@ -121,27 +125,28 @@ def fit_on_benchmark(
 
 
 def _change(spec: RunSpec, methods: tuple[Method, Method], held: Held, source: CachedFeatures) -> dict[str, Any]:
-    """What another bank than the exact one changes; of methods, the second is fitted.
-
-    Raises:
-        ConfigError: the benchmark has no OOD validation.
-    """
+    """What another bank than the exact one changes; of methods, the second is fitted."""
     benchmark, (exact, used) = spec.benchmark, methods
-    if benchmark.ood_val is None:
-        raise ConfigError(
-            f"bank={held.bank}: what it changes is measured on OOD validation — benchmark '{benchmark.name}' has none "
-            "— leave bank out, or add ood_val"
-        )
     device = spec.backbone.device
     before = fit(exact, Fitting.of(benchmark, spec.backbone.head), source, device)
-    sets = (benchmark.id_test, benchmark.id_val, benchmark.ood_val)
+    sets = (benchmark.id_test, benchmark.id_val, _ood_val(spec, held))
     if held.calibration == "id_val":
-        sets = (benchmark.id_val, benchmark.id_test, benchmark.ood_val)
+        sets = (benchmark.id_val, benchmark.id_test, sets[2])
     sides = [
         Sides(*(score_split(method, split, Scoring(source, device)).astype(np.float64) for split in sets))
         for method in (before, used)
     ]
     return change(held.bank, sides[0], sides[1], held.terms).plain()
+
+
+def _ood_val(spec: RunSpec, held: Held) -> Split:
+    """The OOD images on which another bank is compared with the exact one."""
+    if spec.benchmark.ood_val is None:
+        raise ConfigError(
+            f"bank={held.bank}: what it changes is measured on OOD validation — benchmark '{spec.benchmark.name}' has "
+            "none — leave bank out, or add ood_val"
+        )
+    return spec.benchmark.ood_val
 
 
 def _about(spec: RunSpec, run_id: str, held: Held) -> dict[str, Any]:

@@ -166,6 +166,14 @@ def test_fit_measures_what_another_bank_changes(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("digits")
+def test_another_bank_without_ood_validation_is_refused_before_it_fits(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("openbench.detect.detector.Detector.fit", lambda *_, **__: pytest.fail("it went on to fit"))
+    without = ["benchmark.ood_val=null", "tune=none"]
+    assert main(["fit", "+benchmark=digits", "method=knn", "bank=ivf", *without, f"out={tmp_path / 'made'}"]) == 2
+    assert "bank=ivf: what it changes is measured on OOD validation" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("digits")
 def test_what_tuning_has_seen_is_not_reported_as_unseen(tmp_path, monkeypatch, capsys):
     record = SimpleNamespace(tuned={"k": 3}, run_id="0" * 16)
     monkeypatch.setattr(RecordStore, "find", lambda self, run_id: (record, None))
