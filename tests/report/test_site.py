@@ -11,7 +11,7 @@ import pytest
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.errors import ConfigError
+from openbench.errors import CacheError, ConfigError
 from openbench.report.site import write
 from openbench.report.site.beside import Figures
 from openbench.report.site.data import board_data
@@ -145,6 +145,28 @@ def test_a_file_that_is_not_a_record_is_counted_on_the_page(results, tmp_path):
     _, unreadable = write_site(tmp_path / "results", tmp_path / "site", {})
     assert len(unreadable) == 1
     assert "1 file could not be read and is left out" in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_a_run_whose_page_cannot_be_made_keeps_its_record_and_the_others_their_pages(results, tmp_path):
+    shutil.copytree(results, tmp_path / "results")
+    damaged, whole = (made.run_id for made in records()[:2])
+    for run_id in (damaged, whole):
+        path = ScoreStore(tmp_path / "results" / "scores").path(run_id)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+
+    def page_of(made, scores):
+        if made.run_id == damaged:
+            raise CacheError("damaged")
+        return "page"
+
+    files, errors = write_site(tmp_path / "results", tmp_path / "site", FACTS, page_of)
+    assert [str(error) for error in errors] == ["damaged"]
+    assert [path.stem for path in files if path.parent.name == "reports"] == [whole]
+    found = [one for file in files if file.parent.name == "records" for one in read(tmp_path / "site", file)]
+    pages = {one["run_id"]: one["page"] for one in found}
+    assert len(pages) == len(records())
+    assert (pages[damaged], pages[whole]) == (None, f"reports/{whole}.html")
 
 
 def test_no_file_names_another_host_as_a_source(site):

@@ -11,7 +11,7 @@ from openbench import paths
 from openbench.cli.left_out import say_left_out
 from openbench.cli.process.exits import FAILED, OK
 from openbench.core.record import ResultRecord
-from openbench.errors import ConfigError, RecordError, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, RecordError, did_you_mean
 from openbench.results.escape import console
 from openbench.results.leaderboard.across import ACROSS, SETS, across, across_csv, needed
 from openbench.results.leaderboard.every_number import write_every_number
@@ -124,7 +124,7 @@ def _write(results: Path, made: Generated, *, plots: bool) -> int:
     return OK
 
 
-def _notices(found: Sequence[Board], unreadable: Sequence[RecordError]) -> int:
+def _notices(found: Sequence[Board], unreadable: Sequence[OpenbenchError]) -> int:
     """List on stderr the records not ranked because they contradict themselves, and the files that are not records."""
     rows = {row.runs: row for board in found for row in board.unranked if any(run.problems for run in row.members)}
     for row in rows.values():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench.core.record import ResultRecord
-from openbench.errors import ConfigError, RecordError
+from openbench.errors import ConfigError, OpenbenchError, RecordError
 from openbench.installation import pip_install
 from openbench.report.site.beside import Figures, with_published
 from openbench.report.site.columns import keep
@@ -22,7 +22,7 @@ from openbench.results.leaderboard.across import AUROC, across, across_csv, need
 from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
 from openbench.results.leaderboard.runs import Run
-from openbench.results.records.store import OnError, RecordStore, load, parsed
+from openbench.results.records.store import RecordStore, load, parsed
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import Figure, Setup, load_published
@@ -39,8 +39,8 @@ _EXPORT = re.compile(r"export\s*\{([^{}]*)\}\s*;?\s*(?=/\*|$)")
 
 def write_site(
     results: Path, folder: Path, facts: Facts, page_of: PageOf | None = None
-) -> tuple[list[Path], list[RecordError]]:
-    """Write the site of a results folder and return its files, and an error for each file that is not a record.
+) -> tuple[list[Path], list[OpenbenchError]]:
+    """Write the site of a results folder and return its files, and an error for each record or page left out.
 
     Equal records give equal bytes. A folder that holds something else than a site is refused.
 
@@ -56,7 +56,7 @@ def write_site(
     """
     libraries = _libraries()
     _check_folder(folder)
-    unreadable: list[RecordError] = []
+    unreadable: list[OpenbenchError] = []
     store, paths = RecordStore(results), dict[str, Path]()
 
     def read() -> Iterator[Run]:
@@ -85,7 +85,7 @@ def write_site(
 
 
 def _behind(
-    results: Path, paths: Mapping[str, Path], page_of: PageOf | None, on_error: OnError
+    results: Path, paths: Mapping[str, Path], page_of: PageOf | None, on_error: Callable[[OpenbenchError], None]
 ) -> Iterator[tuple[str, str]]:
     """Name and text of the files that open behind the rows: those of a few records after the other.
 
@@ -93,7 +93,7 @@ def _behind(
         results: the folder.
         paths: run id → file of every record that could be read.
         page_of: as for `write_site`.
-        on_error: receives an error for each record that has gone since.
+        on_error: receives an error for each record that has gone since, and for each page that cannot be made.
     """
     checks, published = read_checks(results), ScoreStore(results / PUBLISHED)
     for shard, run_ids in groupby(sorted(paths), key=lambda run_id: run_id[:_SHARDS]):
@@ -102,12 +102,17 @@ def _behind(
             scores, page = published.path(run_id).is_file(), ""
             try:
                 content = parsed(paths[run_id])
-                if scores and page_of is not None:
-                    page = f"reports/{run_id}.html"
-                    yield page, page_of(load(paths[run_id]), published)
             except RecordError as error:
                 on_error(error)
                 continue
+            if scores and page_of is not None:
+                try:
+                    text = page_of(load(paths[run_id]), published)
+                except OpenbenchError as error:  # damaged scores, for instance: the site is being written already
+                    on_error(error)
+                else:
+                    page = f"reports/{run_id}.html"
+                    yield page, text
             check = checks.get(run_id)
             if check is not None and not check.of(content[STATED], published.state(run_id)):
                 check = None
@@ -133,7 +138,7 @@ def _script(function: str, value: Any) -> str:
     return f"openbench.{function}({text.replace('<', chr(92) + 'u003c')});\n"
 
 
-def _page(found: Iterable[Board], unreadable: Iterable[RecordError]) -> str:
+def _page(found: Iterable[Board], unreadable: Iterable[OpenbenchError]) -> str:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError as error:
