@@ -111,7 +111,7 @@ def _facts(record: ResultRecord) -> dict[str, Any]:
     params = ", ".join(f"{key}={value}" for key, value in record.method.get("params", {}).items())
     deviations = "; ".join(map(str, record.benchmark.get("deviations") or ()))
     return {
-        "benchmark": f"{record.benchmark['name']}, definition {record.benchmark['digest']}",
+        "benchmark": f"{record.benchmark['name']}, definition {record.benchmark.get('digest', '?')}",
         "not as defined": deviations,
         "method": f"{record.method['name']}, version {record.method.get('version')}",
         "hyper-parameters": params,
@@ -131,12 +131,17 @@ def _cost(record: ResultRecord) -> Table | None:
     """Time and peak memory of each stage of the run; None if the record states neither."""
     made, spent = record.provenance, cost_of(record)["ms"]
     seconds, peak = ({} if not isinstance(made.get(key), dict) else made[key] for key in ("seconds", "peak_mib"))
-    rows = tuple((stage, seconds.get(stage), peak.get(stage)) for stage in dict.fromkeys((*seconds, *peak)))
+    stages = dict.fromkeys((*seconds, *peak))
+    rows = tuple((stage, *(_number(found.get(stage)) for found in (seconds, peak))) for stage in stages)
     if not rows:
         return None
     each = () if spent is None else (f"Scoring takes {spent:.3g} ms per image whose features are cached.",)
     columns = Column("stage"), Column("seconds", "number"), Column("peak MiB of the process", "count")
     return Table("Cost", columns, rows, notes=each)
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, float | int) else None
 
 
 def _filled(record: ResultRecord, view: str) -> list[Table]:
