@@ -17,9 +17,11 @@ from openbench.report.site.beside import Figures
 from openbench.report.site.data import board_data
 from openbench.report.site.others import adbench
 from openbench.report.site.write import write_site
+from openbench.results.checks import Check, write_check
 from openbench.results.leaderboard import ranking
 from openbench.results.leaderboard.runs import cost_of
 from openbench.results.leaderboard.tabular import METRICS, Gap, write_table
+from openbench.results.records.store import digest_of
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import Figure, Setup
 from openbench.results.tables.table import Estimate
@@ -312,6 +314,23 @@ def test_a_row_opens_to_the_check_of_the_very_same_record(more):
     assert (first["checked"]["utc"], first["checked"]["reproduces"]) == ("2026-01-02T03:04:05+00:00", True)
     assert second["checked"] is None
     assert first["scores"] is None
+
+
+def test_a_check_from_scores_counts_for_these_very_scores(results, tmp_path):
+    shutil.copytree(results, tmp_path / "results")
+    store, made = ScoreStore(tmp_path / "results" / "scores"), records()[0]
+    store.path(made.run_id).parent.mkdir()
+    store.path(made.run_id).write_bytes(b"1")
+    told = (True, "99 values equal", "openbench 1", "2026-01-02T03:04:05+00:00")
+    check = Check(made.run_id, digest_of(made), "scores", *told, store.state(made.run_id))
+    write_check(tmp_path / "results", check)
+    checked = []
+    for content in (b"1", b"2"):
+        store.path(made.run_id).write_bytes(content)
+        write_site(tmp_path / "results", tmp_path / "site", FACTS)
+        found = read(tmp_path / "site", f"records/{made.run_id[:2]}.js")
+        checked += [bool(one["checked"]) for one in found if one["run_id"] == made.run_id]
+    assert checked == [True, False]
 
 
 def test_pictures_of_mean_ranks_have_equal_bytes(more, site):
