@@ -126,6 +126,7 @@ class Small:
     spent = 0.0  # processor seconds of copies that ended; they are no children of this process
 
     def __init__(self) -> None:
+        self._owner = os.getpid()
         self._socket, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
@@ -160,9 +161,11 @@ class Small:
         self._socket.sendall(message)
 
     def close(self) -> None:
-        """End the template."""
-        self._socket.close()
-        self._process.wait()
+        """End the template, and the copies that still run."""
+        if os.getpid() == self._owner and self._socket.fileno() >= 0:
+            self._socket.shutdown(socket.SHUT_RDWR)  # closed alone it stays open in what was forked meanwhile
+            self._socket.close()
+            self._process.wait()
 
 
 @cache
@@ -189,6 +192,7 @@ class Template:
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
         self._told: dict[int, int] = {}  # pid of a copy → where its end is told
+        self._at_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: who asks for copies ends this one
         self._learnt, self._learn = os.pipe()  # names of modules, a line each
         self._names = b""
         self._woken, wake = os.pipe()
@@ -210,9 +214,14 @@ class Template:
             if self._requests in ready:
                 length, files, _, _ = socket.recv_fds(self._requests, _LENGTH, 8)
                 if not length:
-                    os._exit(0)  # nothing here needs putting in order
+                    self._end()
                 message = self._requests.recv(int.from_bytes(length), socket.MSG_WAITALL)
                 self._answer(message, files)
+
+    def _end(self) -> NoReturn:
+        for pid in self._told:
+            os.kill(pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+        os._exit(0)  # nothing here needs putting in order
 
     def _answer(self, message: bytes, files: list[int]) -> None:
         self._import_what_copies_imported()
@@ -230,9 +239,9 @@ class Template:
             return
         output, told, *others = files
         pid = os.fork()
+        self._told[pid] = told
         if pid == 0:
             self._be(asked, output, others)
-        self._told[pid] = told
         for file in (output, *others):
             os.close(file)
         self._requests.send(str(pid).encode())
@@ -240,7 +249,10 @@ class Template:
     def _be(self, asked: Request, output: int, others: list[int]) -> NoReturn:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, self._at_interrupt)
         self._requests.close()
+        for end in (self._learnt, *self._told.values()):  # the end of another copy is read until nobody has it open
+            os.close(end)
         known = set(sys.modules)
         try:
             for number in (1, 2):
