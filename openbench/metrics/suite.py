@@ -248,12 +248,15 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
         if parts[0] is None or parts[1] is None:
             continue
         size, (columns, labels) = len(parts[0][1]), (np.concatenate(both) for both in zip(*parts, strict=True))
-        key = digest([source, columns, labels, size, len(side), options], 64)
-        if key not in _FOUND:
-            while len(_FOUND) >= _MOST:
-                _FOUND.pop(next(iter(_FOUND)))
-            _FOUND[key] = _quality(_kinds(source, columns, labels, options), size, len(side), options)
-        values |= _FOUND[key]
+        said = (labels.dtype.str, labels.tolist())  # of any kind: what is not a number is refused where it is used
+        key = digest([source, columns, said, size, len(side), options], 64)
+        found = _FOUND.get(key)
+        if found is None:
+            found = _quality(_kinds(source, columns, labels, options), size, len(side), options)
+            for oldest in list(_FOUND)[: 1 - _MOST]:
+                _FOUND.pop(oldest, None)  # another thread may have been quicker
+            _FOUND[key] = found
+        values |= found
     return values
 
 

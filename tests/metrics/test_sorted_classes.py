@@ -200,6 +200,38 @@ def test_prediction_sets_of_the_same_class_probabilities_and_options_are_measure
             values_of(others, **options)
 
 
+def test_prediction_sets_that_another_thread_drops_from_what_is_kept_are_returned_all_the_same(monkeypatch):
+    class Dropping(dict):
+        def __setitem__(self, key, value):
+            self.clear()
+
+    columns = {"probabilities": lambda s: softmax(-s / 7, axis=1)}
+    expected = values_of(columns)
+    monkeypatch.setattr(suite, "_FOUND", Dropping())
+    assert values_of(columns) == expected
+
+
+def test_of_prediction_sets_the_latest_few_are_kept(monkeypatch):
+    monkeypatch.setattr(suite, "_FOUND", {})
+    monkeypatch.setattr(suite, "_quality", lambda *_: {"a": 1.0})
+    for scale in range(2, suite._MOST + 5):
+        values_of({"probabilities": lambda s, scale=scale: softmax(-s / scale, axis=1)})
+    kept = list(suite._FOUND)
+    assert len(kept) == suite._MOST
+    values_of({"probabilities": lambda s: softmax(-s / 30, axis=1)})
+    assert list(suite._FOUND)[:-1] == kept[1:]
+
+
+@pytest.mark.parametrize("kind", [object, float, str])
+def test_labels_of_prediction_sets_that_are_not_integers_are_refused_also_if_they_say_the_same(kind):
+    sets = as_sets({"probabilities": lambda s: softmax(-s / 7, axis=1)})
+    options = MetricOptions(families=("prediction_sets",))
+    evaluate(sets, options)
+    odd = [replace(s, labels=None if s.labels is None else s.labels.astype(kind)) for s in sets]
+    with pytest.raises(MetricError, match="labels do not fit the class scores"):
+        evaluate(odd, options)
+
+
 def test_full_spectrum_sets_are_not_split_at_random():
     # Shifted ID images are not exchangeable with validation: a random split would hide that.
     sets = as_sets({"class_scores": lambda s: s})
