@@ -60,5 +60,6 @@ def _left(stream: BinaryIO, owner: Path) -> bool:
     """Whether the process that owns a folder has ended, by the file that says so."""
     if lock(stream):
         return True
-    latest = max(file.stat().st_mtime for file in owner.parent.iterdir())
-    return bool(trust.doubt(owner)) and time.time() - latest > OLD
+    if not trust.doubt(owner):
+        return False
+    return time.time() - max(path.stat().st_mtime for path in owner.parent.rglob("*")) > OLD

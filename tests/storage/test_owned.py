@@ -30,7 +30,9 @@ def test_a_folder_of_a_killed_process_is_deleted(tmp_path):
 def test_where_locks_do_not_hold_a_folder_that_has_not_changed_for_a_day_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(trust, "_doubts", {os.stat(tmp_path).st_dev: "they are within one machine"})
     killed_in(tmp_path / "a")
-    for name in ("note", ".owner"):
+    (tmp_path / "a" / "job").mkdir()
+    (tmp_path / "a" / "job" / "log").touch()
+    for name in ("note", ".owner", "job", "job/log"):
         long_ago = (tmp_path / "a" / name).stat().st_mtime - 2 * OLD
         delete_ownerless(tmp_path)
         assert (tmp_path / "a" / "note").exists()
