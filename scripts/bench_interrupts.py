@@ -10,6 +10,7 @@ done before it was reached counts as *done before*.
 
 import argparse
 import importlib
+import math
 import os
 import random
 import signal
@@ -108,7 +109,7 @@ def main() -> None:
             moments = [chance.uniform(0.02, 0.95) * takes for _ in range(options.presses)]
             found = [pressed(COMMANDS[command], folder, moment) for moment in moments]
             ended = [each for each in found if each is not None]
-            seconds, processor = zip(*ended, strict=True)
+            seconds, processor = zip(*(ended or [(math.nan, math.nan)]), strict=True)
             print(
                 f"{command:8} {len(found):7} {len(found) - len(ended):11} {statistics.median(seconds):8.2f} "
                 f"{max(seconds):7.2f} {max(processor):17.2f}   load {os.getloadavg()[0]:.1f}",
