@@ -26,9 +26,11 @@ from typing import NoReturn
 ROOT = Path(__file__).parents[1]
 _MOST = 1 << 20  # bytes of an answer
 _LENGTH = 8  # bytes that say how many a request has
+# Another package may be called `tests`, among what is installed or in another checkout.
 _BEGIN = """
-import socket, sys
-sys.path[:] = sys.argv[2:]
+import socket, sys, types
+tests = sys.modules["tests"] = types.ModuleType("tests")
+tests.__path__, sys.path[:] = [sys.argv[2]], sys.argv[3:]
 from tests.forked import Template
 Template(socket.socket(fileno=int(sys.argv[1]))).serve()
 """
@@ -130,7 +132,7 @@ class Small:
         self._socket, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
-            command = [sys.executable, "-c", _BEGIN, str(number), *sys.path, str(ROOT)]
+            command = [sys.executable, "-c", _BEGIN, str(number), str(ROOT / "tests"), *sys.path]
             self._process = subprocess.Popen(command, pass_fds=[number], cwd=ROOT, stdin=subprocess.DEVNULL)
         atexit.register(self.close)
 

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -55,3 +56,13 @@ def test_ctrl_c_leaves_the_template_to_the_one_that_asks_it(template):
     os.kill(template._process.pid, signal.SIGINT)
     copy = template.copy(partial(sleep_and_say, 0.0))
     assert (copy.text(), copy.ended()) == ("awake\n", 1)
+
+
+def test_copies_find_these_tests_beside_another_package_of_the_name(tmp_path: Path, monkeypatch):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    template = Small()
+    copy = template.copy(partial(sleep_and_say, 0.0))
+    assert copy.text() == "awake\n"
+    template.close()
