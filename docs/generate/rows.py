@@ -11,6 +11,7 @@ MOST = 10
 _AS_FAR = "as far as it was there"  # a column: the benchmark, and whether the run was on all of it
 _PART = ", in part"
 _MISSING = "images or sets were missing or in another form, which `results/leaderboard` names; such rows are not ranked"
+_SAME = ("benchmark", "backbone", "training", "augment", "outliers", "method", "params", "seed")
 HEADERS = (
     "benchmark",
     "backbone",
@@ -97,6 +98,8 @@ def _records() -> Any:
 
     found = ob.records(ROOT / "results")
     found = found[found["side"] == "standard"]
+    # A run that was repeated for other metrics only, such as another δ, has the same areas.
+    found = found.drop_duplicates([*_SAME, "role", "set", "auroc"])
     names = found["benchmark"].astype(str)
     return found.assign(**{_AS_FAR: names.where(found["complete"] & found["pristine"], names + _PART)})
 

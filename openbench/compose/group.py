@@ -1,6 +1,6 @@
 """Configs of a sweep's jobs that differ in the method: composed once, then the method's file is put in."""
 
-import pickle
+import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ class GroupLoader(ConfigLoaderImpl):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._templates: OrderedDict[tuple[str, ...], bytes | None] = OrderedDict()
+        self._templates: OrderedDict[tuple[str, ...], DictConfig | None] = OrderedDict()
         self._repositories: dict[tuple[str, ...], IConfigRepository] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class GroupLoader(ConfigLoaderImpl):
             return None  # Hydra's own way ends in the error that users know
         if template is None or found is None:
             return None
-        made: DictConfig = pickle.loads(template)
+        made = copy.deepcopy(template)
         with open_dict(made):
             made[GROUP] = found.config
         own = [override for override in parsed if not override.is_hydra_override()]
@@ -85,11 +85,8 @@ class GroupLoader(ConfigLoaderImpl):
         OmegaConf.copy_cache(from_config=master_config, to_config=made)
         return made
 
-    def _template(self, master_config: DictConfig, given: list[str], place: int) -> bytes | None:
-        """The config of a job without its method, pickled: reading it takes less than half the time of a deep copy.
-
-        None if something else says what the method is.
-        """
+    def _template(self, master_config: DictConfig, given: list[str], place: int) -> DictConfig | None:
+        """The config of a job without its method; None if something else says what the method is."""
         key = (*_typed(master_config), *given[:place], "", *given[place + 1 :])
         if key not in self._templates:
             while len(self._templates) >= _MOST:
@@ -99,7 +96,7 @@ class GroupLoader(ConfigLoaderImpl):
                 made = super().load_sweep_config(master_config, rest)
             except (HydraException, OmegaConfBaseException):
                 made = None
-            self._templates[key] = None if made is None or GROUP in made else pickle.dumps(made)
+            self._templates[key] = None if made is None or GROUP in made else made
         return self._templates[key]
 
     def _file(self, master_config: DictConfig, parsed: list[Override], name: str) -> ConfigResult | None:
