@@ -95,7 +95,8 @@ def test_any_kind_of_array_gives_the_scores_of_its_numbers(kind, tmp_path):
 def test_an_estimator_has_the_habits_of_scikit_learn():
     knn = ob.method("knn", k=9)
     assert repr(knn) == "method('knn', k=9)"
-    assert knn.get_params() == {"method": "knn", "k": 9, "index": "exact", "probes": 16, "normalise": True}
+    learnt = {"method": "knn", "k": 9, "index": "exact", "probes": 16, "normalise": True, "precision": "float32"}
+    assert knn.get_params() == learnt
     assert knn.fit(X, Y) is knn
     check_is_fitted(knn)
     twin = clone(knn)

@@ -64,7 +64,9 @@ def test_what_cannot_be_one_graph_is_refused(tmp_path):
         "made of other methods": calibrated("knn_msp"),
         "faiss": detector(KNN(k=5, index="faiss_flat")).calibrate(images(30, 1)),
         "groups or weights": detector("mls").calibrate(images(30, 1), groups=["a"] * 30),
-        "no torch.nn.Module": Detector(lambda x: network()(x), "msp", preprocess=PREPROCESS).calibrate(images(30, 1)),
+        "not a torch.nn.Module": Detector(lambda x: network()(x), "msp", preprocess=PREPROCESS).calibrate(
+            images(30, 1)
+        ),
     }
     for why, one in made.items():
         with pytest.raises(NotApplicableError, match=why):

@@ -334,9 +334,10 @@ def test_deviations_are_those_of_the_standard_library():
 
 
 def test_what_released_weights_have_seen_of_the_ood_classes_is_a_column():
-    released = make_record(backbone={"name": "tiny", "digest": "bbbb", "training": None})
+    made = make_record(backbone={"name": "tiny", "digest": "bbbb", "training": None})
+    released = replace(made, config={**made.config, "backbone": {"model": "tiny"}})
     found = boards([released, with_seed(make_record(), 1, 0.8)])
-    told = pages.leaderboard(found, seen=lambda benchmark, backbone: f"3 of 5 {backbone} {benchmark}")["toy.md"]
+    told = pages.leaderboard(found, seen=lambda benchmark, node: f"3 of 5 {node['model']} {benchmark}")["toy.md"]
     assert told.count("3 of 5 tiny toy") == 1  # a network that was trained here has seen what its training showed
     assert "| OOD classes seen |" in told
     assert "OOD classes seen" not in pages.leaderboard(found)["toy.md"]
