@@ -1,5 +1,6 @@
 """Other banks than the exact one: the same after loading, measured beside it, refused where there is none."""
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -40,8 +41,9 @@ def test_float16_takes_half_the_room_and_moves_scores_by_its_rounding():
     assert float((half.score(x) - exact).abs().max()) < 2 * float(exact.max().sqrt()) * 2**-11
     assert not torch.equal(half.score(x), exact)
     assert torch.equal(half.prepare().score(x), KNN(k=10, precision="float16").fit(bank, None).score(x))
-    every = KNN(k=10, index="ivf", probes=1000, precision="float16").fit(bank, None).score(x)
-    np.testing.assert_allclose(every, half.score(x), rtol=1e-5)
+    lists = KNN(k=10, index="ivf", probes=1000, precision="float16").fit(bank, None)
+    np.testing.assert_allclose(lists.score(x), half.score(x), rtol=1e-5)
+    assert {faiss.downcast_index(lists.faiss_).code_size, half.bank_[0].nbytes} == {32 * 2}  # bytes per image
     with pytest.raises(MethodError, match=r"KNN.precision — found 'float16' — allowed: float32 where normalise is F"):
         KNN(k=10, precision="float16", normalise=False)
 

@@ -247,6 +247,12 @@ def test_classes_are_named_by_the_data_unless_they_were_given():
     assert [each.calibrate(photos).class_names for each in named] == [Photos.classes, CLASSES]
 
 
+def test_a_score_that_ties_with_calibration_scores_is_no_further_out_than_they_are():
+    judged = Calibration(np.array([0.0, *[1.0] * 3, *range(2, 17)]), Terms(alpha=0.05)).judged(np.array([1, 16, 16.5]))
+    assert judged.marginal.tolist() == [19 / 20, 2 / 20, 1 / 20]
+    assert judged.is_ood.tolist() == [False, False, True]
+
+
 def test_fitting_again_forgets_the_calibration():
     with pytest.raises(NotFittedError, match="before calibrate"):
         detector().calibrate(images(30, 1)).fit(images(60, 3)).predict(NEW)
