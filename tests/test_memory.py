@@ -7,8 +7,10 @@ import psutil
 from openbench import memory
 
 
-def test_a_machine_has_what_its_system_says():
+def test_a_machine_has_what_its_system_says(monkeypatch):
     assert 0 < memory.available() <= memory.memory() == psutil.virtual_memory().total
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=7, available=5, free=3))
+    assert (memory.memory(), memory.available()) == (7, 5)
 
 
 def test_the_peak_is_in_bytes():

@@ -109,6 +109,20 @@ def test_a_sweep_whose_jobs_are_done_or_not_applicable_is_done(engine, capsys):
     assert "what is missing" not in shown.err
 
 
+def test_a_sweep_whose_records_were_deleted_is_to_do_from_wherever_it_is_asked(engine, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBENCH_RESULTS", "here")
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 0
+    folder = next((Path("..") / "cache" / "sweeps").iterdir()).absolute()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    record = Path("here", "records", "x.json").absolute()
+    monkeypatch.chdir(elsewhere)
+    assert main(["sweep", "status", str(folder)]) == 0
+    record.unlink()
+    assert main(["sweep", "status", str(folder)]) == 1
+    assert "2 jobs: 2 to do" in capsys.readouterr().out
+
+
 def test_words_find_the_latest_outcome_of_each_job_in_all_sweeps(engine, capsys):
     engine.broken["knn"] = DataError("set 'tin' not found")
     assert main(["extract", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
