@@ -1,5 +1,6 @@
 """What a network computes, whoever wrote its class: the tensor operations of its forward pass, as one digest."""
 
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -95,7 +96,9 @@ def same_for_any_number(module: nn.Module, images: Tensor) -> bool:
                     functional_call(module, tensors, (x,))
     except Exception:  # whatever the user's code, or torch, raises: it cannot be told
         return False
-    return not numbers.guards and not numbers.replacements
+    # Torch 2.6 also asks whether it is the largest integer, which stands for the end of a slice.
+    asked = [guard for guard in numbers.guards if sys.maxsize not in guard.expr.atoms()]
+    return not asked and not numbers.replacements
 
 
 class _Unread(TorchFunctionMode):
