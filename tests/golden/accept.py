@@ -2,6 +2,7 @@
 
     python tests/golden/accept.py                 every class
     python tests/golden/accept.py methods/KNN …   these
+    python tests/golden/accept.py --lowest methods/DAGMM …   these, as the lowest versions of libraries compute them
 
 A class whose values moved while its version did not is refused, with what to do. Values that hold stay as they are.
 Exit code 0: everything holds or was accepted; 2: something was refused.
@@ -20,7 +21,11 @@ def main(words: list[str]) -> int:
     """Accept, and say what was done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="KIND/CLASS")
-    names = parser.parse_args(words).names
+    parser.add_argument("--lowest", action="store_true")
+    given = parser.parse_args(words)
+    names = given.names
+    if given.lowest and not names:
+        parser.error("--lowest needs names: only numbers that are other libraries' have values of their own there")
     # Seconds to import; --help needs none of it.
     import golden_values as golden
 
@@ -30,7 +35,8 @@ def main(words: list[str]) -> int:
         parser.error(f"{', '.join(unknown)} have no golden values — known: {', '.join(found)}")
     refused = False
     for name in names or found:
-        path, stored = golden.FOLDER / f"{name}.json", golden.read(name)
+        folder = golden.LOWEST if given.lowest else golden.FOLDER
+        path, stored = folder / f"{name}.json", None if given.lowest else golden.read(name)
         try:
             new = golden.accepted(found[name], stored, anyway=name in names)
         except ValueError as error:

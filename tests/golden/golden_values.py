@@ -9,6 +9,9 @@ than FLOOR of the number and of the middle one of its case, which a few rounding
 adds up in another order passes; a formula that is another one does not. A tolerance is a number of its own for each
 value: a score that is ill-conditioned, say of a sample a thousand times as far away, does not hide the others.
 
+A few numbers are other libraries' (how pixels are resized, clusters found, hundreds of steps rounded): those have a
+second file in `values_lowest`, held to where the lowest versions that pyproject.toml allows are installed.
+
 What moved is accepted by `python tests/golden/accept.py`, if the version was raised. Where the inputs here were changed
 and openbench was not, delete the file of values and accept it like that of a new class.
 """
@@ -34,6 +37,7 @@ from golden_rounding import Rounding
 from openbench.errors import OpenbenchError
 
 FOLDER = Path(__file__).parent / "values"
+LOWEST = Path(__file__).parent / "values_lowest"
 COMMAND = "python tests/golden/accept.py"
 PROCESSORS = 6  # imitated
 MARGIN = 6.0
@@ -76,6 +80,12 @@ def read(name: str, folder: Path = FOLDER) -> Stored | None:
     """What is stored of an entry; None if nothing is."""
     path = folder / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def read_for_here(name: str) -> Stored | None:
+    """What is stored of an entry for the libraries that are installed."""
+    lowest = read(name, LOWEST)
+    return lowest if lowest is not None and lowest["made_with"]["torch"] == made_with()["torch"] else read(name)
 
 
 def differences(entry: Entry, stored: Stored | None) -> Iterator[Difference]:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_values_are_those_accepted_for_the_version(name):
-    stored = golden.read(name)
+    stored = golden.read_for_here(name)
     found = list(golden.differences(ENTRIES[name], stored))
     assert not found, golden.story(ENTRIES[name], found, stored)
 
@@ -45,6 +45,18 @@ def test_every_class_says_its_version():
 def test_no_values_of_classes_that_are_gone_are_kept():
     kept = {path.relative_to(golden.FOLDER).with_suffix("").as_posix() for path in golden.FOLDER.rglob("*.json")}
     assert kept - ENTRIES.keys() == set(), f"run: {golden.COMMAND}"
+
+
+def test_values_for_the_lowest_versions_are_of_the_version_that_the_others_are_of():
+    folder = golden.LOWEST
+    of = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.json")}
+
+    def versions(name, folder):
+        return {case: was["version"] for case, was in golden.read(name, folder)["cases"].items()}
+
+    differ = [name for name in sorted(of) if versions(name, folder) != versions(name, golden.FOLDER)]
+    assert of
+    assert differ == [], f"with the lowest versions installed run: {golden.COMMAND} --lowest {' '.join(differ)}"
 
 
 def test_files_that_messages_name_are_there():
