@@ -197,7 +197,7 @@ def test_a_record_names_the_versions_of_the_libraries_that_moved_its_numbers():
     libraries = provenance(Clock(), torch.device("cpu"), 0)["libraries"]
     assert libraries["numpy"] == np.__version__
     assert libraries["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert {"torchvision", "scipy", "scikit-learn", "faiss-cpu", "timm"} <= libraries.keys()
+    assert {"torchvision", "scipy", "scikit-learn", "faiss-cpu", "timm", "pillow"} <= libraries.keys()
     assert all(libraries.values())
 
 

@@ -141,12 +141,17 @@ def test_with_one_seed_recorded_the_numbers_are_set_side_by_side(monkeypatch, tm
     assert "no other seed is recorded" in found.notes[-1]
 
 
-def test_other_weights_from_the_same_processor_point_at_the_training(monkeypatch, runtime):
+@pytest.mark.parametrize(
+    ("libraries", "same"),
+    [({"torch": "2"}, True), ({"torch": "2", "pillow": "1"}, True), ({"torch": "3"}, False), ({"pillow": "1"}, False)],
+)
+def test_other_weights_from_the_same_processor_point_at_the_training(monkeypatch, runtime, libraries, same):
     old = record(8, provenance=HERE)
     RecordStore(runtime.records).write(old)
-    other = replace(old, run_id="e" * 16, backbone={**old.backbone, "digest": "here"})
+    here = {**HERE, "libraries": libraries}
+    other = replace(old, run_id="e" * 16, backbone={**old.backbone, "digest": "here"}, provenance=here)
     found = verified(monkeypatch, runtime, spec_of(old, run_id="e" * 16), other)
-    assert "although processor, threads and libraries are the same" in found.notes[0]
+    assert ("although processor, threads and libraries are the same" in found.notes[0]) is same
 
 
 def test_other_images_are_refused_with_what_is_missing_on_either_side():

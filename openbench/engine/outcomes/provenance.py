@@ -14,8 +14,11 @@ import openbench
 from openbench.checkout import commit, dirty
 from openbench.engine.outcomes.clock import Clock
 
-_LIBRARIES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss-cpu", "timm", "open_clip_torch")
-_OPTIONAL = ("transformers", "onnxruntime")  # named only where they were loaded
+_LIBRARIES = (
+    *("torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss-cpu", "timm", "open_clip_torch"),
+    "pillow",  # decodes and resizes images
+)
+_OPTIONAL = ("transformers", "onnxruntime", "pyod")  # named only where they were loaded
 
 
 def provenance(clock: Clock, device: torch.device, passes: int) -> dict[str, Any]:

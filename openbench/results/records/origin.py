@@ -25,18 +25,16 @@ def processor(record: ResultRecord) -> str:
 
 
 def same_machinery(one: ResultRecord, other: ResultRecord) -> bool:
-    """Whether two runs name the same processor, device, number of threads and torch, so that trainings end alike."""
-    facts = [
-        [
-            made.get("processor"),
-            made.get("instructions"),
-            made.get("device"),
-            made.get("threads"),
-            made.get("libraries"),
-        ]
-        for made in (one.provenance, other.provenance)
-    ]
-    return facts[0] == facts[1] and None not in facts[0]
+    """Whether two runs name the same processor, device, number of threads and libraries, so that trainings end alike.
+
+    Libraries are those that both name: an earlier openbench named fewer.
+    """
+    mine, theirs = one.provenance, other.provenance
+    facts = [[made.get(key) for key in ("processor", "instructions", "device", "threads")] for made in (mine, theirs)]
+    versions = [made.get("libraries") or {} for made in (mine, theirs)]
+    shared = versions[0].keys() & versions[1].keys()
+    alike = all(versions[0][name] == versions[1][name] for name in shared)
+    return facts[0] == facts[1] and None not in facts[0] and bool(shared) and alike
 
 
 def verify_command(run_id: str, results: Path, config_dir: Path | None = None) -> str:
