@@ -176,7 +176,11 @@ def test_a_row_with_a_null_is_refused_and_not_left_out(tmp_path, capsys, column)
     ],
 )
 def test_every_type_of_number_is_read(tmp_path, column):
-    assert [s.scores.tolist() for s in read_sets(table(tmp_path, score=column))] == [[1, 2], [3]]
+    try:
+        file = table(tmp_path, score=column)
+    except pa.ArrowNotImplementedError:
+        pytest.skip(f"pyarrow {pa.__version__} writes no column of {column.type}")
+    assert [s.scores.tolist() for s in read_sets(file)] == [[1, 2], [3]]
 
 
 @pytest.mark.parametrize("wrong", ["False", "false", "FALSE", "0", "0.0", "0.000000"])
@@ -308,22 +312,24 @@ def test_a_long_computation_is_announced_on_stderr(tmp_path, capsys, monkeypatch
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
 def test_a_million_rows_are_read_by_columns_and_in_little_memory(tmp_path):
     n = 1_000_000
-    file = table(
-        tmp_path,
-        score=pa.array(np.random.default_rng(0).normal(size=n)),
-        set=pa.array(np.repeat(["c", "o"], n // 2)),
-        role=pa.array(np.repeat(["id_test", "near"], n // 2)),
-    )
+    files = []
+    for folder, rows in (("few", 2), ("many", n)):
+        (tmp_path / folder).mkdir()
+        scores = pa.array(np.random.default_rng(0).normal(size=rows))
+        names = {"set": ["c", "o"], "role": ["id_test", "near"]}
+        each = {key: pa.array(np.repeat(pair, rows // 2)) for key, pair in names.items()}
+        files.append(str(table(tmp_path / folder, score=scores, **each)))
     # Not `ru_maxrss`: a new process inherits that of the one that started it.
     program = (
         "import re, sys; from pathlib import Path; from openbench.cli.score_file import read_sets; "
-        "calls = []; sys.setprofile(lambda *_: calls.append(1)); n = len(read_sets(Path(sys.argv[1]))); "
+        "read_sets(Path(sys.argv[1])); "  # imports what it needs
+        "calls = []; sys.setprofile(lambda *_: calls.append(1)); n = len(read_sets(Path(sys.argv[2]))); "
         "sys.setprofile(None); status = Path('/proc/self/status').read_text(); "
         "print(n, len(calls), *re.findall(r'VmHWM:\\s+(\\d+) kB', status))"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=True)
     sets, calls, kib = map(int, done.stdout.split())
-    assert (sets, calls < n // 2, kib < 600_000) == (2, True, True), (calls, kib)
+    assert (sets, calls < n // 10, kib < 600_000) == (2, True, True), (calls, kib)
 
 
 @pytest.mark.parametrize("quote", ["", '"'])
