@@ -33,10 +33,10 @@ def weights(folder: Path, name: str = "last") -> dict[str, Tensor]:
     return load_file(folder / f"{name}.safetensors")
 
 
-def hard(recipe: Recipe) -> TrainingJob:
+def hard(recipe: Recipe, seed: int = 0) -> TrainingJob:
     """A job whose validation accuracy goes up and down."""
     splits = {"id_train": split(Role.ID_TRAIN, 70, contrast=10), "id_val": split(Role.ID_VAL, 40, contrast=10)}
-    return job(ToyEntropy(recipe), **splits)
+    return job(ToyEntropy(recipe), seed=seed, **splits)
 
 
 def by_hand(epochs: int, recipe: Recipe) -> dict[str, Tensor]:
@@ -131,11 +131,14 @@ def test_of_equally_accurate_epochs_the_latest_is_kept(tmp_path: Path) -> None:
 
 
 def test_kept_weights_have_the_accuracy_of_their_epoch(tmp_path: Path) -> None:
-    result = train(hard(replace(RECIPE, epochs=9, lr=1.0, final_lr=1.0)), tmp_path, QUIET)
+    recipe = replace(RECIPE, epochs=9, lr=1.0, final_lr=1.0)
+    results = ((tmp_path / str(seed), train(hard(recipe, seed), tmp_path / str(seed), QUIET)) for seed in range(9))
+    # In some the last epoch is the best, with another library in others.
+    found = ((f, r, r.curve[r.best_epoch - 1].val_accuracy - r.curve[-1].val_accuracy) for f, r in results)
+    folder, result = next((folder, result) for folder, result, better in found if better > 0)
     val = split(Role.ID_VAL, 40, contrast=10)
-    assert result.curve[result.best_epoch - 1].val_accuracy > result.curve[-1].val_accuracy
     for name, epoch in (("best", result.best_epoch), ("last", 9)):
-        network = backbone().load(tmp_path / f"{name}.safetensors")
+        network = backbone().load(folder / f"{name}.safetensors")
         logits = torch.cat([network.outputs(x, Request()).logits for x in batches(val, PREPROCESS, 7)])
         right = (logits.argmax(1).numpy() == val.labels).mean()
         assert right == pytest.approx(result.curve[epoch - 1].val_accuracy)

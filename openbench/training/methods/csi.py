@@ -96,6 +96,7 @@ class CSI(TrainingMethod):
         network, n = model.network.eval(), len(batch.images)
         with torch.no_grad():
             features, _ = features_and_logits(network, rotated(batch.images))
+        torch.clear_autocast_cache()  # torch 2.6 would go on with the head's weights as cast without gradients
         turned = torch.cat([batch.labels + model.num_classes * turns for turns in range(ROTATIONS)])
         own = functional.cross_entropy(head_of(network)(features[:n]), batch.labels)
         return own + functional.cross_entropy(model.joint(features), turned)
