@@ -50,3 +50,30 @@ def test_a_folder_of_any_name_is_searched(tmp_path):
     (folder / "method" / "mine.yaml").write_text("# mine\nk: 7\n", encoding="utf-8")
     assert compose("run", ["+benchmark=digits", "method=mine"], folder).method == {"k": 7}
     assert search_path(folder) == [f"hydra.searchpath=['file://{folder.as_posix()}']"]  # a drive's letter stays first
+
+
+def test_a_file_that_is_changed_is_read_again_and_configs_share_nothing(tmp_path):
+    file = tmp_path / "method" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text("k: [7]\n")
+    words = ["+benchmark=digits", "method=mine"]
+    first = compose("run", words, tmp_path)
+    first.method.k[0] = 8
+    assert compose("run", words, tmp_path).method == {"k": [7]}
+    file.write_text("k: [9]\n")
+    assert compose("run", words, tmp_path).method == {"k": [9]}
+
+
+def test_defaults_may_refer_to_what_else_is_chosen(tmp_path):
+    for place, text in {
+        "method/mine.yaml": "defaults:\n  - /part@part: of_${tune}\nk: 7\n",
+        "part/of_none.yaml": "size: 3\n",
+        "part/of_validation.yaml": "size: 4\n",
+    }.items():
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(text)
+    found = [
+        compose("run", ["+benchmark=digits", "method=mine", f"tune={name}"], tmp_path).method
+        for name in ("none", "validation")
+    ]
+    assert found == [{"part": {"size": 3}, "k": 7}, {"part": {"size": 4}, "k": 7}]
