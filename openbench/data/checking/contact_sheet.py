@@ -14,6 +14,7 @@ from openbench.core.benchmark import Image, Split
 from openbench.data.manifests.manifest import UNNAMED
 
 _COLUMNS, _ROWS = 12, 6
+_TILE = 0.78  # of a square's side, for the longer side of an image
 _SAMPLE = 500
 _BARS = 40
 
@@ -111,16 +112,24 @@ def draw(split: Split, names: tuple[str, ...], stats: SplitStats, path: Path) ->
     FigureCanvasAgg(figure)
     top, bottom = np.ravel(np.asarray(figure.subfigures(2, 1, height_ratios=(8, 2.2))))
     figure.suptitle(str(stats), fontsize=11, wrap=True)
-    shown = classes_shown(split, names)
-    axes = top.subplots(_ROWS, _COLUMNS).ravel()
-    for axis in axes:
-        axis.axis("off")
-    for axis, index in zip(axes, spaced(len(split), _ROWS * _COLUMNS), strict=False):
-        image = split.items[int(index)]
-        axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        axis.set_title(f"{_short(shown[index])}\n{image.shape[0]}×{image.shape[1]}", fontsize=7)
+    _tiles(top.subplots(), split, classes_shown(split, names))
     _histogram(bottom.subplots(), stats)
     figure.savefig(path, dpi=100)
+
+
+def _tiles(axis: Axes, split: Split, shown: list[str]) -> None:
+    """Draw images in squares of side 1, their labels above; axes of their own would take five times as long."""
+    for place, index in enumerate(spaced(len(split), _ROWS * _COLUMNS)):
+        row, column = divmod(place, _COLUMNS)
+        image = split.items[int(index)]
+        height, width = _TILE * np.array(image.shape[:2]) / max(image.shape[:2])
+        middle, low = column + 0.5, row + 1
+        extent = (middle - width / 2, middle + width / 2, low, low - height)
+        axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest", extent=extent)
+        label = f"{_short(shown[index])}\n{image.shape[0]}×{image.shape[1]}"
+        axis.text(middle, low - height - 0.02, label, fontsize=7, ha="center", va="bottom")
+    axis.set(xlim=(0, _COLUMNS), ylim=(_ROWS, 0), aspect="equal")
+    axis.axis("off")
 
 
 def _histogram(axis: Axes, stats: SplitStats) -> None:
