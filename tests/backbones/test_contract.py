@@ -19,6 +19,8 @@ from openbench.backbones.reduction import GRAM_POWERS
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
 
+from . import narrow  # noqa: F401 — registers networks
+
 CLASSES = 7
 
 
@@ -61,11 +63,11 @@ FAMILIES: dict[str, Callable[[Path], NetworkBackbone]] = {
     "cifar-resnet18": lambda _: cifar("resnet18"),
     "cifar-resnet20": lambda _: cifar("resnet20"),
     "torchvision-resnet18": lambda _: torchvision("resnet18"),
-    "torchvision-vit_b_16": lambda _: torchvision("vit_b_16", image_size=64),
-    "torchvision-swin_t": lambda _: torchvision("swin_t"),
-    "torchvision-convnext_tiny": lambda _: torchvision("convnext_tiny"),
+    "torchvision-vit_b_16": lambda _: torchvision("narrow_vit_b_16", image_size=64),
+    "torchvision-swin_t": lambda _: torchvision("narrow_swin_t"),
+    "torchvision-convnext_tiny": lambda _: torchvision("narrow_convnext_tiny"),
     "torchvision-mobilenet_v3_small": lambda _: torchvision("mobilenet_v3_small"),
-    "torchvision-densenet121": lambda _: torchvision("densenet121"),
+    "torchvision-densenet121": lambda _: torchvision("narrow_densenet121"),
     "torchvision-regnet_y_400mf": lambda _: torchvision("regnet_y_400mf"),
     "timm-mobilenetv2_100": lambda _: timm("mobilenetv2_100", pad_type="same"),
     "timm-vit_tiny": lambda _: timm("vit_tiny_patch16_224", img_size=64),

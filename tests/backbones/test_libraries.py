@@ -20,6 +20,8 @@ from openbench.core.request import Field, Perturb, Request
 from openbench.data.manifests.manifest import load_classes
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError
 
+from . import narrow  # noqa: F401 — registers networks
+
 SMALL = Preprocess(64, 64)
 STAGES = ("stage1", "stage2", "stage3", "stage4")
 
@@ -44,8 +46,8 @@ def test_timm_features_and_maps_are_timms(model: str) -> None:
     ("model", "nodes", "penultimate"),
     [
         ("resnet18", ["layer1", "layer2", "layer3", "layer4"], "flatten"),
-        ("convnext_tiny", ["features.1", "features.3", "features.5", "features.7"], "classifier.1"),
-        ("swin_t", ["features.1", "features.3", "features.5", "features.7"], "flatten"),
+        ("narrow_convnext_tiny", ["features.1", "features.3", "features.5", "features.7"], "classifier.1"),
+        ("narrow_swin_t", ["features.1", "features.3", "features.5", "features.7"], "flatten"),
     ],
 )
 def test_torchvision_features_and_maps_are_the_graphs(model: str, nodes: list[str], penultimate: str) -> None:
@@ -59,7 +61,7 @@ def test_torchvision_features_and_maps_are_the_graphs(model: str, nodes: list[st
         expected = graph(x)
     torch.testing.assert_close(outputs.features, expected["features"], rtol=1e-4, atol=1e-4)
     for layer in STAGES:
-        whole = expected[layer].permute(0, 3, 1, 2) if model == "swin_t" else expected[layer]
+        whole = expected[layer].permute(0, 3, 1, 2) if "swin" in model else expected[layer]
         torch.testing.assert_close(outputs.maps[layer], whole, rtol=1e-4, atol=1e-4)
 
 
@@ -136,7 +138,7 @@ def test_the_published_prompts_are_80_and_the_names_are_those_of_the_wordnet_ids
         assert by_id == {wnid: library.IMAGENET_CLASSNAMES[every.index(wnid)] for wnid in by_id}
 
 
-@pytest.mark.parametrize("model", ["resnet18", "vgg11", "mobilenet_v3_small"])
+@pytest.mark.parametrize("model", ["resnet18", "narrow_vgg11", "mobilenet_v3_small"])
 def test_a_torchvision_network_without_its_classifier_has_the_same_features(model: str, tmp_path: Path) -> None:
     whole = torchvision_model("whole", model, num_classes=7, preprocess=SMALL).initialise(1)
     torch.save(whole.module().state_dict(), tmp_path / "whole.pt")
