@@ -51,12 +51,22 @@ def test_releases_that_do_not_belong_together_are_named() -> None:
         _compat.check_versions("2.12.0", "0.28.0")
 
 
-@pytest.mark.parametrize("name", ["torchvision", "timm", "open_clip"])
-def test_library_imports_in_a_fresh_process(name: str) -> None:
-    code = f"from openbench import _compat; print(_compat.library('{name}').__name__, _compat.missing_operators())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split()[0] == name
-    assert done.stdout.strip().endswith("()")
+# Each library in a copy of a process that has imported nothing but torch.
+FIRST = """
+import os, sys, torch
+from openbench import _compat
+assert not {"torchvision", "timm", "open_clip"} & set(sys.modules)
+for name in ("torchvision", "timm", "open_clip"):
+    if os.fork() == 0:
+        print(_compat.library(name).__name__, _compat.missing_operators(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_each_library_imports_in_a_fresh_process() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["torchvision ()", "timm ()", "open_clip ()"], done.stderr
 
 
 def test_absent_package_names_the_command_that_installs_it() -> None:

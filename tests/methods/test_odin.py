@@ -80,7 +80,7 @@ def test_scores_differ_where_probabilities_round_to_one():
 @pytest.mark.parametrize("kind", ["rectified", "hot", "two_classes", "many_classes"])
 @pytest.mark.parametrize("of", [ODIN, IODIN])
 def test_class_scores_are_the_odds_against_each_class(of, kind, temperature):
-    data = problem(kind, n=100)
+    data = problem(kind, n=12)
     found = of(temperature).class_scores(data.test).double().numpy()
     expected = np.empty_like(found)
     for c in range(found.shape[1]):

@@ -64,7 +64,8 @@ def test_the_best_weight_is_found_at_the_edge_of_feasibility(mean, constraint, b
     assert least_risk_by_integration(best_mu + 1e-4, mean, constraint) == pytest.approx(best, abs=2e-4)
     assert least_risk_by_integration(best_mu - 1e-3, mean, constraint) is None
     assert least_risk_by_integration(best_mu + 0.02, mean, constraint) > best + 0.0015
-    got = fit_double_score_oracle(*million(mean), constraint, best_mu + np.arange(-0.01, 0.02, 0.001))
+    steps = [-0.01, *np.arange(-0.003, 0.004, 0.001), 0.01, 0.02]
+    got = fit_double_score_oracle(*million(mean), constraint, best_mu + np.array(steps))
     assert got.mu == pytest.approx(best_mu, abs=2e-3)
     assert got.risk == pytest.approx(best, abs=1.5e-3)
 
