@@ -6,6 +6,7 @@ takes 12 ms.
 """
 
 import atexit
+import gc
 import importlib
 import os
 import pickle
@@ -240,6 +241,7 @@ class Template:
             self._requests.send(b"done")
             return
         output, told, *others = files
+        gc.freeze()  # or each copy would look for garbage in all that it has from here, and so have it copied
         pid = os.fork()
         self._told[pid] = told
         if pid == 0:

@@ -18,6 +18,7 @@ from PIL import Image
 
 from openbench import checkout
 from openbench.__main__ import main
+from openbench.compose.config import compose
 from openbench.features import passes
 from openbench.training.loop import loop
 
@@ -161,6 +162,7 @@ def quick() -> None:
     loop.as_png = lambda *_: b"a curve"  # a file like others, and not three quarters of a training's time
     checkout.uncommitted()  # asks git here, once …
     checkout.made_now()  # … and for what records name
+    compose("run", ["+benchmark=digits"])  # finds Hydra's plug-ins and parses the files that most commands begin with
     passes._FLUSH_SECONDS = 0.0  # every batch of an extraction is safe on disk, as it is after seconds of a large one
 
 
