@@ -1,4 +1,9 @@
-"""What a method's class says about itself, read from its source: nothing is imported, so torch is not either."""
+"""What a method's class says about itself, read from its source: nothing is imported, so torch is not either.
+
+To ask the classes would be shorter, but `list` and `show` would take seconds for torch, and would run the code of
+whatever folder a user names. An index that is made by importing could hold our own methods alone: the rest would still
+be read here, and the index would be one more thing to be out of date.
+"""
 
 import ast
 import functools
