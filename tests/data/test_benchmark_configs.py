@@ -130,15 +130,12 @@ def test_the_network_input_of_digits_is_standardised_on_the_training_images(comp
 
 
 def test_digits_are_the_same_in_every_process(composed):
-    """A fresh interpreter with another hash seed, thread count and working folder finds the same images."""
+    """A fresh interpreter with another hash seed and thread count finds the same images."""
     found = composed("+benchmark=digits")
     code = "import sys, json; from openbench.data.build import build_benchmark; "
     code += "print(build_benchmark(json.load(sys.stdin)).digest)"
-    digests = {build_benchmark(found).digest}
-    for seed, threads in (("1", "1"), ("77", "2")):
-        env = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads, "PYTHONPATH": str(config_dir().parent)}
-        done = subprocess.run(
-            [sys.executable, "-c", code], input=json.dumps(found), env=env, capture_output=True, text=True, check=True
-        )
-        digests.add(done.stdout.strip())
-    assert len(digests) == 1
+    env = {**os.environ, "PYTHONHASHSEED": "77", "OMP_NUM_THREADS": "2", "PYTHONPATH": str(config_dir().parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(found), env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == build_benchmark(found).digest
