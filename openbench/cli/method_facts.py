@@ -3,45 +3,26 @@
 To build every method takes seconds and hundreds of MB, as it imports torch, for what depends on openbench's code alone.
 """
 
-import json
-from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
+from typing import Any
 
 from openbench import paths
 from openbench.cli.commands.listing import Registry
+from openbench.cli.kept_facts import kept
 from openbench.config.overrides import NAME
 from openbench.errors import OpenbenchError
 from openbench.report.site.facts import MethodFacts
-from openbench.results.leaderboard.index import code_digest
-from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 _TEXT = ("mcm",)  # the classifier of its paper is made of text
 
 
 def method_facts() -> dict[str, MethodFacts]:
     """Return {method as typed: facts} of all that openbench ships; what cannot be built here is left out."""
-    file = _file()
-    if file is not None:
-        with suppress(DamagedError, FileNotFoundError):
-            kept = json.loads(read_sealed(file))
-            return {name: MethodFacts(**facts | {"needs": tuple(facts["needs"])}) for name, facts in kept.items()}
-    found, whole = _built()
-    if whole and file is not None:
-        with suppress(OSError):  # a cache that cannot be written
-            write_sealed(file, json.dumps({name: asdict(facts) for name, facts in found.items()}).encode())
-    return found
+    facts = kept("methods", _built)
+    return {name: MethodFacts(**own | {"needs": tuple(own["needs"])}) for name, own in facts.items()}
 
 
-def _file() -> Path | None:
-    """Where the facts of this state of the code are kept; None if there is no cache."""
-    try:
-        return paths.cache_dir() / "records" / f"methods-{code_digest()}.facts"
-    except OpenbenchError:
-        return None
-
-
-def _built() -> tuple[dict[str, MethodFacts], bool]:
+def _built() -> tuple[dict[str, dict[str, Any]], bool]:
     """The facts, and whether no method was left out: its library may be installed later."""
     from openbench.config.shipped import shipped
     from openbench.core.composite import leaves
@@ -49,7 +30,7 @@ def _built() -> tuple[dict[str, MethodFacts], bool]:
     from openbench.core.request import Field, Role
     from openbench.engine.api import build_method
 
-    found: dict[str, MethodFacts] = {}
+    found: dict[str, dict[str, Any]] = {}
     entries = Registry((paths.config_dir(),)).entries("method")
     for entry in entries:
         try:
@@ -78,10 +59,11 @@ def _built() -> tuple[dict[str, MethodFacts], bool]:
             "features": Field.FEATURES in fields,
             "logits": True,
         }
-        found[entry.name] = MethodFacts(
+        facts = MethodFacts(
             next(family for family, holds in families.items() if holds),
             tuple(need for need, asked in wanted.items() if asked),
             source.year,
             source.summary,
         )
+        found[entry.name] = asdict(facts)
     return found, len(found) == len(entries)

@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import Any
 
 from openbench import paths
+from openbench.cli.kept_facts import kept
+from openbench.config.shipped import names
 from openbench.core.benchmark import canonical
-from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.dataset import SetConfig
 from openbench.data.download.weights import Weights, released_weights
 from openbench.errors import OpenbenchError
 from openbench.public import TARGET, public
@@ -65,15 +65,21 @@ def _released() -> Mapping[str, Weights]:
 @lru_cache(maxsize=64)
 def _ood_classes(benchmark: str) -> tuple[tuple[str, ...], ...]:
     """The classes that each near and far set of a shipped benchmark names; some name none."""
-    from openbench.compose.composed import composed
-    from openbench.config.shipped import names
-
     if benchmark not in names("benchmark"):
         return ()
+    return tuple(map(tuple, kept(f"ood-classes-{benchmark}", lambda: _listed(benchmark))))
+
+
+def _listed(benchmark: str) -> tuple[list[list[str]], bool]:
+    """These classes, from config files and manifests, and whether they could be read."""
+    from openbench.compose.composed import composed
+    from openbench.data.benchmark_config import BenchmarkConfig
+    from openbench.data.dataset import SetConfig
+
     try:
         node = composed("run", [f"+benchmark={benchmark}"]).config["benchmark"]
         sets = [entry for entry in BenchmarkConfig.parse(node).sets if entry.path.startswith(("near.", "far."))]
         listings = [SetConfig.from_node(entry.node, f"benchmark.{entry.path}").listing() for entry in sets]
-        return tuple(tuple(listing.class_names()) for listing in listings)
+        return [list(listing.class_names()) for listing in listings], True
     except OpenbenchError:
-        return ()
+        return [], False

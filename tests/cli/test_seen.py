@@ -3,6 +3,7 @@
 import pytest
 
 from openbench import paths
+from openbench.cli import seen as module
 from openbench.cli.seen import seen
 from openbench.data.download.weights import released_weights
 from openbench.data.manifests.manifest import load_classes, load_manifest
@@ -56,6 +57,21 @@ def test_sets_that_name_no_classes_are_told(monkeypatch, backbone, said):
     listed = ((load_classes("imagenet1k/classes")[0],), (), ("no such thing",))
     monkeypatch.setattr("openbench.cli.seen._ood_classes", lambda benchmark: listed)
     assert seen("toy", node(backbone)) == f"{said} (1 of 3 sets name no classes)"
+
+
+def test_classes_of_a_benchmark_are_composed_once_for_all_processes(monkeypatch, tmp_path):
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path))
+    first = module._ood_classes.__wrapped__("mnist")
+    assert first
+    monkeypatch.setattr(module, "_listed", lambda benchmark: pytest.fail("composed again"))
+    assert module._ood_classes.__wrapped__("mnist") == first
+
+
+def test_classes_that_cannot_be_read_now_are_not_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path))
+    for listed, expected in ((([], False), ()), (([["cat"]], True), (("cat",),))):
+        monkeypatch.setattr(module, "_listed", lambda benchmark, found=listed: found)
+        assert module._ood_classes.__wrapped__("mnist") == expected
 
 
 def plain(name):
