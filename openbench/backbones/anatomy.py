@@ -3,14 +3,16 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from threading import get_ident
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from openbench.backbones.reduction import reduce_map
 from openbench.core.request import Pool
@@ -99,31 +101,47 @@ class Tapped:
     maps: dict[str, Tensor] = field(default_factory=dict)
 
 
-@contextmanager
-def tapping(module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Pool) -> Iterator[Tapped]:
+class _Taps(AbstractContextManager[Tapped]):
+    """The hooks of `tapping`; a class, as a generator takes longer to open. Passes of other threads are not theirs."""
+
+    def __init__(self, module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Pool) -> None:
+        self.module, self.anatomy, self.layers, self.pool = module, anatomy, layers, pool
+        self.tapped, self.handles, self.thread = Tapped(), list[RemovableHandle](), get_ident()
+
+    def __enter__(self) -> Tapped:
+        head = self.anatomy.classifier(self.module)
+        self.handles.append(head.register_forward_hook(self.at_head))
+        try:
+            for layer in self.layers:
+                stage = self.module.get_submodule(self.anatomy.stages[layer])
+                self.handles.append(stage.register_forward_hook(partial(self.at_stage, layer)))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self.tapped
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def at_head(self, head: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        if get_ident() != self.thread:
+            return
+        self.tapped.features = inputs[0]
+        # Without a classifier there are no classes: (n, 0).
+        self.tapped.logits = output[:, :0] if isinstance(head, nn.Identity) else output
+
+    def at_stage(self, name: str, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
+        if get_ident() == self.thread:
+            self.tapped.maps[name] = reduce_map(self.anatomy.as_map(output), self.pool)
+
+
+def tapping(module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Pool) -> AbstractContextManager[Tapped]:
     """Yield a Tapped that the body's forward pass fills; the network carries no hooks before or after.
 
     Maps are reduced inside the hook: later layers may overwrite them in place, and whole maps need not be kept.
     """
-    tapped, head = Tapped(), anatomy.classifier(module)
-    headless = isinstance(head, nn.Identity)
-
-    def at_head(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        # Without a classifier there are no classes: (n, 0).
-        tapped.features, tapped.logits = inputs[0], output[:, :0] if headless else output
-
-    def at_stage(name: str, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
-        tapped.maps[name] = reduce_map(anatomy.as_map(output), pool)
-
-    handles = [head.register_forward_hook(at_head)]
-    try:
-        for layer in layers:
-            stage = module.get_submodule(anatomy.stages[layer])
-            handles.append(stage.register_forward_hook(partial(at_stage, layer)))
-        yield tapped
-    finally:
-        for handle in handles:
-            handle.remove()
+    return _Taps(module, anatomy, layers, pool)
 
 
 @contextmanager

@@ -38,9 +38,9 @@ class FeatureSet:
 
     def __post_init__(self) -> None:
         """Check that all columns have the same number of rows, and the dtype and shape that methods expect."""
-        columns = self._all()
+        columns = self.named()
         if len(set(map(len, columns.values()))) != 1:
-            lengths = {name: len(column) for name, column in columns.items()}
+            lengths = {str(name): len(column) for name, column in columns.items()}
             raise FieldError(f"FeatureSet: columns of different length or none at all — found {lengths}")
         for name, column in columns.items():
             expected = _DTYPES.get(name, torch.float32)
@@ -52,7 +52,7 @@ class FeatureSet:
                 raise FieldError(f"FeatureSet: '{name}' has the shape {tuple(shape)} — {wanted} expected")
 
     def __len__(self) -> int:
-        return len(next(iter(self._all().values())))
+        return len(next(iter(self.named().values())))
 
     def __contains__(self, name: Field) -> bool:
         return name in self.columns or (name == Field.MAPS and bool(self.maps))
@@ -116,8 +116,9 @@ class FeatureSet:
         """The same columns, delivered on another device."""
         return replace(self, device=device)
 
-    def _all(self) -> dict[str, Tensor]:
-        return {**{str(k): v for k, v in self.columns.items()}, **self.maps}
+    def named(self) -> dict[str, Tensor]:
+        """All columns and maps by name."""
+        return {**self.columns, **self.maps}
 
     def _column(self, name: Field) -> Tensor:
         if name not in self.columns:

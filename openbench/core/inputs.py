@@ -113,8 +113,7 @@ def _check_labels(train: FeatureSet, head: Head | None, where: str) -> None:
 def _check_rows(x: FeatureSet, where: str) -> None:
     if not len(x):
         raise MethodError(f"{where}: no rows to score — at least one is needed")
-    columns: dict[str, Tensor] = {**{str(name): column for name, column in x.columns.items()}, **x.maps}
-    for name, column in columns.items():
+    for name, column in x.named().items():
         _refuse_not_finite(name, column, where)
 
 

@@ -274,7 +274,7 @@ class Part:
             return PValues(p, np.full(p.shape, np.nan), p <= self.alpha)
         places = self.ordered.searchsorted(scores)
         marginal, conditional, is_ood = self.by_place
-        return PValues(marginal[places], conditional[places], is_ood[places])
+        return PValues(marginal.take(places), conditional.take(places), is_ood.take(places))
 
 
 def _listed(names: Sequence[str]) -> str:

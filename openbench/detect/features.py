@@ -144,7 +144,10 @@ def scored(method: Method, backbone: Backbone, images: Tensor) -> Scored:
 
 
 def _array(rows: Tensor) -> NDArray[np.float32]:
-    return rows.to(torch.float32).numpy(force=True)
+    if rows.requires_grad or rows.device.type != "cpu" or rows.dtype != torch.float32:
+        rows = rows.detach().to("cpu", torch.float32)
+    found: NDArray[np.float32] = rows.numpy()
+    return found
 
 
 @dataclass(eq=False)

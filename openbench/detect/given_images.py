@@ -25,6 +25,7 @@ _DATA = (
     f"{_WAYS}; with labels: a data set of (image, label) pairs, or the pair (images, labels). Give the images as they "
     "are decoded: the detector's preprocess does the rest"
 )
+_NO_LIST = (str, bytes, dict)
 _DIGEST = 16  # bytes kept of an image's SHA-256
 _UNKNOWN = -1
 
@@ -83,7 +84,7 @@ def as_list(images: Any) -> tuple[Sequence[Any], bool]:
         single = images.ndim == 2 or (images.ndim == 3 and images.shape[2] in (1, 3))
     elif isinstance(images, Tensor):
         single = images.ndim == 2 or (images.ndim == 3 and images.shape[0] in (1, 3))
-    elif hasattr(images, "__len__") and hasattr(images, "__getitem__") and not isinstance(images, str | bytes | dict):
+    elif hasattr(images, "__len__") and hasattr(images, "__getitem__") and not isinstance(images, _NO_LIST):
         single = False
     else:
         raise DataError(f"images is a {type(images).__name__} — allowed: {_WAYS}")

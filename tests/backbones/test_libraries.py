@@ -1,6 +1,7 @@
 """Features, maps and presets of library models against what the libraries themselves compute and publish."""
 
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -297,6 +298,19 @@ def test_maps_are_read_before_a_later_layer_overwrites_them() -> None:
         net(x)
     torch.testing.assert_close(tapped.maps["stage1"], net[0](x).detach())
     assert (tapped.maps["stage1"] < 0).any()
+
+
+def test_what_another_thread_passes_through_the_network_is_not_taken_for_ones_own() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    own, others = torch.randn(2, 1, 3)
+    with torch.no_grad(), tapping(net, Anatomy("1", {"stage1": "0"}), ("stage1",), "none") as tapped:
+        expected = net(own)
+        other = Thread(target=net, args=(others,))
+        other.start()
+        other.join()
+    assert torch.equal(tapped.logits, expected)
+    assert torch.equal(tapped.features, net[0](own))
+    assert torch.equal(tapped.maps["stage1"][:, :, 0, 0], net[0](own))
 
 
 @pytest.mark.parametrize("make", [torchvision_model, timm_model])
