@@ -118,9 +118,18 @@ def folder_of(folder: Any, key: str) -> Path:
     Raises:
         ConfigError: something else than a path.
     """
-    if not isinstance(folder, str | Path):
-        raise ConfigError(f"{key} is a {type(folder).__name__} — the path of a folder expected")
-    return Path(folder).expanduser()
+    return path_of(folder, key, "a folder").expanduser()
+
+
+def path_of(given: Any, key: str, what: str = "a file or folder") -> Path:
+    """Return a path that a caller gives.
+
+    Raises:
+        ConfigError: something else than a path.
+    """
+    if not isinstance(given, str | Path):
+        raise ConfigError(f"{key} is a {type(given).__name__} — the path of {what} expected")
+    return Path(given)
 
 
 def device_name(device: Any) -> Any:

@@ -2,21 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openbench.api.arguments import path_of
 from openbench.api.methods import ChosenMethod, chosen_method
 from openbench.api.models.adopt import Asked
 from openbench.backbones.device import resolve_device
+from openbench.config.annotations import check_kind
+from openbench.config.constraints import Count
 from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
 from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.features import MemoryFeatures, Scored, network_input, scored
-from openbench.detect.given_images import as_list, as_pixels, as_split, digests_of
+from openbench.detect.given_images import Pixels, as_list, as_pixels, as_split, digests_of, names_of, numbered
 from openbench.detect.groups import calibration_groups, groups_to_judge
 from openbench.detect.learnt import Learnt, learns_from, nothing, traced
 from openbench.detect.network import Network, check_fits, network_of
@@ -69,13 +71,12 @@ class Detector:
         Raises:
             ConfigError: an unknown method or device, or a batch size below 1.
         """
-        if batch_size < 1:
-            raise ConfigError(f"batch_size — found {batch_size} — allowed: 1 or more")
+        check_kind(batch_size, Count, "batch_size")
         self.chosen = method if isinstance(method, ChosenMethod) else chosen_method(method)
         self.asked = Asked(preprocess, features, head, name, resolve_device(device))
         self.batch_size = batch_size
         self.about: Mapping[str, Any] = {}  # notes that are saved: the record it was chosen by, licences
-        self._model, self._classes = model, tuple(map(str, classes))
+        self._model, self._classes = model, names_of(classes)
         self._network: Network | None = None
         self._learnt: Learnt | None = None
 
@@ -193,7 +194,7 @@ class Detector:
         given, single = as_list(images)
         where = "image" if single else "image {}"
         pixels = [as_pixels(image, where.format(row)) for row, image in enumerate(given)]
-        return self.judged(pixels, groups=groups, weights=weights)
+        return self._judged(pixels, groups, weights)
 
     def judged(
         self, items: Items, *, groups: Sequence[Any] | str | None = None, weights: ArrayLike | None = None
@@ -201,7 +202,7 @@ class Detector:
         """Return what the detector says of decoded images, which are read batch by batch.
 
         Args:
-            items: (h, w) or (h, w, 3) uint8 each.
+            items: (h, w) or (h, w, 3) uint8 each; or images in any form that `predict` takes.
             groups: as for `predict`.
             weights: as for `predict`.
 
@@ -209,6 +210,10 @@ class Detector:
             NotFittedError: before `calibrate`.
             DataError: images, groups or weights that do not fit.
         """
+        return self._judged(Pixels(as_list(items)[0]), groups, weights)
+
+    def _judged(self, items: Items, groups: Sequence[Any] | str | None, weights: ArrayLike | None) -> Predictions:
+        """What the detector says of images that are pixels."""
         calibration = self.calibration
         found = self._scored(items)
         codes = groups_to_judge(calibration, groups, found)
@@ -288,7 +293,7 @@ class Detector:
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the order of the logits; empty where the network has no classifier."""
         count = self.learnt.network.backbone.num_classes
-        return self._classes if len(self._classes) == count else _numbers(count)
+        return self._classes if len(self._classes) == count else numbered(count)
 
     def save(self, path: str | Path, network: str = "weights") -> str:
         """Write the detector for `openbench.load_detector`; return the digest of all of it.
@@ -303,7 +308,7 @@ class Detector:
         """
         from openbench.detect.saved import save_detector  # which makes detectors when it reads them
 
-        return save_detector(self, path, network)
+        return save_detector(self, path_of(path, "path"), network)
 
     def to_onnx(self, path: str | Path) -> int | None:
         """Write one ONNX graph, normalised images to score, p-value, decision and logits; needs the extra `onnx`.
@@ -317,7 +322,7 @@ class Detector:
         """
         from openbench.detect.export.onnx import to_onnx
 
-        return to_onnx(traced(replace(self.learnt, calibration=self.calibration)), path)
+        return to_onnx(traced(replace(self.learnt, calibration=self.calibration)), path_of(path, "path"))
 
     def with_learnt(self, learnt: Learnt, asked: Asked) -> Self:
         """Take over what another detector learnt, and return itself.
@@ -388,9 +393,3 @@ class Detector:
         if len(parts) == 1:
             return parts[0]
         return Scored(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
-
-
-@cache
-def _numbers(count: int) -> tuple[str, ...]:
-    """Names of classes that have none."""
-    return tuple(map(str, range(count)))

@@ -1,8 +1,9 @@
 """Images as callers hand them over: PIL pictures, arrays, tensors, lists of them, and data sets with labels."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from openbench.core.benchmark import Image, Items, Split
 from openbench.core.request import Role
 from openbench.data.sources.items import DEEP
 from openbench.digest import bytes_sha256
-from openbench.errors import DataError
+from openbench.errors import ConfigError, DataError
 
 _WAYS = (
     "a PIL image, a uint8 array (h, w) or (h, w, 3), a uint8 tensor (h, w) or (3, h, w), or several of them as a list, "
@@ -140,6 +141,23 @@ class GivenItems:
         return pixels
 
 
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """Images of a list that are made into pixels when they are read.
+
+    Args:
+        source: of images.
+    """
+
+    source: Any
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Image:
+        return as_pixels(self.source[index], f"image {index}")
+
+
 def image_digest(pixels: Image) -> NDArray[np.uint8]:
     """Return the first 16 bytes of a digest of an image's shape and pixels, (16,) uint8."""
     content = f"{pixels.shape}".encode() + np.ascontiguousarray(pixels).tobytes()
@@ -188,6 +206,23 @@ def as_split(given: Any, role: Role, classes: Sequence[str]) -> Split:
         digest=secrets.token_hex(16),  # the images have not been read, so nothing may count as equal
         expected=len(source),
     )
+
+
+def names_of(classes: Any) -> tuple[str, ...]:
+    """Return the names of classes as a caller gives them.
+
+    Raises:
+        ConfigError: no list of names.
+    """
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise ConfigError(f"classes — found {classes!r} — allowed: a list of names in the order of the logits")
+    return tuple(map(str, classes))
+
+
+@cache
+def numbered(count: int) -> tuple[str, ...]:
+    """Return names for classes that have none: their numbers."""
+    return tuple(map(str, range(count)))
 
 
 def _is_pair(item: Any) -> bool:

@@ -15,6 +15,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from openbench import __version__
+from openbench.api.arguments import path_of
 from openbench.api.methods import chosen_method
 from openbench.api.models.adopt import Asked
 from openbench.backbones.base import Backbone
@@ -126,7 +127,7 @@ def load_detector(
     Raises:
         CheckpointError: not a detector, changed since it was saved, or made by versions that do not fit.
     """
-    place = Path(path)
+    place = path_of(path, "path")
     content, held, found = files.read_files(place)
     if digest is not None and digest != found:
         raise CheckpointError(f"'{place}' is another detector — digest {found}, {digest} expected")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Self
 
 import numpy as np
@@ -23,9 +24,9 @@ def as_scores(values: ArrayLike, name: str) -> Floats:
         name: what the caller calls them, for the message.
 
     Raises:
-        MetricError: not one-dimensional, empty, or containing NaN.
+        MetricError: no numbers, not one-dimensional, empty, or containing NaN.
     """
-    scores = np.asarray(values, dtype=np.float64)
+    scores = as_floats(values, name)
     if scores.ndim != 1:
         raise MetricError(f"{name} must be one-dimensional — found shape {scores.shape} — pass one number per image")
     if scores.size == 0:
@@ -37,6 +38,18 @@ def as_scores(values: ArrayLike, name: str) -> Floats:
             "finite numbers and ±inf can be ranked — fix the method that produced them"
         )
     return scores
+
+
+def as_floats(values: ArrayLike, name: str) -> Floats:
+    """Return `values` as float64.
+
+    Raises:
+        MetricError: they are no numbers.
+    """
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise MetricError(f"{name}: found {type(values).__name__}, {error} — numbers expected") from error
 
 
 def placements(ids: Floats, ood: Floats) -> tuple[Floats, Floats]:
@@ -64,7 +77,7 @@ def check_rate(value: float, name: str, *, closed: bool = True) -> float:
     Raises:
         MetricError: outside the interval.
     """
-    inside = 0.0 <= value <= 1.0 if closed else 0.0 < value < 1.0
+    inside = isinstance(value, Real) and (0.0 <= value <= 1.0 if closed else 0.0 < value < 1.0)
     if not inside:
         interval = "[0, 1]" if closed else "(0, 1)"
         raise MetricError(f"{name} is out of range — found {value!r} — allowed is {interval} — pass a fraction, not %")

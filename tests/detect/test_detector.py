@@ -10,7 +10,16 @@ from scipy.stats import beta
 
 from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.detector import Detector
-from openbench.errors import ConfigError, DataError, LeakageError, MetricError, NotApplicableError, NotFittedError
+from openbench.detect.saved import load_detector
+from openbench.errors import (
+    ConfigError,
+    DataError,
+    LeakageError,
+    MetricError,
+    NotApplicableError,
+    NotFittedError,
+    OpenbenchError,
+)
 from openbench.methods.cover import CoVer
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.mls import MLS
@@ -117,6 +126,37 @@ def test_a_table_has_a_row_per_image():
 def test_what_is_no_image_is_refused(given, message):
     with pytest.raises(DataError, match=message):
         calibrated().predict(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [([], "images is empty"), (None, "is a NoneType"), ("photo.jpg", "is a str"), (["a.jpg"], "image 0 is a str")],
+)
+def test_what_is_no_list_of_images_is_not_judged(given, message):
+    with pytest.raises(DataError, match=message):
+        calibrated().judged(given)
+
+
+def test_one_image_is_judged_as_one():
+    assert calibrated().judged(NEW[0]).score == calibrated().predict(NEW[:1]).score
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d: d.save(None), "path is a NoneType — the path of a file"),
+        (lambda d: d.to_onnx(3), "path is a int"),
+        (lambda d: load_detector(None), "path is a NoneType"),
+        (lambda d: d.select(NEW, fdr="a"), "out of range — found 'a'"),
+        (lambda d: Detector("resnet20_cifar10", "msp", classes=5), "classes — found 5 — allowed: a list of names"),
+        (lambda d: Detector("resnet20_cifar10", "msp", classes="cat"), "classes — found 'cat'"),
+        (lambda d: Detector("resnet20_cifar10", "msp", batch_size="a"), "batch_size"),
+        (lambda d: Detector("resnet20_cifar10", "msp", batch_size=0), "batch_size"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(call, message):
+    with pytest.raises(OpenbenchError, match=message):
+        call(calibrated())
 
 
 def test_groups_keep_their_own_thresholds():

@@ -14,7 +14,7 @@ from openbench.detect.monitor.monitor import Curve, Monitor, Rules
 from openbench.detect.monitor.ranks import Cells, OnlineRanks
 from openbench.detect.monitor.table import numbers
 from openbench.detect.monitor.windows import window_of
-from openbench.errors import ConfigError, DataError
+from openbench.errors import ConfigError, DataError, MetricError
 
 P_VALUES = (Fraction(1, 8), Fraction(3, 4), Fraction(1, 16), Fraction(1), Fraction(1, 2), Fraction(1, 32))
 
@@ -258,6 +258,14 @@ def test_a_state_belongs_to_its_calibration_scores(state):
 def test_what_a_detector_cannot_have_given_is_refused(p):
     with pytest.raises(DataError, match=r"p-value 1 — found .* — allowed: K/11 .* as 10 calibration images give"):
         Monitor(10, alpha=0.1).update([1.0, p])
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: Monitor(30).update("a"), lambda: Monitor("a"), lambda: Monitor(30).update({})]
+)
+def test_what_is_no_number_is_refused(call):
+    with pytest.raises(MetricError, match="numbers expected"):
+        call()
 
 
 def test_equal_calibration_scores_need_scores():

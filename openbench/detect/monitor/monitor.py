@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openbench.api.arguments import path_of
 from openbench.config.checked import Checked
 from openbench.config.constraints import Count, Fraction, Seed
 from openbench.detect.monitor.martingale import Bets, Capital, Martingale
 from openbench.detect.monitor.ranks import Cells, OnlineRanks
 from openbench.detect.monitor.windows import Window, window_of
 from openbench.errors import ConfigError, DataError
+from openbench.metrics.curve import as_floats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,8 +153,9 @@ class Monitor:
         Raises:
             DataError: a value that this calibration set cannot give, or a calibration set with equal scores, where
                 scores must be given.
+            MetricError: no numbers.
         """
-        return self._take(self.cells.of_p_values(np.atleast_1d(np.asarray(p, dtype=np.float64))))
+        return self._take(self.cells.of_p_values(np.atleast_1d(as_floats(p, "p-values"))))
 
     def update_scores(self, scores: float | ArrayLike) -> bool:
         """Take in scores of the detector, in the order of the images.
@@ -209,7 +212,7 @@ class Monitor:
         """
         from openbench.detect.monitor.state import write_state
 
-        write_state(self, Path(path))
+        write_state(self, path_of(path, "path"))
 
     @classmethod
     def load(cls, path: str | Path, calibration: ArrayLike | None = None) -> Self:
@@ -224,7 +227,7 @@ class Monitor:
         """
         from openbench.detect.monitor.state import read_state
 
-        return read_state(cls, Path(path), calibration)
+        return read_state(cls, path_of(path, "path"), calibration)
 
     def note_table(self, digest: str) -> None:
         """Remember that a table was read.
