@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from openbench.core.features import Head
 
 ArrayLike = Any  # an array of any library: what `as_array` takes
+HEADS = "(W, b) with W (c, d) and b (c,) or None, a torch.nn.Linear, or a fitted linear model of scikit-learn"
 
 
 def as_array(value: Any, where: str) -> NDArray[Any]:
@@ -111,13 +112,14 @@ def as_labels(value: Any, n: int, where: str = "y") -> "Tensor":
     return torch.from_numpy(found.astype(np.int64))
 
 
-def as_head(value: Any, d: int) -> "Head":
+def as_head(value: Any, d: int | None = None, allowed: str = HEADS) -> "Head":
     """Return a linear classifier z = W f + b.
 
     Args:
         value: (W, b) with W (c, d) and b (c,) or None; a torch.nn.Linear; or a fitted linear model with `coef_` and
             `intercept_`, as scikit-learn's.
-        d: the number of features.
+        d: the number of features; None = any.
+        allowed: what may be given, for messages.
 
     Raises:
         DataError: something else, or shapes that do not fit.
@@ -128,21 +130,17 @@ def as_head(value: Any, d: int) -> "Head":
 
     pair = fitted_pair(value)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise DataError(
-            f"head — found a {type(value).__name__} — allowed: (W, b) with W (c, d) and b (c,), a torch.nn.Linear, or "
-            "a fitted linear model of scikit-learn"
-        )
+        raise DataError(f"head — found a {type(value).__name__} — allowed: {allowed}")
     weight = as_features(pair[0], "head: W")
-    if weight.shape[1] != d:
-        turned = " — pass W.T" if weight.shape[0] == d else ""
-        raise DataError(
-            f"head: W — found shape {tuple(weight.shape)} — allowed: (c, {d}), a row for each class{turned}"
-        )
+    rows, columns = weight.shape
+    if d is not None and columns != d:
+        turned = " — pass W.T" if rows == d else ""
+        raise DataError(f"head: W — found shape {(rows, columns)} — allowed: (c, {d}), a row for each class{turned}")
     if pair[1] is None:
-        return Head(weight, torch.zeros(len(weight)))
+        return Head(weight, torch.zeros(rows))
     bias = as_features(as_array(pair[1], "head: b").reshape(1, -1), "head: b")[0]
-    if len(bias) != len(weight):
-        raise DataError(f"head: b — found shape {tuple(bias.shape)} — allowed: ({len(weight)},), one for each row of W")
+    if len(bias) != rows:
+        raise DataError(f"head: b — found shape {tuple(bias.shape)} — allowed: ({rows},), one for each row of W")
     return Head(weight, bias)
 
 

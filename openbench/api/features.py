@@ -111,9 +111,8 @@ def evaluate_features(
     given = {"id_test": id_test, "train": train, "id_val": id_val, "ood_val": ood_val}
     sets = {key: value for key, value in given.items() if value is not None}
     options = SetOptions(name, classes, same_rows, _BATCH, say)
-    d, linear = options.columns(id_test), None
-    if head is not None:
-        linear = as_head(head, d)
+    d = options.columns(id_test)
+    linear = None if head is None else as_head(head, d)
     groups = {role: {} if group is None else group for role, group in (("near", near), ("far", far), ("csid", csid))}
     benchmark, notes = as_benchmark(sets, groups, options, None if linear is None else linear.num_classes)
     task = _Task(

@@ -117,13 +117,14 @@ def test_two_layers_that_may_be_the_classifier_are_listed():
             {"head": (np.zeros((5, 3)), np.zeros(5))},
             r"shows its classifier, 'fc', and head=\(W, b\) is given.*leave head",
         ),
-        ({"head": 3}, "head is a int — allowed: the name of a module"),
+        ({"head": 3}, "head — found a int — allowed: the name of a module"),
         ({"features": 3}, "features is a int — the name of one module expected"),
-        ({"head": ("W", "b")}, r"head is not a pair of arrays — .* allowed: \(W, b\)"),
+        ({"head": ("W", "b")}, "head: W — found a str .* allowed: an array of numbers"),
+        ({"head": (np.zeros((5, 3)), np.zeros(4))}, r"head: b — found shape \(4,\) — allowed: \(5,\)"),
     ],
 )
 def test_parts_that_are_not_there_are_refused(asked, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises((ConfigError, DataError), match=says):
         adopted(Small(), **asked)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from openbench.api.arrays import HEADS, as_head
 from openbench.api.models.described import described
 from openbench.api.models.inputs import Audience, check_outputs, first_images, range_warnings
 from openbench.api.models.network import as_network, as_source, copied, dtype_of, unwrapped
@@ -23,7 +23,7 @@ from openbench.api.models.shipped import shipped_node
 from openbench.backbones.base import Backbone
 from openbench.backbones.network import evaluating
 from openbench.config.overrides import NAME
-from openbench.core.features import Head, fitted_pair
+from openbench.core.features import Head
 from openbench.errors import ConfigError
 from openbench.public import TARGET
 
@@ -77,7 +77,7 @@ def adopt(model: object, asked: Asked, benchmark: Audience) -> Adopted:
 
     Raises:
         ConfigError: another kind of object, no preprocess, or parts that cannot be found.
-        DataError: outputs that are not finite.
+        DataError: outputs that are not finite, or a head that is no pair of arrays.
     """
     if not isinstance(asked.features, str | None):
         raise ConfigError(f"features is a {type(asked.features).__name__} — the name of one module expected")
@@ -232,24 +232,8 @@ def _prepared(asked: Asked, benchmark: Audience, model: object, name: str) -> Pr
 
 
 def _given_head(head: object) -> Head | None:
-    """A classifier given as arrays (W, b), or as a fitted one; None in place of b: zeros."""
-    if head is None or isinstance(head, str):
-        return None
-    head = fitted_pair(head)
-    if not isinstance(head, tuple | list) or len(head) != 2:
-        raise ConfigError(
-            f"head is a {type(head).__name__} — allowed: the name of a module, (W, b) with W (c, d) and b (c,) or "
-            "None, a torch.nn.Linear, or a fitted linear model of scikit-learn"
-        )
-    try:
-        given = (head[0], np.zeros(len(head[0])) if head[1] is None else head[1])
-        parts = (part.detach().float().cpu() if isinstance(part, Tensor) else part for part in given)
-        weight, bias = (torch.as_tensor(np.asarray(part)).float() for part in parts)
-    except (TypeError, ValueError) as error:  # words, rows of unequal lengths
-        raise ConfigError(
-            f"head is not a pair of arrays — {error} — allowed: (W, b) with W (c, d) and b (c,)"
-        ) from error
-    return Head(weight, bias)
+    """A classifier given as arrays or as a fitted one; None where a module is named, or nothing is given."""
+    return None if head is None or isinstance(head, str) else as_head(head, allowed=f"the name of a module, {HEADS}")
 
 
 def _as_read(returned: Any, name: str, n: int) -> Read:
