@@ -25,12 +25,17 @@ def check_benchmark(benchmark: object) -> str:
     """Return the name of a benchmark.
 
     Raises:
-        ConfigError: something else than a name.
+        ConfigError: something else than a name, e.g. a path.
     """
     if not isinstance(benchmark, str):
         raise ConfigError(
             f"benchmark is a {type(benchmark).__name__} — its name expected, e.g. 'cifar10' (python -m openbench list "
             "benchmark)"
+        )
+    if not is_part(benchmark):
+        raise ConfigError(
+            f"benchmark — found '{benchmark}' — a name expected, e.g. 'cifar10' (python -m openbench list benchmark); "
+            "one of your own in FOLDER/benchmark/NAME.yaml is benchmark='NAME', config_dir='FOLDER'"
         )
     return benchmark
 
@@ -61,12 +66,14 @@ def words_of(overrides: Any) -> list[str]:
             "line, e.g. overrides=['benchmark.incomplete=allow']"
         )
     for text in overrides:
-        key = text.lstrip("+").partition("=")[0]
+        key, _, value = text.lstrip("+~").partition("=")
         own = key.removeprefix("runtime.")
         if key in _CHOSEN:
             raise ConfigError(f"overrides has '{text}' — an argument says that — give {_CHOSEN[key]}")
         if own != key and own in _RUNTIME:
             raise ConfigError(f"overrides has '{text}' — an argument says that — give {own}=…")
+        if key == "runtime" and value.lstrip().startswith("{"):
+            raise ConfigError(f"overrides has '{text}' — give its keys one by one, e.g. runtime.workers=4")
     return list(overrides)
 
 

@@ -12,6 +12,7 @@ from openbench.api.arguments import (
     check_benchmark,
     check_model_name,
     check_reaches,
+    folder_of,
     plain,
     runtime_of,
     words_of,
@@ -55,6 +56,7 @@ def evaluate(
     tune: str = "validation",
     seed: int = 0,
     overrides: Sequence[str] = (),
+    config_dir: str | Path | None = None,
     cache: str | Path | None = None,
     results: str | Path | None = None,
     device: str = "auto",
@@ -87,6 +89,8 @@ def evaluate(
         tune: `validation`, `none`, or `oracle` and `oracle_per_set`, which look at the test sets.
         seed: of what a method draws at random.
         overrides: as on the command line, e.g. `["benchmark.incomplete=allow", "~benchmark.far.places365"]`.
+        config_dir: a folder of your own benchmarks, methods and backbones, as after `--config-dir`: what
+            `python -m openbench data new` and `new` write.
         cache: folder of features and scores; None = OPENBENCH_CACHE or the user's cache folder.
         results: folder of records; None = OPENBENCH_RESULTS or ./results.
         device: `auto`, or a torch device string.
@@ -103,7 +107,8 @@ def evaluate(
     chosen, own = chosen_methods(methods), words_of(overrides)
     words = [f"+benchmark={check_benchmark(benchmark)}", f"tune={word(tune)}", f"seed={word(plain(seed))}", *own]
     runtime = runtime_of(device, progress, batch_size=batch_size, cache=cache, results=results)
-    call = _Call(chosen, words, {**runtime, "progress": shown(progress)}, say_of(progress))
+    folder = None if config_dir is None else folder_of(config_dir, "config_dir")
+    call = _Call(chosen, words, {**runtime, "progress": shown(progress)}, say_of(progress), folder)
     asked = Asked(preprocess, features, head, name, resolve_device(runtime["device"]))
     if name is not None:
         check_model_name(name)
@@ -124,6 +129,7 @@ class _Call:
         words: overrides besides those of model and method.
         runtime: values of the runtime node.
         say: receives a line for everything that takes long.
+        config_dir: of the user's own configs.
         opened: benchmarks by what reads them, each opened once.
     """
 
@@ -131,6 +137,7 @@ class _Call:
     words: list[str]
     runtime: Mapping[str, Any]
     say: Say
+    config_dir: Path | None = None
     opened: dict[str, Benchmark] = field(default_factory=dict)
 
     def job(self, chosen: Chosen, backbone: Sequence[str]) -> Composed:
@@ -138,7 +145,7 @@ class _Call:
         method = [f"method={word(chosen.config)}"] if chosen.config else []
         if chosen.instance is not None:
             check_reaches(self.words, "method", f"method '{chosen.name}' is an object")
-        made = composed("run", [*self.words[:1], *backbone, *method, *self.words[1:]])
+        made = composed("run", [*self.words[:1], *backbone, *method, *self.words[1:]], self.config_dir)
         config = made.config if chosen.instance is None else {**made.config, "method": chosen.node}
         return Composed(config, {**made.runtime, **{k: v for k, v in self.runtime.items() if v is not None}})
 

@@ -156,7 +156,7 @@ def test_a_module_with_the_weights_of_a_shipped_config_gives_its_record(evaluate
     monkeypatch.setattr(shipped, "_nodes", lambda: (("resnet8_digits", node),))
     by_module = evaluate(Renamed(model), "knn", tune="none")["knn"]
     assert plain(by_module) == plain(by_name)
-    assert "reused: nothing was computed" in by_module.notes[-1]
+    assert any("reused: nothing was computed" in note for note in by_module.notes)
 
 
 def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evaluate, monkeypatch):
@@ -227,6 +227,18 @@ def test_a_head_to_fit_gets_a_benchmark_with_its_training_images(monkeypatch):
     assert (plain is again, plain is headed, made) == (True, False, [None, "linear_probe"])
 
 
+def test_benchmarks_and_methods_of_ones_own_are_found_in_a_folder(evaluate, tmp_path):
+    for group, text in {
+        "benchmark": "# @package _global_\ndefaults: [digits, _self_]\nbenchmark: {name: mine}\n",
+        "method": "_target_: openbench.methods.knn.KNN\nk: 3\n",
+    }.items():
+        (tmp_path / "configs" / group).mkdir(parents=True)
+        (tmp_path / "configs" / group / "mine.yaml").write_text(text)
+    found = evaluate(small(), "mine", benchmark="mine", config_dir=tmp_path / "configs")["mine"]
+    assert found.record.benchmark["name"] == "mine"
+    assert found.metrics["eight"] == evaluate(small(), KNN(k=3))["knn"].metrics["eight"]
+
+
 def test_warnings_are_shown_and_kept(evaluate):
     model = nn.Sequential(small(), nn.Softmax(dim=1))
     with pytest.warns(UserWarning, match="its outputs are probabilities"):
@@ -274,11 +286,18 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"overrides": ["seed=1"], "seed": 2}, "overrides has 'seed=1' — an argument says that — give seed=NUMBER"),
         ({"overrides": ["tune=oracle"]}, "overrides has 'tune=oracle' — an argument says that — give tune='NAME'"),
         ({"overrides": ["runtime.batch_size=4"]}, "an argument says that — give batch_size=…"),
+        ({"overrides": ["runtime={device:cpu}"]}, "runtime={device:cpu}' — .*e.g. runtime.workers=4"),
+        ({"overrides": ["+runtime={batch_size:4}"]}, "batch_size:4}' — .*e.g. runtime.workers=4"),
+        ({"overrides": ["~runtime.device"]}, "'~runtime.device' — an argument says that — give device=…"),
         ({"overrides": ["backbone.precision=bf16"]}, "the model is an object, which no config describes"),
         ({"overrides": ["method.k=3"], "methods": KNN()}, "method 'knn' is an object, which no config describes"),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
         ({"device": None}, "device — found None — allowed: auto, cpu"),
         ({"benchmark": ["digits"]}, "benchmark is a list — its name expected"),
+        ({"benchmark": "/tmp/x.yaml"}, "benchmark — found '/tmp/x.yaml' — a name expected.*config_dir='FOLDER'"),
+        ({"benchmark": "digits,mnist"}, "benchmark — found 'digits,mnist' — a name expected"),
+        ({"config_dir": 3}, "config_dir is a int — the path of a folder expected"),
+        ({"config_dir": "nowhere"}, "'nowhere' is not a folder"),
         ({"progress": "no"}, "progress — found 'no' — allowed: true or false"),
         ({"name": "a/b"}, "name — found 'a/b' — allowed: letters"),
         ({"name": ""}, "name — found '' — allowed: letters"),
