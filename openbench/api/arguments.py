@@ -139,6 +139,19 @@ def path_of(given: Any, key: str, what: str = "a file or folder") -> Path:
     return Path(given)
 
 
+def check_say(say: Any) -> None:
+    """Check that a caller can be told what is being done.
+
+    Raises:
+        ConfigError: something else than a function.
+    """
+    if not callable(say):
+        raise ConfigError(
+            f"say is a {type(say).__name__} — a function that takes a line of text expected, e.g. print — leave it out "
+            "to be told nothing"
+        )
+
+
 def device_name(device: Any) -> Any:
     """Return a torch device as text; other values as they are."""
     return str(device) if type(device).__name__ == "device" else device

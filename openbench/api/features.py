@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import Any, Literal
 
 from openbench import paths
-from openbench.api.arguments import device_name, folder_of, metric_options
+from openbench.api.arguments import check_say, device_name, folder_of, metric_options
 from openbench.api.arrays import ArrayLike, as_head
 from openbench.api.feature_sets import SetOptions, as_benchmark
 from openbench.api.methods import ChosenMethod, chosen_method
@@ -104,6 +104,7 @@ def evaluate_features(
         ConfigError: an unknown method, or options that do not fit.
     """
     check_seed(seed, "seed")
+    check_say(say)
     for key, value in (("name", name), ("backbone", backbone)):
         if not is_part(value):
             raise ConfigError(f"{key} — found {value!r} — allowed: {PART}")

@@ -75,10 +75,10 @@ def check_rate(value: float, name: str, *, closed: bool = True) -> float:
     """Return `value` if it lies in [0, 1], or in (0, 1) where the ends make no sense.
 
     Raises:
-        MetricError: outside the interval.
+        MetricError: outside the interval, or not a number.
     """
-    inside = isinstance(value, Real) and (0.0 <= value <= 1.0 if closed else 0.0 < value < 1.0)
-    if not inside:
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (number and (0.0 <= value <= 1.0 if closed else 0.0 < value < 1.0)):
         interval = "[0, 1]" if closed else "(0, 1)"
         raise MetricError(f"{name} is out of range — found {value!r} — allowed is {interval} — pass a fraction, not %")
     return float(value)

@@ -185,6 +185,7 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"far": {"svhn": np.where(SVHN > 6, np.inf, SVHN)}}, DataError, "far 'svhn' — found NaN or infinity in"),
         ({"far": [SVHN]}, DataError, r"far — found a list — allowed: sets by name — write far=\{'svhn': X\}"),
         ({"far": SVHN}, DataError, r"far — found a ndarray — allowed: sets by name"),
+        ({"say": 3}, ConfigError, "say is a int — a function that takes a line of text expected, e.g. print"),
         ({"metrics": "ranking"}, ConfigError, "metrics is a str — a mapping of options expected"),
         ({"classes": 3}, DataError, "classes — found a int — allowed: the names"),
         ({"classes": "abc"}, DataError, "classes — found a str — allowed: the names"),

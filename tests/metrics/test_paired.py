@@ -117,3 +117,10 @@ def test_scores_of_other_images_are_refused(bad):
     second = {"fewer": (ids[1:], oods), "none": (ids, []), "nan": (ids * np.nan, oods)}[bad]
     with pytest.raises(MetricError, match=r"same images|NaN"):
         paired_delong(first if bad != "none" else (first[0], []), second)
+
+
+@pytest.mark.parametrize("level", ["95", None, [0.9], 95, True])
+def test_a_level_that_is_no_fraction_is_refused(level):
+    first, second = scores()
+    with pytest.raises(MetricError, match=r"confidence level is out of range — found .* — allowed is \(0, 1\)"):
+        paired_delong(first, second, level)
