@@ -12,24 +12,27 @@ nothing is downloaded; with the released weights the whole page is one call:
 import tempfile
 from pathlib import Path
 
-import timm
 import torch
 
 import openbench as ob
+from openbench.backbones.libraries.from_timm import timm_model
 
 folder = Path(tempfile.mkdtemp())
 size = {"embed_dim": 48, "depth": 4, "num_heads": 4, "img_size": 28}
-torch.manual_seed(0)
-network = timm.create_model("vit_small_patch14_dinov2", num_classes=0, **size)
-torch.save(network.state_dict(), folder / "vit.pt")
+stand_in = timm_model(
+    "stand_in", "vit_small_patch14_dinov2", num_classes=0, preprocess=ob.Preprocess(resize=28, crop=28), options=size
+)
+torch.save(stand_in.initialise(seed=0).network.state_dict(), folder / "vit.pt")
 
-stand_in = [
+words = [
     "backbone.pretrained=false",
     f"backbone.checkpoint={folder / 'vit.pt'}",
     "backbone.preprocess.resize=28",
     "backbone.preprocess.crop=28",
     "backbone.options.img_size=28",
     *(f"+backbone.options.{key}={value}" for key, value in size.items() if key != "img_size"),
+    "backbone.tokens=cls+patch_mean",
+    "metrics.families=[ranking]",
 ]
 
 # %%
@@ -39,7 +42,7 @@ results = ob.evaluate(
     "dinov2_vits14",
     benchmark="digits",
     methods=["knn", "msp", "energy"],
-    overrides=[*stand_in, "backbone.tokens=cls+patch_mean", "metrics.families=[ranking]"],
+    overrides=words,
     tune="none",
     cache=folder / "cache",
     results=folder / "results",
@@ -53,7 +56,7 @@ nearest = ob.evaluate(
     "dinov2_vits14",
     benchmark="digits",
     methods="msp",
-    overrides=[*stand_in, "backbone.tokens=cls+patch_mean", "backbone.head=nearest_mean", "metrics.families=[ranking]"],
+    overrides=[*words, "backbone.head=nearest_mean"],
     tune="none",
     cache=folder / "cache",
     results=folder / "results",

@@ -1,6 +1,7 @@
 """Every example runs from its first cell to its last, and is in the form from which notebooks are made."""
 
 import ast
+import re
 import runpy
 from pathlib import Path
 
@@ -23,6 +24,17 @@ def test_an_example_begins_with_a_title_and_has_cells(file):
     assert set(line) == {"="}
     assert len(line) == len(title)
     assert text.count("\n# %%\n") >= 3
+
+
+def test_no_example_imports_what_a_cpu_only_torch_cannot():
+    # openbench makes torchvision's import work when it needs it; an example that comes before it would stop there.
+    found = {
+        (file.stem, name)
+        for file in EXAMPLES
+        for name in re.findall(r"^(?:import|from) (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert ("own_model", "torch") in found
+    assert not {pair for pair in found if pair[1] in ("torchvision", "timm", "open_clip")}
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
