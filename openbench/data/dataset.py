@@ -102,7 +102,9 @@ class SetConfig(Checked):
     def identity(self) -> str:
         """Return what stands for the whole set without its images: a digest of its list or rule."""
         listing = self.listing()
-        return digest({"list": listing.digest if isinstance(listing, Manifest) else listing, "limit": self.limit})
+        # How the other classes are counted is no part of the set.
+        listed = listing.digest if isinstance(listing, Manifest) else replace(listing, part_of=None)
+        return digest({"list": listed, "limit": self.limit})
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,11 @@ import pytest
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data import dataset as opening
-from openbench.data.dataset import open_split
+from openbench.data.dataset import SetConfig, open_split
 from openbench.data.loading import batches
 from openbench.data.manifests import folder_rule
 from openbench.data.manifests.folder_rule import FolderRule, load_rule
+from openbench.data.sources.base import ImageFolder
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image
@@ -86,8 +87,33 @@ def test_classes_that_are_kept_of_unequal_folders_are_counted(root, opened):
     with pytest.raises(DataError, match="incomplete — 2 of 3 images found"):
         opened(UNEQUAL.only(["cat"]))
     assert opened(UNEQUAL.only(["dog"])).expected == 2
-    # Without counts of each folder only an empty one would be noticed.
-    assert opened(RULE.only(["cat"])).expected == 2
+
+
+def test_classes_kept_of_folders_that_are_only_counted_together_are_whole_if_all_are(root, opened):
+    files(root, (("n1", 2), ("n2", 2)))
+    for kept in ("cat", "dog"):  # the image that is missing may be of either
+        with pytest.raises(DataError, match="incomplete — 2 of 3 images found"):
+            opened(RULE.only(["cat", "dog"]).only([kept]))
+    files(root)
+    assert [opened(RULE.only([kept])).deviations for kept in ("cat", "dog")] == [(), ()]
+
+
+def test_a_part_of_some_classes_is_whole_if_all_folders_are():
+    there = {"a": [str(i) for i in range(21)], "b": [str(i) for i in range(10)]}
+    part = FolderRule("zoo", RULE.key, ("a", "b"), ("x", "y"), "", 31, span=(0, 90)).only(["y"])
+    whole, expected = part.expand(lambda folder: there[folder[-1]])
+    assert (len(whole), expected) == (9, 9)
+    there["a"].pop()
+    found, expected = part.expand(lambda folder: there[folder[-1]])
+    assert (len(found), expected) == (9, 10)
+
+
+def test_what_stands_for_some_classes_does_not_depend_on_how_the_others_are_counted(monkeypatch):
+    identities = set()
+    for count in (None, 5):
+        monkeypatch.setattr(opening, "load_listing", lambda name, count=count: replace(RULE, count=count))
+        identities.add(SetConfig("zoo", "zoo/train", {"folder": ImageFolder()}, keep=["cat"]).identity())
+    assert len(identities) == 1
 
 
 def test_a_part_of_unequal_folders_is_counted_by_folder():

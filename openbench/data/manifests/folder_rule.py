@@ -56,6 +56,7 @@ class FolderRule:
     derived: str = ""
     span: tuple[int, int] = _WHOLE
     counts: tuple[int, ...] = field(default=(), metadata={LATER: True})
+    part_of: "FolderRule | None" = field(default=None, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
@@ -99,12 +100,14 @@ class FolderRule:
         """The rule for some of the classes; how many images it has may then not be known."""
         wanted = set(classes)
         kept = [i for i, name in enumerate(self.classes) if name in wanted]
+        count = sum(self.counts[i] for i in kept) if self.counts else self._count_of(len(kept))
         return replace(
             self,
             folders=tuple(self.folders[i] for i in kept),
             classes=tuple(self.classes[i] for i in kept),
-            count=sum(self.counts[i] for i in kept) if self.counts else self._count_of(len(kept)),
+            count=count,
             counts=tuple(self.counts[i] for i in kept) if self.counts else (),
+            part_of=self.part_of or self if count is None else None,
         )
 
     def class_names(self) -> tuple[str, ...]:
@@ -115,7 +118,8 @@ class FolderRule:
         """Return the manifest of the images in one place, and how many images there should be.
 
         Where the count is not known, every folder should have at least one image. Of a part of unequal folders all
-        images are counted, and those that the folders lack are missing from the part.
+        images are counted, and those that the folders lack are missing from the part. Of some of the classes whose
+        images are not counted one by one, those that the folders of all classes lack are missing.
 
         Args:
             names_in: gives the file names in a folder, e.g. `imagenet_1k/train/n01440764`; empty if it is not there.
@@ -143,8 +147,15 @@ class FolderRule:
                 f"rule '{self.name}': {whole} images ending in '{self.suffix}' in its folders — {self.count} are "
                 "published — remove what does not belong there"
             )
-        lacking = max(empty, 0 if self.count is None else self.count - whole)
+        lacking = max(empty, 0 if self.count is None else self.count - whole, self._lacked_by_all(names_in))
         return Manifest(self.name, tuple(keys), tuple(classes)), self.size or len(keys) + lacking
+
+    def _lacked_by_all(self, names_in: Callable[[str], Iterable[str]]) -> int:
+        """How many images the folders of all classes lack together, where this rule is of some of them."""
+        if self.part_of is None:
+            return 0
+        manifest, expected = self.part_of.expand(names_in)
+        return expected - len(manifest)
 
     def _of(self, folder: str, names_in: Callable[[str], Iterable[str]]) -> list[str]:
         inside = self.key.rpartition("/")[0].format(folder=folder)
