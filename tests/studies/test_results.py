@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -27,14 +28,18 @@ def test_every_study_is_listed_with_its_page_or_why_it_has_none():
         assert has_page or lines[name].split("|")[5].strip() != "–"
 
 
-def test_numbers_of_the_committed_tables_are_means_over_the_records_that_they_name():
+@pytest.fixture(scope="module")
+def records():
     folders = (ROOT / "results/records", ROOT / "results/adbench/records")
-    records = {path.stem: path for folder in folders for path in folder.rglob("*.json")}
+    return {path.stem: path for folder in folders for path in folder.rglob("*.json")}
 
-    @cache
-    def metrics(run_id):
-        return json.loads(records[run_id].read_text())["metrics"]
 
+@pytest.fixture(scope="module")
+def metrics(records):
+    return cache(lambda run_id: json.loads(records[run_id].read_text())["metrics"])
+
+
+def test_numbers_of_the_committed_tables_are_means_over_the_records_that_they_name(metrics):
     wrong, checked = [], 0
     for name in names():
         path = FOLDER / f"{name}.csv"
@@ -48,6 +53,21 @@ def test_numbers_of_the_committed_tables_are_means_over_the_records_that_they_na
                 wrong.append((name, row["row"], row["column"]))
     assert wrong == []
     assert checked > 300
+
+
+def test_adbench_beside_the_published_figures_is_made_of_the_records(records, metrics):
+    runs = defaultdict(list)
+    for run_id, path in records.items():
+        *_, benchmark, _, method, _ = path.parts
+        if benchmark.startswith("adbench_"):
+            runs[benchmark.removeprefix("adbench_"), method].append(metrics(run_id)["anomalies"])
+    rows = csv.DictReader(io.StringIO((ROOT / "results/adbench/comparison.csv").read_text()))
+    said = {(row["dataset"], row["method"], row["metric"]): (row["ours"], row["draws"]) for row in rows}
+    assert said == {
+        (*cell, metric): (f"{fmean(values[metric] for values in drawn):.4f}", str(len(drawn)))
+        for cell, drawn in runs.items()
+        for metric in ("auroc", "conformal_auroc")
+    }
 
 
 def test_texts_are_the_same_if_their_words_are_and_their_numbers_nearly(monkeypatch):
