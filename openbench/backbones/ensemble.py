@@ -26,7 +26,7 @@ class Ensemble(NetworkBackbone):
         members: at least two, of one architecture and preprocessing; the ensemble is trained where all of them are.
 
     Raises:
-        ConfigError: fewer than two, or members that differ in more than their weights.
+        ConfigError: fewer than two, members that differ in more than their weights, or compiled ones.
     """
 
     def __init__(self, name: str, members: Sequence[NetworkBackbone]) -> None:
@@ -35,6 +35,11 @@ class Ensemble(NetworkBackbone):
             raise ConfigError(
                 f"backbone '{name}': found {len(members)} member(s) of {len(kinds)} kind(s) — an ensemble has two or "
                 "more networks of one architecture, preprocessing and precision"
+            )
+        if any(member.compile for member in members):
+            raise ConfigError(
+                f"backbone '{name}': compile=true of its member '{members[0].name}' — an ensemble reads features "
+                "inside each member, which a compiled one does not show — leave backbone.member.compile out"
             )
         self.members = tuple(members)
         first = members[0]

@@ -23,6 +23,7 @@ def finetuned(
     num_classes: Count | None = None,
     preprocess: Preprocess | Literal["start"] | None = None,
     precision: Precision = "fp32",
+    compile: bool = False,
 ) -> NetworkBackbone:
     """Return an untrained backbone whose weights are those of `start` whenever they are drawn.
 
@@ -36,6 +37,7 @@ def finetuned(
         num_classes: c of the head; null = the benchmark's.
         preprocess: `start` = that of `start`; null = the benchmark's.
         precision: see NetworkBackbone.
+        compile: see NetworkBackbone.
 
     Raises:
         ConfigError: `start` has no weights, classes or preprocessing are not known, or a kept head has another number
@@ -76,6 +78,7 @@ def finetuned(
         lambda _: anatomy,
         preprocess=start.preprocess if preprocess == START else preprocess,
         precision=precision,
+        compile=compile,
     )
     made.starts_trained = head == "kept"
     return made

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from openbench.backbones.anatomy import Anatomy, Tapped, changing, tapping
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.checkpoints import apply_weights, read_weights
+from openbench.backbones.compiling import Compiled, check_compiler, compiled_parts, installed, whole_parts
 from openbench.backbones.device import HALVES, Precision, arithmetic, as_input
 from openbench.backbones.perturb import perturbed
 from openbench.core.features import Head
@@ -41,10 +42,13 @@ class NetworkBackbone(Backbone):
         preprocess: how images reach the network.
         precision: `fp32`; `tf32` where CUDA may round products to 10 bits; `bf16` or `fp16`, which `outputs` makes in
             16 bits up to the features. The classifier, input gradients and methods that run the network take float32.
+        compile: whether `torch.compile` makes the passes of `outputs` faster, which rounds differently. Input gradients
+            and methods that run the network take it as it is.
         rename: rewrites the keys of weight files, for releases that name layers differently.
     """
 
     _parts: tuple[tuple[nn.Module, ...], tuple[nn.Parameter, ...]]  # of the network; empty until they are looked at
+    _compiled: Compiled  # empty before the first pass, and where nothing is to be compiled
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class NetworkBackbone(Backbone):
         *,
         preprocess: Preprocess,
         precision: Precision = "fp32",
+        compile: bool = False,
         rename: Callable[[str], str] = str,
     ) -> None:
         if precision not in get_args(Precision):
@@ -63,7 +68,7 @@ class NetworkBackbone(Backbone):
         self.architecture = architecture
         # A list from yaml would make equal preprocessings compare unequal.
         self.preprocess = replace(preprocess, mean=tuple(preprocess.mean), std=tuple(preprocess.std))
-        self.precision = precision
+        self.precision, self.compile = precision, compile
         self.passes = 0
         self._make, self._find, self._rename = make, find, rename
         self._device = torch.device("cpu")
@@ -102,7 +107,7 @@ class NetworkBackbone(Backbone):
 
     @property
     def digest(self) -> str:  # type: ignore[override]
-        """Covers architecture, anatomy, weights, preprocessing and precision.
+        """Covers architecture, anatomy, weights, preprocessing, precision, and that it is compiled if it is.
 
         Raises:
             CheckpointError: there are no weights yet.
@@ -120,6 +125,7 @@ class NetworkBackbone(Backbone):
                 "weights": self.weights_sha256,
                 "preprocess": self.preprocess,
                 "precision": self.precision,
+                **({"compiled": True} if self.compile else {}),
             }
         )
 
@@ -171,7 +177,7 @@ class NetworkBackbone(Backbone):
             architecture: the module in one line, without its weights.
         """
         made = partial(copy.deepcopy, module)
-        given = {"preprocess": self.preprocess, "precision": self.precision}
+        given = {"preprocess": self.preprocess, "precision": self.precision, "compile": self.compile}
         other = NetworkBackbone(self.name, architecture, made, lambda _: anatomy, **given)  # type: ignore[arg-type]
         note_maker(other, NetworkBackbone, (self,))
         return other.load_state(module.state_dict(), f"of {architecture}").to(self._device)
@@ -226,6 +232,7 @@ class NetworkBackbone(Backbone):
             with (
                 arithmetic(self.precision, self._device),
                 torch.no_grad(),
+                installed(self._compiled_parts()),
                 tapping(self._module, self._anatomy, request.layers, request.pool) as tapped,
             ):
                 self._module(images)
@@ -246,6 +253,13 @@ class NetworkBackbone(Backbone):
             logits = linear(features) if isinstance(linear, nn.Linear) else outputs.logits.float()
         maps = {layer: rows.float() for layer, rows in outputs.maps.items()}
         return replace(outputs, logits=logits, features=features, maps=maps)
+
+    def _compiled_parts(self) -> Compiled:
+        """The parts that run compiled, in one version for all batch sizes: the last batch of a split is shorter."""
+        if self.compile and not self._compiled:
+            check_compiler(self._device)
+            self._compiled = compiled_parts(whole_parts(self._module, self._anatomy), dynamic=True)
+        return self._compiled
 
     def _evaluating(self, gradients: bool) -> AbstractContextManager[None]:
         """As `evaluating`, whose walk through all modules takes a fifth of the forward pass of a single image.
@@ -289,7 +303,7 @@ class NetworkBackbone(Backbone):
         module = module.to(self._device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._module = module.eval().requires_grad_(False)
         self._sha, self._handed_out, self.trained = None, False, trained
-        self._parts = (), ()
+        self._parts, self._compiled = ((), ()), ()
 
 
 def _detached(rows: Tensor) -> Tensor:

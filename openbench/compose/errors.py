@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -12,8 +13,10 @@ from omegaconf.errors import OmegaConfBaseException
 from openbench import paths
 from openbench.compose.config import compose
 from openbench.compose.sweep import jobs, label, parse, swept_keys
+from openbench.config.build import target_of
 from openbench.errors import ConfigError, did_you_mean
 from openbench.installation import pip_install
+from openbench.public import TARGET
 
 # Launchers are plug-ins that not everybody needs: launcher → the extra that installs it.
 EXTRAS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
@@ -86,10 +89,22 @@ def _unknown_key(match: re.Match[str], typed: Typed) -> ConfigError:
     base = _without(key, job)
     parent, leaf, allowed = _first_unknown(base, key)
     nested = "" if parent or leaf not in (base.get("runtime") or {}) else f"; did you mean 'runtime.{leaf}'?"
+    if _is_taken(OmegaConf.select(base, parent) if parent else None, leaf):
+        nested = f"; its yaml leaves it out: did you mean '+{key}=…'?"
     hint = (nested or did_you_mean(leaf, allowed)) + f" — allowed: {', '.join(allowed) or 'none'}"
     if where and "did you mean" not in hint:
         where += "; run the jobs without this key in a separate command"
     return ConfigError(f"{parent or 'the config'} has no key '{leaf}'{hint}{where}")
+
+
+def _is_taken(node: object, leaf: str) -> bool:
+    """Whether what a node makes has a parameter of that name, which its yaml need not name."""
+    if not OmegaConf.is_dict(node) or TARGET not in node:  # type: ignore[operator]
+        return False
+    try:
+        return leaf in signature(target_of({TARGET: node[TARGET]})).parameters  # type: ignore[index]
+    except (ConfigError, ValueError):
+        return False
 
 
 def _job_without(key: str, typed: Typed) -> tuple[Typed, str]:

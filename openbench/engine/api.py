@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench.backbones.base import Backbone
+from openbench.backbones.compiling import check_compiler
 from openbench.backbones.device import check_precision, resolve_device
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.network import NetworkBackbone
@@ -262,12 +263,14 @@ def ready_backbone(
 
     Raises:
         NotApplicableError: a training was chosen for released weights.
-        ConfigError: a precision that the device does not have.
+        ConfigError: a precision that the device does not have, or no compiler for it where one is wanted.
     """
     device = resolve_device(runtime.own_device)
     backbone, learnt = given or build_backbone(config, benchmark), None
     if isinstance(backbone, NetworkBackbone):
         check_precision(backbone.precision, device)
+        if backbone.compile:
+            check_compiler(device)
     _check_images(backbone, benchmark)
     if backbone.trained:
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))

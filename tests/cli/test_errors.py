@@ -92,6 +92,15 @@ def test_benchmark_without_plus(engine, capsys):
     assert message == "a benchmark is added with a plus sign — found benchmark=digits — write +benchmark=digits"
 
 
+def test_a_key_that_the_yaml_leaves_out_takes_a_plus_sign(engine, configs, capsys):
+    (configs / "backbone" / "mine.yaml").write_text("_target_: openbench.core.preprocess.Preprocess\nresize: 8\n")
+    chosen = ("run", "+benchmark=digits", "backbone=mine")
+    assert said(capsys, *chosen, "backbone.crop=8") == (
+        "backbone has no key 'crop'; its yaml leaves it out: did you mean '+backbone.crop=…'? — allowed: resize"
+    )
+    assert "has no key 'cropp' — allowed: resize" in said(capsys, *chosen, "backbone.cropp=8")
+
+
 def test_misspelt_key_names_the_allowed_keys(engine, capsys):
     message = said(capsys, "run", "+benchmark=digits", "method=knn", "method.kk=3")
     assert message == "method has no key 'kk'; did you mean 'k'? — allowed: k"

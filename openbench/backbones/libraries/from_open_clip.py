@@ -62,6 +62,7 @@ def open_clip_model(
     num_classes: Count | None = None,
     preprocess: Preprocess | Literal["preset"] | None = "preset",
     precision: Precision = "fp32",
+    compile: bool = False,
     head: HeadKind | PromptKind | None = None,
     prompt_learning: PromptLearning | None = None,
 ) -> NetworkBackbone:
@@ -83,6 +84,7 @@ def open_clip_model(
         num_classes: must equal the number of classes if given.
         preprocess: `preset` = open_clip's for these weights.
         precision: see NetworkBackbone.
+        compile: see NetworkBackbone.
         head: `coop` or `locoop` = a classifier of prompts learnt on ID training features; `linear_probe`,
             `nearest_mean` or `knn` = one fitted on the features of the image tower; null = that of the templates.
         prompt_learning: how these are learnt; null = as in the papers.
@@ -114,6 +116,7 @@ def open_clip_model(
         anatomy,
         preprocess=chosen_preprocess(preprocess, _preset(settings, name), where),
         precision=precision,
+        compile=compile,
     )
     tokenizer = library.get_tokenizer(model)
     weight, bias = text_head(whole, tokenizer, prompts)

@@ -31,6 +31,7 @@ def timm_model(
     num_classes: Annotated[int, Interval(0)] | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
     precision: Precision = "fp32",
+    compile: bool = False,
     head: HeadKind | None = None,
     tokens: Tokens | None = None,
     options: Mapping[str, Any] | None = None,
@@ -46,6 +47,7 @@ def timm_model(
         num_classes: c; the weights' where they are released, else the benchmark's; 0 = no classifier, features only.
         preprocess: `preset` = timm's data settings of the model; null = the benchmark's.
         precision: see NetworkBackbone.
+        compile: see NetworkBackbone.
         head: a classifier to fit on the features, in place of one of its own: `linear_probe`, `nearest_mean`, `knn`.
         tokens: which tokens of a vision transformer are the features, in place of what the model pools: `cls`,
             `patch_mean`, `cls_last4`, or one of the first and the second joined by `+`; it has no classifier then.
@@ -78,6 +80,7 @@ def timm_model(
         anatomy if tokens is None else anatomy_of_tokens,  # type: ignore[arg-type]
         preprocess=chosen_preprocess(preprocess, _preset(timm, settings, preprocess, where), where),
         precision=precision,
+        compile=compile,
         rename=str if tokens is None else INSIDE.__add__,
     )
     backbone.head_to_fit = head

@@ -36,6 +36,7 @@ def torchvision_model(
     num_classes: Count | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
     precision: Precision = "fp32",
+    compile: bool = False,
     head: HeadKind | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> NetworkBackbone:
@@ -51,6 +52,7 @@ def torchvision_model(
         num_classes: c; the weights' where they are released, else the benchmark's.
         preprocess: `preset` = as torchvision publishes the model; null = the benchmark's.
         precision: see NetworkBackbone.
+        compile: see NetworkBackbone.
         head: a classifier to fit on the features, in place of its own: `linear_probe`, `nearest_mean`, `knn`.
         options: further arguments of torchvision's constructor.
 
@@ -81,6 +83,7 @@ def torchvision_model(
         partial(anatomy, image=(crop.channels, crop.crop, crop.crop), head=last),
         preprocess=crop,
         precision=precision,
+        compile=compile,
     )
     backbone.head_to_fit = head
     if released is None and checkpoint is None:

@@ -1,0 +1,102 @@
+"""Parts of a network whose forward passes torch's compiler has made faster, while a body runs."""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from openbench.backbones.anatomy import Anatomy
+from openbench.errors import ConfigError
+
+Compiled = Sequence[tuple[nn.Module, Callable[..., Any]]]  # parts and the forward passes that stand in for theirs
+_COMPILERS = ("c++", "g++", "clang++")
+_CALLED_BY_NOBODY = (nn.ModuleList, nn.ModuleDict)  # their children are called, they are not
+
+
+def compiled_parts(parts: Sequence[nn.Module], **how: Any) -> Compiled:
+    """Return parts with forward passes that are compiled when they are first called.
+
+    Args:
+        parts: none inside another.
+        how: arguments of `torch.compile`.
+    """
+    return [(part, torch.compile(_own(part), **how)) for part in parts]
+
+
+@contextmanager
+def installed(compiled: Compiled) -> Iterator[None]:
+    """Let parts run compiled while the body does; afterwards they are as before."""
+    for part, forward in compiled:
+        part.forward = forward
+    try:
+        yield
+    finally:
+        for part, _ in compiled:
+            del part.forward
+
+
+def whole_parts(module: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
+    """Return the largest parts of a network that have weights and whose inside nobody reads, in its own order.
+
+    Features and maps are read by hooks; a part compiled as a whole would not call those inside it.
+
+    Args:
+        module: the network.
+        anatomy: which of its modules are read.
+    """
+    return _whole(module, "", (anatomy.head, *anatomy.stages.values()), anatomy.head)
+
+
+def _whole(module: nn.Module, path: str, read: Sequence[str], head: str) -> list[nn.Module]:
+    found = []
+    for name, child in module.named_children():
+        place = f"{path}{name}"
+        inside = any(each.startswith(f"{place}.") for each in read)
+        if inside or isinstance(child, _CALLED_BY_NOBODY):
+            found += _whole(child, f"{place}.", read, head)
+        elif place != head and any(True for _ in child.parameters()):
+            found.append(child)
+    return found
+
+
+def _own(part: nn.Module) -> MethodType:
+    """A part's forward with its own code object, since torch keeps a limited number of compiled versions for each.
+
+    Parts that share a code object, as all Sequentials do, would exceed the limit, and the last would not be compiled.
+    """
+
+    def forward(self: nn.Module, *arguments: Any, **named: Any) -> Any:
+        return type(self).forward(self, *arguments, **named)
+
+    forward.__code__ = forward.__code__.replace()
+    return MethodType(forward, part)
+
+
+def check_compiler(device: torch.device) -> None:
+    """Check that torch's compiler has what it needs for a device: a C++ compiler, or Triton.
+
+    Raises:
+        ConfigError: that is not installed, or the device is neither a CPU nor CUDA.
+    """
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"backbone.compile=true — the device is '{device}' — allowed: cpu, cuda — choose one of them by "
+            "runtime.device, or leave backbone.compile out"
+        )
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        raise ConfigError(
+            "backbone.compile=true — Triton, which compiles for CUDA, is not installed — pip install triton, or leave "
+            "backbone.compile out"
+        )
+    wanted = (os.environ["CXX"],) if os.environ.get("CXX") else _COMPILERS
+    if device.type == "cpu" and not any(map(shutil.which, wanted)):
+        raise ConfigError(
+            f"backbone.compile=true — no C++ compiler found — needed on a CPU: one of {', '.join(wanted)} — install "
+            "one (apt install g++), or leave backbone.compile out"
+        )

@@ -1,0 +1,151 @@
+"""Passes that torch's compiler makes faster."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from openbench.backbones.anatomy import Anatomy
+from openbench.backbones.cifar import resnet
+from openbench.backbones.compiling import check_compiler, whole_parts
+from openbench.backbones.ensemble import Ensemble
+from openbench.backbones.network import NetworkBackbone
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Perturb, Request
+from openbench.errors import ConfigError
+
+needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="a C++ compiler")
+READ = Request(layers=("stage1", "stage2"), pool="mean")
+
+
+class Nested(nn.Module):
+    """A stem, blocks in a list, one of which is read, and a classifier inside another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU()) for _ in range(3))
+        self.flat = nn.Flatten()
+        self.tail = nn.Sequential(nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 2))
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.tail(self.flat(x))
+        return logits
+
+
+def nested(compile: bool, stages: dict[str, str] | None = None) -> NetworkBackbone:
+    """A backbone with random weights, the same for each call."""
+    anatomy = Anatomy("tail.2", stages or {"stage1": "stem", "stage2": "blocks.1"})
+    made = NetworkBackbone("nested", "nested", Nested, lambda _: anatomy, preprocess=Preprocess(4, 4), compile=compile)
+    return made.load_state(made.network.state_dict(), "its own")
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+    """Stands in for the compiler; notes whose forward it was handed, and hands it back, doubled."""
+    seen: list[nn.Module] = []
+
+    def doubled(forward, **how):
+        seen.append(forward.__self__)
+        return lambda *arguments: 2 * forward(*arguments)
+
+    monkeypatch.setattr(torch, "compile", doubled)
+    return seen
+
+
+def test_parts_are_the_largest_inside_which_nothing_is_read() -> None:
+    module = Nested()
+    anatomy = Anatomy("tail.2", {"stage1": "stem.0", "stage2": "blocks.1"})
+    assert whole_parts(module, anatomy) == [module.stem[0], *module.blocks, module.tail[0]]
+    assert whole_parts(module, Anatomy("tail.2"))[0] is module.stem
+
+
+def test_passes_run_through_the_compiled_parts_which_are_made_once(eager: list[nn.Module]) -> None:
+    images = torch.rand(3, 3, 4, 4)
+    backbone, plain = nested(compile=True), nested(compile=False)
+    found = backbone.outputs(images, READ)
+    # What the compiler returned was run, and what hooks read comes after it.
+    torch.testing.assert_close(found.maps["stage1"], 2 * plain.outputs(images, READ).maps["stage1"])
+    backbone.outputs(images[:2], READ)
+    assert eager == [backbone.network.stem, *backbone.network.blocks, backbone.network.tail[0]]
+    assert not any("forward" in vars(part) for part in backbone.network.modules())
+
+
+def test_other_weights_are_compiled_again(eager: list[nn.Module]) -> None:
+    backbone = nested(compile=True)
+    backbone.outputs(torch.rand(1, 3, 4, 4), READ)
+    once = len(eager)
+    backbone.initialise(1).outputs(torch.rand(1, 3, 4, 4), READ)
+    assert len(eager) == 2 * once
+    assert eager[0] is not eager[once]
+
+
+def test_gradients_of_images_and_methods_take_the_network_as_it_is(eager: list[nn.Module]) -> None:
+    images, backbone, plain = torch.rand(3, 3, 4, 4), nested(compile=True), nested(compile=False)
+    with backbone.frozen() as ours, plain.frozen() as theirs:
+        assert torch.equal(ours(images), theirs(images))
+    step = Request(perturb=Perturb(1.0, 0.1))
+    moved, seen = backbone.outputs(images, step), list(eager)
+    assert len(seen) == 5  # compiled for the pass that is read, after the step was found without
+    assert moved.logits.shape == (3, 2)
+
+
+def test_compiled_features_have_an_entry_of_their_own_in_the_cache() -> None:
+    assert nested(compile=True).digest != nested(compile=False).digest
+    given = resnet("tiny", "resnet8", num_classes=4, preprocess=Preprocess(8, 8), compile=True)
+    assert given.replaced(given.network, given.anatomy, "another").compile
+
+
+def test_an_ensemble_of_compiled_members_is_refused() -> None:
+    members = [nested(compile=True, stages={"stage1": "stem"}) for _ in range(2)]
+    with pytest.raises(ConfigError, match=r"compile=true of its member 'nested' — .* leave backbone.member.compile"):
+        Ensemble("two", members)
+
+
+def test_a_machine_without_a_compiler_is_refused_before_the_first_image(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ConfigError, match=r"no C\+\+ compiler found — needed on a CPU: one of c\+\+, g\+\+, clang\+\+"):
+        check_compiler(torch.device("cpu"))
+    monkeypatch.setenv("CXX", "icpx")
+    with pytest.raises(ConfigError, match="one of icpx"):
+        check_compiler(torch.device("cpu"))
+    with pytest.raises(ConfigError, match="the device is 'mps' — allowed: cpu, cuda"):
+        check_compiler(torch.device("mps"))
+
+
+class Short(nn.Module):
+    """One part and a classifier: compiling takes seconds for each part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten())
+        self.fc = nn.Linear(16, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.fc(self.stem(images))
+        return logits
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_outputs_are_the_uncompiled_up_to_rounding_at_any_batch_size() -> None:
+    def made(compile: bool) -> NetworkBackbone:
+        backbone = NetworkBackbone(
+            "short", "short", Short, lambda _: Anatomy("fc"), preprocess=Preprocess(4, 4), compile=compile
+        )
+        return backbone.load_state(backbone.network.state_dict(), "its own")
+
+    images, compiled, plain = torch.rand(7, 3, 4, 4), made(compile=True), made(compile=False)
+    for count in (7, 3):
+        found, wanted = compiled.outputs(images[:count], Request()), plain.outputs(images[:count], Request())
+        torch.testing.assert_close(found.logits, wanted.logits)
+        torch.testing.assert_close(found.features, wanted.features)
