@@ -171,6 +171,7 @@ def train(config: Config, runtime: Config, say: Say = silent) -> Trained:
 def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int]:
     """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split.
 
+    Where images were passed, the last line said is the network's share of the time.
     With several shards a job makes those that no other job makes, says how many others are still making, and ends.
     """
     setting = Runtime.from_config(runtime)
@@ -195,6 +196,8 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
         for mixing in mixings_of(method, space, split.role):
             store.get(backbone, mixed(split, mixed_with(benchmark.ood_val), mixing, backbone.preprocess), MIXED_READ)
         passes[f"{split.role}/{split.name}"] = backbone.passes - before
+    if any(passes.values()):
+        say(f"extract: {store.spent.told(setting.workers)}")
     return passes
 
 

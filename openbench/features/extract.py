@@ -14,6 +14,7 @@ from openbench.data.loading import batches
 from openbench.errors import DataError
 from openbench.features.columns import Column, pass_for
 from openbench.features.portions import Portions
+from openbench.features.spent import Spent
 
 Rows = Mapping[Column, NDArray[np.float32]]
 NamedRows = Mapping[str, NDArray[np.float32]]  # column name → its rows
@@ -57,6 +58,7 @@ def extract(
     workers: int = 0,
     *,
     portions: Portions | None = None,
+    spent: Spent | None = None,
 ) -> Iterator[Rows]:
     """Yield the rows of `columns` for consecutive batches of a split, from a single pass.
 
@@ -67,19 +69,21 @@ def extract(
         batch_size: images per forward pass.
         workers: decode images while the network runs; see data.loading.
         portions: halves batches that do not fit into memory; None for ones that only this pass knows.
+        spent: is told the seconds of the network and of waiting for images.
 
     Raises:
         DataError: an output is NaN or infinite; the message names the split and the first image.
     """
     request, portions = pass_for(columns), portions or Portions()
-    done = 0
+    spent, done = spent or Spent(), 0
 
     def rows(images: Tensor) -> Rows:
-        outputs = backbone.outputs(images, request)
         keys = split.keys[done : done + len(images)]
-        return {column: _finite(column.of(outputs), column, (backbone, split), keys) for column in columns}
+        with spent.on("network"):  # a GPU has done its work once its outputs are here
+            outputs = backbone.outputs(images, request)
+            return {column: _finite(column.of(outputs), column, (backbone, split), keys) for column in columns}
 
-    for images in batches(split, backbone.preprocess, batch_size, workers):
+    for images in spent.waiting(batches(split, backbone.preprocess, batch_size, workers)):
         for found in portions.of(images, backbone, rows):
             yield found
             done += len(found[columns[0]])

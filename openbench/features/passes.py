@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from openbench.features.arrays import (
     writing,
 )
 from openbench.features.extract import NamedRows, rest_of
+from openbench.features.spent import Spent
 from openbench.progress import reporting
 from openbench.say import Say, silent
 
@@ -40,6 +41,7 @@ class How:
         progress: whether it is reported.
         images: folder of decoded images; None: every pass decodes its own.
         say: receives a line where images are decoded.
+        spent: is told the seconds that this takes.
     """
 
     flush_after: int
@@ -47,6 +49,7 @@ class How:
     progress: bool
     images: Path | None
     say: Say = silent
+    spent: Spent = field(default_factory=Spent)
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ class Pass:
             return
         images = self.split
         if self.how.images is not None:  # small files are decoded once for all backbones
-            images = packed(images, self.how.images, self.how.workers, self.how.say)
+            with self.how.spent.on("images"):
+                images = packed(images, self.how.images, self.how.workers, self.how.say)
         rest = rest_of(images, start)
         for rows in self.rows(rest, self.names):
             with writing(self.folder):

@@ -26,6 +26,7 @@ from openbench.features.live import column_of, score_rows
 from openbench.features.passes import How, Pass, Source, faulty
 from openbench.features.portions import Portions
 from openbench.features.shards import WHOLE, Sharding, Shards
+from openbench.features.spent import Spent
 from openbench.features.texts import text_embeddings
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
@@ -59,8 +60,8 @@ class FeatureStore:
     say: Say = silent
 
     def __post_init__(self) -> None:
-        """Begin with whole batches."""
-        self.portions = Portions(self.say)
+        """Begin with whole batches, and to count seconds."""
+        self.portions, self.spent = Portions(self.say), Spent()
 
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, memory-mapped, computing in a single pass those that are missing.
@@ -170,7 +171,8 @@ class FeatureStore:
 
         def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
             columns = tuple(kept[name] for name in names)
-            for found in extract(backbone, rest, columns, self.batch_size, self.workers, portions=self.portions):
+            batch = self.batch_size, self.workers
+            for found in extract(backbone, rest, columns, *batch, portions=self.portions, spent=self.spent):
                 yield {column.name: array for column, array in found.items()}
 
         return Source(read, tuple(sorted(kept, key=read.__contains__)), rows)
@@ -223,7 +225,7 @@ class FeatureStore:
 
     @property
     def _how(self) -> How:
-        return How(self.shard, self.workers, self.progress, self.root.parent / "images", self.say)
+        return How(self.shard, self.workers, self.progress, self.root.parent / "images", self.say, self.spent)
 
     @contextmanager
     def _only_writer(self, folder: Path, split: Split) -> Iterator[None]:

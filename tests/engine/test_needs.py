@@ -1,5 +1,6 @@
 """What a method does not read is not asked for: training images, a classifier, the benchmark's number of classes."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,7 +149,12 @@ def test_other_training_images_under_the_same_names_are_another_run_of_a_method_
 
 def test_features_are_extracted_ahead_without_training_images(root, config, runtime):
     remove_training_images(root)
-    assert set(api.extract(config("msp.MSP"), runtime)) == {"id_val/val", "id_test/test", "far/cars"}
+    said = []
+    assert set(api.extract(config("msp.MSP"), runtime, said.append)) == {"id_val/val", "id_test/test", "far/cars"}
+    assert re.fullmatch(r"extract: of .* s the network took \d+%, waiting for images \d+%, all else \d+%.*", said[-1])
+    said.clear()
+    api.extract(config("msp.MSP"), runtime, said.append)
+    assert not any("network took" in line for line in said)  # nothing was passed
 
 
 ABSENT = {"id/accuracy", "id/aurc", "id/e-aurc", "id/id_val_accuracy", "cars/oscr", "id/lac_coverage@0.05"}
