@@ -37,12 +37,12 @@ def test_is_the_product_with_each_row(shape, dtype, onednn, monkeypatch):
 
 
 def test_strides_do_not_matter():
-    a, b, bias = drawn(40, 30, 20)
-    wide, tall = torch.zeros(40, 60), b.T.contiguous().T
+    a, b, bias = drawn(600, 30, 20)
+    wide, tall = torch.zeros(600, 60), b.T.contiguous().T
     wide[:, ::2] = a
     assert error_in_roundings(by_rows(wide[:, ::2], tall, bias), a, b, bias) <= 1
-    one = by_rows(a[:1].expand(5, -1), b, bias)
-    torch.testing.assert_close(one, by_rows(a[:1], b, bias).expand(5, -1))
+    one = by_rows(a[:1].expand(600, -1), b, bias)
+    torch.testing.assert_close(one, by_rows(a[:1], b, bias).expand(600, -1))
 
 
 def test_nothing_by_something_is_nothing():
@@ -77,7 +77,7 @@ def test_an_operator_that_is_missing_or_wrong_is_not_used(monkeypatch):
 def test_single_precision_goes_to_onednn_unless_the_user_switched_it_off(monkeypatch):
     seen, operator = [], products._ONEDNN
     monkeypatch.setattr(products, "_ONEDNN", lambda *args: seen.append(len(args)) or operator(*args))
-    a, b, bias = drawn(4, 3, 2)
+    a, b, bias = drawn(600, 3, 2)
     by_rows(a, b, bias)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of flags that are not touched
@@ -85,3 +85,7 @@ def test_single_precision_goes_to_onednn_unless_the_user_switched_it_off(monkeyp
             by_rows(a, b, bias)
     by_rows(a.double(), b.double(), bias.double())
     assert seen == [3]
+    by_rows(a[:512], b, bias)  # few rows by a small matrix: torch's own is faster
+    assert seen == [3]
+    by_rows(*drawn(4, 200, 100))  # few rows by a large one
+    assert seen == [3, 3]
