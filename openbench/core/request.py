@@ -70,6 +70,10 @@ class Perturb:
 class Corruption:
     """A common corruption of the input, applied to the network's crop before it is normalised.
 
+    Attributes:
+        version: raised when corrupted images change; enters the names of their columns, the digests of sets that are
+            made of them, and records by the methods that read them.
+
     Args:
         kind: one of ImageNet-C's, e.g. `fog`.
         severity: 1 to 5.
@@ -77,6 +81,8 @@ class Corruption:
     Raises:
         FieldError: another severity.
     """
+
+    version: ClassVar[int] = 1
 
     kind: str
     severity: int

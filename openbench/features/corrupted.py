@@ -8,7 +8,6 @@ import numpy as np
 from openbench.core.benchmark import Image, Items, Split
 from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Corruption
-from openbench.data.sources.common_corruptions import CommonCorruptions
 from openbench.data.sources.imagenet_c import KINDS, corrupt
 from openbench.data.sources.transforms import cropped
 from openbench.digest import digest
@@ -50,8 +49,7 @@ def corrupted(split: Split, corruption: Corruption, preprocess: Preprocess) -> S
 
 def _raised() -> dict[str, int]:
     """The version of the corruptions, once it is above 1: copies made by an earlier one are others."""
-    version = CommonCorruptions.version
-    return {} if version == 1 else {"version": version}
+    return {} if Corruption.version == 1 else {"version": Corruption.version}
 
 
 @dataclass(frozen=True, eq=False)

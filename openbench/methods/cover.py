@@ -31,6 +31,7 @@ class OnCorrupted(Method):
     """
 
     reference: ClassVar[str] = "Zhang et al., NeurIPS 2024, arXiv 2410.18472"
+    version: ClassVar[int] = Corruption.version
 
     base: Method
     corruption: str

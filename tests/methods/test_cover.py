@@ -1,6 +1,8 @@
 """CoVer: copies as ImageNet-C's code makes them, one base fitted on clean images, and the mean of its scores."""
 
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -9,13 +11,14 @@ import torch
 from openbench.core.composite import version_of
 from openbench.core.features import FeatureSet
 from openbench.core.request import Corruption, Field, Request, Role
-from openbench.data.sources import imagenet_c
+from openbench.data.sources import common_corruptions, imagenet_c
 from openbench.data.sources.common_corruptions import CommonCorruptions
 from openbench.data.sources.imagenet_c import corrupt
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.errors import ConfigError, FieldError, MethodError
 from openbench.features.corrupted import corrupted
 from openbench.features.store import FeatureStore
+from openbench.methods import cover
 from openbench.methods.cover import CoVer, OnCorrupted
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.energy import Energy
@@ -62,7 +65,7 @@ def test_copies_of_a_later_version_of_the_corruptions_are_others(monkeypatch):
 
     first = name()
     assert name() == first
-    monkeypatch.setattr(CommonCorruptions, "version", 2)
+    monkeypatch.setattr(Corruption, "version", 2)
     assert name() != first
 
 
@@ -80,10 +83,20 @@ def test_copies_by_code_without_a_commit_are_kept_apart(store, monkeypatch):
     assert places()[1] != clean[1]
 
 
-def test_the_method_has_the_version_of_the_corruptions():
-    """The golden values of corruptions raise one, and records of the method must not stay."""
-    assert OnCorrupted.version >= CommonCorruptions.version
-    assert version_of(CoVer(MSP())) >= CommonCorruptions.version
+def test_a_raised_version_of_the_corruptions_raises_that_of_the_method_and_of_sets_made_of_them(monkeypatch):
+    before = version_of(CoVer(MSP()))
+    assert CommonCorruptions.version == Corruption.version
+    monkeypatch.setattr(Corruption, "version", Corruption.version + 1)
+    assert version_of(once_more(cover).CoVer(MSP())) > before
+    assert once_more(common_corruptions).CommonCorruptions.version == Corruption.version
+
+
+def once_more(module: ModuleType) -> ModuleType:
+    """A copy of a module, whose classes read the numbers of others as they are now."""
+    spec = importlib.util.spec_from_file_location(f"{module.__name__}_once_more", module.__file__)
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
 
 
 def test_a_drawn_corruption_is_the_same_whatever_the_batch(tmp_path):

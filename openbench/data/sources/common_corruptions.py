@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from openbench import paths
 from openbench.config.constraints import Count, OneOf, Seed
 from openbench.core.benchmark import Image, Items
 from openbench.core.preprocess import Preprocess
+from openbench.core.request import Corruption
 from openbench.data.sources.base import Found, Source
 from openbench.data.sources.imagenet_c import FAMILIES, KINDS, SEVERITIES, corrupt
 from openbench.data.sources.transforms import cropped
@@ -34,6 +35,8 @@ class CommonCorruptions(Source):
     Raises:
         ConfigError: no such corruption or severity.
     """
+
+    version: ClassVar[int] = Corruption.version
 
     of: Mapping[str, Source]
     kind: Annotated[str, OneOf((*KINDS, *FAMILIES, "all"))] = "all"
