@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import is_dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -278,7 +279,7 @@ def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
         _fail(make, "overwrites the images it is given, or asks for their gradients — work on a copy")
 
 
-def check_metadata_is_complete(make: MethodFactory) -> None:
+def check_metadata_is_complete(make: Callable[[], Any]) -> None:
     """A dataclass that states formula, hyper-parameters, version and a reference with year and arXiv id or venue."""
     method = make()
     cls, doc = type(method), type(method).__doc__ or ""
@@ -290,7 +291,7 @@ def check_metadata_is_complete(make: MethodFactory) -> None:
         missing.append(f"a year in `reference` (found {reference!r})")
     if not re.search(r"arXiv[: ]\d{4}\.\d{4,5}|\b[A-Z]{2,}", reference):
         missing.append(f"an arXiv id or venue in `reference` (found {reference!r})")
-    if not re.search(r"^\s*score(\(x\))? = ", doc, re.MULTILINE):
+    if not re.search(r"^\s*score(\(x(_i)?\))? = ", doc, re.MULTILINE):
         missing.append("a formula `score(x) = …` in the docstring")
     if "Reference:" not in doc:
         missing.append("a `Reference:` section in the docstring")
@@ -364,7 +365,7 @@ def _same(make: MethodFactory, expected: Tensor, found: Tensor, what: str) -> No
         _fail(make, f"{what}: they differ by up to {off:.3g} where scores span {scale:.3g}")
 
 
-def _fail(make: MethodFactory, message: str) -> None:
+def _fail(make: Callable[[], object], message: str) -> None:
     raise CheckError(f"{type(make()).__name__}: {message}")
 
 

@@ -10,21 +10,26 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
+from openbench.core.streaming import StreamingMethod
 from openbench.errors import MethodError, OpenbenchError
+from openbench.testing import streaming
 from openbench.testing.checks import (
-    Check,
     CheckError,
-    MethodFactory,
     all_checks,
     check_fit_returns_self,
     check_pickles,
     check_unfitted_raises_not_fitted,
 )
 
-# Check → the part of a method that it is about, where nothing points to a line; `score` for the others.
+AnyMethod = Method | StreamingMethod[Any]
+Factory = Callable[[], Any]  # returns a new, unfitted method at each call
+Check = Callable[[Any], None]
+
+# Check → the part of a method that it is about, where nothing points to a line; the one that scores for the others.
 _ABOUT = {
     "check_metadata_is_complete": "class",
     "check_declares_where_labels_come_from": "class",
@@ -32,6 +37,8 @@ _ABOUT = {
     "check_refit_equals_fresh_fit": "fit",
     "check_hyper_parameters_stay_as_given": "fit",
     "check_learnt_state_ends_in_underscore": "fit",
+    "check_is_a_dataclass_that_copies": "class",
+    "check_each_stream_has_a_memory_of_its_own": "memory",
 }
 _ASSIGNED = ("check_hyper_parameters_stay_as_given", "check_learnt_state_ends_in_underscore")
 
@@ -92,12 +99,14 @@ class MethodReport:
         return f"{self.method} passes all {len(self.checks)} checks"
 
 
-def check_method(method: type[Method] | Method) -> MethodReport:
+def check_method(method: type[AnyMethod] | AnyMethod) -> MethodReport:
     """Run the checks that every method of openbench passes, and return a report.
 
     They fit and score the method on small planted data: that it reads what it declares, gives one finite float32 score
     per sample whatever the batch size and order, learns nothing while scoring, leaves its inputs and hyper-parameters
-    alone, is deterministic, pickles, and separates planted clusters.
+    alone, is deterministic, pickles, and separates planted clusters. Of a method that learns from the test images they
+    ask instead that a score depends on no later image, that batches of the stream do not matter, and that each stream
+    begins anew.
 
     Args:
         method: a class whose hyper-parameters have defaults, or an unfitted instance.
@@ -105,15 +114,16 @@ def check_method(method: type[Method] | Method) -> MethodReport:
     Raises:
         MethodError: everything that is wrong, with file and line where they can be told.
     """
-    make, checks = _factory(method), all_checks()
+    make = _factory(method)
     cls = method if isinstance(method, type) else type(method)
+    checks: tuple[Check, ...] = streaming.all_streaming_checks() if _streams(cls) else all_checks()
     findings: dict[object, Finding] = {}
-    repaired = _repaired(make) if "fit" in _functions(cls) and not _returns_self(make) else None
+    repaired = _repaired(make) if "fit" in _functions(cls) and not _returns_self(make, checks) else None
     for check in checks:
         if repaired is not None and check is check_pickles:
             continue  # the repaired class is in no module
         try:
-            check(make if repaired is None or check is check_fit_returns_self else repaired)
+            check(make if repaired is None or check.__name__ == check_fit_returns_self.__name__ else repaired)
         except Exception as error:  # a method may raise anything
             raised, text = _raised_at(cls, error), _text(cls, error)
             place = raised or _about(cls, check, error)
@@ -128,17 +138,21 @@ def check_method(method: type[Method] | Method) -> MethodReport:
     return MethodReport(cls.__name__, tuple(check.__name__ for check in checks))
 
 
-def _factory(method: type[Method] | Method) -> MethodFactory:
+def _streams(cls: type) -> bool:
+    return issubclass(cls, StreamingMethod)
+
+
+def _factory(method: type[AnyMethod] | AnyMethod) -> Factory:
     """What makes a new, unfitted method at each call.
 
     Raises:
         MethodError: it is not a method, or one cannot be made of the class.
     """
     cls = method if isinstance(method, type) else type(method)
-    if not issubclass(cls, Method):
+    if not issubclass(cls, Method | StreamingMethod):
         raise MethodError(
             f"check_method — found {cls.__name__}, which is not a Method — allowed: a class derived from "
-            "openbench.core.method.Method, or an instance of one"
+            "openbench.core.method.Method or openbench.core.streaming.StreamingMethod, or an instance of one"
         )
     where = f" ({place})" if (place := _definition(cls, "class")) else ""
     if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
@@ -161,9 +175,10 @@ def _factory(method: type[Method] | Method) -> MethodFactory:
     return cls
 
 
-def _returns_self(make: MethodFactory) -> bool:
+def _returns_self(make: Factory, checks: tuple[Check, ...]) -> bool:
+    asked = next(check for check in checks if check.__name__ == check_fit_returns_self.__name__)
     try:
-        check_fit_returns_self(make)
+        asked(make)
     except CheckError:
         return False
     except Exception:  # reported by the checks
@@ -171,18 +186,18 @@ def _returns_self(make: MethodFactory) -> bool:
     return True
 
 
-def _repaired(make: MethodFactory) -> MethodFactory:
+def _repaired(make: Factory) -> Factory:
     """The same methods with a `fit` that returns self, without which no other check could tell what else is wrong."""
     cls = type(make())
 
-    def fit(self: Method, train: FeatureSet | None, head: Head | None) -> Method:
+    def fit(self: AnyMethod, train: FeatureSet | None, head: Head | None) -> AnyMethod:
         cls.fit(self, train, head)
         return self
 
     body = {"fit": fit, "__doc__": cls.__doc__, "__module__": cls.__module__}
     fixed = type(cls.__name__, (cls,), body)
 
-    def again() -> Method:
+    def again() -> Any:
         method = make()
         method.__class__ = fixed
         return method
@@ -213,7 +228,8 @@ def _about(cls: type, check: Check, error: Exception) -> Place | None:
         names = re.findall(r"\b[A-Za-z]\w*", str(error))
         if (found := _assignment(cls, names)) is not None:
             return found
-    return _definition(cls, _ABOUT.get(check.__name__, "score")) or _definition(cls, "score")
+    scoring = "score_next" if _streams(cls) else "score"
+    return _definition(cls, _ABOUT.get(check.__name__, scoring)) or _definition(cls, scoring)
 
 
 def _functions(cls: type) -> "dict[str, Callable[..., object]]":

@@ -5,7 +5,7 @@ broken promise.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import FieldError, NotFittedError
 from openbench.metrics.ranking import auroc
-from openbench.testing.checks import SEPARATION, CheckError
+from openbench.testing.checks import SEPARATION, CheckError, check_metadata_is_complete
 from openbench.testing.toy import Toy, declared, planted
 
 Factory = Callable[[], StreamingMethod[Any]]  # returns a new, unfitted method at each call
@@ -34,6 +34,13 @@ def check_reads_only_declared_fields(make: Factory) -> None:
         _run(method, stream_of(method, data))
     except FieldError as error:
         _fail(make, f"reads a column that its request does not name: {error}")
+
+
+def check_fit_returns_self(make: Factory) -> None:
+    """`fit` returns the method itself, so that calls chain."""
+    method, data = make(), planted()
+    if method.fit(data.for_fit(method.request), data.head_for(method.request)) is not method:
+        _fail(make, "fit must return self")
 
 
 def check_scores_are_one_finite_float32_per_image(make: Factory) -> None:
@@ -72,19 +79,41 @@ def check_batches_do_not_matter(make: Factory) -> None:
         _same(make, whole, _run(method, x, size), f"batches of {size} give other scores than one batch")
 
 
-def check_memory_is_all_that_a_stream_changes(make: Factory) -> None:
-    """A second stream, with a memory of its own, has the scores of the first; images and hyper-parameters stay."""
+def check_images_stay_untouched(make: Factory) -> None:
+    """`score_next` leaves the images' columns as they are."""
     data = planted()
     method = _fitted(make, data)
     x = stream_of(method, data)[:150]
-    images, params = {k: v.clone() for k, v in x.columns.items()}, copy.deepcopy(method.params())
-    first = _run(method, x)
-    if not torch.equal(first, _run(method, x)):
+    given = _copied(x)
+    method.score_next(given, method.memory())
+    if changed := [name for name, column in x.columns.items() if not torch.equal(column, given.columns[name])]:
+        _fail(make, f"score_next overwrites the {' and '.join(changed)} it is given — work on a copy")
+
+
+def check_each_stream_has_a_memory_of_its_own(make: Factory) -> None:
+    """`memory` returns a new object at each call, unless no stream changes it."""
+    data = planted()
+    method = _fitted(make, data)
+    x = stream_of(method, data)[:50]
+    memory = method.memory()
+    first = method.score_next(_copied(x), memory)
+    if method.memory() is memory and not torch.equal(first, method.score_next(_copied(x), memory)):
+        _fail(make, "memory() returns the memory of the stream before — return a new, empty one at each call")
+
+
+def check_memory_is_all_that_a_stream_changes(make: Factory) -> None:
+    """A second stream, with a memory of its own, has the scores of the first; hyper-parameters stay."""
+    data = planted()
+    method = _fitted(make, data)
+    x = stream_of(method, data)[:150]
+    params, memories = copy.deepcopy(method.params()), (method.memory(), method.memory())
+    first, second = (method.score_next(_copied(x), memory) for memory in memories)
+    if memories[0] is not memories[1] and not torch.equal(first, second):
         _fail(
-            make, "the same stream again, with an empty memory, has other scores — keep what it teaches in the memory"
+            make,
+            "the same stream again has other scores: what it taught before is left outside of its memory — keep it "
+            "there, and seed what is drawn",
         )
-    if any(not torch.equal(images[k], v) for k, v in x.columns.items()):
-        _fail(make, "score_next writes to its images")
     if method.params() != params:
         _fail(make, "a stream changes hyper-parameters")
 
@@ -139,9 +168,23 @@ def stream_of(method: StreamingMethod[Any], data: Toy) -> FeatureSet:
     return FeatureSet({k: torch.cat([part.columns[k] for part in parts])[order] for k in parts[0].columns})
 
 
-def all_streaming_checks() -> Sequence[StreamingCheck]:
-    """Return every check of this module, in its order."""
-    return [value for name, value in globals().items() if name.startswith("check_")]
+def all_streaming_checks() -> tuple[StreamingCheck, ...]:
+    """Return every check, in the order in which failures explain one another."""
+    return (
+        check_metadata_is_complete,
+        check_reads_only_declared_fields,
+        check_an_unfitted_method_says_so,
+        check_fit_returns_self,
+        check_scores_are_one_finite_float32_per_image,
+        check_a_score_depends_on_no_later_image,
+        check_batches_do_not_matter,
+        check_each_stream_has_a_memory_of_its_own,
+        check_memory_is_all_that_a_stream_changes,
+        check_images_stay_untouched,
+        check_refit_equals_fresh_fit,
+        check_is_a_dataclass_that_copies,
+        check_separates_planted_clusters,
+    )
 
 
 def run_streaming_checks(make: Factory) -> None:
@@ -170,9 +213,14 @@ def _fitted(make: Factory, data: Toy) -> StreamingMethod[Any]:
 
 
 def _run(method: StreamingMethod[Any], x: FeatureSet, size: int = 1000) -> Tensor:
-    """The scores of a stream, with a memory of its own."""
+    """The scores of a stream by a copy of the method, so that what one stream leaves behind reaches no other."""
+    method = copy.deepcopy(method)
     memory = method.memory()
-    return torch.cat([method.score_next(rows, memory) for rows in x.batches(size)])
+    return torch.cat([method.score_next(rows, memory) for rows in _copied(x).batches(size)])
+
+
+def _copied(x: FeatureSet) -> FeatureSet:
+    return FeatureSet({name: column.clone() for name, column in x.columns.items()})
 
 
 def _same(make: Factory, first: Tensor, second: Tensor, what: str) -> None:
