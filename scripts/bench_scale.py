@@ -2,13 +2,16 @@
 
     OMP_NUM_THREADS=1 python scripts/bench_scale.py FOLDER                       # 1/16 and 1/4 of ImageNet-1k
     OMP_NUM_THREADS=1 python scripts/bench_scale.py FOLDER --parts 16,4,1 --methods knn,mds
+    OMP_NUM_THREADS=1 python scripts/bench_scale.py FOLDER --parts 16 --methods gmm --dim 1280
     python scripts/bench_scale.py FOLDER --table                                 # what was measured, as Markdown
 
 Training columns are synthetic (`bench_methods.py`): 2,048 features and 1,000 logits per sample, files below FOLDER that
-are mapped: 1 GB, 3.9 GB and 15.7 GB. Each method runs in a process of its own whose anonymous memory is limited
-(RLIMIT_DATA, 8 GiB): one that needs more fails, and the table says so. Pages of the mapped files do not count, as the
-system may drop them; *extra* is the peak of anonymous memory above the start. Seconds are processor time of a single
-thread, which other programs hardly disturb. What is measured is kept in FOLDER/scale.jsonl: the same command goes on.
+are mapped: 1 GB, 3.9 GB and 15.7 GB. Features of mixed images (MFS) are those of training once more, which are sorted
+like others. A method that learns from the stream begins with an empty memory. Each method runs in a process of its own
+whose anonymous memory is limited (RLIMIT_DATA, 8 GiB): one that needs more fails, and the table says so. Pages of the
+mapped files do not count, as the system may drop them; *extra* is the peak of anonymous memory above the start. Seconds
+are processor time of a single thread, which other programs hardly disturb. What is measured is kept in
+FOLDER/scale.jsonl: the same command goes on.
 
 The exponent b of t = a·n^b is that between the two largest parts; none is given below a tenth of a second, where fixed
 costs count. The projection takes a fixed cost and one per sample, both from the two largest parts (the power law where
@@ -22,19 +25,28 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from bench_methods import NODES, Data, PeakAnonymous, Sizes, clock, fitted, make_data, score  # beside this script
+from bench_methods import NODES, Data, PeakAnonymous, Sizes, clock, declared, fitted, make_data, score  # beside this
+from bench_peers import BATCH
 
+from openbench import paths
 from openbench.config.build import build
+from openbench.core.features import FeatureSet
+from openbench.core.request import Field
+from openbench.core.streaming import StreamingMethod
 from openbench.errors import FieldError, MethodError, did_you_mean
+from openbench.storage.yaml_file import read_yaml
 
 IMAGENET, IMAGENET_21K, BILLION = 1_281_167, 14_197_122, 10**9
 DIM, CLASSES = 2048, 1000
 _SHORT = 0.1  # seconds below which an exponent says nothing
 _WAIT = 3600  # processor seconds after which a method is stopped
+STREAMS = {f.stem: read_yaml(f) for f in sorted((paths.config_dir() / "streaming").glob("*.yaml"))}
+KNOWN = {**NODES, **STREAMS}
 Row = Mapping[str, Any]
 
 
@@ -79,14 +91,25 @@ def _tried(work: Callable[[], Row]) -> Row:
 
 def _work(name: str, data: Data) -> Row:
     now = clock()
-    method = build(NODES[name], name)
+    method = build(KNOWN[name], name)
     with PeakAnonymous() as memory:
         start = now()
         method = fitted(method, data)
         between = now()
-        score(method, data)
+        if isinstance(method, StreamingMethod):
+            remembered = method.memory()
+            for rows in declared(data.test, method).without_labels().batches(BATCH):
+                method.score_next(rows, remembered)
+        else:
+            score(method, data)
         end = now()
     return {"fit": between - start, "score": end - between, "extra": memory.mib}
+
+
+def with_mixed(data: Data) -> Data:
+    """Return the data with a column of mixed images, which is that of the images themselves."""
+    columns = data.train.columns
+    return replace(data, train=FeatureSet({**columns, Field.MIXED: columns[Field.FEATURES]}))
 
 
 def exponent(times: Mapping[int, float]) -> float | None:
@@ -160,24 +183,28 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="for the training columns and scale.jsonl")
     parser.add_argument("--methods", default=",".join(NODES), help="comma-separated names; all by default")
     parser.add_argument("--parts", default="16,4", help="of ImageNet's training set: 16 is a sixteenth, 1 all of it")
+    parser.add_argument("--dim", type=int, default=DIM, help="features")
+    parser.add_argument("--classes", type=int, default=CLASSES)
     parser.add_argument("--memory", type=float, default=8.0, help="limit of anonymous memory, in GiB")
     parser.add_argument("--table", action="store_true", help="print what was measured and end")
     options = parser.parse_args()
     for name in options.methods.split(","):
-        if name not in NODES:
-            parser.error(f"method '{name}' not found{did_you_mean(name, NODES)} — available: {', '.join(NODES)}")
+        if name not in KNOWN:
+            parser.error(f"method '{name}' not found{did_you_mean(name, KNOWN)} — available: {', '.join(KNOWN)}")
     return options
 
 
 def main() -> None:
     options = arguments()
-    kept = options.folder / "scale.jsonl"
+    size = f"{options.dim}x{options.classes}"
+    kept = options.folder / ("scale.jsonl" if size == f"{DIM}x{CLASSES}" else f"scale-{size}.jsonl")
     rows = [json.loads(text) for text in kept.read_text().splitlines()] if kept.exists() else []
     if not options.table:
         sizes = sorted(IMAGENET // int(part) for part in options.parts.split(","))
         torch.set_num_threads(1)  # the processes are forks, in which a pool of threads would not run
         for n in sizes:
-            data = make_data(Sizes(n, 1000, DIM, CLASSES), options.folder / str(n))
+            folder = options.folder / (str(n) if kept.name == "scale.jsonl" else f"{n}-{size}")
+            data = with_mixed(make_data(Sizes(n, 1000, options.dim, options.classes), folder))
             for name in options.methods.split(","):
                 if not any((row["n"], row["method"]) == (n, name) for row in rows):
                     rows.append({"n": n, "method": name, **measured(name, data, int(options.memory * 2**30))})
