@@ -14,7 +14,7 @@ from openbench.core.request import Field, Mixing, Request, Role
 from openbench.methods._bank import Bank
 from openbench.methods._inputs import training
 from openbench.methods._nearest_mean import NearestMean
-from openbench.methods._stats import moments, row_normalise
+from openbench.methods._stats import moments, row_normalise, sorted_rows
 
 _AT_ONCE = 1 << 28  # values sorted at a time, 1 GiB
 SHARES = (0.25, 0.5, 0.75)
@@ -177,15 +177,16 @@ def marginal_distances(first: Tensor, second: Tensor, *, unit: bool = False) -> 
         unit: whether rows are brought to unit length before.
     """
     step = max(_AT_ONCE // len(first), 1)
-    lengths = [_lengths(rows) if unit else None for rows in (first, second)]
+    lengths = [_lengths(rows).T if unit else None for rows in (first, second)]
     parts = []
     for start in range(0, first.shape[1], step):
-        columns = (rows[:, start : start + step] for rows in (first, second))
+        columns = (rows[:, start : start + step].T for rows in (first, second))
+        # As rows, in a copy: a tenth of the time of sorting along columns, and no indices.
         a, b = (
-            (rows if length is None else rows / length).sort(dim=0).values
-            for rows, length in zip(columns, lengths, strict=True)
+            sorted_rows((values if length is None else values / length).contiguous())
+            for values, length in zip(columns, lengths, strict=True)
         )
-        parts.append((a - b).abs().mean(dim=0, dtype=torch.float64))
+        parts.append(a.sub_(b).abs_().mean(dim=1, dtype=torch.float64))
     return torch.cat(parts)
 
 
