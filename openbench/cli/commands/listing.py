@@ -29,6 +29,7 @@ _USAGE = {
     "method": "python -m openbench run +benchmark=digits method={name}",
     "augment": "python -m openbench train +benchmark=cifar10 +augment={name}",
     "recipe": "python -m openbench train +benchmark=cifar10 recipe@training.recipe={name}",
+    "streaming": "python -m openbench stream {name} +benchmark=digits",
     "scorer": "python -m openbench run -m +benchmark=digits 'training=glob(*)' +scorer={name}",
     "study": "python -m openbench study {name}",
     "dataset": "used by benchmarks: /dataset@benchmark.near.{name}: {name}",
@@ -123,7 +124,7 @@ def show(argv: list[str]) -> int:
             print(record_text(arguments, lost.append), end="")
         return lost.code
     entry = Registry.of(arguments.config_dir).entry(arguments.group, arguments.name)
-    text = method_text if entry.group == "method" else config_text
+    text = method_text if entry.group in ("method", "streaming") else config_text
     print(text(entry, arguments.config_dir), end="")
     return OK
 
