@@ -48,18 +48,19 @@ class GMM(Method):
         m = moments(train, "GMM")
         ridge = self.ridge * float(m.within_covariance().diagonal().mean())
         counts, means = m.counts[m.present], m.class_means()
-        whiten, heights = [], []
+        # In one piece: pieces of their own among the larger ones of the loop leave holes, of nearly the same size in all.
+        self.whiten_ = torch.empty(len(means), *means.shape[1:] * 2, device=means.device)
+        heights = []
         order, ends = train.labels.argsort(stable=True), counts.long().cumsum(dim=0).tolist()
-        for start, end, mean in zip([0, *ends], ends, means, strict=False):
+        for start, end, mean, whiten in zip([0, *ends], ends, means, self.whiten_, strict=False):
             covariance = _scatter(train, order[start:end], mean) / (end - start)
             covariance.diagonal().add_(ridge)
             lower, failed = torch.linalg.cholesky_ex(covariance)
             self.require(
                 not failed, "ridge", f"larger ones: the covariance of {end - start} samples of a class is singular"
             )
-            whiten.append(torch.linalg.solve_triangular(lower, torch.eye(len(lower)).to(lower), upper=False).float())
+            whiten.copy_(torch.linalg.solve_triangular(lower, torch.eye(len(lower)).to(lower), upper=False))
             heights.append(-lower.diagonal().log().sum() - 0.5 * len(lower) * math.log(2 * math.pi))
-        self.whiten_ = whiten
         self.means_ = means.float()
         self.heights_ = torch.stack(heights) + (counts / m.n).log()
         self.present_ = m.present.cpu()
