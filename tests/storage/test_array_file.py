@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from openbench.errors import DataError
-from openbench.storage.array_file import open_arrays
+from openbench.storage.array_file import arrays_digest, open_arrays
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -31,6 +31,18 @@ def test_what_is_no_array_in_an_npz_is_left_alone(tmp_path, how):
     found = open_arrays(path)
     assert list(found) == ["a"]
     np.testing.assert_array_equal(found["a"], X)
+
+
+def test_the_digest_of_a_folder_is_that_of_its_arrays_and_their_places(tmp_path):
+    (tmp_path / "near").mkdir()
+    (tmp_path / "near" / "a.npy").write_bytes(as_npy(X))
+    first = arrays_digest(tmp_path)
+    (tmp_path / "README.txt").write_text("a note")
+    assert arrays_digest(tmp_path) == first
+    (tmp_path / "near" / "a.npy").write_bytes(as_npy(X + 1))
+    changed = arrays_digest(tmp_path)
+    (tmp_path / "near" / "a.npy").rename(tmp_path / "near" / "b.npy")
+    assert len({first, changed, arrays_digest(tmp_path)}) == 3
 
 
 @pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

@@ -150,6 +150,14 @@ def test_the_lease_of_another_machine_is_taken_over_when_it_is_not_renewed(tmp_p
     assert is_free(tmp_path / "a") == bool(age)
 
 
+@pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="the system names no start of its own")
+def test_a_lease_names_the_start_of_the_machine_after_which_process_numbers_are_given_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", refusing(errno.ENOLCK))
+    with Lock(tmp_path / "a"):
+        host = json.loads(lease_of(tmp_path / "a").read_text())["host"]
+    assert Path("/proc/sys/kernel/random/boot_id").read_text().strip() in host.split(" ")
+
+
 @pytest.mark.parametrize("number", [1 << 70, -1])
 def test_a_lease_with_a_number_that_no_process_has_ends_in_no_traceback(tmp_path, broken, number):
     lease = lease_of(tmp_path / "a")
