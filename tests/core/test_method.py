@@ -118,6 +118,7 @@ def test_a_request_asks_for_logits_unless_told_and_its_later_fields_do_not_renam
     [
         (Role.ID_TEST, [0, 1, 1], [True, False, True]),
         (Role.ID_TEST, [-1, 1, 1], [False, False, True]),  # an image without a prediction among others
+        (Role.ID_TEST, [0, 0, 0], [True, True, False]),  # the first class is one like another
         (Role.ID_TEST, [-1, -1, -1], None),  # a network of other classes
         (Role.NEAR, [0, 1, 1], None),
         (Role.ID_TEST, [], []),

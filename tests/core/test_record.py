@@ -45,7 +45,7 @@ def test_a_record_is_read_back_and_another_schema_or_key_is_refused():
     for wrong in (0, 1, 3, True, 2.0, "2"):
         with pytest.raises(RecordError, match=r"here: schema .* reads schema 2"):
             ResultRecord.from_dict({**content, "schema": wrong}, "here")
-    with pytest.raises(RecordError, match=r"missing keys \['counts'\], unknown keys \['extra'\]"):
+    with pytest.raises(RecordError, match=r"^record: .*missing keys \['counts'\], unknown keys \['extra'\]"):
         ResultRecord.from_dict({**{k: v for k, v in content.items() if k != "counts"}, "extra": 1})
 
 
