@@ -320,6 +320,12 @@ def test_a_record_with_any_value_anywhere_is_refused_or_shown(tmp_path, place, v
     show_everything(record, tmp_path)
 
 
+def test_whole_numbers_of_63_bits_are_read():
+    assert _checked_tree({"a": [0x7FFF_FFFF_FFFF_FFFF, -0x7FFF_FFFF_FFFF_FFFF]})
+    with pytest.raises(PydanticCustomError):
+        _checked_tree({"a": 0x8000_0000_0000_0000})
+
+
 def test_a_refused_value_is_named_by_its_place_in_the_tree():
     with pytest.raises(PydanticCustomError) as refused:
         _checked_tree({"a": {"b": [1, 2**70]}})
