@@ -28,6 +28,7 @@ from openbench.methods.mds import MDS
 from openbench.methods.msp import MSP
 from openbench.methods.odin import ODIN
 from openbench.methods.react import ReAct
+from openbench.methods.scaled_mds import ScaledMDS
 from openbench.methods.temp_scaling import TempScaling
 from openbench.metrics import MetricOptions, SetScores, evaluate
 
@@ -74,8 +75,9 @@ def test_knn_measures_the_distance_to_neighbours_of_the_class(k):
         np.testing.assert_allclose(found[:, c], farthest.kneighbors(queries)[0][:, -1] ** 2, atol=1e-5)
 
 
-def test_mds_measures_the_distance_to_each_class_mean():
-    found = MDS().fit(P.train, None).class_scores(P.test).numpy()
+@pytest.mark.parametrize("method", [MDS(), ScaledMDS(beta=0.0)])
+def test_mds_measures_the_distance_to_each_class_mean(method):
+    found = method.fit(P.train, None).class_scores(P.test).numpy()
     train, labels = P.train.features.double().numpy(), y(P.train)
     means = np.stack([train[labels == c].mean(axis=0) if c in PRESENT else np.zeros(24) for c in range(6)])
     precision = EmpiricalCovariance(assume_centered=True).fit(train - means[labels]).precision_
@@ -83,7 +85,7 @@ def test_mds_measures_the_distance_to_each_class_mean():
     np.testing.assert_allclose(found[:40, PRESENT], expected, rtol=2e-3)
 
 
-@pytest.mark.parametrize("method", [KNN(k=3), MDS()])
+@pytest.mark.parametrize("method", [KNN(k=3), MDS(), ScaledMDS()])
 def test_a_class_without_training_samples_never_fits(method):
     found = method.fit(P.train, None).class_scores(P.test)
     assert torch.isinf(found[:, 3]).all()
