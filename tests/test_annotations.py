@@ -1,5 +1,6 @@
 """What fits an annotation and how that is said; values as they are typed, read again by Hydra's own parser."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -79,6 +80,8 @@ def test_a_value_of_another_kind_does_not(annotation, value):
         (int, "a whole number (of 64 bits at most)"),
         (float, "a finite number"),
         (int | None, "a whole number (of 64 bits at most), or null"),
+        (Interval, "a node with the `_target_` of an Interval"),
+        (Counter, "a node with the `_target_` of a Counter"),
     ],
     ids=str,
 )

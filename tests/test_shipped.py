@@ -6,6 +6,7 @@ from omegaconf import OmegaConf
 
 from openbench import paths
 from openbench.compose.config import VERSION_BASE
+from openbench.config.by_data import resolved
 from openbench.config.shipped import data_of, merged, named_for, names, shipped
 
 GROUPS = ("augment", "backbone", "dataset", "method", "recipe", "training")
@@ -50,6 +51,13 @@ def test_values_hold_on_the_data_that_a_file_names():
     assert data_of("augment", "randaugment") == ["imagenet1k", "imagenet200"]
     magnitudes = [shipped("augment", "randaugment", data)["then"][0]["magnitude"] for data in ("", "imagenet200")]
     assert magnitudes == [14, 10]
+
+
+@pytest.mark.parametrize("data", ["", "cifar100"])
+def test_a_value_with_a_colon_is_the_one_that_hydra_reads(data):
+    node = {"value": "${by_data:a:b,{cifar100:c:d, cifar10:e}}"}
+    by_hydra = OmegaConf.create({**node, "benchmark": {"classes": f"{data}/classes"}})
+    assert resolved(node, data) == {"value": by_hydra.value}
 
 
 def test_a_file_that_is_not_shipped_means_nothing():

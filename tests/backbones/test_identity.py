@@ -17,6 +17,8 @@ def test_rows_come_out_as_features_with_one_logit_of_zero():
     assert torch.equal(found.logits, torch.zeros(4, 1))
     assert torch.equal(backbone.head(rows), torch.zeros(4, 1))
     assert backbone.passes == 4
+    backbone.outputs(rows[:3], Request())
+    assert backbone.passes == 7
 
 
 @pytest.mark.parametrize("request_", [Request(layers=("stage1",)), Request(perturb=Perturb(1.0, 0.1))], ids=str)
