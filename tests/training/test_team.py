@@ -18,6 +18,7 @@ from openbench.training.loop.batch_norm import whole_batch_statistics
 from openbench.training.loop.distributed import Team, require_one_process, team, under_torchrun
 from openbench.training.loop.loop import check_shared_out, train
 from openbench.training.loop.objective import Part
+from openbench.training.methods.cross_entropy import CrossEntropy
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
 from . import team_toys
@@ -184,6 +185,7 @@ def test_losses_over_the_whole_batch_are_not_shared_out() -> None:
         check_shared_out(job(ToyEntropy()), Pretended(0, 2))
     check_shared_out(job(ToyEntropy()), Team())
     check_shared_out(job(Apart()), Pretended(0, 2))
+    check_shared_out(job(CrossEntropy(RECIPE)), Pretended(0, 2))
 
 
 def test_every_process_must_get_an_image_of_every_batch() -> None:
