@@ -69,6 +69,7 @@ def test_a_manifest_that_is_not_text_is_refused(tmp_path):
     [
         ("key = 7", "rule 'r'.key — found 7 — allowed: text"),
         ('key = "a/{folder}/{name}"\ncount = "many"', "rule 'r'.count — found 'many'"),
+        ('key = "a/{folder}/{name}"\nper_class = "many"', "rule 'r'.per_class — found 'many'"),
         ('key = "a/{folder}/{name}"\ncount = -5', "count — found -5 — allowed: a whole number ≥ 1"),
         ('key = "a/{folder}/{name}"\nparts = 3', "rule 'r'.parts — found 3"),
         ('key = "../{folder}/{name}"', "leaves the data folder"),

@@ -88,6 +88,13 @@ def test_the_same_weights_reproduce_and_both_processors_are_named(monkeypatch, r
     )
 
 
+def test_a_value_that_differs_is_named_with_both_numbers_before_the_processors(monkeypatch, runtime):
+    old = record(0)
+    near = {"near": {"auroc": 0.5, "fpr95": 0.25}}
+    with pytest.raises(NotReproducedError, match=r"near\.auroc: 0\.9 was recorded, 0\.5 came out — recorded on"):
+        verified(monkeypatch, runtime, spec_of(old), replace(old, metrics={**old.metrics, **near}, provenance=HERE))
+
+
 @pytest.mark.parametrize(
     ("passes", "said"),
     [

@@ -54,6 +54,15 @@ def test_what_is_cached_is_not_waited_for(features: CachedFeatures, said: list[s
     assert said[1].startswith("features: 1 of 2 sets done")
 
 
+def test_what_another_job_has_made_meanwhile_does_not_count_as_made_in_no_time(
+    features: CachedFeatures, said: list[str]
+) -> None:
+    features.expect(SPLITS)
+    features.store.get(toy_backbone(), SPLITS[0], REQUEST)
+    features(SPLITS[0], REQUEST)
+    assert len(said) == 1
+
+
 def test_nothing_is_said_where_nothing_or_one_set_is_to_come(features: CachedFeatures, said: list[str]) -> None:
     features.expect(SPLITS[:1])
     features(SPLITS[0], REQUEST)
