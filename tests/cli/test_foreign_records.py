@@ -62,6 +62,12 @@ def test_a_class_that_only_the_record_names_is_refused_and_not_imported(trap, no
         again(record_with(**node))
 
 
+def test_a_long_name_in_a_record_is_not_repeated_whole():
+    with pytest.raises(RecordError, match="names code that is not openbench's: xxx") as refused:
+        again(record_with(_target_="x" * 10_000 + ".X"))
+    assert len(str(refused.value)) < 1000
+
+
 def test_a_training_that_only_the_record_names_is_not_asked_for_its_scorer(trap):
     record = record_with(_scorer_of_training_=True)
     record.config["training"] = {**record.config["training"], "_target_": "trap.Trap"}
