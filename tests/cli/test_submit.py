@@ -175,6 +175,9 @@ def test_a_file_of_scores_with_a_description_is_counted_and_shown_apart(known, t
     (tmp_path / "scores.csv").write_text("\n".join(lines[:-1]) + "\n")
     assert main(words) == 1
     assert "59 scores of far/c, which has 60 images" in capsys.readouterr().out
+    (tmp_path / "scores.csv").write_text("\n".join(line for line in lines if not line.endswith("id_test")) + "\n")
+    assert main(words) == 1
+    assert "scores.csv new: refused; 0 numbers computed again" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
