@@ -11,7 +11,7 @@ import yaml
 from openbench.cli.commands.listing import show
 from openbench.cli.reproduce import again, command
 from openbench.compose.config import compose, scientific
-from openbench.config.command import words_of
+from openbench.config.command import choices, words_of
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.paths import config_dir
@@ -122,6 +122,11 @@ def test_no_command_is_given_for_files_that_are_not_there():
     gone = replace(record, config={**record.config, "method": {"_name_": "mine", "_target_": "mine.Mine"}})
     assert command(gone) is None
     assert command(replace(record, benchmark={**record.benchmark, "name": "letters"})) is None
+
+
+def test_nothing_was_chosen_in_groups_that_a_config_lacks():
+    found = choices({"method": {"_name_": "knn"}})
+    assert {group: name for group, name in found.items() if name is not None} == {"method": "knn"}
 
 
 def test_a_folder_of_ones_own_completes_the_command(tmp_path):

@@ -13,7 +13,7 @@ import yaml
 
 from openbench import paths
 from openbench.cli.annotation_source import allowed
-from openbench.cli.commands.listing import main, show
+from openbench.cli.commands.listing import Registry, main, show
 from openbench.cli.method_source import method_source
 from openbench.compose.config import compose, plain
 from openbench.config.annotations import described, hints_of
@@ -25,6 +25,7 @@ from openbench.core.record import ResultRecord
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.errors import ConfigError, RecordError
 from openbench.results.records.store import RecordStore
+from openbench.results.tables.frames import frame_of
 
 ROOT = Path(__file__).parents[2]
 METHODS = sorted((paths.config_dir() / "method").glob("*.yaml"), key=lambda p: p.stem)
@@ -66,6 +67,7 @@ def test_every_group_is_listed_with_the_number_of_its_files(capsys):
     rows = {row["group"]: int(row["entries"]) for row in listed(capsys)}
     folders = [folder for folder in paths.config_dir().iterdir() if folder.is_dir()]
     assert rows == {f.name: len(list(f.rglob("*.yaml"))) for f in folders if list(f.rglob("*.yaml"))}
+    assert frame_of(Registry.of(None).overview())["entries"].tolist() == list(rows.values())
 
 
 @pytest.mark.parametrize("group", sorted(p.name for p in paths.config_dir().iterdir() if p.is_dir()))

@@ -50,6 +50,7 @@ def test_what_is_cached_is_not_waited_for(features: CachedFeatures, said: list[s
     assert re.fullmatch(r"features: \d+ images of 2 sets to extract", said[0])
     features(SPLITS[0], REQUEST)
     assert len(said) == 1
+    assert features.reused.endswith(" (1 of 3 sets)")
     features(SPLITS[1], REQUEST)
     assert said[1].startswith("features: 1 of 2 sets done")
 
