@@ -128,6 +128,8 @@ NPZ = {
     "negative axis": raw_zip({"images.npy": header("(-1, 2, 2)") + bytes(4)}),
     "no shape": raw_zip({"images.npy": header("7") + bytes(4)}),
     "header that is no Python": raw_zip({"images.npy": header("(((") + bytes(4)}),
+    "an array that is a note": raw_zip({"images.npy": b"to follow"}),
+    "labels that are a note": raw_zip({"images.npy": header("(1, 2, 2)") + bytes(4), "labels.npy": b"to follow"}),
     "objects": saved(images=np.array([[{}]], dtype=object)),
     "floats": saved(images=np.zeros((2, 3, 3))),
     "text": saved(images=np.array(["a", "b"])),

@@ -48,9 +48,16 @@ def read_npz(path: Path, names: Collection[str], expected: str, whole: bytes | N
     try:
         check_unpacked_size(path, whole)
         with np.load(path if whole is None else io.BytesIO(whole), allow_pickle=False) as pack:
-            return {name: pack[name] for name in names if name in pack.files}
+            return {name: _array(pack, name) for name in names if name in pack.files}
     except _UNREADABLE as error:
         raise DataError(f"'{path}' cannot be read — {error or type(error).__name__} — {expected}") from error
+
+
+def _array(pack: "np.lib.npyio.NpzFile", name: str) -> NDArray[Any]:
+    found: NDArray[Any] | bytes = pack[name]  # bytes of a member that does not begin as an array does
+    if isinstance(found, bytes):
+        raise ValueError(f"'{name}' is not an array")
+    return found
 
 
 def check_unpacked_size(path: Path, whole: bytes | None = None) -> None:
