@@ -1,6 +1,7 @@
 """Lists of a user's own images: a folder with a subfolder per class, a `.csv`, an `.npz`, or a Hugging Face folder."""
 
 import csv
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,8 +111,21 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         ) from error
 
 
+def _text(path: Path) -> str:
+    """All that a list says, also in columns that nothing reads: what is half understood is not read at all."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"'{path}' line {line}: the byte {error.object[error.start]:#04x} is not UTF-8 — lists of images hold "
+            "UTF-8 text — save the list as UTF-8"
+        ) from error
+
+
 def _lines_of_csv(path: Path) -> Iterator[Row]:
-    with open(path, encoding="utf-8-sig", newline="", errors="surrogateescape") as stream:
+    with io.StringIO(_text(path), newline="") as stream:
         reader = csv.DictReader(stream)
         columns = [name.strip() for name in reader.fieldnames or ()]
         if "path" not in columns:
