@@ -7,13 +7,11 @@ from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
 from openbench.compose import config_source
 from openbench.compose.config import VERSION_BASE, check_no_clash, runtime, scientific, search_path
-from openbench.compose.errors import Typed, explain
+from openbench.compose.errors import Typed, explained
 from openbench.compose.flags import check_overrides
 from openbench.compose.renamed import refuse_moved
 from openbench.compose.sweep import parse
@@ -51,7 +49,7 @@ def composed(command: str, overrides: Sequence[str], config_dir: Path | None = N
     if config_dir is not None:
         check_no_clash(config_dir)
     config_source.install()
-    try:
+    with explained(typed):
         with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
             words = [*search_path(config_dir), *typed.overrides]
             cfg = hydra_compose(command, words, return_hydra_config=True)
@@ -59,10 +57,5 @@ def composed(command: str, overrides: Sequence[str], config_dir: Path | None = N
         del cfg._content["hydra"]  # type: ignore[union-attr]
         config = scientific(cfg, choices, command)
         node = runtime(cfg)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        explained = explain(error, typed)
-        if explained is None:
-            raise
-        raise explained from error
     refuse_unread(command, typed.overrides, config)
     return Composed(config, node)

@@ -46,7 +46,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: Path | None = No
         config_dir: a folder of the user's group files, searched after ours.
 
     Raises:
-        HydraException, OmegaConfBaseException: whatever Hydra has to say; `explain` puts it into words.
+        HydraException, OmegaConfBaseException: whatever Hydra has to say; `explained` puts it into words.
         ConfigError: a config file that is not plain, valid YAML.
     """
     config_source.install()

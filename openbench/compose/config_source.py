@@ -40,7 +40,8 @@ class FileConfigSource(file_config_source.FileConfigSource):
 
         Raises:
             ConfigLoadError: no such file.
-            ConfigError: it is refused by `read_yaml`, or holds neither a mapping nor nothing.
+            ConfigError: it is refused by `read_yaml`, holds neither a mapping nor nothing, or begins with a comment
+                that says in another form than `# @package PLACE` where the config goes.
         """
         path = Path(self.path, self._normalize_file_name(config_path)).resolve()
         if not path.exists():
@@ -50,7 +51,7 @@ class FileConfigSource(file_config_source.FileConfigSource):
             provider=self.provider,
             path=f"{self.scheme()}://{self.path}",
             config=pickle.loads(_pickled(text, f"'{path}'")),
-            header=ConfigSource._get_header_dict(text[:_HEADER]),
+            header=_header(text[:_HEADER], path),
         )
 
 
@@ -61,6 +62,13 @@ def _pickled(text: str, where: str) -> bytes:
     if node is not None and not isinstance(node, dict):
         raise ConfigError(f"{where} holds a {type(node).__name__} — a mapping is needed, lines of `key: value`")
     return pickle.dumps(OmegaConf.create(node or {}))  # an empty file says nothing
+
+
+def _header(text: str, path: Path) -> dict[str, str | None]:
+    try:
+        return dict(ConfigSource._get_header_dict(text))
+    except ValueError as error:
+        raise ConfigError(f"'{path}': {error} — write # @package PLACE, or leave the @ out of the comment") from error
 
 
 def _spelt(folder: Path, name: str) -> bool:

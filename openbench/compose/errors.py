@@ -1,7 +1,9 @@
 """Hydra's and OmegaConf's errors in the project's words: what is wrong, what is allowed, what to type."""
 
 import re
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
@@ -37,7 +39,23 @@ class Typed:
     config_dir: Path | None = None
 
 
-def explain(error: Exception, typed: Typed) -> ConfigError | None:
+@contextmanager
+def explained(typed: Typed) -> Iterator[None]:
+    """Have the errors of a block that composes a config come out in our words.
+
+    Raises:
+        ConfigError: an error about configuration; all others come out as they are.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = _explain(error, typed)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _explain(error: Exception, typed: Typed) -> ConfigError | None:
     """Return the error as a ConfigError, or None if it is not about configuration."""
     if isinstance(error, OverrideParseException):
         return _grammar(error)
@@ -49,7 +67,20 @@ def explain(error: Exception, typed: Typed) -> ConfigError | None:
     if isinstance(error, HydraException | OmegaConfBaseException):
         parts = [str(error), str(error.__cause__ or "")]
         return ConfigError(f"the config does not compose — {_one_line(' '.join(parts))}")
+    if isinstance(error, ValueError) and _raised_by_hydra(error):
+        return ConfigError(f"the config does not compose — {_one_line(str(error))}")
+    if isinstance(error, AssertionError) and _raised_by_hydra(error):  # which says nothing to a user
+        return ConfigError(
+            "the config does not compose — an argument, or an entry of `defaults` in a config file, is not of a form "
+            "that can be used — look for a name that is empty or of the wrong kind"
+        )
     return None
+
+
+def _raised_by_hydra(error: Exception) -> bool:
+    """Whether an error that is none of Hydra's own was raised in its code: of its checks some raise others."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("hydra.")
 
 
 def _grammar(error: OverrideParseException) -> ConfigError:

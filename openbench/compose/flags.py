@@ -45,7 +45,7 @@ def check_flags(asked: argparse.Namespace) -> None:
 
 
 def check_overrides(overrides: Sequence[Override]) -> None:
-    """Refuse overrides of Hydra's own config, but for those of launchers and sweeps that are known to be harmless.
+    """Refuse overrides without a key, and those of Hydra's own config but for launchers' and sweeps' harmless ones.
 
     Hydra builds its callbacks, sweepers, launchers and loggers from `_target_`s of any kind.
 
@@ -57,6 +57,8 @@ def check_overrides(overrides: Sequence[Override]) -> None:
     """
     for override in overrides:
         key, typed = override.key_or_group, override.input_line
+        if not key:
+            raise ConfigError(f"override '{typed}' has no key — write key=value, e.g. seed=1")
         if override.package is not None and re.match(r"(_global_\.)?hydra\b", override.package):
             raise ConfigError(
                 f"nothing can be put into Hydra's own config — found {typed} — leave out what follows '@'"

@@ -124,6 +124,8 @@ def test_misspelt_key_names_the_allowed_keys(engine, capsys):
         ("seed=range(3)", "'seed=range(3)' names several values — add -m to run them all"),
         ("knn", "argument 'knn' is not an override; did you mean 'method=knn'? — write key=value"),
         ("letters", "argument 'letters' is not an override; did you mean '+benchmark=letters'?"),
+        ("+=x", "override '+=x' has no key — write key=value"),
+        ("++@benchmark=x", "override '++@benchmark=x' has no key — write key=value"),
         ("backbone.weights=[1", "override 'backbone.weights=[1' cannot be read: no viable alternative"),
         ("method=null", "a config group takes a name — found method=null (python -m openbench list method)"),
         ("method=3", "a config group takes a name — found method=3 (python -m openbench list method)"),
@@ -210,6 +212,20 @@ def test_a_users_yaml_that_is_no_yaml(engine, configs, capsys):
     message = said(capsys, "run", "+benchmark=digits", "method=odd")
     assert "not valid YAML" in message
     assert "line 2" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# @package\n", "odd.yaml': Expected header format: KEY VALUE, got '@package' — write # @package PLACE"),
+        ("\n# @package a b\n", "odd.yaml': Too many components in '@package a b'"),
+        ("defaults: [_self_@here]\n", "the config does not compose — _self_@PACKAGE is not supported"),
+        ('defaults: [{"": knn}]\n', "the config does not compose — an argument, or an entry of `defaults` in a"),
+    ],
+)
+def test_a_users_yaml_that_cannot_be_composed(engine, configs, capsys, text, expected):
+    (configs / "method" / "odd.yaml").write_text(text)
+    assert expected in said(capsys, "run", "+benchmark=digits", "method=odd")
 
 
 def test_a_users_yaml_that_is_not_utf8(engine, configs, capsys):

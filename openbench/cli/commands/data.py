@@ -47,7 +47,7 @@ def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "Benchmar
         ConfigError: no such benchmark, or an override that Hydra refuses.
     """
     from openbench.compose.config import check_no_clash, compose, no_benchmark, options, plain
-    from openbench.compose.errors import Typed, explain
+    from openbench.compose.errors import Typed, explained
     from openbench.data.benchmark_config import BenchmarkConfig
 
     if config_dir is not None:
@@ -63,13 +63,8 @@ def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "Benchmar
     if len(named) > 1:
         raise ConfigError(f"found the benchmarks {' and '.join(named)} — give one at a time")
     overrides = [f"+benchmark={word}" if word in known else word for word in words]
-    try:
+    with explained(Typed("check", overrides, config_dir)):
         cfg = compose("check", overrides, config_dir)
-    except Exception as error:
-        explained = explain(error, Typed("check", overrides, config_dir))
-        if explained is None:
-            raise
-        raise explained from error
     if "benchmark" not in cfg:
         raise no_benchmark("check", config_dir)
     node = plain(cfg, "benchmark")

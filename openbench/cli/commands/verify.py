@@ -194,24 +194,16 @@ def _runtime(overrides: list[str], arguments: argparse.Namespace) -> dict[str, o
     Raises:
         ConfigError: an override of anything else, which the record decides.
     """
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     from openbench.compose.config import compose, runtime
-    from openbench.compose.errors import Typed, explain
+    from openbench.compose.errors import Typed, explained
 
     for word in overrides:
         if not word.lstrip("+~").startswith("runtime"):
             raise ConfigError(
                 f"`verify` takes a run's config from its record — found {word} — allowed: runtime.KEY=VALUE"
             )
-    try:
+    with explained(Typed("run", overrides, arguments.config_dir)):
         node = runtime(compose("run", overrides, arguments.config_dir))
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        explained = explain(error, Typed("run", overrides, arguments.config_dir))
-        if explained is None:
-            raise
-        raise explained from error
     return node | {"results": str(arguments.results), "on_existing": "verify"}
 
 

@@ -44,7 +44,7 @@ from openbench.cli.process.exits import BAD_INPUT, FAILED, OK, code_of
 from openbench.cli.process.os_errors import refused
 from openbench.compose import config_source
 from openbench.compose.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
-from openbench.compose.errors import Typed, explain
+from openbench.compose.errors import Typed, explained
 from openbench.compose.flags import check_flags, check_overrides
 from openbench.compose.group import composing_groups
 from openbench.compose.renamed import refuse_moved
@@ -292,17 +292,12 @@ def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> N
     config_source.install()
     main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=typed.command)
     # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
-    with _argv(f"python -m openbench {typed.command}", argv), _environment("HYDRA_FULL_ERROR", "1"):
+    with _argv(f"python -m openbench {typed.command}", argv), _environment("HYDRA_FULL_ERROR", "1"), explained(typed):
         try:
             main(job)()
         except SystemExit as stop:
             if stop.code not in (None, 0):
                 raise
-        except Exception as error:
-            explained = explain(error, typed)
-            if explained is None:
-                raise
-            raise explained from error
 
 
 def _scratch(typed: Typed) -> Path:
