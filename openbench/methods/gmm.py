@@ -48,7 +48,7 @@ class GMM(Method):
         m = moments(train, "GMM")
         ridge = self.ridge * float(m.within_covariance().diagonal().mean())
         counts, means = m.counts[m.present], m.class_means()
-        # In one piece: pieces of their own among the larger ones of the loop leave holes, of nearly the same size in all.
+        # In one piece: pieces among the larger ones of the loop leave holes, of nearly the same size in all.
         self.whiten_ = torch.empty(len(means), *means.shape[1:] * 2, device=means.device)
         heights = []
         order, ends = train.labels.argsort(stable=True), counts.long().cumsum(dim=0).tolist()
