@@ -118,7 +118,8 @@ class FeatureSet:
 
     def named(self) -> dict[str, Tensor]:
         """All columns and maps by name."""
-        return {**self.columns, **self.maps}
+        columns: Mapping[Any, Tensor] = self.columns  # its names are text
+        return {**columns, **self.maps}
 
     def _column(self, name: Field) -> Tensor:
         if name not in self.columns:
