@@ -203,6 +203,7 @@ class Template:
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake)
+        gc.set_threshold(10_000)  # as in tests/conftest.py
 
     def serve(self) -> NoReturn:
         """Answer requests, and tell of copies that have ended."""
