@@ -144,6 +144,17 @@ def as_head(value: Any, d: int | None = None, allowed: str = HEADS) -> "Head":
     return Head(weight, bias)
 
 
+def head_of(given: Any) -> "str | Head | None":
+    """Return the classifier of a model: the name of its module as it is, arrays or a fitted one as a head.
+
+    Raises:
+        DataError: something else, or shapes that do not fit.
+    """
+    return (
+        given if given is None or isinstance(given, str) else as_head(given, allowed=f"the name of a module, {HEADS}")
+    )
+
+
 def are_whole(values: NDArray[Any]) -> bool:
     """Whether all numbers are whole and finite, of whatever type."""
     return values.dtype.kind in "iub" or (

@@ -17,6 +17,7 @@ from openbench.api.arguments import (
     runtime_of,
     words_of,
 )
+from openbench.api.arrays import head_of
 from openbench.api.many import ModelResults
 from openbench.api.methods_given import Chosen, chosen_methods
 from openbench.api.models.adopt import Adopted, Asked, adopt, name_of
@@ -109,7 +110,7 @@ def evaluate(
     runtime = runtime_of(device, progress, batch_size=batch_size, cache=cache, results=results)
     folder = None if config_dir is None else folder_of(config_dir, "config_dir")
     call = _Call(chosen, words, {**runtime, "progress": shown(progress)}, say_of(progress), folder)
-    asked = Asked(preprocess, features, head, name, resolve_device(runtime["device"]))
+    asked = Asked(preprocess, features, head_of(head), name, resolve_device(runtime["device"]))
     if name is not None:
         check_model_name(name)
     models = _models(model, weights)

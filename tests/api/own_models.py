@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from openbench.api.arrays import head_of
 from openbench.api.models.adopt import Asked, adopt
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
@@ -26,8 +27,8 @@ def benchmark(classes=CLASSES, preprocess=PLAIN):
     return SimpleNamespace(name="toy", classes=names, columns=None, preprocess=preprocess, id_test=split)
 
 
-def adopted(model, preprocess=PLAIN, classes=CLASSES, **asked):
-    return adopt(model, Asked(preprocess=preprocess, **asked), benchmark(classes))
+def adopted(model, preprocess=PLAIN, classes=CLASSES, head=None, **asked):
+    return adopt(model, Asked(preprocess=preprocess, head=head_of(head), **asked), benchmark(classes))
 
 
 class Small(nn.Module):

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openbench.api.arrays import HEADS, as_head
 from openbench.api.models.described import described
 from openbench.api.models.inputs import Audience, check_outputs, first_images, range_warnings
 from openbench.api.models.network import as_network, as_source, copied, dtype_of, unwrapped
@@ -37,14 +36,14 @@ class Asked:
     Args:
         preprocess: how images reach it; None = the model's own, if it has one.
         features: dotted name of the module that makes the features, or of an ONNX output; None = found.
-        head: dotted name of the linear classifier, or (W, b); None = found.
+        head: the linear classifier, or its dotted name; None = found.
         name: in tables and records; None = from its class.
         device: where it is to run.
     """
 
     preprocess: object = None
     features: str | None = None
-    head: object = None
+    head: str | Head | None = None
     name: str | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
@@ -77,7 +76,7 @@ def adopt(model: object, asked: Asked, benchmark: Audience) -> Adopted:
 
     Raises:
         ConfigError: another kind of object, no preprocess, or parts that cannot be found.
-        DataError: outputs that are not finite, or a head that is no pair of arrays.
+        DataError: outputs that are not finite.
     """
     if not isinstance(asked.features, str | None):
         raise ConfigError(f"features is a {type(asked.features).__name__} — the name of one module expected")
@@ -152,7 +151,7 @@ def _backbone_of(module: nn.Module, parts: Parts, wanted: Wanted, of: tuple[Prep
     """The backbone of a module: with its linear head, without classifier, or of its outputs alone."""
     ready, asked = of
     headless = not parts.head and not parts.features and parts.output.shape[1] != wanted.classes
-    own_head = _given_head(asked.head)
+    own_head = asked.head if isinstance(asked.head, Head) else None
     if own_head is not None and parts.head and not parts.features:
         raise ConfigError(
             f"model '{wanted.name}' shows its classifier, '{parts.head}', and head=(W, b) is given — it is for a model "
@@ -197,7 +196,7 @@ def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Audience)
     images = first_images(benchmark, ready.preprocess)
     with torch.no_grad():
         first = _tried(read, images, name)
-    backbone = OutputsBackbone(source, ready, first, _given_head(asked.head))
+    backbone = OutputsBackbone(source, ready, first, asked.head if isinstance(asked.head, Head) else None)
     backbone.try_gradient(images)
     warnings = (*range_warnings(images, ready.preprocess, None), *check_outputs(backbone, images))
     note = f"model '{name}' is a function: what it computes with cannot be told, so its results are never reused"
@@ -212,7 +211,7 @@ def _file(path: Path, asked: Asked, benchmark: Audience) -> Adopted:
     first = _tried(source.read, images, name)
     if isinstance(asked.head, str):
         raise ConfigError(f"model '{name}' is an ONNX file — head '{asked.head}' — give the classifier as head=(W, b)")
-    backbone = OutputsBackbone(source, ready, first, _given_head(asked.head))
+    backbone = OutputsBackbone(source, ready, first, asked.head if isinstance(asked.head, Head) else None)
     warnings = (*range_warnings(images, ready.preprocess, None), *check_outputs(backbone, images))
     return Adopted(backbone, _node(backbone, type(path), name), ready.notes, warnings)
 
@@ -229,11 +228,6 @@ def _prepared(asked: Asked, benchmark: Audience, model: object, name: str) -> Pr
     if given is None:
         raise ConfigError(f"model '{name}': preprocess is not given, and the model does not say — {WAYS}")
     return prepared(given, benchmark.preprocess)
-
-
-def _given_head(head: object) -> Head | None:
-    """A classifier given as arrays or as a fitted one; None where a module is named, or nothing is given."""
-    return None if head is None or isinstance(head, str) else as_head(head, allowed=f"the name of a module, {HEADS}")
 
 
 def _as_read(returned: Any, name: str, n: int) -> Read:
