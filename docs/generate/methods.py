@@ -4,7 +4,7 @@ from functools import cache
 
 from generate.formula import sentence
 from generate.markdown import Docstring, arxiv_linked, cell, code, hidden_contents, page, table
-from generate.rows import rows_of
+from generate.rows import differences_of, rows_of
 from openbench import paths
 from openbench.cli.commands.listing import Entry, Registry, usage
 from openbench.cli.method_facts import method_facts
@@ -74,7 +74,7 @@ def method(entry: Entry) -> str:
     settings = table(("name", "default", "allowed", "searched on validation", "meaning"), parameters)
     errors = [f"- `{name}`: {sentence(when)}" for name, when in text.raises.items()]
     reference = arxiv_linked(text.reference or source.reference)
-    measured = rows_of(entry.name)
+    compared, measured = differences_of(str(config["_target_"])), rows_of(entry.name)
     return page(
         entry.name,
         f"*{sentence(text.summary)}*",
@@ -84,6 +84,7 @@ def method(entry: Entry) -> str:
         "## Hyper-parameters\n\n" + settings if settings else "It has no hyper-parameters.",
         "## Errors\n\n" + "\n".join(errors) if errors else "",
         "## Source, and what differs from it\n\n" + reference if reference else "",
+        "## Beside independent references\n\n" + compared if compared else "",
         "## Measured\n\n" + measured if measured else "",
         "## From Python\n\n" + code(_python(entry.name), "python"),
     )

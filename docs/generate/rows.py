@@ -1,5 +1,6 @@
 """What was measured of a method: its rows of the committed leaderboard."""
 
+import csv
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,32 @@ HEADERS = (
     "chosen",
     "µs per image",
 )
+
+
+def differences_of(target: str) -> str:
+    """Return how far the tests of a method's module found it from what they expect; empty if none is kept.
+
+    Args:
+        target: the class, as a config names it.
+    """
+    module = target.split(".")[-2]
+    methods = ROOT / "openbench" / "methods"
+    with (ROOT / "results" / "claims" / "differences.csv").open(encoding="utf-8") as file:
+        # A test file of several modules has the names of all: csp_eoe.
+        mine = [
+            (row["test"].replace("_", " "), row["comparisons"], row["largest difference"])
+            for row in csv.DictReader(file)
+            if row["file"] == module
+            or (module in row["file"].split("_") and not (methods / f"{row['file']}.py").exists())
+        ]
+    if not mine:
+        return ""
+    after = (
+        "The largest difference of a value in the comparisons of each test, relative to the largest expected: formulas "
+        "written out in float64, other libraries, or the method itself on data that must not matter. From "
+        "`results/claims/differences.csv`."
+    )
+    return table(("test", "comparisons", "largest difference"), mine) + "\n\n" + after
 
 
 def rows_of(method: str) -> str:
