@@ -49,9 +49,9 @@ class _Rows:
 class OODD(StreamingMethod[Dictionary]):
     """Similarity to the test images that looked most OOD so far, less the one to confident training images.
 
-    score(x_i) = cos_(k₂)(f̂_i, D_i) − cos_(k₁)(f̂_i, B), cos_(k)(f̂, S) the k-th largest cosine to the features in S; B
-    the most confident training samples, the same number of each class; D_i those `queue` of x_1 … x_i whose cos_(k₁) to
-    B is lowest.
+    score(x_i) = cos_{(k₂)}(f̂_i, D_i) − cos_{(k₁)}(f̂_i, B), cos_{(k)}(f̂, S) the k-th largest cosine to the features in
+    S; B the most confident training samples, the same number of each class; D_i those `queue` of x_1 … x_i whose
+    cos_{(k₁)} to B is lowest.
 
     Args:
         k1: which neighbour in the bank; 5 (CIFAR-10), 10 (CIFAR-100), 100 (ImageNet).
@@ -105,7 +105,7 @@ class OODD(StreamingMethod[Dictionary]):
         return torch.cat([self._in_turn(u, s, memory) for u, s in blocks]) - similarity
 
     def _in_turn(self, unit: Tensor, similarity: Tensor, memory: Dictionary) -> Tensor:
-        """cos_(k₂)(f̂_i, D_i) (n,) for each image of a block, all turns at once; the memory becomes D_n."""
+        """cos_{(k₂)}(f̂_i, D_i) (n,) for each image of a block, all turns at once; the memory becomes D_n."""
         held = memory.features.to(unit.device)
         entries = torch.cat([held, unit])
         key = torch.cat([memory.similarity.to(unit.device), similarity])
