@@ -5,6 +5,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from openbench.config.constraints import NonNegative
 from openbench.core.features import FeatureSet, Head
@@ -13,8 +14,8 @@ from openbench.core.products import by_rows
 from openbench.core.request import Field, Request, Role
 from openbench.methods._inputs import training
 
-_BANK_CHUNK = 16384
-_QUERY_CHUNK = 256  # whose relations to a chunk of the bank, 16 MiB, malloc keeps for those of the next
+_BANK_CHUNK = 2048
+_QUERY_CHUNK = 512  # whose relations to a chunk of the bank, 4 MiB, stay near the processor
 
 
 @dataclass
@@ -59,12 +60,17 @@ class Relation(Method):
             bank_p = torch.softmax(logits[start : start + _BANK_CHUNK].to(unit.device), dim=1)
             for low in range(0, len(unit), _QUERY_CHUNK):
                 part = slice(low, low + _QUERY_CHUNK)
-                relation = by_rows(unit[part], bank).clamp_(min=0).mul_(by_rows(p[part], bank_p))
-                # Small relations become exact zeros; what stays is raised, so that power 0 counts relations.
-                kept = relation > self.threshold
-                raised = relation if self.power == 1 else relation.pow_(self.power)
-                total[part] += raised.mul_(kept).sum(dim=1)
+                relation = by_rows(unit[part], bank).mul_(by_rows(p[part], bank_p))
+                # Small relations, and negative ones, become exact zeros.
+                kept = functional.threshold(relation, self.threshold, 0.0, inplace=True)
+                total[part] += self._raised(kept).sum(dim=1)
         return -total.float()
+
+    def _raised(self, kept: Tensor) -> Tensor:
+        """Relations to the power, in place; power 0 counts those that are not zero."""
+        if self.power == 0:
+            return kept.sign_()
+        return kept if self.power == 1 else kept.pow_(self.power)
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -147,3 +147,14 @@ def test_no_queries_find_nothing():
     bank = Bank(torch.randn(5, 3))
     assert bank.kth_squared_distance(torch.empty(0, 3), 2).shape == (0,)
     assert bank.nearest_exactly(torch.empty(0, 3), 2).shape == (0, 2)
+
+
+@pytest.mark.parametrize("columns", [64, 70, 3215])
+@pytest.mark.parametrize("digits", [7, 1], ids=["", "ties"])
+def test_the_largest_of_few_groups_are_the_largest_of_all(columns, digits):
+    rows = np.round(np.random.default_rng(0).normal(size=(6, columns)), digits).astype(np.float32)
+    k = columns // 64
+    values, places = _bank._largest(torch.from_numpy(rows), k)
+    np.testing.assert_array_equal(values, -np.sort(-rows, axis=1)[:, :k])
+    np.testing.assert_array_equal(np.take_along_axis(rows, places.numpy(), axis=1), values)
+    assert all(len(set(row)) == k for row in places.tolist())
