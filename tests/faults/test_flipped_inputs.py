@@ -34,9 +34,10 @@ class Command:
 
 
 def stored(place: Place) -> dict[str, bytes]:
-    """All weights and columns of features."""
+    """All weights and columns of features; decoded images are no result, and read only where one is computed."""
     exact = (".safetensors", ".npy")
-    return {name: file.content for name, file in place.written.items() if Path(name).suffix in exact}
+    results = {name: file for name, file in place.written.items() if not name.startswith("cache/images/")}
+    return {name: file.content for name, file in results.items() if Path(name).suffix in exact}
 
 
 @pytest.fixture(scope="module", params=[TRAIN, EXTRACT], ids=["train", "extract"])

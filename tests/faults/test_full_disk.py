@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Place, Written, sampled
+from .conftest import COUNTS, Place, Written, sampled
 from .waiting import Waiting
 
 # Every how-manieth size is tried; 1 = each of them.
@@ -45,6 +45,7 @@ def test_a_run_whose_files_may_not_grow_says_so_and_then_ends_as_if_nothing_had_
     )
     wrong = []
     for size in sampled([0, *lengths], STRIDE):
+        COUNTS["disks filled"] += 1
         place.reset({})
         ending = waiting.run(partial(up_to, size))
         if not ending.refused:
@@ -61,6 +62,7 @@ def disk(folder: Path, size: int) -> Iterator[None]:
     found = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True)
     if found.returncode:
         pytest.skip(f"no file system can be mounted here: {found.stderr.decode().strip()}")
+    COUNTS["disks filled"] += 1
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ import pytest
 
 from openbench.__main__ import COMMANDS
 
-from .conftest import Place, Written, sampled
+from .conftest import COUNTS, Place, Written, sampled
 from .test_full_disk import PAGE, disk, up_to
 
 STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "97"))
@@ -75,6 +75,7 @@ def test_files_that_may_not_grow(place: Place, writer):
     )
     wrong = []
     for size in [0, *sampled(lengths, STRIDE)]:
+        COUNTS["disks filled"] += 1
         place.reset({})
         ending = place.run(partial(up_to, size), command)
         if not told(ending):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Place, Written, sampled
+from .conftest import COUNTS, Place, Written, sampled
 from .states import at_each_change, kill_at, write_down
 from .test_full_disk_everywhere import EXTRACT, SWEEP, TRAIN, kept, numbers
 
@@ -43,6 +43,7 @@ def test_a_killed_command_ends_as_if_nothing_had_happened(place: Place, undistur
     expected, total, wrong = state(place), int(note.read_text()), []
     assert total > STRIDE  # else a seed would try none
     for last in sampled(range(1, total + 1), STRIDE):
+        COUNTS["operations stopped"] += 1
         place.reset(start)
         killed = place.run(partial(at_each_change, place.folder, partial(kill_at, last)), command)
         assert killed.code == -signal.SIGKILL

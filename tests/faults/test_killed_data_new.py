@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from .conftest import DEEP, Place, sampled
+from .conftest import COUNTS, DEEP, Place, sampled
 from .states import at_each_change_below, kill_at, write_down
 from .test_full_disk_everywhere import full
 
@@ -32,6 +32,7 @@ def test_a_killed_data_new_goes_on(place: Place, files):
     total = int(note.read_text())
     assert total >= STRIDE  # else a seed would try none
     for last in sampled(range(1, total + 1), STRIDE):
+        COUNTS["operations stopped"] += 1
         shutil.rmtree(folder)
         killed = place.run(partial(at_each_change_below, [folder], partial(kill_at, last)), NEW)
         assert killed.code == -signal.SIGKILL

@@ -18,7 +18,7 @@ from openbench.data.download.fetch import Expected
 from openbench.data.download.prepare import DataSource, RemoteFile
 
 from ..data.file_server import FileServer  # noqa: TID252 — the tests are no package
-from .conftest import DEEP, Place, sampled
+from .conftest import COUNTS, DEEP, Place, sampled
 from .states import at_each_change_below, kill_at, write_down
 
 CHUNK = 1 << 12
@@ -95,6 +95,7 @@ def test_a_killed_data_prepare_goes_on(place: Place, sources: dict[str, DataSour
     assert place.run(counting, command).code == 0
     expected, total, resumed, wrong = files_below(root), int(note.read_text()), 0, []
     for last in sampled(range(1, total + 1), STRIDE):
+        COUNTS["operations stopped"] += 1
         shutil.rmtree(root)
         assert place.run(partial(offering, sources, root, partial(kill_at, last)), command).code == -signal.SIGKILL
         server.asked.clear()
