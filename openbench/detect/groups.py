@@ -73,7 +73,7 @@ def groups_to_judge(calibration: Calibration, groups: Any, found: Scored) -> Cod
         more = ", …" * (len(calibration.groups) > _SHOWN)
         raise DataError(
             f"groups: not given — the detector was calibrated group by group ({', '.join(calibration.groups[:_SHOWN])}"
-            f"{more}) — say of which group each image is: predict(images, groups=[…])"
+            f"{more}) — say of which group each image is: predict(images, groups=[…]), or --group NAME"
         )
     names = [groups] * len(found.scores) if np.ndim(groups) == 0 else list(groups)
     return calibration.code_of([str(name) for name in names])

@@ -268,6 +268,11 @@ def test_what_is_no_number_is_refused(call):
         call()
 
 
+def test_a_rule_out_of_range_is_named_as_it_is_given():
+    with pytest.raises(ConfigError, match=r"monitor\.level — found 2"):
+        Monitor(30, level=2)
+
+
 def test_equal_calibration_scores_need_scores():
     monitor = Monitor([1.0, *[2.0] * 20])
     with pytest.raises(DataError, match="1 scores occur more than once among the 21 calibration scores — give scores"):

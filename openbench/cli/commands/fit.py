@@ -8,6 +8,7 @@ from typing import Any
 
 from openbench.cli.process.exits import OK
 from openbench.errors import ConfigError, OpenbenchError, did_you_mean
+from openbench.paths import writable
 
 # Key → its value where it is left out; the others are overrides of the config.
 _OWN: dict[str, Any] = {
@@ -59,6 +60,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError(
             f"out='{out}' exists — a detector is written to a new place — delete it, or give another path"
         )
+    writable(out, "out")
     return _fit(overrides, own, out)
 
 

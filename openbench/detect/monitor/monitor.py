@@ -37,6 +37,8 @@ class Rules(Checked):
         seed: of the random numbers that break ties.
     """
 
+    named = "monitor"
+
     level: Fraction = 0.01
     bets: Bets = "both"
     window: Count = 500
