@@ -93,7 +93,8 @@ def test_the_families_of_a_crowd_are_colours_with_a_marker_each(tmp_path, drawn)
     found = board(30)
     families = {row.method: ("logits", "features", "text")[at % 3] for at, row in enumerate(found.ranked)}
     plots.near_far(found, tmp_path / "p.png", families)
-    assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == ["logits", "features", "text"]
+    (legend,) = drawn[0].figure.legends  # in the axes it would lie on points
+    assert [text.get_text() for text in legend.get_texts()] == ["logits", "features", "text"]
     assert len({(colour, marker) for colour, marker in STYLES.values()}) == len(STYLES)
     assert len({marker for name, (_, marker) in STYLES.items() if name}) == len(STYLES) - 1
 

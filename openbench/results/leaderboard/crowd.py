@@ -58,8 +58,9 @@ def scatter(axes: "Axes", rows: Sequence[Row], names: Sequence[str], families: F
     outside = int(((points < low - margin).any(axis=1)).sum())
     note = f" · {outside} rows lie outside" if outside else ""
     axes.set(xlabel="far AUROC (%)", ylabel="near AUROC (%)")
-    axes.set_title(f"best two thirds{note} · named: beaten by no other row on both", fontsize=8.5)
-    axes.legend(loc="lower right", fontsize=8, frameon=True, framealpha=0.8, edgecolor="none")
+    axes.set_title(f"best two thirds{note} · named: beaten by no other row on both", fontsize=8.5, loc="left")
+    # Below the axes: within them it would lie on points.
+    axes.figure.legend(loc="outside lower left", ncols=len(STYLES), fontsize=8, frameon=False)
 
 
 def dots(axes: "Axes", rows: Sequence[Row], names: Sequence[str], families: Families, ranges: Ranges) -> None:
