@@ -86,7 +86,7 @@ def _lacking(backbone: Backbone, method: Method, request: Request) -> list[str]:
     found += ["features of patches"] * (Field.PATCHES in request.fields and not backbone.has_patches)
     found += ["corrupted images"] * (request.corruption is not None and not backbone.has_network)
     found += ["mixed images"] * (request.mixing is not None and not backbone.has_network)
-    found += ["maps of its layers"] * (Field.MAPS in request.fields and not backbone.has_network)
+    found += ["maps of its layers"] * (Field.MAPS in request.fields and not (backbone.has_network and backbone.layers))
     if not (backbone.has_network and backbone.has_head):
         found += ["images"] * isinstance(method, LiveMethod)
         found += ["input gradients"] * bool(request.perturb or request.second_pass)

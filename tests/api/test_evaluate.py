@@ -208,11 +208,13 @@ def test_every_method_of_a_named_model_is_checked_before_the_first_is_run(evalua
         )
 
 
-def test_what_a_function_does_not_show_is_asked_for_before_any_method_is_run(evaluate, monkeypatch):
+def test_what_a_model_does_not_show_is_asked_for_before_any_method_is_run(evaluate, monkeypatch):
     monkeypatch.setattr(api, "run", lambda *_: pytest.fail("a method was run"))
     model = small()
     with pytest.raises(NotApplicableError, match="method 'knn' reads features — model 'lambda'"):
         evaluate(lambda x: model(x), ["msp", "knn"])
+    with pytest.raises(NotApplicableError, match="'gram' reads maps of its layers — backbone 'small' has features and"):
+        evaluate(model, ["msp", "gram"])
 
 
 def test_a_head_to_fit_gets_a_benchmark_with_its_training_images(monkeypatch):

@@ -206,7 +206,7 @@ def check_readable(backbone: Backbone, method: Method, name: str) -> None:
     parts, way = leaves(method), ""
     requests = [leaf.request for leaf in parts]
     if not backbone.has_features and any(r.fields & {Field.FEATURES, Field.PERTURBED} or r.head for r in requests):
-        way = "features — return (features, logits), or name the module that makes them: features='avgpool'"
+        way = "features — return (features, logits), or name the module or ONNX output that makes them: features='NAME'"
     elif any(Field.MAPS in r.fields or r.layers for r in requests):
         way = "the maps of its stages — pass a torch.nn.Module that has layer1 … layer4, or one of timm or torchvision"
     elif not backbone.has_head and any(r.head for r in requests):
