@@ -86,4 +86,4 @@ again = ob.evaluate(
     results=f"{folder}/results",
     cache=f"{folder}/cache",
 )
-print(again["msp"].notes[-1])
+print(*again["msp"].notes, sep="\n")
