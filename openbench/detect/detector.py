@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from openbench.api.arguments import path_of
+from openbench.api.arrays import head_of
 from openbench.api.methods import ChosenMethod, chosen_method
 from openbench.api.models.adopt import Asked
 from openbench.backbones.device import resolve_device
@@ -73,7 +74,7 @@ class Detector:
         """
         check_kind(batch_size, Count, "batch_size")
         self.chosen = method if isinstance(method, ChosenMethod) else chosen_method(method)
-        self.asked = Asked(preprocess, features, head, name, resolve_device(device))
+        self.asked = Asked(preprocess, features, head_of(head), name, resolve_device(device))
         self.batch_size = batch_size
         self.about: Mapping[str, Any] = {}  # notes that are saved: the record it was chosen by, licences
         self._model, self._classes = model, names_of(classes)

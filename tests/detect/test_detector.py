@@ -345,3 +345,10 @@ def test_the_true_false_alarm_rate_has_the_law_of_an_order_statistic(n, alpha):
     strict = Calibration(scores, Terms(alpha=max(alpha, 0.05), delta=0.1, guarantee="conditional"))
     k = n - round(strict.thresholds[""] * n)
     assert beta.sf(max(alpha, 0.05), k, n + 1 - k) <= 0.1  # above α with probability δ at most
+
+
+def test_a_classifier_may_be_given_as_arrays():
+    pair = torch.ones(len(CLASSES), 3), torch.zeros(len(CLASSES))
+    assert torch.equal(Detector(network(), head=pair).asked.head.weight, pair[0])
+    with pytest.raises(DataError, match="head — found a int — allowed: the name of a module, "):
+        Detector(network(), head=3)
