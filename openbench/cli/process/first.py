@@ -20,7 +20,10 @@ def end(number: int, frame: object) -> None:
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: object) -> None:
     """Report a lack of memory in imports; a later one is reported by `__main__.main`."""
-    lacking = ("failed to map segment", "cannot map zero-fill", "Cannot allocate memory", "without exception set")
+    lacking = (
+        *("failed to map segment", "cannot map zero-fill", "Cannot allocate memory"),
+        *("without exception set", "without setting an exception"),
+    )
     if isinstance(error, MemoryError) or any(words in str(error) for words in lacking):
         os.write(
             2,
