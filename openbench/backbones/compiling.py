@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any
@@ -42,7 +42,7 @@ def installed(compiled: Compiled) -> Iterator[None]:
 
 
 def whole_parts(module: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
-    """Return the largest parts of a network that have weights and whose inside nobody reads, in its own order.
+    """Return the largest parts of a network that have weights and whose inside nobody reads, each once.
 
     Features and maps are read by hooks; a part compiled as a whole would not call those inside it.
 
@@ -50,19 +50,17 @@ def whole_parts(module: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
         module: the network.
         anatomy: which of its modules are read.
     """
-    return _whole(module, "", (anatomy.head, *anatomy.stages.values()), anatomy.head)
+    head = anatomy.classifier(module)
+    return list(dict.fromkeys(_whole(module, head, {head, *map(module.get_submodule, anatomy.stages.values())})))
 
 
-def _whole(module: nn.Module, path: str, read: Sequence[str], head: str) -> list[nn.Module]:
-    found = []
-    for name, child in module.named_children():
-        place = f"{path}{name}"
-        inside = any(each.startswith(f"{place}.") for each in read)
+def _whole(module: nn.Module, head: nn.Module, read: Container[nn.Module]) -> Iterator[nn.Module]:
+    for child in module.children():
+        inside = any(part in read for part in child.modules() if part is not child)
         if inside or isinstance(child, _CALLED_BY_NOBODY):
-            found += _whole(child, f"{place}.", read, head)
-        elif place != head and any(True for _ in child.parameters()):
-            found.append(child)
-    return found
+            yield from _whole(child, head, read)
+        elif child is not head and any(True for _ in child.parameters()):
+            yield child
 
 
 def _own(part: nn.Module) -> MethodType:

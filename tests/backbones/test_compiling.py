@@ -65,6 +65,28 @@ def test_parts_are_the_largest_inside_which_nothing_is_read() -> None:
     assert whole_parts(module, Anatomy("tail.2"))[0] is module.stem
 
 
+class Shared(nn.Module):
+    """Stages with two names each, as attributes and in a list, in one of which a map is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+        self.body = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU())
+        self.stages = nn.ModuleList([self.stem, self.body])
+        self.fc = nn.Linear(16, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        for stage in self.stages:
+            images = stage(images)
+        logits: Tensor = self.fc(images.flatten(1))
+        return logits
+
+
+def test_a_part_with_two_names_is_one_part_and_read_by_either() -> None:
+    module = Shared()
+    assert whole_parts(module, Anatomy("fc", {"stage1": "stem.0"})) == [module.stem[0], module.body]
+
+
 def test_passes_run_through_the_compiled_parts_which_are_made_once(eager: list[nn.Module]) -> None:
     images = torch.rand(3, 3, 4, 4)
     backbone, plain = nested(compile=True), nested(compile=False)
