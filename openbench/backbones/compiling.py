@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from threading import RLock
 from types import MethodType
 from typing import Any
 
@@ -17,6 +18,7 @@ from openbench.errors import ConfigError
 Compiled = Sequence[tuple[nn.Module, Callable[..., Any]]]  # parts and the forward passes that stand in for theirs
 _COMPILERS = ("c++", "g++", "clang++")
 _CALLED_BY_NOBODY = (nn.ModuleList, nn.ModuleDict)  # their children are called, they are not
+_TURN = RLock()  # of the thread whose compiled passes run
 
 
 def compiled_parts(parts: Sequence[nn.Module], **how: Any) -> Compiled:
@@ -31,14 +33,22 @@ def compiled_parts(parts: Sequence[nn.Module], **how: Any) -> Compiled:
 
 @contextmanager
 def installed(compiled: Compiled) -> Iterator[None]:
-    """Let parts run compiled while the body does; afterwards they are as before."""
-    for part, forward in compiled:
-        part.forward = forward
-    try:
+    """Let parts run compiled while the body does; afterwards they are as before. Other threads wait for their turn.
+
+    A part with a forward pass of its own, in place of its class's, keeps it.
+    """
+    if not compiled:
         yield
-    finally:
-        for part, _ in compiled:
-            del part.forward
+        return
+    with _TURN:
+        free = [(part, forward) for part, forward in compiled if "forward" not in vars(part)]
+        for part, forward in free:
+            part.forward = forward
+        try:
+            yield
+        finally:
+            for part, _ in free:
+                del part.forward
 
 
 def whole_parts(module: nn.Module, anatomy: Anatomy) -> list[nn.Module]:

@@ -1,7 +1,10 @@
 """Passes that torch's compiler makes faster."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread, get_ident
+from time import sleep
 
 import pytest
 import torch
@@ -96,6 +99,37 @@ def test_passes_run_through_the_compiled_parts_which_are_made_once(eager: list[n
     backbone.outputs(images[:2], READ)
     assert eager == [backbone.network.stem, *backbone.network.blocks, backbone.network.tail[0]]
     assert not any("forward" in vars(part) for part in backbone.network.modules())
+
+
+def test_a_forward_that_was_put_in_place_of_the_classes_stays(eager: list[nn.Module]) -> None:
+    backbone, images = nested(compile=True), torch.rand(2, 3, 4, 4)
+    stem = backbone.network.stem
+    stem.forward = own = lambda x: -type(stem).forward(stem, x)
+    # Neither the class's, which is positive, nor compiled, which would be doubled.
+    expected = -nested(compile=False).outputs(images, READ).maps["stage1"]
+    torch.testing.assert_close(backbone.outputs(images, READ).maps["stage1"], expected)
+    assert vars(stem)["forward"] is own
+
+
+def test_threads_take_turns_in_a_compiled_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone, inside = nested(compile=True), []
+
+    def compiler(forward: Callable[[Tensor], Tensor], **_: object) -> Callable[[Tensor], Tensor]:
+        def noted(x: Tensor) -> Tensor:
+            inside.append(get_ident())
+            sleep(0.001)  # another thread's turn, if it were not for the lock
+            return forward(x)
+
+        return noted
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    threads = [Thread(target=backbone.outputs, args=(torch.rand(1, 3, 4, 4), Request())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(inside) == 15  # five parts, each compiled in every pass
+    assert all(len(set(inside[start : start + 5])) == 1 for start in (0, 5, 10))
 
 
 def test_other_weights_are_compiled_again(eager: list[nn.Module]) -> None:
