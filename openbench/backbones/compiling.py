@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
@@ -16,7 +17,6 @@ from openbench.backbones.anatomy import Anatomy
 from openbench.errors import ConfigError
 
 Compiled = Sequence[tuple[nn.Module, Callable[..., Any]]]  # parts and the forward passes that stand in for theirs
-_COMPILERS = ("c++", "g++", "clang++")
 _CALLED_BY_NOBODY = (nn.ModuleList, nn.ModuleDict)  # their children are called, they are not
 _TURN = RLock()  # of the thread whose compiled passes run
 
@@ -36,6 +36,9 @@ def installed(compiled: Compiled) -> Iterator[None]:
     """Let parts run compiled while the body does; afterwards they are as before. Other threads wait for their turn.
 
     A part with a forward pass of its own, in place of its class's, keeps it.
+
+    Raises:
+        ConfigError: torch's compiler failed.
     """
     if not compiled:
         yield
@@ -46,6 +49,11 @@ def installed(compiled: Compiled) -> Iterator[None]:
             part.forward = forward
         try:
             yield
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ConfigError(
+                f"torch.compile failed: {reason} — leave backbone.compile and runtime.compile out"
+            ) from error
         finally:
             for part, _ in free:
                 del part.forward
@@ -102,9 +110,9 @@ def check_compiler(device: torch.device) -> None:
             "backbone.compile=true — Triton, which compiles for CUDA, is not installed — pip install triton, or leave "
             "backbone.compile out"
         )
-    wanted = (os.environ["CXX"],) if os.environ.get("CXX") else _COMPILERS
-    if device.type == "cpu" and not any(map(shutil.which, wanted)):
+    wanted = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch looks for it
+    if device.type == "cpu" and not shutil.which(wanted):
         raise ConfigError(
-            f"backbone.compile=true — no C++ compiler found — needed on a CPU: one of {', '.join(wanted)} — install "
-            "one (apt install g++), or leave backbone.compile out"
+            f"backbone.compile=true — no C++ compiler found — needed on a CPU: {wanted} — install it (apt install g++) "
+            "or name another by the environment variable CXX, or leave backbone.compile out"
         )
