@@ -15,10 +15,15 @@ from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.cifar import resnet
 from openbench.backbones.compiling import check_compiler, whole_parts
 from openbench.backbones.ensemble import Ensemble
+from openbench.backbones.finetuned import finetuned
+from openbench.backbones.libraries.from_timm import timm_model
+from openbench.backbones.libraries.from_torchvision import torchvision_model
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
 from openbench.errors import ConfigError
+
+from .. import tiny_clip  # noqa: TID252 — the tests are no package
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="a C++ compiler")
 READ = Request(layers=("stage1", "stage2"), pool="mean")
@@ -167,6 +172,24 @@ def test_compiled_features_have_an_entry_of_their_own_in_the_cache() -> None:
     assert nested(compile=True).digest != nested(compile=False).digest
     given = resnet("tiny", "resnet8", num_classes=4, preprocess=Preprocess(8, 8), compile=True)
     assert given.replaced(given.network, given.anatomy, "another").compile
+
+
+TINY = {"img_size": 64, "depth": 1, "embed_dim": 24}
+KINDS: dict[str, Callable[..., NetworkBackbone]] = {
+    "cifar": lambda **given: resnet("own", "resnet8", num_classes=4, preprocess=Preprocess(8, 8), **given),
+    "finetuned": lambda **given: finetuned("own", nested(False), num_classes=4, preprocess="start", **given),
+    "torchvision": lambda **given: torchvision_model("own", "resnet18", num_classes=4, preprocess="preset", **given),
+    "timm": lambda **given: timm_model(
+        "own", "vit_tiny_patch16_224", num_classes=4, preprocess=Preprocess(64, 64), options=TINY, **given
+    ),
+    "open_clip": tiny_clip.backbone,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_networks_of_all_libraries_are_compiled_where_that_is_asked_for(kind: str) -> None:
+    assert not KINDS[kind]().compile
+    assert KINDS[kind](compile=True).compile
 
 
 def test_an_ensemble_of_compiled_members_is_refused() -> None:
