@@ -64,13 +64,14 @@ class Detector:
             preprocess: how images reach a model of your own; as for `openbench.evaluate`.
             classes: names of the classes in the order of the logits; empty = their numbers, or those of the data set.
             features: name of the module whose output is the features, where they are not the classifier's input.
-            head: name of the linear classifier where it cannot be found, or (W, b).
+            head: the linear classifier where it cannot be found: its name, or itself, as for `openbench.evaluate`.
             name: of the model; None = its class's.
             device: a torch device string, or `auto`.
             batch_size: images per forward pass.
 
         Raises:
             ConfigError: an unknown method or device, or a batch size below 1.
+            DataError: a head that is none.
         """
         check_kind(batch_size, Count, "batch_size")
         self.chosen = method if isinstance(method, ChosenMethod) else chosen_method(method)

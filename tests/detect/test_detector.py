@@ -45,6 +45,18 @@ def test_the_score_is_the_methods_and_the_label_the_networks():
     assert found.label_name == tuple(CLASSES[y] for y in found.label)
 
 
+def test_a_classifier_given_as_arrays_is_that_of_a_network_without_one():
+    whole = network()
+    body = torch.nn.Sequential(whole.layer1, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    arrays = (whole.head.weight.detach().numpy(), whole.head.bias.detach().numpy())
+    for head in (whole.head, arrays):
+        made = Detector(body, "mls", preprocess=PREPROCESS, classes=CLASSES, head=head)
+        found = made.fit(images(120, 0)).calibrate(images(199, 1)).predict(NEW)
+        np.testing.assert_allclose(found.score, -by_hand().amax(dim=1), rtol=1e-5)
+    with pytest.raises(DataError, match="head — found a int — allowed: the name of a module"):
+        Detector(body, "mls", preprocess=PREPROCESS, head=3)
+
+
 def test_p_values_count_the_calibration_scores_that_are_as_large():
     known, found = calibrated("mls").calibration.scores, calibrated("mls").predict(NEW)
     ranks = [1 + sum(known >= score) for score in found.score]
