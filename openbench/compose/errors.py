@@ -134,7 +134,7 @@ def _is_taken(node: object, leaf: str) -> bool:
         return False
     try:
         return leaf in signature(target_of({TARGET: node[TARGET]})).parameters  # type: ignore[index]
-    except (ConfigError, ValueError):
+    except Exception:  # whatever the user's code raises while it is imported: the key is not there, and that is said
         return False
 
 

@@ -101,6 +101,15 @@ def test_a_key_that_the_yaml_leaves_out_takes_a_plus_sign(engine, configs, capsy
     assert "has no key 'cropp' — allowed: resize" in said(capsys, *chosen, "backbone.cropp=8")
 
 
+@pytest.mark.parametrize("target", ["openbench.paths", "broken.Mine"])
+def test_a_key_is_refused_whatever_the_code_does_that_could_take_it(engine, configs, capsys, monkeypatch, target):
+    (configs / "broken.py").write_text("undefined\n")
+    monkeypatch.syspath_prepend(configs)
+    (configs / "backbone" / "mine.yaml").write_text(f"_target_: {target}\nresize: 8\n")
+    message = said(capsys, "run", "+benchmark=digits", "backbone=mine", "backbone.crop=8")
+    assert message == "backbone has no key 'crop' — allowed: resize"
+
+
 def test_misspelt_key_names_the_allowed_keys(engine, capsys):
     message = said(capsys, "run", "+benchmark=digits", "method=knn", "method.kk=3")
     assert message == "method has no key 'kk'; did you mean 'k'? — allowed: k"
