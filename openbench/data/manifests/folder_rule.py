@@ -44,6 +44,7 @@ class FolderRule:
             of n images those from ⌊n·from/100⌋ to ⌊n·to/100⌋. Spans that do not overlap share no image.
         counts: how many images each folder has, where they differ and that is known: only then is the size of a part,
             or of some of the classes, known too. Their sum is `count`.
+        part_of: the rule for all classes, where this one is for some and its `count` is not known.
     """
 
     name: str
