@@ -18,7 +18,7 @@ from openbench.core.composite import leaves
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.engine.applicable import refuse_missing_parts
+from openbench.engine.applicable import read_of_classifier, refuse_missing_parts
 from openbench.errors import ConfigError, NotApplicableError, did_you_mean
 
 _FEW = 8
@@ -147,8 +147,14 @@ def check_fits(network: Network, method: Method, name: str) -> None:
             f"method '{name}' reads corrupted copies of images, which are drawn by the names that images have in a "
             "benchmark — a detector is given images without names — choose the method that it averages, e.g. mcm"
         )
-    check_readable(network.backbone, method, name)
-    refuse_missing_parts(network.backbone, method, name)
+    backbone = network.backbone
+    check_readable(backbone, method, name)
+    if not backbone.classifies and (read := read_of_classifier(backbone, method)):
+        raise NotApplicableError(
+            f"method '{name}' reads {', '.join(read)} — model '{backbone.name}' has no classifier — give it one, "
+            "head=(W, b), or choose a method that reads features only, e.g. knn or mds"
+        )
+    refuse_missing_parts(backbone, method, name)
 
 
 def _few(images: Split) -> Split:

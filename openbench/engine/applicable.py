@@ -26,14 +26,7 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
     if tells_apart(backbone, benchmark):
         refuse_missing_parts(backbone, method, name)
         return
-    requests = [leaf.request for leaf in leaves(method)]
-    free = {Field.FEATURES, Field.LABELS, Field.PERTURBED, Field.MIXED} | ({Field.MAPS} if backbone.layers else set())
-    read = sorted({str(field) for request in requests for field in request.fields - free})
-    read += ["the head"] * any(request.head for request in requests)
-    read += ["input gradients"] * any(request.perturb or request.second_pass for request in requests)
-    read += ["mixed images"] * (not backbone.has_network and any(request.mixing for request in requests))
-    read += ["images"] * any(isinstance(leaf, LiveMethod) for leaf in leaves(method))
-    read += ["predictions"] * type(method).search_reads_predictions
+    read = read_of_classifier(backbone, method)
     if not read:
         return
     way = "a backbone trained on these classes (python -m openbench list backbone)"
@@ -51,6 +44,19 @@ def check_classes(benchmark: Benchmark, backbone: Backbone, method: Method, name
         f"method '{name}' reads {', '.join(read)} — {why} — choose a method that reads features only, e.g. method=knn "
         f"or method=mds, or {way}"
     )
+
+
+def read_of_classifier(backbone: Backbone, method: Method) -> list[str]:
+    """What a method reads that only a network with a classifier for the benchmark's classes has, in words."""
+    requests = [leaf.request for leaf in leaves(method)]
+    free = {Field.FEATURES, Field.LABELS, Field.PERTURBED, Field.MIXED} | ({Field.MAPS} if backbone.layers else set())
+    read = sorted({str(field) for request in requests for field in request.fields - free})
+    read += ["the head"] * any(request.head for request in requests)
+    read += ["input gradients"] * any(request.perturb or request.second_pass for request in requests)
+    read += ["mixed images"] * (not backbone.has_network and any(request.mixing for request in requests))
+    read += ["images"] * any(isinstance(leaf, LiveMethod) for leaf in leaves(method))
+    read += ["predictions"] * type(method).search_reads_predictions
+    return read
 
 
 def refuse_missing_parts(backbone: Backbone, method: Method, name: str) -> None:

@@ -45,9 +45,19 @@ def test_the_score_is_the_methods_and_the_label_the_networks():
     assert found.label_name == tuple(CLASSES[y] for y in found.label)
 
 
+def headless():
+    return torch.nn.Sequential(network().layer1, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+
+
+@pytest.mark.parametrize(("method", "read"), [("mls", "logits"), ("vim", "logits, the head"), ("react", "the head")])
+def test_a_network_without_a_classifier_is_refused_by_methods_that_read_one(method, read):
+    made = Detector(headless(), method, preprocess=PREPROCESS, classes=CLASSES)
+    with pytest.raises(NotApplicableError, match=f"'{method}' reads {read} — model 'sequential' has no classifier"):
+        made.fit(images(120, 0))
+
+
 def test_a_classifier_given_as_arrays_is_that_of_a_network_without_one():
-    whole = network()
-    body = torch.nn.Sequential(whole.layer1, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    whole, body = network(), headless()
     arrays = (whole.head.weight.detach().numpy(), whole.head.bias.detach().numpy())
     for head in (whole.head, arrays):
         made = Detector(body, "mls", preprocess=PREPROCESS, classes=CLASSES, head=head)
