@@ -188,7 +188,8 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
         if split.unread:
             continue
         before = backbone.passes
-        for request in (base, *requests_of(method, space, split.role)):
+        # A pass for maps leaves the base columns behind, one for these no maps: so the method's come first.
+        for request in (*requests_of(method, space, split.role), base):
             if sharding.count == 1:
                 store.get(backbone, split, request)
             elif left := store.share(backbone, split, request):

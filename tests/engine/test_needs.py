@@ -157,6 +157,11 @@ def test_features_are_extracted_ahead_without_training_images(root, config, runt
     assert not any("network took" in line for line in said)  # nothing was passed
 
 
+def test_maps_are_extracted_in_the_pass_that_leaves_the_features(config, runtime):
+    passed = api.extract(config("gram.Gram"), runtime)
+    assert passed == {"id_train/train": 60, "id_val/val": 18, "id_test/test": 30, "far/cars": 20}
+
+
 ABSENT = {"id/accuracy", "id/aurc", "id/e-aurc", "id/id_val_accuracy", "cars/oscr", "id/lac_coverage@0.05"}
 
 
