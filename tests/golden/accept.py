@@ -29,6 +29,11 @@ def main(words: list[str]) -> int:
     # Seconds to import; --help needs none of it.
     import golden_values as golden
 
+    if given.lowest and not golden.on_lowest():
+        parser.error(
+            f"--lowest takes values with torch {golden.lowest_torch()}, the lowest that pyproject.toml allows, and "
+            f"torch {golden.made_with()['torch']} is installed — scripts/lowest_versions.py tells how to get the others"
+        )
     found = golden.entries()
     unknown = [name for name in names if name not in found]
     if unknown:
@@ -36,7 +41,7 @@ def main(words: list[str]) -> int:
     refused = False
     for name in names or found:
         folder = golden.LOWEST if given.lowest else golden.FOLDER
-        path, stored = folder / f"{name}.json", None if given.lowest else golden.read(name)
+        path, stored = folder / f"{name}.json", golden.read(name, folder)
         try:
             new = golden.accepted(found[name], stored, anyway=name in names)
         except ValueError as error:

@@ -18,8 +18,11 @@ and openbench was not, delete the file of values and accept it like that of a ne
 
 import json
 import platform
+import runpy
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -33,9 +36,11 @@ import golden_trainings
 import numpy as np
 from golden_cases import Case, Entry, Values
 from golden_rounding import Rounding
+from packaging.version import Version
 
 from openbench.errors import OpenbenchError
 
+ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "values"
 LOWEST = Path(__file__).parent / "values_lowest"
 COMMAND = "python tests/golden/accept.py"
@@ -84,8 +89,20 @@ def read(name: str, folder: Path = FOLDER) -> Stored | None:
 
 def read_for_here(name: str) -> Stored | None:
     """What is stored of an entry for the libraries that are installed."""
-    lowest = read(name, LOWEST)
-    return lowest if lowest is not None and lowest["made_with"]["torch"] == made_with()["torch"] else read(name)
+    return (read(name, LOWEST) if on_lowest() else None) or read(name)
+
+
+def on_lowest() -> bool:
+    """Whether the torch that is installed is the lowest that pyproject.toml allows."""
+    return Version(made_with()["torch"]) == lowest_torch()
+
+
+@cache
+def lowest_torch() -> Version:
+    """What pyproject.toml says."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lowest = runpy.run_path(str(ROOT / "scripts" / "lowest_versions.py"))["lowest"]
+    return Version(lowest(project, ())["torch"])
 
 
 def differences(entry: Entry, stored: Stored | None) -> Iterator[Difference]:

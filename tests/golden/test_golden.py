@@ -6,9 +6,11 @@ golden_inputs, golden_rounding and golden_values.
 """
 
 import copy
+import json
 import re
 from pathlib import Path
 
+import accept
 import golden_images
 import golden_methods
 import golden_trainings
@@ -16,6 +18,7 @@ import golden_values as golden
 import numpy as np
 import pytest
 from golden_cases import Case, Entry
+from packaging.version import Version
 
 from openbench.errors import MethodError
 
@@ -54,9 +57,42 @@ def test_values_for_the_lowest_versions_are_of_the_version_that_the_others_are_o
     def versions(name, folder):
         return {case: was["version"] for case, was in golden.read(name, folder)["cases"].items()}
 
+    made = {golden.read(name, folder)["made_with"]["torch"] for name in of}
+    assert {Version(torch) for torch in made} == {golden.lowest_torch()}
     differ = [name for name in sorted(of) if versions(name, folder) != versions(name, golden.FOLDER)]
-    assert of
     assert differ == [], f"with the lowest versions installed run: {golden.COMMAND} --lowest {' '.join(differ)}"
+
+
+@pytest.mark.parametrize(("torch", "lowest"), [(f"{golden.lowest_torch()}.0", True), ("2.99.0", False)])
+def test_values_for_the_lowest_versions_are_read_with_these_alone(torch, lowest, monkeypatch, tmp_path):
+    here = {**golden.made_with(), "torch": torch}
+    stored = {"made_with": here, "cases": {}}
+    monkeypatch.setattr(golden, "made_with", lambda: here)
+    monkeypatch.setattr(golden, "LOWEST", tmp_path)
+    (tmp_path / "Mine.json").write_text(json.dumps(stored))
+    assert golden.read_for_here("Mine") == (stored if lowest else None)
+
+
+def test_values_for_the_lowest_versions_are_not_made_with_others(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(golden, "made_with", lambda: {"torch": "2.99.0"})
+    monkeypatch.setattr(golden, "LOWEST", tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        accept.main(["--lowest", "methods/MSP"])
+    assert "torch 2.99.0 is installed" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_for_the_lowest_versions_that_moved_without_a_version_are_refused(monkeypatch, tmp_path, capsys):
+    moved = copy.deepcopy(STORED)
+    moved["cases"]["plain"]["values"][0] = 7
+    (tmp_path / "methods").mkdir()
+    (tmp_path / "methods" / "Mine.json").write_text(golden.text(moved))
+    monkeypatch.setattr(golden, "on_lowest", lambda: True)
+    monkeypatch.setattr(golden, "LOWEST", tmp_path)
+    monkeypatch.setattr(golden, "entries", lambda: {"methods/Mine": entry(1, 1.0, 2.0)})
+    assert accept.main(["--lowest", "methods/Mine"]) == 2
+    assert "two ways out" in capsys.readouterr().err
+    assert golden.read("methods/Mine", tmp_path) == moved
 
 
 def test_files_that_messages_name_are_there():
