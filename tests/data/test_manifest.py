@@ -67,6 +67,15 @@ def test_an_unknown_manifest_offers_the_nearest():
         load_manifest("cifar10/tset")
 
 
+def test_a_manifest_that_is_changed_is_read_again(tmp_path):
+    file = tmp_path / "own.txt"
+    found = []
+    for name in ("a", "b"):
+        file.write_text(f"key: {name}/{{class}}/{{index}}.png\ncat: 1\n")
+        found += load_manifest(str(file)).keys
+    assert found == ["a/cat/1.png", "b/cat/1.png"]
+
+
 def test_an_unknown_class_list_is_named():
     with pytest.raises(DataError, match="class list 'cifar11/classes' not found"):
         load_classes("cifar11/classes")

@@ -114,11 +114,6 @@ def load_manifest(name: str) -> Manifest:
             # Not kept: images may be added between two calls.
             rows = read_rows(own)
             return Manifest(name, tuple(key for key, _ in rows), tuple(label for _, label in rows))
-    return _written(name)
-
-
-@lru_cache(maxsize=256)  # more than openbench ships, a million images in all: a tenth of a second for each parsed again
-def _written(name: str) -> Manifest:
     folder = paths.manifest_dir()
     path = Path(name).expanduser() if name.endswith(".txt") else folder / f"{name}.txt"
     if not path.is_file():
@@ -128,7 +123,13 @@ def _written(name: str) -> Manifest:
             "write the name of a file in data_manifests without `.txt`, or the path of your own: a .txt manifest, a "
             ".csv, an .npz, or a folder of images"
         )
-    return parse(_text(path, f"manifest '{name}'"), name)
+    return _parsed(_text(path, f"manifest '{name}'"), name)
+
+
+@lru_cache(maxsize=256)  # more than openbench ships, a million images in all: a tenth of a second for each parsed again
+def _parsed(text: str, name: str) -> Manifest:
+    """What a text says, kept as long as the file has it."""
+    return parse(text, name)
 
 
 def load_classes(name: str) -> tuple[str, ...]:
