@@ -63,6 +63,23 @@ def test_a_sheet_shows_the_images_it_was_given(split, tmp_path):
     assert share[0] > 0.1 > 0.01 > share[1]
 
 
+def test_images_stand_upright_in_the_order_of_the_set(split, tmp_path):
+    pixels = np.zeros((len(split), 8, 8, 3), np.uint8)
+    pixels[:, :4, :, 0] = 255 - np.arange(len(split))[:, None, None]  # the upper half is red
+    pixels[:, 4:, :, 2] = 255 - np.arange(len(split))[:, None, None]  # the lower one blue
+    marked = replace(split, items=ArrayItems(pixels, np.arange(len(split))))
+    draw(marked, CLASSES, stats_of(marked, CLASSES), tmp_path / "marked.png")
+    with Pillow.open(tmp_path / "marked.png") as sheet:
+        seen = np.asarray(sheet.convert("RGB"))
+
+    def middle(*colour):
+        return np.argwhere((seen == colour).all(axis=2)).mean(axis=0)
+
+    first, second, last = middle(255, 0, 0), middle(254, 0, 0), middle(255 - 79, 0, 0)
+    assert abs(first[0] - second[0]) < 1 < middle(0, 0, 255)[0] - first[0] < last[0] - first[0]
+    assert first[1] < second[1] < last[1]
+
+
 def test_many_classes_fit_on_a_sheet(split, tmp_path):
     many = replace(split, role=Role.FAR, labels=np.full(len(split), -1))
     many = replace(many, keys=[f"set/a_very_long_name_of_class_{i}/x.png" for i in range(len(many))])
