@@ -40,9 +40,12 @@ class FileConfigSource(file_config_source.FileConfigSource):
 
         Raises:
             ConfigLoadError: no such file.
-            ConfigError: it is refused by `read_yaml`, holds neither a mapping nor nothing, or begins with a comment
-                that says in another form than `# @package PLACE` where the config goes.
+            ConfigError: it is asked for by the name of its file, is refused by `read_yaml`, holds neither a mapping nor
+                nothing, or begins with a comment that says in another form than `# @package PLACE` where the config
+                goes.
         """
+        if config_path.endswith((".yaml", ".yml")):  # Hydra would take it, and the records say another name
+            raise ConfigError(f"'{config_path}' — a name is needed, not a file — write {Path(config_path).stem}")
         path = Path(self.path, self._normalize_file_name(config_path)).resolve()
         if not path.exists():
             raise ConfigLoadError(f"Config not found : {path}")

@@ -9,6 +9,7 @@ import pytest
 from openbench import paths
 from openbench.compose import config_source
 from openbench.compose.config import compose, search_path
+from openbench.errors import ConfigError
 
 # As the launchers of joblib, Slurm and Ray do: the state is pickled, and all plug-ins register once more.
 WORKER = """
@@ -42,6 +43,12 @@ def test_a_name_is_spelt_as_its_file_where_the_file_system_does_not_care(monkeyp
     monkeypatch.setattr(os.path, "isfile", lambda path: isfile(path.replace("KNN", "knn")))  # as on macOS and Windows
     source = config_source.FileConfigSource("test", str(paths.config_dir()))
     assert [source.is_config(name) for name in ("method/knn", "run", "method/KNN")] == [True, True, False]
+
+
+@pytest.mark.parametrize("words", [["+benchmark=digits", "method=knn.yaml"], ["+benchmark=digits.yaml"]])
+def test_a_file_is_not_a_name(words):
+    with pytest.raises(ConfigError, match=r"\.yaml' — a name is needed, not a file — write (knn|digits)"):
+        compose("run", words)
 
 
 def test_a_folder_of_any_name_is_searched(tmp_path):
