@@ -39,7 +39,8 @@ def owned(folder: Path) -> Iterator[None]:
 def delete_ownerless(parent: Path, kept: str = "") -> None:
     """Delete the folders below `parent` whose process was killed before its block ended.
 
-    Where locks do not tell, a folder in which nothing has changed for a day has no process any more.
+    Where locks do not tell, a folder in which nothing has changed for a day has no process any more. So it is with a
+    folder that holds nothing: its process was killed before it could say that the folder is its own.
 
     Args:
         parent: may be missing.
@@ -54,6 +55,13 @@ def delete_ownerless(parent: Path, kept: str = "") -> None:
             if open_files_stay():  # the owner's file has stayed, and its folder
                 owner.unlink()
                 owner.parent.rmdir()
+    for folder in parent.glob("*"):
+        with suppress(OSError):
+            inside = list(folder.iterdir())
+            if all(path.name == OWNER and not path.read_bytes() for path in inside) and _unchanged(folder, *inside):
+                for path in inside:
+                    path.unlink()
+                folder.rmdir()
 
 
 def _left(stream: BinaryIO, owner: Path) -> bool:
@@ -62,4 +70,9 @@ def _left(stream: BinaryIO, owner: Path) -> bool:
         return True
     if not trust.doubt(owner):
         return False
-    return time.time() - max(path.stat().st_mtime for path in owner.parent.rglob("*")) > OLD
+    return _unchanged(*owner.parent.rglob("*"))
+
+
+def _unchanged(*paths: Path) -> bool:
+    """Whether nothing has changed for a day."""
+    return time.time() - max(path.stat().st_mtime for path in paths) > OLD

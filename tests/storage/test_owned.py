@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from openbench.storage import trust
-from openbench.storage.owned import delete_ownerless, owned
+from openbench.storage.owned import OWNER, delete_ownerless, owned
 from openbench.storage.whole import OLD
 
 
@@ -39,6 +39,23 @@ def test_where_locks_do_not_hold_a_folder_that_has_not_changed_for_a_day_is_dele
         os.utime(tmp_path / "a" / name, (long_ago, long_ago))
     delete_ownerless(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_holds_nothing_is_deleted_after_a_day(tmp_path):
+    for name in ("empty", "begun"):  # killed before its owner's file was there, and before anything was in it
+        (tmp_path / name).mkdir()
+    (tmp_path / "begun" / OWNER).touch()
+    long_ago = (tmp_path / "begun").stat().st_mtime - 2 * OLD
+    for path in (tmp_path / "begun" / OWNER, tmp_path / "begun", tmp_path / "empty"):
+        delete_ownerless(tmp_path)
+        assert {p.name for p in tmp_path.iterdir()} == {"empty", "begun"}
+        os.utime(path, (long_ago, long_ago))
+        if path.name == "begun":
+            delete_ownerless(tmp_path)
+            assert [p.name for p in tmp_path.iterdir()] == ["empty"]
+            (tmp_path / "begun").mkdir()
+    delete_ownerless(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["begun"]
 
 
 def test_the_folders_above_are_made(tmp_path):
