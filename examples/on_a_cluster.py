@@ -7,9 +7,11 @@ many of them run at once, or whether one is killed: what is there is not compute
 
 # %%
 # On a cluster the last word of each command below would be ``runtime=slurm``, and each job of a sweep one that
-# ``sbatch`` is given. Here they are run one after the other in this process: they meet in the same folders.
+# ``sbatch`` is given. Here they are run one after the other in this process: they meet in the same folders, which are
+# fresh ones, as a record is deleted below.
 import os
 import shlex
+import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -17,6 +19,9 @@ import pandas as pd
 
 import openbench as ob
 from openbench.__main__ import main
+
+shared = Path(tempfile.mkdtemp())
+os.environ |= {"OPENBENCH_CACHE": str(shared / "cache"), "OPENBENCH_RESULTS": str(shared / "results")}
 
 
 def openbench(command: str) -> None:
@@ -34,7 +39,7 @@ openbench(f"extract {settings} runtime.shards=3")
 
 # %%
 # The columns of the cache, each beside its digest. Any number of shards gives the same bytes.
-for file in sorted(Path(os.environ["OPENBENCH_CACHE"]).rglob("features.npy"))[:4]:
+for file in sorted((shared / "cache").rglob("features.npy"))[:4]:
     print(f"{file.parent.name[:8]}…/{file.name}: {file.stat().st_size:,} bytes")
 
 # %%
@@ -48,7 +53,7 @@ openbench(f"run -m {settings} method=msp,knn")
 # -----------------------
 # Let the record of one job be missing, as it is when the cluster has taken the machine away. The same command again
 # makes that one; the others end as soon as they have begun, also those that ``runtime=slurm`` sends.
-lost = next(Path(os.environ["OPENBENCH_RESULTS"]).rglob("knn/*.json"))
+lost = next((shared / "results").rglob("knn/*.json"))
 lost.unlink()
 openbench(f"run -m {settings} method=msp,knn")
 
