@@ -1,10 +1,11 @@
-"""The lowest versions that pyproject.toml allows of dependencies and of some extras' (`test`), as constraints for pip.
+"""The lowest versions that pyproject.toml allows of dependencies and of some extras, as constraints for pip.
 
 A lower bound is a promise; this is how it is tried:
 
-    python scripts/lowest_versions.py > lowest.txt
-    python -m venv lowest && lowest/bin/pip install -c lowest.txt -e ".[test]"
-    lowest/bin/python -m pytest -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
+    python scripts/lowest_versions.py --extras test docs > lowest.txt
+    python -m venv lowest && lowest/bin/pip install -c lowest.txt -e ".[test,docs]"
+    lowest/bin/python -m pytest -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning \
+        -W ignore::FutureWarning
 
 pip refuses to install where two of the bounds cannot hold together. Old versions are warned by newer ones of what they
 stand on, so that such warnings are no errors here. `--without torch torchvision` leaves packages at the newest, where
