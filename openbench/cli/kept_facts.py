@@ -4,13 +4,11 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from openbench import paths
 from openbench.digest import bytes_sha256, digest
-from openbench.errors import OpenbenchError
-from openbench.results.leaderboard.index import code_digest
+from openbench.results.leaderboard.index import code_digest, kept_file
 from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 
@@ -21,7 +19,7 @@ def kept(name: str, find: Callable[[], tuple[Any, bool]]) -> Any:
         name: of the facts, as part of a file's name.
         find: returns them, and whether they may be kept.
     """
-    file = _file(name)
+    file = kept_file(f"{name}-{digest([code_digest(), _lists_digest()], 32)}.facts")
     if file is not None:
         with suppress(DamagedError, FileNotFoundError):
             return json.loads(read_sealed(file))
@@ -31,14 +29,6 @@ def kept(name: str, find: Callable[[], tuple[Any, bool]]) -> Any:
         with suppress(OSError):  # a cache that cannot be written
             write_sealed(file, text)
     return json.loads(text)
-
-
-def _file(name: str) -> Path | None:
-    """Where the facts are kept; None if there is no cache."""
-    try:
-        return paths.cache_dir() / "records" / f"{name}-{digest([code_digest(), _lists_digest()], 32)}.facts"
-    except OpenbenchError:
-        return None
 
 
 @cache

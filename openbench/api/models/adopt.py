@@ -47,6 +47,11 @@ class Asked:
     name: str | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
+    @property
+    def own_head(self) -> Head | None:
+        """The classifier, if it is given itself."""
+        return self.head if isinstance(self.head, Head) else None
+
 
 @dataclass(frozen=True)
 class Adopted:
@@ -151,7 +156,7 @@ def _backbone_of(module: nn.Module, parts: Parts, wanted: Wanted, of: tuple[Prep
     """The backbone of a module: with its linear head, without classifier, or of its outputs alone."""
     ready, asked = of
     headless = not parts.head and not parts.features and parts.output.shape[1] != wanted.classes
-    own_head = asked.head if isinstance(asked.head, Head) else None
+    own_head = asked.own_head
     if own_head is not None and parts.head and not parts.features:
         raise ConfigError(
             f"model '{wanted.name}' shows its classifier, '{parts.head}', and head=(W, b) is given — it is for a model "
@@ -196,7 +201,7 @@ def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Audience)
     images = first_images(benchmark, ready.preprocess)
     with torch.no_grad():
         first = _tried(read, images, name)
-    backbone = OutputsBackbone(source, ready, first, asked.head if isinstance(asked.head, Head) else None)
+    backbone = OutputsBackbone(source, ready, first, asked.own_head)
     backbone.try_gradient(images)
     warnings = (*range_warnings(images, ready.preprocess, None), *check_outputs(backbone, images))
     note = f"model '{name}' is a function: what it computes with cannot be told, so its results are never reused"
@@ -211,7 +216,7 @@ def _file(path: Path, asked: Asked, benchmark: Audience) -> Adopted:
     first = _tried(source.read, images, name)
     if isinstance(asked.head, str):
         raise ConfigError(f"model '{name}' is an ONNX file — head '{asked.head}' — give the classifier as head=(W, b)")
-    backbone = OutputsBackbone(source, ready, first, asked.head if isinstance(asked.head, Head) else None)
+    backbone = OutputsBackbone(source, ready, first, asked.own_head)
     warnings = (*range_warnings(images, ready.preprocess, None), *check_outputs(backbone, images))
     return Adopted(backbone, _node(backbone, type(path), name), ready.notes, warnings)
 

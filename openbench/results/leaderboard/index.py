@@ -258,8 +258,13 @@ def _state(path: Path) -> State | None:
 
 def _file(folder: Path) -> Path | None:
     """Where the entries of a folder are kept; None if there is no cache."""
+    return kept_file(f"{digest(str(folder.absolute()), 32)}.index")
+
+
+def kept_file(name: str) -> Path | None:
+    """Return where something that is found again and again is kept; None if there is no cache."""
     try:
-        return paths.cache_dir() / "records" / f"{digest(str(folder.absolute()), 32)}.index"
+        return paths.cache_dir() / "records" / name
     except OpenbenchError:
         return None
 
