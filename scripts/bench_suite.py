@@ -19,6 +19,7 @@ of what it does; two for a method that takes an input gradient would be counted 
 import argparse
 import contextlib
 import io
+import sys
 import tempfile
 import time
 import types
@@ -118,7 +119,9 @@ def main() -> None:
     whole = sum(images.values())
     one_pass = whole * seconds_per_image(backbone, benchmark, options.images)
     with contextlib.redirect_stdout(io.StringIO()):
-        openbench(["extract", *shared, "method=knn", "runtime.progress=false"])
+        failed = openbench(["extract", *shared, "method=knn", "runtime.progress=false"])
+    if failed:
+        sys.exit(failed)
     clock.time = types.SimpleNamespace(perf_counter=time.process_time)  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as place:
         taken, stages = swept([*shared, *methods], Path(place))
