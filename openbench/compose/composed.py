@@ -9,7 +9,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 
 from openbench import paths
-from openbench.compose import config_source
+from openbench.compose import loader
 from openbench.compose.config import VERSION_BASE, check_no_clash, runtime, scientific, search_path
 from openbench.compose.errors import Typed, explained
 from openbench.compose.flags import check_overrides
@@ -48,7 +48,7 @@ def composed(command: str, overrides: Sequence[str], config_dir: Path | None = N
     refuse_moved(parse(typed.overrides))
     if config_dir is not None:
         check_no_clash(config_dir)
-    config_source.install()
+    loader.install()
     with explained(typed):
         with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
             words = [*search_path(config_dir), *typed.overrides]

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
-from openbench.compose import config_source
+from openbench.compose import loader
 from openbench.compose.augmented import augmented
 from openbench.compose.foreign import check_file
 from openbench.compose.interpolations import RUNTIME, limited
@@ -49,7 +49,7 @@ def compose(command: str, overrides: Sequence[str], config_dir: Path | None = No
         HydraException, OmegaConfBaseException: whatever Hydra has to say; `explained` puts it into words.
         ConfigError: a config file that is not plain, valid YAML.
     """
-    config_source.install()
+    loader.install()
     with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
         return hydra_compose(command, [*search_path(config_dir), *overrides])
 

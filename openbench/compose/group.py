@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra._internal.config_repository import IConfigRepository
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
@@ -19,11 +19,13 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from openbench.compose.loader import Loader
+
 GROUP = "method"
 _MOST = 16  # templates: in a sweep over seeds too, each seed has its own
 
 
-class GroupLoader(ConfigLoaderImpl):
+class GroupLoader(Loader):
     """Hydra's loader, which composes jobs that differ in `method=` only once; configs are those that Hydra composes.
 
     A job takes Hydra's way where that might not hold: a method's file that has a defaults list or goes to another node,

@@ -11,7 +11,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from openbench.__main__ import main
-from openbench.compose import config_source
+from openbench.compose import loader
 from openbench.compose.composed import composed
 from openbench.compose.group import GroupLoader
 from openbench.errors import ConfigError
@@ -20,9 +20,9 @@ from openbench.errors import ConfigError
 @pytest.fixture
 def loaders(configs):
     """Ours, Hydra's, and a function that composes a job with one of them."""
-    config_source.install()
+    loader.install()
     with initialize_config_dir(config_dir=str(configs), version_base="1.3"):
-        hydra = GlobalHydra.instance().config_loader()
+        hydra = ConfigLoaderImpl(GlobalHydra.instance().config_loader().config_search_path)
         master = hydra.load_configuration("run", ["+benchmark=digits"], run_mode=RunMode.MULTIRUN)
 
         def composed(loader, *job):
@@ -53,7 +53,7 @@ def plain(config):
 def test_a_sweep_over_methods_composes_one_config_for_all_of_them(engine, compositions):
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=3"]) == 0
     assert [config["method"]["_name_"] for _, config, _ in engine.asked] == ["knn", "msp"]
-    # Besides the template Hydra composes the sweep's own config, once to know its mode and once to use it.
+    # Besides the template Hydra composes the sweep's own config.
     assert [job for job in compositions if any(text.startswith("~") for text in job)] == [
         [*compositions[-1][:-3], "+benchmark=digits", "~method", "seed=3"]
     ]

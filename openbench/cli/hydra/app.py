@@ -42,7 +42,7 @@ from openbench.cli.hydra.outcome import (
 from openbench.cli.process import interrupts
 from openbench.cli.process.exits import BAD_INPUT, FAILED, OK, code_of
 from openbench.cli.process.os_errors import refused
-from openbench.compose import config_source
+from openbench.compose import loader
 from openbench.compose.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
 from openbench.compose.errors import Typed, explained
 from openbench.compose.flags import check_flags, check_overrides
@@ -289,7 +289,7 @@ def _close(outcomes: Sequence[Outcome], folder: Path) -> None:
 
 def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> None:
     """Call `hydra.main`, whose errors then come out as ours."""
-    config_source.install()
+    loader.install()
     main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=typed.command)
     # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
     with _argv(f"python -m openbench {typed.command}", argv), _environment("HYDRA_FULL_ERROR", "1"), explained(typed):

@@ -1,0 +1,123 @@
+"""Hydra's loader of configs, which reads every file each time but merges the same files only once in a process."""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from hydra._internal import defaults_list as hydras
+from hydra._internal import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository, IConfigRepository
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.default_element import InputDefault, ResultDefault
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig, OmegaConf
+
+from openbench.compose.config_source import FileConfigSource, ReadResult
+
+_FILES = 1024  # which a process keeps as configs; we ship about half as many
+_MERGED = 64  # sets of files whose config a process keeps
+
+# A file's place and text → what Hydra makes of it. Shared: nobody may change one.
+_files: OrderedDict[tuple[str, ...], ConfigResult] = OrderedDict()
+# Which files go where, in order → the files, so that none of them can go and another have its id, and their config.
+_merged: OrderedDict[tuple[Any, ...], tuple[Sequence[ConfigResult | None], DictConfig]] = OrderedDict()
+
+
+class SharingRepository(ConfigRepository):
+    """Hydra's repository, in which the same text of the same file is one config."""
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """Return a file's config, without its defaults list; None if there is no such file.
+
+        Raises:
+            ConfigError: as `FileConfigSource.load_config`.
+        """
+        source = self._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None:
+            return None
+        place = (source.scheme(), source.path, config_path)
+        # What is no file of a folder, Hydra's own configs, stays what it is.
+        text = source.text(config_path) if isinstance(source, FileConfigSource) else ""
+        if (*place, text) not in _files:
+            made = super().load_config(config_path)
+            if made is None:
+                return None
+            text = made.text if isinstance(made, ReadResult) else ""  # it may have been written in the meantime
+            _keep(_files, (*place, text), made, _FILES)
+        return _files[*place, text]
+
+
+class _Copies:
+    """A repository whose configs may be changed."""
+
+    def __init__(self, repository: IConfigRepository) -> None:
+        self._repository = repository
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._repository, name)
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        found = copy.copy(self._repository.load_config(config_path))
+        if found is not None:
+            found.config = copy.deepcopy(found.config)
+        return found
+
+
+class Loader(ConfigLoaderImpl):
+    """Hydra's loader, which copies a config instead of merging the same files again.
+
+    Merging is half of what composing takes, reading files a third. Files are read each time, so a changed one counts.
+    """
+
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        super().__init__(config_search_path)
+        self.repository = SharingRepository(config_search_path)
+
+    def _compose_config_from_defaults_list(
+        self, defaults: Sequence[ResultDefault], repo: IConfigRepository
+    ) -> DictConfig:
+        files = [repo.load_config(str(default.config_path)) for default in defaults]
+        places = ((each.config_path, each.package, each.primary) for each in defaults)
+        key = tuple((id(file), *place) for file, place in zip(files, places, strict=True))
+        if key not in _merged:
+            made = super()._compose_config_from_defaults_list(list(defaults), _Copies(repo))  # type: ignore[arg-type]
+            _keep(_merged, key, (files, made), _MERGED)
+        _merged.move_to_end(key)
+        return copy.deepcopy(_merged[key][1])
+
+
+def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
+    kept[key] = value
+    while len(kept) > most:
+        kept.popitem(last=False)
+
+
+_every_choice = hydras._create_interpolation_map
+
+
+def _choices_where_read(overrides: hydras.Overrides, defaults_list: list[InputDefault], self_added: bool) -> DictConfig:
+    """The choices that a file's defaults may refer to, as `${backbone}`.
+
+    Hydra makes them for every file, a fifth of all that composing takes; few files have such a reference.
+    """
+    if any(default.is_interpolation() for default in defaults_list):
+        return _every_choice(overrides, defaults_list, self_added)
+    return OmegaConf.create()
+
+
+def _no_mode(self: hydra.Hydra, config_name: str | None, overrides: list[str]) -> None:
+    """What `hydra.mode` says. It cannot be set: `-m` makes a sweep. Hydra composes the whole config once to look."""
+
+
+def install() -> None:
+    """Have Hydra read and merge the files of this process's configs as above, and make only what it reads."""
+    Plugins.instance()  # which registers Hydra's own sources, once
+    SourcesRegistry.instance().types[FileConfigSource.scheme()] = FileConfigSource
+    hydras._create_interpolation_map = _choices_where_read
+    hydra.ConfigLoaderImpl = Loader  # type: ignore[attr-defined]
+    hydra.Hydra.get_mode = _no_mode  # type: ignore[method-assign]

@@ -1,0 +1,125 @@
+"""Configs are merged once for the same files, and are those that Hydra merges each time."""
+
+import pytest
+from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from openbench import paths
+from openbench.__main__ import main
+from openbench.compose import loader
+from openbench.compose.config import compose, options
+from openbench.errors import ConfigError
+
+
+@pytest.fixture
+def both():
+    """Ours and Hydra's own loader."""
+    loader.install()
+    with initialize_config_dir(config_dir=str(paths.config_dir()), version_base="1.3"):
+        ours = GlobalHydra.instance().config_loader()
+        yield ours, ConfigLoaderImpl(ours.config_search_path)
+
+
+def words():
+    """Files of every group, and overrides that choose or change parts of one."""
+    groups = (options(group)[::20] for group in ("method", "training", "benchmark"))
+    for method, training, benchmark in zip(*groups, strict=False):
+        yield [f"+benchmark={benchmark}", f"method={method}", f"training={training}"]
+    yield ["+benchmark=cifar10", "~method", "training.recipe.epochs=3"]
+    yield ["+benchmark=cifar10", "method=ensemble", "backbone=resnet20_cifar10", "seed=1,2"]
+    yield ["+benchmark=digits", "method=cover", "+method@method.base=energy", "runtime=slurm", "hydra.sweep.dir=/x"]
+    yield ["+benchmark=digits", "dataset@outliers=tin597", "++method.k=7"]
+
+
+def whole(config):
+    flags = {key: (node._get_flag("struct"), node._get_flag("readonly")) for key, node in nodes(config)}
+    return OmegaConf.to_container(config, resolve=False), flags
+
+
+def nodes(config, place=""):
+    yield place, config
+    for key in config if OmegaConf.is_dict(config) and not config._is_none() and not config._is_missing() else ():
+        node = config._get_node(key)
+        if OmegaConf.is_dict(node):
+            yield from nodes(node, f"{place}.{key}")
+
+
+def test_a_config_is_the_one_that_hydra_merges(both):
+    ours, hydras = both
+    for given in words():
+        theirs = whole(hydras.load_configuration("run", given, run_mode=RunMode.MULTIRUN))
+        for _ in range(2):  # made, and copied
+            assert whole(ours.load_configuration("run", given, run_mode=RunMode.MULTIRUN)) == theirs, given
+
+
+def test_what_is_done_with_a_config_does_not_change_the_next(both):
+    ours, hydras = both
+    given = ["+benchmark=digits", "method=knn"]
+    first = ours.load_configuration("run", given, run_mode=RunMode.RUN)
+    OmegaConf.set_struct(first, False)
+    first.method.k, first.benchmark, first.hydra.job.name = -1, None, "changed"
+    second = ours.load_configuration("run", given, run_mode=RunMode.RUN)
+    assert whole(second) == whole(hydras.load_configuration("run", given, run_mode=RunMode.RUN))
+
+
+def test_a_file_that_changed_is_read_again(tmp_path):
+    file = tmp_path / "method" / "mine.yaml"
+    file.parent.mkdir()
+    for text, method in (("k: 1", {"k": 1}), ("k: 2", {"k": 2}), ("defaults: [knn]", {"k": 50}), ("k: 1", {"k": 1})):
+        file.write_text(text)
+        assert compose("run", ["+benchmark=digits", "method=mine"], tmp_path).method.k == method["k"]
+    file.write_text("k: [")
+    with pytest.raises(ConfigError, match=r"mine\.yaml"):
+        compose("run", ["+benchmark=digits", "method=mine"], tmp_path)
+    file.unlink()
+    assert "mine" in refusal(tmp_path)
+
+
+def refusal(folder):
+    try:
+        compose("run", ["+benchmark=digits", "method=mine"], folder)
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def test_a_file_of_the_same_name_elsewhere_is_another(tmp_path):
+    for name in "ab":
+        (tmp_path / name / "method").mkdir(parents=True)
+        (tmp_path / name / "method" / "mine.yaml").write_text(f"k: {name}")
+    found = [compose("run", ["+benchmark=digits", "method=mine"], tmp_path / name).method.k for name in "aba"]
+    assert found == ["a", "b", "a"]
+
+
+def test_a_file_that_others_add_to_stays_as_it_is(tmp_path):
+    for group, text in (("method", "k: 1"), ("tune", "j: 2")):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "mine.yaml").write_text(f"# @package _global_\nmethod: {{{text}}}")
+    both, method, tune = (
+        ["+benchmark=digits", *words]
+        for words in (["method=mine", "tune=mine"], ["method=mine"], ["tune=mine", "~method"])
+    )
+    found = [dict(compose("run", words, tmp_path).method) for words in (both, method, tune)]
+    assert found == [{"k": 1, "j": 2}, {"k": 1}, {"j": 2}]
+
+
+def test_a_process_keeps_a_limited_number(monkeypatch):
+    monkeypatch.setattr(loader, "_MERGED", 2)
+    for seed, method in enumerate(["knn", "msp", "vim", "knn"]):
+        assert compose("run", ["+benchmark=digits", f"method={method}", f"seed={seed}"]).seed == seed
+        assert len(loader._merged) <= 2 or seed == 0
+
+
+def test_a_command_is_composed_once(engine, monkeypatch):
+    found = []
+    made = ConfigLoaderImpl._load_configuration_impl
+    monkeypatch.setattr(
+        ConfigLoaderImpl,
+        "_load_configuration_impl",
+        lambda *given, **named: found.append(given) or made(*given, **named),
+    )
+    assert main(["run", "+benchmark=digits", "method=knn"]) == 0
+    assert len(found) == 1
