@@ -190,6 +190,8 @@ def _filled(cell: Cell, archive: Archive, states: States, reason: str) -> Cell:
 
 def _chosen(run: Wanted, archive: Archive, states: States) -> Made | str:
     """The record of a run, or why there is none for the table."""
+    if run.refused:
+        return run.refused
     fitting = archive.fitting(run)
     kept = [one for one in fitting if archive.state(one, run) == states.get(run.form)]
     if len({one.run.row for one in kept}) > 1:
@@ -198,7 +200,7 @@ def _chosen(run: Wanted, archive: Archive, states: States) -> Made | str:
     if kept:
         return max(kept, key=lambda one: (one.run.level == _LEVEL, one.run.run_id))
     if not fitting:
-        return NO_RECORD
+        return NO_RECORD if archive.of_benchmark(run.benchmark) else f"nothing was run on {run.benchmark} yet"
     doubts = [text for one in fitting for text in archive.doubts(one, run)]
     if doubts and not any(archive.as_defined(one, run) for one in fitting):
         return f"run on {run.benchmark} as defined by its word alone: {doubts[0]} (--allow incomplete shows it)"

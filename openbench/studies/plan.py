@@ -40,6 +40,7 @@ class Part:
         time: of the missing ones, training aside.
         space: of the missing ones: features, records and scores.
         trainings: networks that the missing ones need and no record has.
+        refused: those that cannot be made, which are neither done nor missing.
     """
 
     benchmark: str
@@ -49,6 +50,7 @@ class Part:
     time: Estimated
     space: Estimated
     trainings: int
+    refused: tuple[Wanted, ...] = ()
 
 
 def parts(study: Study, asked: Asked, archive: Archive) -> list[Part]:
@@ -68,12 +70,13 @@ def parts(study: Study, asked: Asked, archive: Archive) -> list[Part]:
     return [_part(name, many, archive, states) for name, many in by_benchmark.items()]
 
 
-def _part(name: str, runs: Sequence[Wanted], archive: Archive, states: States) -> Part:
+def _part(name: str, every: Sequence[Wanted], archive: Archive, states: States) -> Part:
+    runs = [run for run in every if not run.refused]
     found = {run.words: {archive.state(one, run) for one in archive.fitting(run)} for run in runs}
     done = tuple(run for run in runs if states.get(run.form) in found[run.words])
     missing = tuple(run for run in runs if states.get(run.form) not in found[run.words])
     partial = tuple(run for run in missing if found[run.words])
-    extracted = {_network(one) for one in archive.of_benchmark(runs[0].benchmark)}
+    extracted = {_network(one) for one in archive.of_benchmark(every[0].benchmark)}
     networks = {run.network for run in missing if run.trained}
     return Part(
         benchmark=name,
@@ -83,6 +86,7 @@ def _part(name: str, runs: Sequence[Wanted], archive: Archive, states: States) -
         time=_time(missing, archive),
         space=_space(missing, archive, extracted),
         trainings=len(networks - extracted),
+        refused=tuple(run for run in every if run.refused),
     )
 
 

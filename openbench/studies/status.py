@@ -74,6 +74,9 @@ def _notes(study: Study, parts: Sequence[Part], needs: Mapping[str, Need], free:
                 "benchmark (parts or other images of its data); --allow incomplete counts those of the state that most "
                 "runs have"
             )
+        for reason in dict.fromkeys(run.refused for run in part.refused):
+            count = sum(run.refused == reason for run in part.refused)
+            yield f"{part.benchmark}: {count} run{'s' * (count > 1)} cannot be made: {reason}"
         need = needs.get(part.benchmark, Need())
         if need.data:
             how = f"python -m openbench data list {part.benchmark}"

@@ -13,7 +13,7 @@ from openbench.config.shipped import merged as merged_nodes
 from openbench.config.shipped import shipped
 from openbench.errors import ConfigError, did_you_mean
 from openbench.public import TARGET, public, public_name
-from openbench.results.records.trained import NONE
+from openbench.results.records.trained import NONE, RELEASED
 from openbench.storage.plain_yaml import parse_yaml
 from openbench.storage.yaml_file import read_yaml
 
@@ -38,6 +38,7 @@ class Wanted:
         values: {dotted key of the config: value} of everything else that is set.
         benchmark: the name that its record's benchmark has.
         trained: whether its network comes without released weights.
+        refused: why `run` would refuse it; empty if nothing is known that it would refuse.
     """
 
     words: tuple[str, ...]
@@ -45,6 +46,7 @@ class Wanted:
     values: Mapping[str, Any]
     benchmark: str
     trained: bool = False
+    refused: str = ""
 
     @property
     def form(self) -> tuple[str, ...]:
@@ -116,7 +118,8 @@ def wanted(words: Sequence[str], where: str, config_dir: Path | None = None) -> 
     defaults = {f"benchmark.{key}": value for key, value in node.items() if _is_choice(key, value)}
     found = {**_DEFAULTS, **_choices(names["benchmark"], config_dir), **names}
     values = {**defaults, **values}
-    return Wanted(tuple(words), found, values, _name(node, values), _is_trained(found, values, config_dir))
+    trained = _is_trained(found, values, config_dir)
+    return Wanted(tuple(words), found, values, _name(node, values), trained, _refused(found, trained))
 
 
 def _name(node: Mapping[str, Any], values: Mapping[str, Any]) -> str:
@@ -136,8 +139,16 @@ def _is_trained(names: Mapping[str, str], values: Mapping[str, Any], config_dir:
     node = shipped("backbone", names.get("backbone", ""))
     if node is None or public_name(str(node.get(TARGET))) in _NEVER_TRAINED:
         return False
-    node |= _file(names["benchmark"], config_dir).get("backbone") or {}
+    node |= _of_benchmark(names["benchmark"], "backbone", config_dir)
     return not any(values.get(f"backbone.{key}", node.get(key)) for key in _WEIGHTS)
+
+
+def _refused(names: Mapping[str, str], trained: bool) -> str:
+    """Why a training or an augmentation that is named would have no effect on the network; empty if it has one."""
+    named = names["training"] not in (_DEFAULTS["training"], RELEASED) or names["augment"] != NONE
+    if trained or not named or shipped("backbone", names.get("backbone", "")) is None:
+        return ""
+    return f"needs a training, and backbone {names['backbone']} comes with its weights"
 
 
 def _is_choice(key: str, value: Any) -> bool:
@@ -151,12 +162,17 @@ def benchmark_node(name: str, config_dir: Path | None) -> Mapping[str, Any]:
     Raises:
         ConfigError: there is no such file.
     """
+    return _of_benchmark(name, "benchmark", config_dir)
+
+
+def _of_benchmark(name: str, key: str, config_dir: Path | None) -> dict[str, Any]:
+    """A node of a benchmark's file, with that of the file that it goes on from."""
     file = _file(name, config_dir)
     found: dict[str, Any] = {}
     for entry in file.get("defaults", ()):
         if isinstance(entry, str) and entry != "_self_":
-            found |= benchmark_node(entry, config_dir)
-    return found | (file.get("benchmark") or {})
+            found |= _of_benchmark(entry, key, config_dir)
+    return found | (file.get(key) or {})
 
 
 @lru_cache

@@ -16,6 +16,7 @@ from openbench.studies.figures import Published
 from openbench.studies.layout.kept import check_options
 from openbench.studies.layout.picture import draw
 from openbench.studies.plan import parts, sweeps
+from openbench.studies.status import status
 
 from .runs import YAML, of, run, write
 from .runs import study as made_of
@@ -77,6 +78,21 @@ def test_methods_and_seeds_that_are_missing_together_are_one_sweep(tmp_path):
     ]
 
 
+def test_a_training_that_released_weights_would_ignore_is_not_to_do_and_its_cells_say_why(tmp_path):
+    vos = "MSP: method=msp, VOS: [training=vos, method=energy]"
+    found = made_of(tmp_path, YAML.replace("MSP: method=msp", vos).replace(", KNN: method=knn", ""))
+    asked = Asked(("backbone=resnet20_cifar10",))
+    (part,) = parts(found, asked, archive_of(found, asked, ()))
+    assert (len(part.missing), len(part.refused), part.trainings) == (3, 3, 0)
+    why = "needs a training, and backbone resnet20_cifar10 comes with its weights"
+    assert f"digits: 3 runs cannot be made: {why}\n" in status(found, [part], {}, None, "again")
+    assert [line[0].reason for line in of(found, (), asked)] == ["nothing was run on digits yet", why]
+    augmented = Asked(("backbone=resnet20_cifar10", "+augment=pixmix"))
+    assert [line[0].reason for line in of(found, (), augmented)] == [why, why]
+    afresh = Asked((*asked.words, "backbone.weights=null"))
+    assert not any(run.refused for runs in planned(found, afresh).values() for run in runs.values())
+
+
 def test_a_run_on_another_state_of_the_benchmark_than_the_tables_is_still_to_do(tmp_path):
     states = [{"digest": digest, "pristine": False, "deviations": [digest]} for digest in ("half", "half", "quarter")]
     records = [run("msp", seed, 0.9, of=state) for seed, state in enumerate(states)]
@@ -129,20 +145,22 @@ def test_a_study_of_a_sweep_has_its_runs(folder, capsys):
     assert "exists — allowed: a new file, NAME.yaml" in capsys.readouterr().err
 
 
-def test_every_shipped_study_finds_its_figures_and_knows_its_runs():
-    unpublished, without_runs, unsaid = {}, [], []
+def test_every_shipped_study_finds_its_figures_and_knows_its_runs_which_can_be_made():
+    unpublished, without_runs, unsaid, refused = {}, [], [], []
     for name in names():
         found = study(name)
         check_options(found)
-        if not planned(found, Asked()) and found.layout != "mixture":
+        runs = planned(found, Asked())
+        if not runs and found.layout != "mixture":
             without_runs.append(name)
+        refused += [f"{name}: {run.refused}" for many in runs.values() for run in many.values() if run.refused]
         if not (found.source and found.deviations and found.path.read_text().count("python -m openbench study")):
             unsaid.append(name)
         if found.figures is not None:
             published = Published(found)
             rows = [row.path for row in found.rows if not any(published.figure(row, c) for c in found.columns)]
             unpublished |= {name: rows} if rows else {}
-    assert (without_runs, unsaid) == ([], [])
+    assert (without_runs, unsaid, refused) == ([], [], [])
     # Rows of openbench's own beside those of the paper.
     assert set(unpublished) == {"openood_v1.5/outliers"}
     assert len(names()) > 25
