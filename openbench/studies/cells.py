@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from openbench.core.record import ResultRecord
+from openbench.metrics.selective.risk import UNABLE
 from openbench.results.tables.table import Estimate
 from openbench.studies.figures import Printed, Published
 from openbench.studies.made import Archive, Made
@@ -181,7 +182,8 @@ def _filled(cell: Cell, archive: Archive, states: States, reason: str) -> Cell:
     numbers = {at: number(one, cell.column) for at, one in made.items()}
     kept = {at: made[at] for at, value in numbers.items() if isinstance(value, float | int)}
     if not kept:
-        what = "unable" if "unable" in numbers.values() else f"its records have no {cell.column.key}"
+        unable = UNABLE in numbers.values()
+        what = f"{UNABLE}: no threshold meets its bounds" if unable else f"its records have no {cell.column.key}"
         return replace(cell, made=made, reason=f"{what} ({cell.column.set})")
     told = [(*one.run.deviations, *archive.doubts(one, cell.runs[at])) for at, one in kept.items()]
     deviations = tuple(sorted({text for texts in told for text in texts}))

@@ -28,6 +28,16 @@ def test_a_cell_is_the_mean_over_seeds_with_the_population_deviation(tmp_path):
     assert (knn.ours, knn.reason) == (None, NO_RECORD)
 
 
+def test_a_risk_that_no_threshold_gives_is_told_from_a_number_that_was_not_measured(tmp_path):
+    record = MSP[0]
+    near = {**record.metrics["near"], "risk@tpr0.8,fpr0.2": "unable"}
+    record = named(replace(record, metrics={**record.metrics, "near": near}))
+    text = YAML.replace("near: near.auroc, far: far.auroc", 'risk: "near.risk@tpr0.8,fpr0.2", OSCR: near.oscr')
+    (risk, oscr), _ = of(study(tmp_path, text), [record])
+    assert risk.reason == "unable: no threshold meets its bounds (near)"
+    assert oscr.reason == "its records have no oscr (near)"
+
+
 def test_a_single_run_shows_its_interval_and_how_many_are_missing(tmp_path):
     ((msp, _), _) = of(study(tmp_path), MSP[:1])
     assert (msp.ours.low, msp.ours.high) == pytest.approx((0.89, 0.91))
