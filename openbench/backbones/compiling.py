@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock
 from types import MethodType
 from typing import Any
@@ -31,8 +31,7 @@ def compiled_parts(parts: Sequence[nn.Module], **how: Any) -> Compiled:
     return [(part, torch.compile(_own(part), **how)) for part in parts]
 
 
-@contextmanager
-def installed(compiled: Compiled) -> Iterator[None]:
+def installed(compiled: Compiled) -> AbstractContextManager[None]:
     """Let parts run compiled while the body does; afterwards they are as before. Other threads wait for their turn.
 
     A part with a forward pass of its own, in place of its class's, keeps it.
@@ -40,9 +39,11 @@ def installed(compiled: Compiled) -> Iterator[None]:
     Raises:
         ConfigError: torch's compiler failed.
     """
-    if not compiled:
-        yield
-        return
+    return _installed(compiled) if compiled else nullcontext()
+
+
+@contextmanager
+def _installed(compiled: Compiled) -> Iterator[None]:
     with _TURN:
         free = [(part, forward) for part, forward in compiled if "forward" not in vars(part)]
         for part, forward in free:

@@ -39,7 +39,7 @@ class FeatureSet:
     def __post_init__(self) -> None:
         """Check that all columns have the same number of rows, and the dtype and shape that methods expect."""
         columns = self.named()
-        if len(set(map(len, columns.values()))) != 1:
+        if len(columns) != 1 and len(set(map(len, columns.values()))) != 1:
             lengths = {str(name): len(column) for name, column in columns.items()}
             raise FieldError(f"FeatureSet: columns of different length or none at all — found {lengths}")
         for name, column in columns.items():
@@ -168,8 +168,8 @@ class Head:
 
     def __call__(self, features: Tensor) -> Tensor:
         """Logits (n, c) of features (n, d), on the features' device."""
-        weight, bias = self.weight.to(features.device), self.bias.to(features.device)
-        return by_rows(features, weight, bias)
+        device = features.device
+        return by_rows(features, self.weight.to(device), self.bias.to(device))
 
     def to(self, device: torch.device) -> "Head":
         """The same head on a device, in memory of its own: who changes it changes no other method's."""

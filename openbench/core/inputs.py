@@ -111,9 +111,9 @@ def _check_labels(train: FeatureSet, head: Head | None, where: str) -> None:
 
 
 def _check_rows(x: FeatureSet, where: str) -> None:
-    if not len(x):
-        raise MethodError(f"{where}: no rows to score — at least one is needed")
     for name, column in x.named().items():
+        if not column.numel():
+            raise MethodError(f"{where}: no rows to score — at least one is needed")
         _refuse_not_finite(name, column, where)
 
 

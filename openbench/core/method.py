@@ -132,7 +132,7 @@ class HeadMethod(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the negative log-sum-exp of the reshaped logits, (n,)."""
-        return -torch.logsumexp(self._reshaped_logits(x), dim=1)
+        return torch.logsumexp(self._reshaped_logits(x), dim=1).neg_()
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return 1 − softmax of the reshaped logits, (n, c) float32."""
@@ -146,7 +146,8 @@ class HeadMethod(Method):
         head: Head | None = getattr(self, "head_", None)
         if head is None:
             raise NotFittedError(f"{type(self).__name__}.score called before fit — call fit(train, head) first")
-        if len(x) <= _BLOCK:
-            return head(self.reshape(x.features))
+        features = x.features
+        if len(features) <= _BLOCK:
+            return head(self.reshape(features))
         # Reshaped features of all rows at once would leave the processor's cache.
-        return torch.cat([head(self.reshape(rows)) for rows in torch.split(x.features, _BLOCK)])
+        return torch.cat([head(self.reshape(rows)) for rows in torch.split(features, _BLOCK)])

@@ -17,10 +17,11 @@ def by_rows(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     GFLOP/s and 186. Both add up in float32. For few rows by a small matrix, as a classifier's of ten classes, torch's
     own is used: getting oneDNN ready takes longer than the product, of one row several times as long.
     """
-    single = a.device.type == "cpu" and a.dtype == b.dtype == torch.float32
+    if b.numel() <= _SMALL and len(a) <= _FEW:
+        return torch.nn.functional.linear(a, b, bias)
+    single = a.is_cpu and a.dtype == b.dtype == torch.float32
     differentiated = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    short = len(a) <= _FEW and b.numel() <= _SMALL
-    if _ONEDNN is None or short or not single or differentiated or not torch.backends.mkldnn.enabled or not b.numel():
+    if _ONEDNN is None or not single or differentiated or not torch.backends.mkldnn.enabled or not b.numel():
         return torch.nn.functional.linear(a, b, bias)
     return _ONEDNN(a, b, bias) if a.numel() else a.new_zeros(len(a), len(b))
 

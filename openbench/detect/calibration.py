@@ -25,6 +25,7 @@ _SHOWN = 8  # groups named in a message
 Level = Annotated[float, Interval(0, 1, "()")]
 Guarantee = Literal["marginal", "conditional"]
 Codes = NDArray[np.int64]
+Scores = NDArray[np.float32] | Floats  # compared with float64 as such
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Calibration:
             if part.threshold is not None
         }
 
-    def judged(self, scores: Floats, codes: Codes | None = None, weights: ArrayLike | None = None) -> PValues:
+    def judged(self, scores: Scores, codes: Codes | None = None, weights: ArrayLike | None = None) -> PValues:
         """Return the p-values of scores (m,) and the decisions at α.
 
         Args:
@@ -267,7 +268,7 @@ class Part:
         conditional = np.full(n + 1, np.nan) if self.table is None else self.table[ranks - 1]
         return PValues(ranks / (n + 1), conditional, ranks <= self.limit)
 
-    def judged(self, scores: Floats, own: Floats | None) -> PValues:
+    def judged(self, scores: Scores, own: Floats | None) -> PValues:
         """The p-values of scores (m,), whose weights are `own`, and the decisions."""
         if self.below is not None and own is not None:
             p = weighted_p_values_of_sorted(self.ordered, scores, self.below, own)

@@ -220,7 +220,7 @@ class Detector:
         found = self._scored(items)
         codes = groups_to_judge(calibration, groups, found)
         own = weights if weights is None or np.ndim(weights) else np.full(len(found.scores), weights)
-        judged = calibration.judged(found.scores.astype(np.float64), codes, own)
+        judged = calibration.judged(found.scores, codes, own)
         return Predictions(found, *judged, calibration.terms.alpha, self.class_names, calibration.quantile)
 
     def select(

@@ -135,7 +135,7 @@ def scored(method: Method, backbone: Backbone, images: Tensor) -> Scored:
     """
     passes = _Passes(backbone, images)
     found = _array(passes.scores(method))
-    if found.shape != (len(images),) or math.isnan(found.max()):  # the largest is NaN if one is
+    if found.shape != (len(images),) or any(map(math.isnan, found.tolist())):
         raise MethodError(
             f"{type(method).__name__}: scores of shape {found.shape} with {int(np.isnan(found).sum())} NaN for "
             f"{len(images)} images — one number per image expected"
@@ -144,7 +144,7 @@ def scored(method: Method, backbone: Backbone, images: Tensor) -> Scored:
 
 
 def _array(rows: Tensor) -> NDArray[np.float32]:
-    if rows.requires_grad or rows.device.type != "cpu" or rows.dtype != torch.float32:
+    if rows.requires_grad or not rows.is_cpu or rows.dtype != torch.float32:
         rows = rows.detach().to("cpu", torch.float32)
     found: NDArray[np.float32] = rows.numpy()
     return found

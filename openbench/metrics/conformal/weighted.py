@@ -1,7 +1,7 @@
 """Conformal p-values under a known covariate shift, and the smallest sets of scores from which an α can be reached."""
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from openbench.errors import MetricError
 from openbench.metrics.conformal.corrections import correction_table
@@ -53,7 +53,7 @@ def weighted_p_values(calibration: ArrayLike, scores: ArrayLike, weights: ArrayL
     return weighted_p_values_of_sorted(known[order], asked, np.append(0.0, np.cumsum(w[order])), w_own)
 
 
-def weighted_p_values_of_sorted(ordered: Floats, scores: Floats, below: Floats, own: Floats) -> Floats:
+def weighted_p_values_of_sorted(ordered: Floats, scores: NDArray[np.floating], below: Floats, own: Floats) -> Floats:
     """Return the same from ascending calibration scores (n,) and the sums (n+1,) of the weights before each."""
     reached = below[-1] - below[np.searchsorted(ordered, scores, side="left")]
     return np.asarray((own + np.maximum(reached, 0.0)) / (own + below[-1]))
