@@ -171,3 +171,48 @@ def test_passes_of_the_network_handed_out_frozen_are_counted_while_it_is(backbon
     assert backbone.passes == 5
     backbone.outputs(x, Request())
     assert backbone.passes == 8
+
+
+class Sloped(nn.Module):
+    """Adds the gradient of the sum of squares, 2x, which it takes in its forward pass."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            given = x.detach().requires_grad_()
+            return x + torch.autograd.grad(given.square().sum(), given)[0]
+
+
+def test_outputs_may_be_changed_and_differentiated(backbone: NetworkBackbone) -> None:
+    found = backbone.outputs(torch.randn(2, 3, 8, 8), Request())
+    found.logits.add_(1)
+    found.features.requires_grad_().square().sum().backward()
+    torch.testing.assert_close(found.features.grad, 2 * found.features.detach())
+
+
+def inference_modes(backbone: NetworkBackbone, request: Request) -> list[bool]:
+    """Whether each forward pass of the network runs in inference mode."""
+    seen: list[bool] = []
+    with_hook = backbone.network.register_forward_pre_hook(lambda *_: seen.append(torch.is_inference_mode_enabled()))
+    backbone.outputs(torch.randn(1, 3, 8, 8), request)
+    with_hook.remove()
+    return seen
+
+
+def test_a_network_that_keeps_nothing_runs_in_inference_mode(backbone: NetworkBackbone) -> None:
+    assert inference_modes(backbone, Request()) == [True]
+
+
+def test_a_pass_whose_maps_are_read_does_not_run_in_inference_mode(backbone: NetworkBackbone) -> None:
+    assert inference_modes(backbone, Request(layers=("stage1",), pool="mean")) == [False]
+
+
+def test_a_network_that_was_handed_out_for_training_does_not_run_in_inference_mode(backbone: NetworkBackbone) -> None:
+    backbone.module()
+    assert inference_modes(backbone, Request()) == [False]
+
+
+def test_a_network_may_take_gradients_in_its_forward_pass() -> None:
+    net = nn.Sequential(Sloped(), nn.Flatten(), nn.Linear(192, 4))
+    own = NetworkBackbone("own", "sloped", lambda: net, lambda _: Anatomy("2"), preprocess=PREPROCESS)
+    x = torch.rand(2, 3, 8, 8)
+    torch.testing.assert_close(own.outputs(x, Request()).features, 3 * x.flatten(1))
