@@ -10,13 +10,14 @@ import pytest
 
 import openbench
 from openbench.cli.hydra.killed import after_a_kill
-from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, read_outcomes
+from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, due, read_outcomes
 from openbench.errors import OpenbenchError
 
 ERROR = RuntimeError("A worker process was unexpectedly terminated.\nThe exit codes of the workers are {SIGKILL(-9)}\n")
 
 
 def sweep_of(folder, *statuses):
+    Plan(len(statuses) + 3, ("seed",)).write(folder)
     for number, status in enumerate(statuses):
         (folder / str(number)).mkdir()
         Outcome(number, [f"seed={number}"], 0, "", 0.0, status).write(folder / str(number))
@@ -25,7 +26,7 @@ def sweep_of(folder, *statuses):
 
 def test_a_job_that_was_killed_while_it_ran_alone_has_failed(tmp_path, capsys):
     plan = sweep_of(tmp_path, "written", RUNNING)
-    assert after_a_kill(tmp_path, plan, ERROR) == ()
+    assert after_a_kill(tmp_path, plan, ERROR, due(tmp_path)) == ()
     done, killed = read_outcomes(tmp_path)
     assert done.status == "written"
     assert (killed.status, killed.code) == ("failed", 1)
@@ -35,7 +36,7 @@ def test_a_job_that_was_killed_while_it_ran_alone_has_failed(tmp_path, capsys):
 
 def test_jobs_that_ran_together_run_again(tmp_path, capsys):
     plan = sweep_of(tmp_path, RUNNING, "written", RUNNING)
-    assert after_a_kill(tmp_path, plan, ERROR) == (0, 2)
+    assert after_a_kill(tmp_path, plan, ERROR, due(tmp_path)) == (0, 2)
     assert [outcome.job for outcome in read_outcomes(tmp_path)] == [1]
     assert "job 1 of 6 (seed=0) or job 3 of 6 (seed=2): its process was ended by SIGKILL(-9)" in capsys.readouterr().err
 
@@ -43,7 +44,14 @@ def test_jobs_that_ran_together_run_again(tmp_path, capsys):
 def test_processes_that_end_before_any_job_began_are_an_error(tmp_path):
     plan = sweep_of(tmp_path, "written")
     with pytest.raises(OpenbenchError, match=r"before a job began.*SIGKILL\(-9\)"):
-        after_a_kill(tmp_path, plan, ERROR)
+        after_a_kill(tmp_path, plan, ERROR, due(tmp_path))
+
+
+def test_a_process_that_ends_between_two_jobs_leaves_the_rest_to_go_on(tmp_path, capsys):
+    plan = sweep_of(tmp_path, "written")
+    assert after_a_kill(tmp_path, plan, ERROR, frozenset({0, 1, 2, 3})) == ()
+    assert [outcome.status for outcome in read_outcomes(tmp_path)] == ["written"]
+    assert "between two jobs: its process was ended by SIGKILL(-9)" in capsys.readouterr().err
 
 
 def missing(name: str) -> pytest.MarkDecorator:

@@ -251,13 +251,14 @@ def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], fold
     left, patient = frozenset(range(len(every))), False
     while True:
         replace(plan, later=later, patient=patient).write(folder)
+        asked = due(folder)
         try:
             # Jobs that have ended before, or that wait, return at once.
             with mended(), composing_groups():
                 _hydra(typed, [*given, *one_at_a_time, *rest], job)
         except BrokenProcessPool as error:
             interrupts.check()  # which ends the processes too
-            later = (*later, *after_a_kill(folder, plan, error))
+            later = (*later, *after_a_kill(folder, plan, error, asked))
             continue
         if waiting := _waiting(folder):
             # Those that wait for a job of somebody else would leave again and again.

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from openbench.cli.hydra.outcome import FAILED_STATUS, RUNNING, Outcome, Plan, outcome_files
+from openbench.cli.hydra.outcome import FAILED_STATUS, RUNNING, Outcome, Plan, due, outcome_files
 from openbench.cli.process.exits import FAILED
 from openbench.errors import OpenbenchError
 
@@ -13,23 +13,29 @@ from openbench.errors import OpenbenchError
 ONE_AT_A_TIME = ("hydra.launcher.n_jobs=2", "hydra.launcher.pre_dispatch=1", "hydra.launcher.batch_size=1")
 
 
-def after_a_kill(folder: Path, plan: Plan, error: Exception) -> tuple[int, ...]:
+def after_a_kill(folder: Path, plan: Plan, error: Exception, asked: frozenset[int]) -> tuple[int, ...]:
     """Return the numbers of the jobs that are to run again, one at a time, after a process of the launcher ended.
 
     All its processes end with it, and the launcher does not say whose job was the cause. Of jobs that ran together,
-    each may find enough memory when it runs alone. One that ran alone has failed.
+    each may find enough memory when it runs alone. One that ran alone has failed. Between two jobs none has.
 
     Args:
         folder: of the sweep.
         plan: of the sweep.
         error: what the launcher raised; it names the exit codes.
+        asked: numbers of the jobs that the launcher was given.
 
     Raises:
-        OpenbenchError: no job was running, so that another try would end the same way.
+        OpenbenchError: no job was running and none has ended, so that another try would end the same way.
     """
     codes = re.search(r"\{([^{},]+)[^{}]*\}", str(error))
     how = f"its process was ended by {codes.group(1)}" if codes else "its process ended without a word"
     running = {file: outcome for file, outcome in outcome_files(folder).items() if outcome.status == RUNNING}
+    if not running and due(folder) != asked:
+        print(
+            f"between two jobs: {how}, and the launcher ended the other processes — the rest goes on", file=sys.stderr
+        )
+        return ()
     if not running:
         raise OpenbenchError(
             f"a process of the launcher ended before a job began ({how}) — usually too little memory — take fewer "
