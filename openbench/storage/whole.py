@@ -111,10 +111,9 @@ def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """A file beside `path`, locked while its writer lives and deleted when the block ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     delete_temporary(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_SUFFIX}")
+    stream, temporary = _begun(path)
     try:
-        with open(temporary, "x+b") as stream:
-            lock(stream)
+        with stream:
             yield stream, temporary
     except OSError as error:
         if error.filename is None:  # raised by a write: the system does not name the file
@@ -123,6 +122,17 @@ def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _begun(path: Path) -> tuple[BinaryIO, Path]:
+    """A new file beside `path`, locked; another process may take one that is not locked yet for a killed writer's."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_SUFFIX}")
+        stream: BinaryIO = open(temporary, "x+b")  # noqa: SIM115 — its writer closes it
+        own = lock(stream) or open_files_stay() or bool(trust.doubt(temporary))
+        if own and temporary.exists():
+            return stream, temporary
+        stream.close()
 
 
 def delete_temporary(path: Path) -> None:
@@ -178,7 +188,9 @@ def _delete_unheld(leftover: Path) -> None:
     with suppress(OSError):
         with open(leftover, "rb+") as stream:
             unheld = _left_over(stream)
-        if unheld:
+            if unheld and not open_files_stay():
+                leftover.unlink()  # while it is locked: a writer that locks it later finds it gone
+        if unheld and open_files_stay():
             leftover.unlink()
 
 

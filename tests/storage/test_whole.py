@@ -94,6 +94,54 @@ def test_what_a_living_writer_holds_is_not_deleted(tmp_path, writer):
     assert names(tmp_path) == sorted([left.name, "file"])
 
 
+def taken_before(stream):
+    """Another process takes the file for a leftover before its writer locks it."""
+    whole._delete_unheld(Path(stream.name))
+    return whole.lock(stream)
+
+
+def taken_meanwhile(stream):
+    """Another process holds the file while its writer tries to lock it, and deletes it then."""
+    with open(stream.name, "rb+") as other:
+        assert whole.lock(other)
+        granted = whole.lock(stream)
+        os.unlink(stream.name)
+    return granted
+
+
+@pytest.mark.skipif(whole.open_files_stay(), reason="there what was just written is no leftover")
+@pytest.mark.parametrize("taken", [taken_before, taken_meanwhile])
+@pytest.mark.parametrize("write", [creating, replacing])
+def test_a_new_file_that_another_process_takes_for_a_leftover_is_made_again(tmp_path, monkeypatch, write, taken):
+    lock, tries = whole.lock, []
+
+    def once(stream):
+        tries.append(stream.name)
+        return taken(stream) if len(tries) == 1 else lock(stream)
+
+    monkeypatch.setattr(whole, "lock", once)
+    with write(tmp_path / "file") as stream:
+        stream.write(b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(whole.open_files_stay(), reason="an open file cannot be deleted there")
+def test_a_leftover_is_deleted_while_it_is_locked(tmp_path, monkeypatch):
+    leftover, unlink, granted = tmp_path / ".file.0.tmp", Path.unlink, []
+
+    def watched(path):
+        with open(path, "rb+") as late:
+            granted.append(whole.lock(late))
+        unlink(path)
+
+    leftover.touch()
+    monkeypatch.setattr(Path, "unlink", watched)
+    whole.delete_temporary(tmp_path / "file")
+    assert granted == [False]
+    assert names(tmp_path) == []
+
+
 def test_leftovers_of_other_files_are_not_deleted(tmp_path):
     other = tmp_path / ".other.123.tmp"
     other.write_bytes(b"")
