@@ -1,10 +1,13 @@
-"""Print how far AUROCs move, and what a pass through the network takes, when it computes in fewer bits.
+"""Print how far AUROCs move, and what a pass through the network takes, when it computes in fewer bits or compiled.
 
     OMP_NUM_THREADS=1 python scripts/compare_precisions.py bf16 +benchmark=cifar10 backbone=resnet20_cifar10 \
         benchmark.incomplete=allow method=msp,energy,react,knn
 
-The first word names precisions, separated by commas; the rest is a sweep, as after `run -m`. Each precision extracts
-features of its own into the cache; records go to a temporary folder. Seconds are processor time of a single thread.
+    OMP_NUM_THREADS=1 python scripts/compare_precisions.py compile +benchmark=digits method=msp,knn
+
+The first word names precisions, or `compile` for torch's compiler in fp32, separated by commas; the rest is a sweep, as
+after `run -m`. Each extracts features of its own into the cache; records go to a temporary folder. Seconds are
+processor time of a single thread; compiling is among them, five to twenty for a small network.
 """
 
 import contextlib
@@ -19,6 +22,12 @@ from typing import Any
 from openbench.__main__ import main as openbench
 
 GROUPS = ("near", "far")
+COMPILED = "compile"
+
+
+def setting(way: str) -> str:
+    """Return the override that has the network compute in a precision, or compiled."""
+    return "+backbone.compile=true" if way == COMPILED else f"backbone.precision={way}"
 
 
 def carried_out(words: list[str]) -> None:
@@ -29,9 +38,9 @@ def carried_out(words: list[str]) -> None:
         raise SystemExit(code)
 
 
-def areas(precision: str, arguments: list[str], folder: Path) -> dict[str, dict[str, float]]:
-    """Carry out a sweep in one precision; return the AUROC of each method by group of sets."""
-    given = [f"backbone.precision={precision}", f"runtime.results={folder}", "runtime.progress=false"]
+def areas(way: str, arguments: list[str], folder: Path) -> dict[str, dict[str, float]]:
+    """Carry out a sweep in one precision, or compiled; return the AUROC of each method by group of sets."""
+    given = [setting(way), f"runtime.results={folder}", "runtime.progress=false"]
     carried_out(["run", "-m", *arguments, *given])
     found: dict[str, dict[str, float]] = {}
     for file in sorted((folder / "records").rglob("*.json")):
@@ -43,11 +52,11 @@ def areas(precision: str, arguments: list[str], folder: Path) -> dict[str, dict[
     return found
 
 
-def extracted(precision: str, arguments: list[str]) -> float:
+def extracted(way: str, arguments: list[str]) -> float:
     """Fill the cache with features of all sets but training; return the processor seconds, few if they are there."""
     kept = [text for text in arguments if not text.startswith(("method", "tune", "metrics"))]
     start = time.process_time()
-    carried_out(["extract", *kept, "method=msp", f"backbone.precision={precision}", "runtime.progress=false"])
+    carried_out(["extract", *kept, "method=msp", setting(way), "runtime.progress=false"])
     return time.process_time() - start
 
 
@@ -58,10 +67,10 @@ def main() -> None:
     others, arguments = sys.argv[1].split(","), sys.argv[2:]
     with tempfile.TemporaryDirectory() as place:
         found = {}
-        for precision in ("fp32", *others):
-            seconds = extracted(precision, arguments)
-            print(f"{precision}: {seconds:.1f} processor seconds to extract")
-            found[precision] = areas(precision, arguments, Path(place, precision))
+        for way in ("fp32", *others):
+            seconds = extracted(way, arguments)
+            print(f"{way}: {seconds:.1f} processor seconds to extract")
+            found[way] = areas(way, arguments, Path(place, way))
     print("\n| method | " + " | ".join(f"{g} AUROC fp32 | " + " | ".join(others) for g in GROUPS) + " |")
     print("| --- |" + " ---: |" * (len(GROUPS) * (1 + len(others))))
     for name, exact in found["fp32"].items():
