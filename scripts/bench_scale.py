@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python scripts/bench_scale.py FOLDER                       # 1/16 and 1/4 of ImageNet-1k
     OMP_NUM_THREADS=1 python scripts/bench_scale.py FOLDER --parts 16,4,1 --methods knn,mds
+    OMP_NUM_THREADS=1 python scripts/bench_scale.py FOLDER --parts 4,1 --drawn 4 # all of it on the disk of a quarter
     OMP_NUM_THREADS=1 python scripts/bench_scale.py FOLDER --parts 16 --methods gmm --dim 1280
     python scripts/bench_scale.py FOLDER --table                                 # what was measured, as Markdown
 
@@ -13,14 +14,20 @@ mapped files do not count, as the system may drop them; *extra* is the peak of a
 are processor time of a single thread, which other programs hardly disturb. What is measured is kept in
 FOLDER/scale.jsonl: the same command goes on.
 
+With `--drawn 4` no more than a quarter is drawn, 3.9 GB: a larger part is that quarter's files, mapped as often as it
+takes. A method reads as many rows from as many addresses, of which a quarter differ. What a set of its own would take
+longer is the reading from a disk, for which no processor time counts, and the way of its pages into memory.
+
 The exponent b of t = a·n^b is that between the two largest parts; none is given below a tenth of a second, where fixed
 costs count. The projection takes a fixed cost and one per sample, both from the two largest parts (the power law where
 b > 1): fitting on n samples and scoring 1,000, on one thread of this processor, with as many features and classes.
 """
 
 import argparse
+import ctypes
 import json
 import math
+import mmap
 import os
 import resource
 import sys
@@ -32,6 +39,7 @@ from typing import Any
 import torch
 from bench_methods import NODES, Data, PeakAnonymous, Sizes, clock, declared, fitted, make_data, score  # beside this
 from bench_peers import BATCH
+from torch import Tensor
 
 from openbench import paths
 from openbench.config.build import build
@@ -45,6 +53,8 @@ IMAGENET, IMAGENET_21K, BILLION = 1_281_167, 14_197_122, 10**9
 DIM, CLASSES = 2048, 1000
 _SHORT = 0.1  # seconds below which an exponent says nothing
 _WAIT = 3600  # processor seconds after which a method is stopped
+_ROWS = mmap.PAGESIZE // 4  # so many rows of 32-bit values are whole pages, whatever the width
+_PRIVATE, _FIXED, _ANONYMOUS = 2, 16, 32  # of Linux' mmap, of which Python's knows the second not
 STREAMS = {f.stem: read_yaml(f) for f in sorted((paths.config_dir() / "streaming").glob("*.yaml"))}
 KNOWN = {**NODES, **STREAMS}
 Row = Mapping[str, Any]
@@ -110,6 +120,39 @@ def with_mixed(data: Data) -> Data:
     """Return the data with a column of mixed images, which is that of the images themselves."""
     columns = data.train.columns
     return replace(data, train=FeatureSet({**columns, Field.MIXED: columns[Field.FEATURES]}))
+
+
+def repeated(folder: Path, drawn: FeatureSet, n: int) -> FeatureSet:
+    """Return n rows: those of the files in a folder, mapped one after the other as often as it takes.
+
+    Args:
+        folder: where `make_data` has put a file per column.
+        drawn: the columns in these files.
+        n: rows wanted.
+    """
+    return FeatureSet({name: _mapped(folder / f"{name}.bin", column, n) for name, column in drawn.columns.items()})
+
+
+def _mapped(file: Path, column: Tensor, n: int) -> Tensor:
+    """(n, …) rows of a file of (m, …): its rows down to a whole page, then these again, until there are enough."""
+    width = column[0].numel() * column.element_size()
+    size, turn = n * width, (len(column) - len(column) % _ROWS) * width
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+
+    def mapping(place: int | None, length: int, flags: int, descriptor: int) -> int:
+        address = library.mmap(place, length, mmap.PROT_READ, flags, descriptor, 0)
+        if address == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), f"{file} cannot be mapped again")
+        return int(address)
+
+    start = mapping(None, size, _PRIVATE | _ANONYMOUS, -1)
+    with file.open("rb") as opened:
+        for done in range(0, size, turn):
+            mapping(start + done, min(turn, size - done), mmap.MAP_SHARED | _FIXED, opened.fileno())
+    held = (ctypes.c_char * size).from_address(start)  # until the process ends
+    return torch.frombuffer(held, dtype=column.dtype).view(n, *column.shape[1:])
 
 
 def exponent(times: Mapping[int, float]) -> float | None:
@@ -183,6 +226,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="for the training columns and scale.jsonl")
     parser.add_argument("--methods", default=",".join(NODES), help="comma-separated names; all by default")
     parser.add_argument("--parts", default="16,4", help="of ImageNet's training set: 16 is a sixteenth, 1 all of it")
+    parser.add_argument("--drawn", type=int, default=1, help="the largest part that is drawn; larger ones repeat it")
     parser.add_argument("--dim", type=int, default=DIM, help="features")
     parser.add_argument("--classes", type=int, default=CLASSES)
     parser.add_argument("--memory", type=float, default=8.0, help="limit of anonymous memory, in GiB")
@@ -203,8 +247,10 @@ def main() -> None:
         sizes = sorted(IMAGENET // int(part) for part in options.parts.split(","))
         torch.set_num_threads(1)  # the processes are forks, in which a pool of threads would not run
         for n in sizes:
-            folder = options.folder / (str(n) if kept.name == "scale.jsonl" else f"{n}-{size}")
-            data = with_mixed(make_data(Sizes(n, 1000, options.dim, options.classes), folder))
+            drawn = min(n, IMAGENET // options.drawn)
+            folder = options.folder / (str(drawn) if kept.name == "scale.jsonl" else f"{drawn}-{size}")
+            data = make_data(Sizes(drawn, 1000, options.dim, options.classes), folder)
+            data = with_mixed(data if drawn == n else replace(data, train=repeated(folder, data.train, n)))
             for name in options.methods.split(","):
                 if not any((row["n"], row["method"]) == (n, name) for row in rows):
                     rows.append({"n": n, "method": name, **measured(name, data, int(options.memory * 2**30))})
