@@ -21,8 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from openbench.core.record import ResultRecord, RunIdentity
-from openbench.results.records.store import RecordStore, text_of
-from openbench.storage.plain_json import plain
+from openbench.digest import bytes_sha256
+from openbench.results.records.store import RecordStore
+from openbench.storage.plain_json import dumps, plain
+from openbench.storage.stated import KEY as STATED
 
 _SEEDS = 3
 _COMMANDS = {
@@ -58,21 +60,41 @@ def main() -> None:
 def repeat(records: list[ResultRecord], folder: Path, count: int) -> None:
     """Write so many records, each one of the given with another seed, setting and AUROC."""
     draw, store = random.Random(0), RecordStore(folder)
+    contents = [plain(record.to_dict()) for record in records]
+    same = [{key: _spelled(value) for key, value in content.items()} for content in contents]
     for number in range(count):
-        first, copy = records[number % len(records)], number // len(records)
+        at, copy = number % len(records), number // len(records)
+        first, content = records[at], contents[at]
         params = {"repeated": copy // _SEEDS}
-        config = {**first.config, "seed": copy % _SEEDS, "method": {**first.config["method"], **params}}
-        method = {**first.method, "params": {**first.method.get("params", {}), **params}}
+        config = {**content["config"], "seed": copy % _SEEDS, "method": {**content["config"]["method"], **params}}
+        method = {**content["method"], "params": {**content["method"].get("params", {}), **params}}
         lower = 1 - 0.2 * draw.random()
         metrics = {
             name: {key: lower * value if _moved(name, key, value) else value for key, value in values.items()}
-            for name, values in first.metrics.items()
+            for name, values in content["metrics"].items()
         }
         made = replace(first, config=config, method=method, metrics=metrics)
         made = replace(made, run_id=RunIdentity.of(made).run_id)
+        changed = {"config": config, "method": method, "metrics": metrics, "run_id": made.run_id}
         path = store.path(made)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text_of(plain(made.to_dict())))
+        path.write_text(
+            _text({**same[at], **{key: _spelled(value) for key, value in changed.items()}}), encoding="utf-8"
+        )
+
+
+def _spelled(value: object) -> str:
+    """A value as it stands in a record's file, whose keys are indented by one."""
+    return dumps(value).rstrip("\n").replace("\n", "\n ")
+
+
+def _text(spelled: dict[str, str]) -> str:
+    """What `text_of` returns for a record, made of the text of each key, most of them the same in all copies."""
+
+    def whole(parts: dict[str, str]) -> str:
+        return "{\n" + ",\n".join(f' "{key}": {parts[key]}' for key in sorted(parts)) + "\n}\n"
+
+    return whole({**spelled, STATED: f'"{bytes_sha256(whole(spelled).encode())}"'})
 
 
 def _moved(name: str, key: str, value: object) -> bool:
