@@ -161,7 +161,7 @@ class Ray(Cluster):
     def __init__(self, token: str, chance: random.Random) -> None:
         super().__init__(token, chance)
         self.nodes = Path(f"/tmp/{token}")  # short, as it holds sockets
-        os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}  # both nodes are here
+        os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "600"}  # both nodes are here
 
     @contextmanager
     def running(self) -> Iterator[None]:
