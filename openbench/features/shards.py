@@ -23,7 +23,7 @@ from openbench.errors import CacheError
 from openbench.features.arrays import ColumnFile, ColumnWriter, check_room, writing
 from openbench.features.extract import part_of
 from openbench.features.passes import How, Pass, Source, about, faulty
-from openbench.storage.locks import Lock, taken, wait_for
+from openbench.storage.locks import Lock, held, taken, wait_for
 from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
 
 _ROWS = 4096  # joined at a time
@@ -118,7 +118,8 @@ class Shards:
             if own._place.exists() and not faulty(folder, len(split), names):
                 own.delete()
             for place in (folder / FOLDER).glob("*"):
-                if not (place / PLAN).exists():
+                # Of a killed job, or of one that lives, whose version has its plan elsewhere.
+                if not (place / PLAN).exists() and not any(map(held, place.rglob(".lock"))):
                     shutil.rmtree(place, ignore_errors=True)
             with suppress(OSError):  # there are shards of another pass
                 (folder / FOLDER).rmdir()

@@ -24,7 +24,7 @@ from openbench.features.shards import FOLDER, PLAN, Sharding, Shards
 from openbench.features.store import FeatureStore
 from openbench.storage import trust
 from openbench.storage.content import content_digest
-from openbench.storage.locks import lease_of, leaving
+from openbench.storage.locks import Lock, lease_of, leaving
 from openbench.storage.sealed import write_sealed
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
@@ -294,6 +294,19 @@ def test_shards_without_a_plan_are_deleted_by_a_job_that_reads_other_columns(
 ) -> None:
     killed_at(tmp_path, monkeypatch, "openbench.features.shards.shutil.rmtree")
     store(tmp_path, Sharding()).get(toy_backbone(), toy_split(COUNT), Request(fields=frozenset({Field.LOGITS})))
+    assert columns(tmp_path) == whole
+
+
+def test_shards_without_a_plan_are_left_to_a_living_job_of_another_version(
+    tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    shared(tmp_path, 1, 0)
+    [folder] = {path.parent for path in tmp_path.glob("*/*/*.npy")}
+    (folder / FOLDER / "0-40").mkdir(parents=True)
+    with Lock(folder / FOLDER / "0-40" / ".lock"):
+        Shards.delete_left(folder, toy_split(COUNT), ("logits",))
+        assert (folder / FOLDER / "0-40").exists()
+    Shards.delete_left(folder, toy_split(COUNT), ("logits",))
     assert columns(tmp_path) == whole
 
 
