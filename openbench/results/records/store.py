@@ -121,7 +121,9 @@ class RecordStore:
         Raises:
             RecordError: the file is there but is not a record.
         """
-        files = [path for path in self.paths() if path.stem == run_id]
+        name = f"{run_id}.json"
+        places = (folder / name for folder in _folders(self.folder, _LEVELS)) if is_part(name) else ()
+        files = [path for path in places if os.path.lexists(path)]
         for path in files:
             delete_temporary(path)  # of a process that was killed when the record had got its name
         return self._first(files, unheard) if files else None
@@ -283,6 +285,16 @@ def digest_of(record: ResultRecord) -> str:
 def text_of(content: dict[str, Any]) -> str:
     """Return the text of a record's file: its content, and the digest of that."""
     return dumps({**content, STATED: _content_digest(content)})
+
+
+def _folders(folder: Path, levels: int) -> Iterator[Path]:
+    """The folders so many levels below another, sorted; what is in them is not looked at."""
+    if not levels:
+        yield folder
+        return
+    with suppress(OSError):
+        for name in sorted(name for name in os.listdir(folder) if not name.startswith(".")):
+            yield from _folders(folder / name, levels - 1)
 
 
 def _files(folder: Path, levels: int, on_error: OnError) -> Iterator[Path]:
