@@ -20,7 +20,8 @@ longer is the reading from a disk, for which no processor time counts, and the w
 
 The exponent b of t = a·n^b is that between the two largest parts; none is given below a tenth of a second, where fixed
 costs count. The projection takes a fixed cost and one per sample, both from the two largest parts (the power law where
-b > 1): fitting on n samples and scoring 1,000, on one thread of this processor, with as many features and classes.
+b > 1; a difference below a tenth of a second is none): fitting on n samples and scoring 1,000, on one thread of this
+processor, with as many features and classes.
 """
 
 import argparse
@@ -170,14 +171,16 @@ def exponent(times: Mapping[int, float]) -> float | None:
 def projected(times: Mapping[int, float], wanted: int) -> float | None:
     """Return the seconds that a step takes with `wanted` training samples: a fixed cost and one per sample.
 
-    Both come from the times with the two largest n; where the time grows faster than n, its power law holds instead.
-    None with a single n.
+    Both come from the times with the two largest n; where the time grows faster than n, its power law holds instead. A
+    difference below a tenth of a second is none. None with a single n.
     """
     sizes = sorted(times)[-2:]
     if len(sizes) < 2:
         return None
     n, more = sizes
-    per_sample = max(0.0, (times[more] - times[n]) / (more - n))
+    if times[more] - times[n] < _SHORT:
+        return times[more]
+    per_sample = (times[more] - times[n]) / (more - n)
     straight = times[more] + per_sample * (wanted - more)
     power = exponent(times) or 0.0
     return max(straight, times[more] * (wanted / more) ** power) if power > 1 else straight
