@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from openbench.data.sources.base import ImageFolder
+from openbench.data.sources import corruptions
 from openbench.data.sources.corruptions import CORRUPTIONS, Corrupted, corrupt
 from openbench.data.sources.embedded import SklearnDigits
 from openbench.errors import ConfigError
@@ -73,10 +74,22 @@ def test_each_image_has_its_own_draw_that_does_not_depend_on_later_ones():
     np.testing.assert_array_equal(pixels(source, KEYS[:5]), pixels(source)[:5])
 
 
-def test_the_seed_changes_the_draw_and_nothing_else_does():
-    first, again = (pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2)) for _ in range(2))
-    np.testing.assert_array_equal(first, again)
+def test_the_seed_changes_the_draw_and_nothing_else_does(monkeypatch):
+    first = pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2))
     assert (pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2, seed=1)) != first).any()
+    monkeypatch.setattr(corruptions, "_SMALL", 0)  # nothing is kept
+    np.testing.assert_array_equal(pixels(Corrupted(SklearnDigits(), "gaussian_noise", 0.2)), first)
+
+
+def test_a_set_that_is_kept_is_not_changed_by_those_who_have_it_and_not_mistaken_for_another():
+    source = Corrupted(SklearnDigits(), "contrast", 0.5)
+    first = pixels(source)
+    found = source.find(source.places([])[0], KEYS)
+    found.items.pixels[:] = 0
+    np.testing.assert_array_equal(pixels(source), first)
+    others = [Corrupted(SklearnDigits(), "contrast", 0.4), Corrupted(SklearnDigits(), "brightness", 0.5)]
+    assert [bool((pixels(other) != first).any()) for other in others] == [True, True]
+    assert (pixels(source, [f"digits/0/{i:04d}" for i in range(12, 24)]) != first).any()
 
 
 def test_an_unknown_corruption_offers_the_nearest():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +53,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     f.__name__: f for f in (gaussian_noise, gaussian_blur, contrast, brightness, shift)
 }
 
+_SMALL = 2**20  # bytes of a set that is kept
 # Nothing is left of an image at far lower strengths; a filter of this width still fits into memory.
 _STRONGEST = 1000
 
@@ -106,8 +108,29 @@ class Corrupted(Source):
         positions = np.flatnonzero(clean.present)
         rows = np.full(len(keys), -1, dtype=np.int64)
         rows[positions] = np.arange(len(positions))
-        moved = [
-            corrupt(clean.items[i], self.kind, self.amount, np.random.default_rng((self.seed, int(position))))
-            for i, position in enumerate(positions)
-        ]
-        return rows_found(np.stack(moved), rows)
+        images = np.stack([clean.items[i] for i in range(len(positions))])
+        draw = _Draw(self.kind, self.amount, self.seed)
+        if images.nbytes > _SMALL:
+            return rows_found(draw.corrupted(images, positions.tolist()), rows)
+        return rows_found(_kept(draw, images.tobytes(), images.shape, tuple(positions.tolist())).copy(), rows)
+
+
+@dataclass(frozen=True)
+class _Draw:
+    kind: str
+    amount: float
+    seed: int
+
+    def corrupted(self, images: NDArray[np.uint8], positions: Sequence[int]) -> NDArray[np.uint8]:
+        """Corrupt images (n, h, w[, 3]), each as its position among the keys has it drawn."""
+        moved = np.empty_like(images)
+        for row, position in enumerate(positions):
+            rng = np.random.default_rng((self.seed, position))
+            moved[row] = corrupt(images[row], self.kind, self.amount, rng)
+        return moved
+
+
+@lru_cache(maxsize=32)
+def _kept(draw: _Draw, pixels: bytes, shape: tuple[int, ...], positions: tuple[int, ...]) -> NDArray[np.uint8]:
+    """A small set, such as the digits: a process that opens a benchmark again does not corrupt it again."""
+    return draw.corrupted(np.frombuffer(pixels, np.uint8).reshape(shape), positions)

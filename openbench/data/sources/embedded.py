@@ -16,6 +16,7 @@ from openbench.data.sources.base import Found, Source, rows_found
 from openbench.digest import digest
 
 _SIDE = 8
+_KEPT = 4096  # images of 64 bytes: a process that opens a benchmark again does not draw it again
 _INSTALLED = Path("(part of the installation)")
 
 
@@ -68,13 +69,7 @@ class PhotoPatches(Drawn):
 
     def image(self, class_name: str, number: int) -> Image:
         """The window of that number."""
-        photo = _photo(class_name)
-        window = 4 * _SIDE
-        rng = _generator(self.seed, class_name, number)
-        top = int(rng.integers(photo.shape[0] - window + 1))
-        left = int(rng.integers(photo.shape[1] - window + 1))
-        cut = photo[top : top + window, left : left + window].astype(np.float64)
-        return _as_grey(cut.reshape(_SIDE, 4, _SIDE, 4).mean(axis=(1, 3)) / 255.0)
+        return _patch(self.seed, class_name, number)
 
 
 @dataclass(frozen=True)
@@ -83,9 +78,7 @@ class Noise(Drawn):
 
     def image(self, class_name: str, number: int) -> Image:
         """The noise image of that number."""
-        rng = _generator(self.seed, class_name, number)
-        drawn = {"uniform": lambda: rng.random((_SIDE, _SIDE)), "normal": lambda: rng.normal(0.5, 0.25, (_SIDE, _SIDE))}
-        return _as_grey(drawn[class_name]())
+        return _noise(self.seed, class_name, number)
 
 
 @dataclass(frozen=True)
@@ -94,9 +87,32 @@ class Textures(Drawn):
 
     def image(self, class_name: str, number: int) -> Image:
         """The texture of that number."""
-        rng = _generator(self.seed, class_name, number)
-        y, x = np.mgrid[:_SIDE, :_SIDE].astype(np.float64)
-        return _as_grey({"grating": _grating, "checks": _checks, "blobs": _blobs}[class_name](x, y, rng))
+        return _texture(self.seed, class_name, number)
+
+
+@lru_cache(maxsize=_KEPT)
+def _patch(seed: int, photo_name: str, number: int) -> Image:
+    photo = _photo(photo_name)
+    window = 4 * _SIDE
+    rng = _generator(seed, photo_name, number)
+    top = int(rng.integers(photo.shape[0] - window + 1))
+    left = int(rng.integers(photo.shape[1] - window + 1))
+    cut = photo[top : top + window, left : left + window].astype(np.float64)
+    return _as_grey(cut.reshape(_SIDE, 4, _SIDE, 4).mean(axis=(1, 3)) / 255.0)
+
+
+@lru_cache(maxsize=_KEPT)
+def _noise(seed: int, kind: str, number: int) -> Image:
+    rng = _generator(seed, kind, number)
+    drawn = {"uniform": lambda: rng.random((_SIDE, _SIDE)), "normal": lambda: rng.normal(0.5, 0.25, (_SIDE, _SIDE))}
+    return _as_grey(drawn[kind]())
+
+
+@lru_cache(maxsize=_KEPT)
+def _texture(seed: int, kind: str, number: int) -> Image:
+    rng = _generator(seed, kind, number)
+    y, x = np.mgrid[:_SIDE, :_SIDE].astype(np.float64)
+    return _as_grey({"grating": _grating, "checks": _checks, "blobs": _blobs}[kind](x, y, rng))
 
 
 def _grating(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -123,6 +139,7 @@ def _blobs(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Genera
 
 def _as_grey(x: NDArray[np.float64]) -> Image:
     grey: Image = np.rint(np.clip(x, 0.0, 1.0) * 255.0).astype(np.uint8)
+    grey.setflags(write=False)  # it is kept
     return grey
 
 
