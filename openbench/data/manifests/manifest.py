@@ -20,9 +20,10 @@ matters.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from string import Formatter
 
@@ -43,6 +44,7 @@ _MOST = 20_000_000
 _LONGEST = 4096  # characters of a key, which is the path of a file
 _MOST_CHARACTERS = 2**30  # of all keys
 _MOST_BYTES = 2**28  # of a manifest
+_AT_ONCE = 4096  # keys that are checked together
 _INDEX_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
 # A path outside the folder in which images are looked for, or not a path at all.
 _OUTSIDE = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|^[A-Za-z]:|\\|[\x00-\x1f\x7f]|^$|//|/$")
@@ -96,6 +98,11 @@ class Entry:
     head: str
     body: str
     line: int
+
+    @cached_property
+    def places(self) -> int:
+        """Of the pattern, those that are filled in; a few more where it has braces of its own."""
+        return self.pattern.count("{")
 
 
 def load_manifest(name: str) -> Manifest:
@@ -195,18 +202,39 @@ def parse(text: str, name: str) -> Manifest:
     characters = 0
     for entry in _entries(text, name):
         where = f"manifest '{name}' line {entry.line}"
-        for class_name, key in _expand(entry, name):
-            check_key(key, where)
-            if key in found:
-                raise DataError(f"manifest '{name}': '{key}' is listed more than once — list each image once")
-            found[key] = class_name
-            characters += len(key)
+        expanded = _expand(entry, name)
+        while part := list(islice(expanded, _AT_ONCE)):
+            keys = [key for _, key in part]
+            if not _are_plain(keys) or len(set(keys)) < len(keys) or not found.keys().isdisjoint(keys):
+                _check_each(keys, found, name, where)
+            found.update(zip(keys, (class_name for class_name, _ in part), strict=True))
+            characters += sum(map(len, keys))
             if len(found) > _MOST or characters > _MOST_CHARACTERS:
                 raise DataError(
                     f"{where}: more than {_MOST:,} images, or {_MOST_CHARACTERS:,} characters of their keys — write "
                     "larger sets as a rule, NAME.toml"
                 )
     return Manifest(name, tuple(found), tuple(found.values()))
+
+
+def _are_plain(keys: Sequence[str]) -> bool:
+    """Whether `check_key` passes all of these; a few that it would pass too are not plain."""
+    text = f"/{'/'.join(keys)}/"  # a slash at either end of a key, and an empty key, give two in a row
+    return text.isprintable() and not any(part in text for part in ("//", "..", ":", "\\"))
+
+
+def _check_each(keys: Sequence[str], found: Container[str], name: str, where: str) -> None:
+    """Check keys one by one, the way to say which is wrong.
+
+    Raises:
+        DataError: a key is outside the data folder, or comes twice.
+    """
+    seen = set[str]()
+    for key in keys:
+        check_key(key, where)
+        if key in found or key in seen:
+            raise DataError(f"manifest '{name}': '{key}' is listed more than once — list each image once")
+        seen.add(key)
 
 
 def compact(indices: Sequence[int]) -> str:
@@ -292,23 +320,26 @@ def _expand(entry: Entry, name: str) -> Iterator[tuple[str, str]]:
                     f"count the lines of '{sequence[2]}'"
                 )
             class_name = names[int(label)] if names else label
-            yield class_name, _filled(entry, name, {"index": index, "label": label, "class": class_name})
+            yield (
+                class_name,
+                _filled(entry, name, len(class_name), {"index": index, "label": label, "class": class_name}),
+            )
     elif "{name}" in entry.pattern:
         check_pattern(entry.pattern, ("class", "name"), f"manifest '{name}' line {entry.line}")
         for item in entry.body.split():
-            yield entry.head, _filled(entry, name, {"name": item, "class": entry.head})
+            longest = max(len(item), len(entry.head))
+            yield entry.head, _filled(entry, name, longest, {"name": item, "class": entry.head})
     else:
         check_pattern(entry.pattern, ("class", "index"), f"manifest '{name}' line {entry.line}")
         for token in entry.body.split():
             for index in _range(token, entry, name):
-                yield entry.head, _filled(entry, name, {"index": index, "class": entry.head})
+                yield entry.head, _filled(entry, name, len(entry.head), {"index": index, "class": entry.head})
 
 
-def _filled(entry: Entry, name: str, values: Mapping[str, str | int]) -> str:
+def _filled(entry: Entry, name: str, longest: int, values: Mapping[str, str | int]) -> str:
     """Return a key; its length is checked before it is built, since places may occur many times."""
-    longest = max(len(value) for value in values.values() if isinstance(value, str))
-    most = len(entry.pattern) + entry.pattern.count("{") * longest
-    key = "" if most > 100 * _LONGEST else entry.pattern.format(**values)
+    most = len(entry.pattern) + entry.places * longest
+    key = "" if most > 100 * _LONGEST else entry.pattern.format_map(values)
     if most > 100 * _LONGEST or len(key) > _LONGEST:
         raise DataError(
             f"manifest '{name}' line {entry.line}: found a key of more than {_LONGEST:,} characters — it is "
