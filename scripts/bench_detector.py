@@ -3,10 +3,10 @@
     python scripts/bench_detector.py [--rounds 30] [--model resnet20_cifar10] [--methods msp,energy,react,knn]
 
 Both ways take turns in one process, so that their ratio holds on a busy machine, and processor time is measured. The
-bare way decodes nothing either: it normalises the same pixels and runs the network in eval mode without gradients. The
-other way is `detector.predict`, whose score, p-values and decision are ready when it returns; `all` reads class, name
-and prediction set too, which are made when they are asked for. Methods are fitted on noise: what they cost does not
-depend on it.
+bare way decodes nothing either: it normalises the same pixels and runs the network in eval mode under torch.no_grad(),
+as a user would. The other way is `detector.predict`, whose score, p-values and decision are ready when it returns;
+`all` reads class, name and prediction set too, which are made when they are asked for. Methods are fitted on noise:
+what they cost does not depend on it.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python scripts/bench_serve.py detector/ photo.jpg --seconds 10
 
 Clients keep their connections and ask without a pause. They run in this process, the server in another; on two
-processors both share them. The bare way decodes the same file and calls `detector.predict` in a loop, with one image
-and with 32 at a time.
+processors both share them. The bare ways decode the same file in a loop, with one image and with 32 at a time: the
+network alone normalises the pixels and runs without gradients, the detector is `detector.predict`.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ import torch
 from PIL import Image
 
 import openbench as ob
+from openbench.backbones.network import NetworkBackbone
+from openbench.detect.features import network_input
 
 BATCH = 32
 
@@ -31,11 +34,24 @@ def pixels(content: bytes) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def bare(detector: ob.Detector, content: bytes, images: int, seconds: float) -> list[float]:
+def network_of(detector: ob.Detector) -> Callable[[list[np.ndarray]], object]:
+    """The pass of the detector's network alone."""
+    backbone = detector.learnt.network.backbone
+    if not isinstance(backbone, NetworkBackbone):
+        raise SystemExit(f"{detector!r} has no torch network to compare with — give one that was saved as weights")
+
+    def forward(images: list[np.ndarray]) -> object:
+        with torch.no_grad():
+            return backbone.network(network_input(images, backbone.preprocess))
+
+    return forward
+
+
+def bare(way: Callable[[list[np.ndarray]], object], content: bytes, images: int, seconds: float) -> list[float]:
     """Seconds of each call."""
     found, end = [], time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
-        detector.predict([pixels(content) for _ in range(images)])
+        way([pixels(content) for _ in range(images)])
         found.append(time.perf_counter() - began)
     return found
 
@@ -75,11 +91,13 @@ def main() -> None:
     arguments = parser.parse_args()
     content = arguments.image.read_bytes()
     detector = ob.load_detector(arguments.detector)
-    bare(detector, content, 1, 0.5)
+    ways = {"network": network_of(detector), "detector": detector.predict}
+    bare(detector.predict, content, 1, 0.5)
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(f"{'':22} {'images/s':>9} {'p50 ms':>9} {'p95 ms':>9} {'p99 ms':>9}")
-    line("bare, 1 image", bare(detector, content, 1, arguments.seconds), 1, arguments.seconds)
-    line(f"bare, {BATCH} images", bare(detector, content, BATCH, arguments.seconds), BATCH, arguments.seconds)
+    for name, way in ways.items():
+        line(f"{name}, 1 image", bare(way, content, 1, arguments.seconds), 1, arguments.seconds)
+        line(f"{name}, {BATCH} images", bare(way, content, BATCH, arguments.seconds), BATCH, arguments.seconds)
     command = [sys.executable, "-m", "openbench", "serve", str(arguments.detector), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
