@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from openbench.data.sources.base import ImageFolder
 from openbench.data.sources import corruptions
+from openbench.data.sources.base import ImageFolder
 from openbench.data.sources.corruptions import CORRUPTIONS, Corrupted, corrupt
 from openbench.data.sources.embedded import SklearnDigits
 from openbench.errors import ConfigError
