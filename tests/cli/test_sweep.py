@@ -37,12 +37,18 @@ def test_a_misspelt_key_of_swept_benchmarks_names_the_allowed_keys(engine, capsy
     assert err.endswith(" — in the job benchmark=digits\n")
 
 
-@pytest.mark.parametrize("value", ["null", "'1'", "1e-3", "true", "[1,2]", "'a b, c'", "-5", "{a:1}", "a.b/c-d", "''"])
-def test_a_value_reaches_the_jobs_of_a_sweep_as_it_reaches_one_job(engine, value):
-    assert main(["run", "+benchmark=digits", f"backbone.weights={value}"]) == 0
-    assert main(["run", "-m", "+benchmark=digits", "seed=0,1", f"backbone.weights={value}"]) == 0
-    alone, *swept = [config["backbone"]["weights"] for _, config, _ in engine.asked]
-    assert [(type(found), found) for found in swept] == [(type(alone), alone)] * 2
+VALUES = ("null", "'1'", "1e-3", "true", "[1,2]", "'a b, c'", "-5", "{a:1}", "a.b/c-d", "''")
+
+
+def test_values_reach_the_jobs_of_a_sweep_as_they_reach_one_job(engine, configs):
+    (configs / "backbone" / "tiny.yaml").write_text("".join(f"v{n}: none\n" for n in range(len(VALUES))))
+    typed = ["+benchmark=digits", *(f"backbone.v{n}={value}" for n, value in enumerate(VALUES))]
+    assert main(["run", *typed]) == 0
+    assert main(["run", "-m", *typed, "seed=0,1"]) == 0
+    nodes = [config["backbone"] for _, config, _ in engine.asked]
+    alone, *swept = [[(type(node[f"v{n}"]), node[f"v{n}"]) for n in range(len(VALUES))] for node in nodes]
+    assert "none" not in [found for _, found in alone]
+    assert swept == [alone, alone]
 
 
 def test_only_keys_that_a_choice_may_bring_wait_for_it():
