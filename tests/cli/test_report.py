@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from openbench.__main__ import main
+from openbench.report import run_page
 from openbench.results.scores.stored import ScoreStore
 
 
@@ -38,7 +39,8 @@ def test_without_images_there_are_pictures_still(made, tmp_path):
     assert "<img" not in page
 
 
-def test_a_page_that_cannot_be_written_is_an_error(made, tmp_path, capsys):
+def test_a_page_that_cannot_be_written_is_an_error(made, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run_page, "run_page", lambda *_: "drawn elsewhere")
     (tmp_path / "file").write_text("")
-    assert report(made, "--out", str(tmp_path / "file" / "run.html")) == 2
+    assert report(made, "--out", str(tmp_path / "file" / "run.html"), "--images", "0") == 2
     assert "cannot be written" in capsys.readouterr().err
