@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from openbench import checkout
 from openbench.__main__ import main
 from openbench.compose.config import compose
+from openbench.engine.outcomes.clock import Clock
+from openbench.engine.outcomes.provenance import provenance
 from openbench.features import passes
 from openbench.training.loop import loop
 
@@ -162,6 +165,7 @@ def quick() -> None:
     loop.as_png = lambda *_: b"a curve"  # a file like others, and not three quarters of a training's time
     checkout.uncommitted()  # asks git here, once …
     checkout.made_now()  # … and for what records name
+    provenance(Clock(), torch.device("cpu"), 0)  # parses what is known of nine libraries
     compose("run", ["+benchmark=digits"])  # finds Hydra's plug-ins and parses the files that most commands begin with
     passes._FLUSH_SECONDS = 0.0  # every batch of an extraction is safe on disk, as it is after seconds of a large one
 

@@ -106,16 +106,17 @@ class _Notes:
 
     def __call__(self, n: int) -> None:
         files, added = {}, {}
-        for path in (p for room in ROOMS for p in (self.folder / room).rglob("*")):
-            name = str(path.relative_to(self.folder))
-            if path.is_dir():
-                files[name] = None, 0
-                continue
-            found = path.stat()
-            stamp = found.st_ino, found.st_size, found.st_mtime_ns
-            if self.known.get(name, (None,))[0] != stamp:
-                content = path.read_bytes()
-                self.known[name] = stamp, hashlib.sha256(content).hexdigest()
-                added[self.known[name][1]] = content
-            files[name] = self.known[name][1], found.st_mtime_ns
+        for room in ROOMS:
+            for parent, folders, names in os.walk(self.folder / room):
+                within = parent[len(str(self.folder)) + 1 :]
+                files.update({f"{within}/{name}": (None, 0) for name in folders})
+                for name in names:
+                    found = os.stat(f"{parent}/{name}")
+                    stamp = found.st_ino, found.st_size, found.st_mtime_ns
+                    name = f"{within}/{name}"
+                    if self.known.get(name, (None,))[0] != stamp:
+                        content = (self.folder / name).read_bytes()
+                        self.known[name] = stamp, hashlib.sha256(content).hexdigest()
+                        added[self.known[name][1]] = content
+                    files[name] = self.known[name][1], found.st_mtime_ns
         self.stream.write(pickle.dumps((n, files, added)))
