@@ -24,8 +24,8 @@ PUBLISHED, PRINTED = 2.0, 3.0  # OOD means: that from which the published table 
 
 
 @functools.cache
-def million(mean):
-    return oracle.sample(1_000_000, 1_000_000, 0, mean)
+def large(mean):
+    return oracle.sample(300_000, 300_000, 0, mean)
 
 
 def weighed(mu):
@@ -44,7 +44,7 @@ def least_risk_by_integration(mu, mean, constraint):
 
 @pytest.mark.parametrize(("mean", "constraint", "mu"), [(PUBLISHED, BOUNDED, 0.05), (PRINTED, PRECISE, 0.104)])
 def test_a_double_score_of_given_weight_has_the_risk_that_integration_gives(mean, constraint, mu):
-    got = fit_double_score_oracle(*million(mean), constraint, [mu])
+    got = fit_double_score_oracle(*large(mean), constraint, [mu])
     assert got.risk == pytest.approx(least_risk_by_integration(mu, mean, constraint), abs=1.5e-3)
     assert got.in_sample
 
@@ -65,14 +65,14 @@ def test_the_best_weight_is_found_at_the_edge_of_feasibility(mean, constraint, b
     assert least_risk_by_integration(best_mu - 1e-3, mean, constraint) is None
     assert least_risk_by_integration(best_mu + 0.02, mean, constraint) > best + 0.0015
     steps = [-0.01, *np.arange(-0.003, 0.004, 0.001), 0.01, 0.02]
-    got = fit_double_score_oracle(*million(mean), constraint, best_mu + np.array(steps))
+    got = fit_double_score_oracle(*large(mean), constraint, best_mu + np.array(steps))
     assert got.mu == pytest.approx(best_mu, abs=2e-3)
     assert got.risk == pytest.approx(best, abs=1.5e-3)
 
 
 def test_choice_on_validation_carries_over_to_test():
     fitted = fit_double_score(*oracle.sample(20_000, 20_000, 1), BOUNDED)
-    id_pair, losses, ood_pair = million(PUBLISHED)
+    id_pair, losses, ood_pair = large(PUBLISHED)
     accepted = fitted(id_pair) <= fitted.threshold
     assert not fitted.in_sample
     assert losses[accepted].mean() == pytest.approx(0.1259, abs=0.01)
