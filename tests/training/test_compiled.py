@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
-from openbench.backbones.cifar import resnet
-from openbench.core.preprocess import Preprocess
 from openbench.training.loop.compiled import compiled
 from openbench.training.loop.loop import train
 
@@ -58,14 +57,16 @@ def test_every_part_is_specialised_by_itself(monkeypatch: pytest.MonkeyPatch, ca
     whole = torch.compile
     # Everything but the making of machine code.
     monkeypatch.setattr(torch, "compile", lambda forward, options: whole(forward, backend="eager"))
-    network = resnet("tiny", model="resnet8", num_classes=4, preprocess=Preprocess(8, 8)).module()
+    # Stages of one class, and of different sizes: what was compiled for one does not do for another.
+    stages = [nn.Sequential(nn.Conv2d(n, n + 1, 1), nn.BatchNorm2d(n + 1)) for n in (3, 4, 5)]
+    network = nn.Sequential(*stages, nn.Flatten(), nn.Linear(24, 4))
     torch._dynamo.reset()
     with compiled(network):
         for _ in range(2):
             for n in (6, 5):
-                network.train()(torch.zeros(n, 3, 8, 8))
+                network.train()(torch.zeros(n, 3, 2, 2))
                 with torch.no_grad():
-                    network.eval()(torch.zeros(n, 3, 8, 8))
+                    network.eval()(torch.zeros(n, 3, 2, 2))
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
 
 
