@@ -87,7 +87,7 @@ class Integrals(NamedTuple):
     risk: np.ndarray
 
 
-def integrals(score, mean=2.0, points=1_000_001):
+def integrals(score, mean=2.0, points=200_001):
     """Quadrature on a grid of the input, sorted by a score: a name of SCORES, or a function of both scores."""
     of = SCORES[score] if isinstance(score, str) else score
     x = np.linspace(-9, 13, points)

@@ -33,7 +33,7 @@ def weighed(mu):
 
 
 def least_risk_by_integration(mu, mean, constraint):
-    found = oracle.integrals(weighed(mu), mean, points=300_001)
+    found = oracle.integrals(weighed(mu), mean)
     precision = 0.75 * found.tpr / (0.75 * found.tpr + 0.25 * found.fpr)
     if isinstance(constraint, TprFpr):
         feasible = (found.tpr >= constraint.tpr) & (found.fpr <= constraint.fpr)
