@@ -135,8 +135,10 @@ def closure(starts: Mapping[str, Path], ours: bool = False) -> dict[str, Path]:
         found[name] = file
         package = file.stem == "__init__"
         for wanted in _read(file).absolute(name, package):
+            if _top(wanted) == OURS and not ours:
+                continue  # before it is looked for: most imports of a method of one's own are of openbench
             for module, there in _resolved(wanted, name, file, package):
-                if module not in found and _counts(module, there, name, ours):
+                if module not in found and _counts(module, there, name):
                     pending.append((module, there))
     return found
 
@@ -186,10 +188,10 @@ def _installed(file: Path) -> bool:
     return any(part in _INSTALLED for part in file.parts) or _STDLIB in file.parents
 
 
-def _counts(module: str, file: Path, importer: str, ours: bool) -> bool:
+def _counts(module: str, file: Path, importer: str) -> bool:
     top = _top(module)
     if top == OURS:
-        return ours
+        return True
     if top in _KNOWN:
         return False
     return top == _top(importer) or not _installed(file)
