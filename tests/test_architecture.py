@@ -4,6 +4,9 @@ import ast
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -61,10 +64,45 @@ def layer(module: str) -> str | None:
     return parts[1] if len(parts) > 1 and parts[1] in ALLOWED else "base"
 
 
-def imports(tree: ast.AST) -> list[str]:
-    """Every dotted name that a piece of source imports; `from a import b` counts as `a.b`."""
+@dataclass(frozen=True)
+class Facts:
+    """What the rules are about, of a module that is parsed once for all of them.
+
+    Args:
+        imports: every dotted name that it imports; `from a import b` counts as `a.b`.
+        at_import: those that are imported when the module is.
+        long_signatures: functions with more than five positional parameters.
+        forbidden: statements that package code must not hold.
+        of_a_locale: where text is read or written in an encoding, or with line ends, that differ by machine.
+        told_directly: where it prints or logs, rather than handing a line to the `Say` that it was given.
+    """
+
+    imports: tuple[str, ...]
+    at_import: tuple[str, ...]
+    long_signatures: tuple[str, ...]
+    forbidden: tuple[str, ...]
+    of_a_locale: tuple[str, ...]
+    told_directly: tuple[str, ...]
+
+
+@cache
+def facts_of(source: str) -> Facts:
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    return Facts(
+        tuple(imports(nodes)),
+        tuple(at_import(tree)),
+        tuple(long_signatures(nodes)),
+        tuple(forbidden(nodes, source)),
+        tuple(of_a_locale(calls)),
+        tuple(told_directly(calls)),
+    )
+
+
+def imports(nodes: Iterable[ast.AST]) -> list[str]:
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -73,7 +111,7 @@ def imports(tree: ast.AST) -> list[str]:
 
 
 def at_import(tree: ast.Module) -> list[str]:
-    """What is imported when the module is, leaving out functions and `if TYPE_CHECKING`."""
+    """Leaving out functions and `if TYPE_CHECKING`."""
     found, pending = [], list(tree.body)
     while pending:
         node = pending.pop()
@@ -82,7 +120,7 @@ def at_import(tree: ast.Module) -> list[str]:
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             continue
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found += imports(node)
+            found += imports([node])
         else:
             pending += list(ast.iter_child_nodes(node))
     return found
@@ -90,29 +128,27 @@ def at_import(tree: ast.Module) -> list[str]:
 
 def wrong_imports(source: str, home: str) -> list[str]:
     """The imports by which a module of layer `home` reaches where it may not."""
-    reached = [(name, layer(name)) for name in imports(ast.parse(source))]
+    reached = [(name, layer(name)) for name in facts_of(source).imports]
     return [name for name, there in reached if there not in (None, home) and there not in ALLOWED[home]]
 
 
 def imported(source: str, libraries: set[str]) -> list[str]:
     """What a module imports of some libraries, anywhere in it."""
-    return [name for name in imports(ast.parse(source)) if name.split(".")[0] in libraries]
+    return [name for name in facts_of(source).imports if name.split(".")[0] in libraries]
 
 
-def long_signatures(source: str) -> list[str]:
-    """Functions with more than five positional parameters."""
+def long_signatures(nodes: Iterable[ast.AST]) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef):
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in ("self", "cls")]
             found += [f"line {node.lineno}: {node.name} has {len(names)}"] * (len(names) > 5)
     return found
 
 
-def forbidden(source: str) -> list[str]:
-    """Statements that package code must not hold."""
+def forbidden(nodes: Iterable[ast.AST], source: str) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Assert):
             found.append(f"line {node.lineno}: assert — raise an OpenbenchError, which `python -O` keeps")
         if isinstance(node, ast.ExceptHandler) and node.type is None:
@@ -123,12 +159,16 @@ def forbidden(source: str) -> list[str]:
     return found + [f"line {n}: unfinished business" for n in marks]
 
 
-def of_a_locale(source: str) -> list[str]:
-    """Where text is read or written in an encoding, or with line ends, that differ from machine to machine."""
+def name_called(call: ast.Call) -> str:
+    """The last part of the name of what is called; empty where that has none."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def of_a_locale(calls: Iterable[ast.Call]) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(source)):
-        name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
-        named = {keyword.arg: keyword.value for keyword in getattr(node, "keywords", ())}
+    for node in calls:
+        name = name_called(node)
+        named = {keyword.arg: keyword.value for keyword in node.keywords}
         inside = next(iter(node.args), None) if name == "read_text" else None  # of a distribution: always UTF-8
         text = name in ("read_text", "write_text") and inside is None
         text |= name == "open" and any(
@@ -142,14 +182,13 @@ def of_a_locale(source: str) -> list[str]:
     return found
 
 
-def told_directly(source: str) -> list[str]:
-    """Where a module prints or logs, rather than handing a line to the `Say` that it was given."""
-    names = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+def told_directly(calls: Iterable[ast.Call]) -> list[str]:
+    names = [call.func for call in calls if name_called(call) in ("print", "getLogger")]
     texts = {f"line {name.lineno}": ast.unparse(name) for name in names}
     return [f"{line}: {text}" for line, text in texts.items() if text in ("print", "logging.getLogger", "getLogger")]
 
 
-def offenders(found: dict[str, list]) -> str:
+def offenders(found: dict[str, Sequence]) -> str:
     """What is wrong in which file, a file a line; empty if nothing is."""
     return "\n".join(f"{place}: {what}" for place, what in found.items() if what)
 
@@ -182,7 +221,7 @@ def rooms_imported(sources: dict[str, str], modules: dict[str, Path]) -> dict[st
     """Room → the other rooms that its modules import."""
     found: dict[str, set[str]] = {}
     for module, source in sources.items():
-        names = {name if name in modules else name.rpartition(".")[0] for name in imports(ast.parse(source))}
+        names = {name if name in modules else name.rpartition(".")[0] for name in facts_of(source).imports}
         rooms = {room_of(name, modules) for name in names if name in modules}
         found.setdefault(room_of(module, modules), set()).update(rooms - {room_of(module, modules)})
     return found
@@ -209,9 +248,9 @@ def test_no_rooms_import_one_another():
 
 def test_only_commands_and_progress_write_to_the_terminal():
     quiet = [file for file in MODULES if home_of(file) != "cli" and file.name != "progress.py"]
-    assert not offenders({name_of(file): told_directly(file.read_text()) for file in quiet})
-    found = told_directly("import logging\nlogging.getLogger()\nprint(1)")
-    assert found == ["line 2: logging.getLogger", "line 3: print"]
+    assert not offenders({name_of(file): facts_of(file.read_text()).told_directly for file in quiet})
+    found = facts_of("import logging\nlogging.getLogger()\nprint(1)").told_directly
+    assert found == ("line 2: logging.getLogger", "line 3: print")
 
 
 def test_an_import_against_the_grain_is_noticed():
@@ -225,7 +264,7 @@ def test_an_import_against_the_grain_is_noticed():
 def test_methods_do_not_import_one_another():
     found = {}
     for file in (PACKAGE / "methods").glob("*.py"):
-        names = [n for n in imports(ast.parse(file.read_text())) if n.startswith("openbench.methods.")]
+        names = [n for n in facts_of(file.read_text()).imports if n.startswith("openbench.methods.")]
         found[name_of(file)] = [n for n in names if not n.split(".")[2].startswith("_")]
     assert not offenders(found)
 
@@ -239,14 +278,14 @@ def test_torch_is_not_loaded_where_answers_must_be_quick():
     found = {}
     for file in MODULES:
         if home_of(file) in ("compose", "cli", "metrics", "results", "report", "studies"):
-            loaded = {name.split(".")[0] for name in at_import(ast.parse(file.read_text()))}
+            loaded = {name.split(".")[0] for name in facts_of(file.read_text()).at_import}
             found[name_of(file)] = sorted(loaded & {"torch", "torchvision", "timm", "open_clip"})
     assert not offenders(found)
 
 
 def test_a_library_that_is_imported_inside_a_function_is_noticed():
     assert imported("def f():\n    from hydra import compose", {"hydra"}) == ["hydra.compose"]
-    assert at_import(ast.parse("import torch\ndef f():\n    import timm")) == ["torch"]
+    assert facts_of("import torch\ndef f():\n    import timm").at_import == ("torch",)
 
 
 def test_command_line_metrics_and_results_load_without_torch():
@@ -271,27 +310,28 @@ def test_files_are_under_400_lines():
 
 
 def test_functions_take_at_most_five_positional_parameters():
-    assert not offenders({name_of(file): long_signatures(file.read_text()) for file in MODULES})
+    assert not offenders({name_of(file): facts_of(file.read_text()).long_signatures for file in MODULES})
 
 
 def test_a_sixth_positional_parameter_is_noticed():
-    assert long_signatures("def f(self, a, b, c, d, e): ...") == []
-    assert long_signatures("def f(a, b, c, d, e, f): ...") == ["line 1: f has 6"]
+    assert facts_of("def f(self, a, b, c, d, e): ...").long_signatures == ()
+    assert facts_of("def f(a, b, c, d, e, f): ...").long_signatures == ("line 1: f has 6",)
 
 
 def test_text_is_the_same_on_every_machine():
-    assert not offenders({name_of(file): of_a_locale(file.read_text(encoding="utf-8")) for file in MODULES})
+    assert not offenders({name_of(file): facts_of(file.read_text(encoding="utf-8")).of_a_locale for file in MODULES})
     wrong = 'p.read_text()\np.write_text(x)\nopen(p, "w")\nsubprocess.run(c, text=True)\n'
-    assert len(of_a_locale(wrong)) == 5
-    assert of_a_locale('p.read_text(encoding="utf-8")\nfound.read_text("RECORD")\nopen(p, "rb")') == []
+    assert len(facts_of(wrong).of_a_locale) == 5
+    assert facts_of('p.read_text(encoding="utf-8")\nfound.read_text("RECORD")\nopen(p, "rb")').of_a_locale == ()
 
 
 def test_package_code_holds_nothing_unfinished_or_stripped_by_python_o():
-    assert not offenders({name_of(file): forbidden(file.read_text()) for file in MODULES})
+    assert not offenders({name_of(file): facts_of(file.read_text()).forbidden for file in MODULES})
 
 
 def test_forbidden_statements_are_noticed():
-    assert len(forbidden("from . import y\nassert x\ntry:\n    pass\nexcept:\n    pass\n# TODO\n")) == 4
+    wrong = "from . import y\nassert x\ntry:\n    pass\nexcept:\n    pass\n# TODO\n"
+    assert len(facts_of(wrong).forbidden) == 4
 
 
 def targets(node, where):
