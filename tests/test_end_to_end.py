@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import numpy as np
@@ -17,7 +16,10 @@ from openbench.config.build import target_of
 from openbench.paths import config_dir
 from openbench.results.records.store import RecordStore, ScoreStore, text_of
 
+from .forked import Forked
+
 SHORT = ["+benchmark=digits", "training.recipe.epochs=2", "metrics.replicates=0", "runtime.progress=false"]
+SHORT += ["benchmark.preprocess.resize=8", "benchmark.preprocess.crop=8"]  # as they lie on the disk, not enlarged
 METHODS = ("msp", "odin", "energy", "mds", "knn", "vim", "react", "ash", "gradnorm", "mls", "temp_scaling")
 
 
@@ -218,25 +220,24 @@ def test_the_leaderboard_ranks_the_sweep(here, capsys):
     assert all(f"| {name} |" in page for name in METHODS)
 
 
-KILLED = """
-import os, signal, sys
-real = os.link
-def link(source, target, **options):
-    if "probe" not in str(source):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(source, target, **options)
-os.link = link
-from openbench.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
+def killed_at_its_record(command):
+    """Run a command that is killed when it puts a record in its place."""
+    real = os.link
+
+    def link(source, target, **options):
+        if "probe" not in str(source):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(source, target, **options)
+
+    os.link = link  # of a copy of this process, which ends
+    main(command)
 
 
-def test_a_job_killed_while_it_writes_its_record_leaves_none_and_can_be_repeated(here, capsys):
+def test_a_job_killed_while_it_writes_its_record_leaves_none_and_can_be_repeated(here, tmp_path, capsys):
     command = ["run", *SHORT, "method=mls", "seed=0", "metrics.delta=0.1"]
     before = len(RecordStore(here / "results"))
-    environment = {**os.environ, "OPENBENCH_CACHE": str(here / "cache"), "OPENBENCH_RESULTS": str(here / "results")}
-    done = subprocess.run([sys.executable, "-c", KILLED, *command], env=environment, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    code, shown = Forked(lambda: killed_at_its_record(command), tmp_path / "shown").ended()
+    assert code == -signal.SIGKILL, shown
     assert len(RecordStore(here / "results")) == before
     assert main(command) == 0
     assert "written" in capsys.readouterr().out
