@@ -12,7 +12,7 @@ from openbench.data.build import build_benchmark
 from openbench.data.dataset import open_split
 from openbench.data.manifests.manifest import load_classes, load_manifest
 
-from .conftest import noisy, write_idx
+from .conftest import write_idx
 
 PARTS = {"train": ("train", 0, 55_000), "val": ("train", 55_000, 60_000), "test": ("t10k", 0, 10_000)}
 FOLDERS = {
@@ -63,11 +63,18 @@ def test_fashion_mnist_classes_are_those_of_torchvision():
     assert ours == [n.lower().replace("-", " ").replace("/", " ") for n in names]
 
 
+def numbered(count):
+    """Images (28, 28) that differ, each showing its number: packed in a tenth of the time that noise takes."""
+    pixels = np.zeros((count, 28, 28), np.uint8)
+    pixels[:, 3, 4], pixels[:, 5, 6] = np.divmod(np.arange(count), 256)
+    return pixels
+
+
 @pytest.mark.parametrize("folder", ["FashionMNIST/raw", "fashion-mnist", "."])
 def test_fashion_mnist_is_found_as_torchvision_and_debian_lay_it_out(folder, root, composed):
     node = composed("+benchmark=fashion_mnist")["id"]["test"]
     labels = [load_classes("fashion_mnist/classes").index(c) for c in load_manifest("fashion_mnist/test").classes]
-    pixels = noisy((10_000, 28, 28))
+    pixels = numbered(10_000)
     write_idx(root / folder, "t10k", pixels, labels, packed=True)
     split = open_split(node, Role.ID_TEST, load_classes("fashion_mnist/classes"))
     assert split.deviations == ()
@@ -79,7 +86,7 @@ def test_mnist_files_are_not_taken_for_fashion_mnist(root, composed):
     from openbench.errors import DataError
 
     labels = [int(c) for c in load_manifest("mnist/test").classes]
-    write_idx(root, "t10k", noisy((10_000, 28, 28)), labels, packed=True)
+    write_idx(root, "t10k", numbered(10_000), labels, packed=True)
     node = composed("+benchmark=fashion_mnist")["id"]["test"]
     with pytest.raises(DataError, match="incomplete"):
         open_split(node, Role.ID_TEST, load_classes("fashion_mnist/classes"))
