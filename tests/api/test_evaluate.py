@@ -29,6 +29,9 @@ SMALL += ["~benchmark.near.nine", "~benchmark.far.patches", "metrics.families=[r
 PREPROCESS = ob.Preprocess(resize=16, crop=16, mean=(0.3, 0.3, 0.3), std=(0.3, 0.3, 0.3))
 
 
+FEW = [f"benchmark.{part}.limit=80" for part in ("id.train", "id.val", "id.test", "near.eight", "far.noise")]
+
+
 class Small(nn.Module):
     def __init__(self, classes=6, d=12):
         super().__init__()
@@ -136,9 +139,10 @@ def test_a_module_that_openbench_ships_gives_its_record(evaluate, real_data):
     state = read_weights(find_weights("weights/cifar10_resnet20.safetensors"))
     model.load_state_dict({rename(key): value for key, value in state.items()}, strict=False)
     preprocess = ob.Preprocess(resize=32, crop=32)
-    by_name = evaluate("resnet20_cifar10", "knn", preprocess=None, tune="none")
+    given = {"overrides": [*SMALL, *FEW, "~benchmark.ood_val"], "tune": "none"}
+    by_name = evaluate("resnet20_cifar10", "knn", preprocess=None, **given)
     for module in (model, Renamed(model)):
-        by_module = evaluate(module, "knn", preprocess=preprocess, tune="none")
+        by_module = evaluate(module, "knn", preprocess=preprocess, **given)
         assert plain(by_module["knn"]) == plain(by_name["knn"])
         assert "this is openbench's resnet20_cifar10" in by_module["knn"].notes
 
