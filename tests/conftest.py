@@ -54,7 +54,8 @@ def pytest_collection() -> Iterator[object]:
     finally:
         gc.collect()
         gc.freeze()
-        gc.set_threshold(10_000)  # and not at every 700 objects: a sixteenth of what Python code costs
+        # And not at every 700 objects: a sixteenth of what Python code costs. What is loaded later is looked at rarely.
+        gc.set_threshold(50_000, 20, 50)
         gc.enable()
 
 
