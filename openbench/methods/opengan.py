@@ -31,6 +31,9 @@ class OpenGAN(Method):
     for D, then one for G, on the non-saturating loss. The paper chooses among the discriminators of all epochs by their
     AUROC on validation outliers; so does a search over `epoch`, at the price of one training.
 
+    Two networks that play against each other end elsewhere for the smallest difference: on CIFAR-10 with a ResNet-20,
+    two runs whose features differed in their last digits had a near AUROC of 65 and 57 %. Judge it by several seeds.
+
     Args:
         epochs: passes over the training features; 100. One over 1.28 million features of 2,048 takes minutes, 100 take
             hours: fewer suffice there.
