@@ -51,9 +51,9 @@ def test_releases_that_do_not_belong_together_are_named() -> None:
         _compat.check_versions("2.12.0", "0.28.0")
 
 
-# Each library in a copy of a process that has imported nothing but torch.
+# Each library in a copy of a process that has imported nothing but torch, with the part of it that all three need.
 FIRST = """
-import os, sys, torch
+import os, sys, torch, torch._dynamo
 from openbench import _compat
 assert not {"torchvision", "timm", "open_clip"} & set(sys.modules)
 for name in ("torchvision", "timm", "open_clip"):
