@@ -66,14 +66,20 @@ def test_torchvision_features_and_maps_are_the_graphs(model: str, nodes: list[st
         torch.testing.assert_close(outputs.maps[layer], whole, rtol=1e-4, atol=1e-4)
 
 
-def test_open_clip_head_is_what_the_whole_model_computes(tmp_path: Path) -> None:
-    library = _compat.library("open_clip")
-    torch.manual_seed(4)
-    whole = library.create_model("ViT-S-32-alt", pretrained=None).eval()
-    torch.save(whole.state_dict(), tmp_path / "clip.pt")
-    backbone = open_clip_model(
-        "clip", "ViT-S-32-alt", checkpoint=str(tmp_path / "clip.pt"), classes=("cat", "fire_truck", "frog")
-    )
+@pytest.fixture(scope="module")
+def clip_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, str]:
+    """The library's own model, which no test changes, and a file of its weights."""
+    library, path = _compat.library("open_clip"), tmp_path_factory.mktemp("clip") / "clip.pt"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        whole = library.create_model("ViT-S-32-alt", pretrained=None).eval()
+    torch.save(whole.state_dict(), path)
+    return whole, str(path)
+
+
+def test_open_clip_head_is_what_the_whole_model_computes(clip_file: tuple[nn.Module, str]) -> None:
+    library, (whole, file) = _compat.library("open_clip"), clip_file
+    backbone = open_clip_model("clip", "ViT-S-32-alt", checkpoint=file, classes=("cat", "fire_truck", "frog"))
     assert backbone.trained
     x = torch.randn(2, 3, 224, 224)
     tokens = library.get_tokenizer("ViT-S-32-alt")(
@@ -88,14 +94,10 @@ def test_open_clip_head_is_what_the_whole_model_computes(tmp_path: Path) -> None
     assert backbone.preprocess.mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
 
 
-def test_several_templates_are_averaged_on_the_sphere(tmp_path: Path) -> None:
-    library = _compat.library("open_clip")
-    whole = library.create_model("ViT-S-32-alt", pretrained=None).eval()
-    torch.save(whole.state_dict(), tmp_path / "clip.pt")
+def test_several_templates_are_averaged_on_the_sphere(clip_file: tuple[nn.Module, str]) -> None:
+    library, (whole, file) = _compat.library("open_clip"), clip_file
     templates = ("a {}", "art of a {}")
-    backbone = open_clip_model(
-        "clip", "ViT-S-32-alt", checkpoint=str(tmp_path / "clip.pt"), classes=("cat", "dog"), templates=templates
-    )
+    backbone = open_clip_model("clip", "ViT-S-32-alt", checkpoint=file, classes=("cat", "dog"), templates=templates)
     with torch.no_grad():
         text = whole.encode_text(library.get_tokenizer("ViT-S-32-alt")(["a dog", "art of a dog"]), normalize=True)
         mean = text.mean(0) / text.mean(0).norm()
@@ -103,14 +105,14 @@ def test_several_templates_are_averaged_on_the_sphere(tmp_path: Path) -> None:
     torch.testing.assert_close(backbone.head.weight[1], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_published_prompts_and_names_give_the_head_that_the_library_builds(tmp_path: Path) -> None:
-    library = _compat.library("open_clip")
-    whole = library.create_model("ViT-S-32-alt", pretrained=None).eval()
-    torch.save(whole.state_dict(), tmp_path / "clip.pt")
+def test_the_published_prompts_and_names_give_the_head_that_the_library_builds(
+    clip_file: tuple[nn.Module, str],
+) -> None:
+    library, (whole, file) = _compat.library("open_clip"), clip_file
     backbone = open_clip_model(
         "clip",
         "ViT-S-32-alt",
-        checkpoint=str(tmp_path / "clip.pt"),
+        checkpoint=file,
         classes="openai_imagenet",
         benchmark_classes=("hammerhead", "tench"),
         templates="simple_imagenet",
