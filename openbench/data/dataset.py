@@ -151,15 +151,14 @@ def locate(config: SetConfig) -> Located:
         DataError: no such manifest, or a container is there and is not what it should be.
     """
     listing = config.listing()
-    best = _wanted(listing, lambda folder: (), config)
+    best = nothing = _wanted(listing, lambda folder: (), config)
     searched: list[Path] = []
     for source in config.sources.values():
         for place in source.places(paths.data_roots()):
             searched.append(place)
             # A rule needs the files: only they say which images there are.
-            looked = (
-                best if isinstance(listing, Manifest) else _wanted(listing, partial(source.names_in, place), config)
-            )
+            ruled = isinstance(listing, FolderRule) and place.exists()
+            looked = _wanted(listing, partial(source.names_in, place), config) if ruled else nothing
             has = source.find(place, looked.manifest.keys) if len(looked.manifest) else None
             if has is not None and has.count > best.count:
                 best = replace(looked, found=has, source=source)
