@@ -12,6 +12,7 @@ MOST = 10
 _AS_FAR = "as far as it was there"  # a column: the benchmark, and whether the run was on all of it
 _PART = ", in part"
 _MISSING = "images or sets were missing or in another form, which `results/leaderboard` names; such rows are not ranked"
+_READ = ("path", "run_id", "role", "set", "auroc", "auroc_low", "auroc_high", "fpr95")
 _SAME = ("benchmark", "backbone", "training", "augment", "outliers", "method", "params", "seed")
 HEADERS = (
     "benchmark",
@@ -55,7 +56,8 @@ def rows_of(method: str) -> str:
     """Return the rows of a method in percent, one for each benchmark and backbone; empty if nothing was measured."""
     found = _records()
     mine = found[found["method"] == method]
-    rows = [_row(name, group) for name, group in mine.groupby([_AS_FAR, "backbone"], observed=True)]
+    groups = mine.groupby([_AS_FAR, "backbone"], observed=True)
+    rows = [[*_row(name, group), _cost(group["path"])] for name, group in groups]
     if not rows:
         return ""
     part = f" {_PART[2:].capitalize()}: {_MISSING}." if any(row[0].endswith(_PART) for row in rows) else ""
@@ -91,7 +93,6 @@ def _row(name: tuple[str, str], group: Any) -> list[str]:
         _auroc(far),
         f"{near['fpr95'].mean():.2%}".removesuffix("%") if len(near) else "",
         "; ".join(f"`{one}`" for one in chosen[:3]) + ("; …" if len(chosen) > 3 else ""),
-        _cost(group["path"]),
     ]
 
 
@@ -128,7 +129,8 @@ def _records() -> Any:
     # A run that was repeated for other metrics only, such as another δ, has the same areas.
     found = found.drop_duplicates([*_SAME, "role", "set", "auroc"])
     names = found["benchmark"].astype(str)
-    return found.assign(**{_AS_FAR: names.where(found["complete"] & found["pristine"], names + _PART)})
+    as_far = names.where(found["complete"] & found["pristine"], names + _PART)
+    return found[[*_SAME, *_READ]].assign(**{_AS_FAR: as_far})  # of a hundred columns, all copied for every row
 
 
 def shown_rows(benchmark: str, methods: tuple[str, ...]) -> str:
