@@ -78,7 +78,7 @@ def _signature(thing: Any, name: str) -> str:
         signature = inspect.signature(thing)
     except (TypeError, ValueError):
         return ""
-    shown = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    shown = [_named(one.replace(annotation=inspect.Parameter.empty)) for one in signature.parameters.values()]
     text = f"{name}{signature.replace(parameters=shown, return_annotation=inspect.Signature.empty)}"
     if len(text) <= WIDTH:
         return text
@@ -89,6 +89,21 @@ def _signature(thing: Any, name: str) -> str:
             inner += [] if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in shown) else ["*"]
         inner.append(str(parameter))
     return name + "(\n" + "".join(f"    {one},\n" for one in inner) + ")"
+
+
+class _Name(str):
+    """A text that is shown without quotes."""
+
+    __repr__ = str.__str__
+
+
+def _named(parameter: inspect.Parameter) -> inspect.Parameter:
+    """The parameter, with a function as its default shown by its name: not by where it lies in memory."""
+    return (
+        parameter.replace(default=_Name(parameter.default.__name__))
+        if inspect.isfunction(parameter.default)
+        else parameter
+    )
 
 
 def _members(thing: type) -> list[tuple[str, Any]]:
