@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from threading import get_ident
 from typing import Any, Literal
 
@@ -58,8 +59,8 @@ class Anatomy:
         Raises:
             ConfigError: it is neither nn.Linear nor nn.Identity.
         """
-        head = module.get_submodule(self.head)
-        return head if isinstance(head, nn.Linear | nn.Identity) else self.linear(module)
+        head = attrgetter(self.head)(module)  # `get_submodule` takes three times as long
+        return head if isinstance(head, (nn.Linear, nn.Identity)) else self.linear(module)
 
     def as_map(self, output: Tensor) -> Tensor:
         """A stage's output as (n, c, h, w); patch tokens are laid out on their square grid, a vector is one pixel."""

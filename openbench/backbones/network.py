@@ -236,7 +236,7 @@ class NetworkBackbone(Backbone):
                 tapping(self._module, self._anatomy, request.layers, request.pool) as tapped,
             ):
                 self._module(images)
-        self.passes += len(images)
+        self.passes += images.shape[0]  # `len` of a tensor is Python code
         outputs = self._checked(tapped)
         return outputs if self.precision == self._full else self._widened(outputs)
 

@@ -135,7 +135,7 @@ def scored(method: Method, backbone: Backbone, images: Tensor) -> Scored:
     """
     passes = _Passes(backbone, images)
     found = _array(passes.scores(method))
-    if found.shape != (len(images),) or any(map(math.isnan, found.tolist())):
+    if found.shape != images.shape[:1] or any(map(math.isnan, found.tolist())):
         raise MethodError(
             f"{type(method).__name__}: scores of shape {found.shape} with {int(np.isnan(found).sum())} NaN for "
             f"{len(images)} images — one number per image expected"

@@ -44,4 +44,4 @@ class ReAct(HeadMethod):
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return min(f, t), (n, d)."""
-        return features.clamp(max=float(self.learnt("threshold_")))
+        return torch.minimum(features, self.learnt("threshold_"))
