@@ -150,6 +150,8 @@ def page(made: Mapping[str, Outputs]) -> str:
         link = f"[{name}]({name}.md)" if full else name
         ordered = sorted(reasons.items(), key=lambda item: -item[1])
         why = "; ".join(f"{markdown(text)} ({count})" for text, count in ordered[:_FIRST])
+        rest = sum(count for _, count in ordered[_FIRST:])
+        why += f"; other reasons ({rest})" if rest else ""
         said = f"`{SHOWN[name].said}`" if name in SHOWN else "–"
         lines.append(f"| {link} | {full} | {every} | {said} | {why or '–'} |")
     return _HEAD + "\n".join(lines) + "\n"

@@ -62,6 +62,11 @@ def pytest_collection() -> Iterator[object]:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Each test starts from the same random state, whichever ran before it."""
+    seed_all()
+
+
+def seed_all() -> None:
+    """Start the global generators anew."""
     random.seed(SEED)
     # The global state: libraries draw from it.
     np.random.seed(SEED)  # noqa: NPY002

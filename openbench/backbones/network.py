@@ -316,8 +316,13 @@ class NetworkBackbone(Backbone):
 
 
 def _forgets(part: nn.Module) -> bool:
-    """Whether a module keeps no tensor of a pass and takes no gradient in one: torch's own, and those that say so."""
-    return bool(getattr(part, "forgets", type(part).__module__.startswith("torch.nn.modules.")))
+    """Whether a module keeps no tensor of a pass and takes no gradient in one: torch's own, and those that say so.
+
+    A subclass may, and so may a hook.
+    """
+    kind = type(part)
+    told = vars(kind).get("forgets", kind.__module__.startswith("torch.nn.modules."))
+    return bool(told) and not (part._forward_hooks or part._forward_pre_hooks)
 
 
 def _detached(rows: Tensor) -> Tensor:

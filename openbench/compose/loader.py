@@ -71,7 +71,8 @@ class _Copies:
 class Loader(ConfigLoaderImpl):
     """Hydra's loader, which copies a config instead of merging the same files again.
 
-    Merging is half of what composing takes, reading files a third. Files are read each time, so a changed one counts.
+    Merging is half of what composing takes, reading files a third. Files of a folder are read each time, so
+    a changed one counts; what else Hydra finds, its own configs, is kept.
     """
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:

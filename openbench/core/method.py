@@ -132,7 +132,7 @@ class HeadMethod(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the negative log-sum-exp of the reshaped logits, (n,)."""
-        return torch.logsumexp(self._reshaped_logits(x), dim=1).neg_()
+        return -torch.logsumexp(self._reshaped_logits(x), dim=1)
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return 1 − softmax of the reshaped logits, (n, c) float32."""

@@ -105,7 +105,8 @@ class Shards:
         Args:
             folder: of the columns.
             split: all images.
-            names: of columns; their shards are deleted if the columns are whole, those of others if they have no plan.
+            names: of columns; their shards are deleted if the columns are whole, those of others if they have no plan
+                and no job is at one of them.
         """
         if not (folder / FOLDER).exists():
             return

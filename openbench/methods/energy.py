@@ -35,5 +35,5 @@ class Energy(Method):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         if self.temperature == 1:
-            return torch.logsumexp(x.logits, dim=1).neg_()
+            return torch.logsumexp(x.logits, dim=1).neg()
         return -self.temperature * torch.logsumexp(x.logits / self.temperature, dim=1)

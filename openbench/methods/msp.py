@@ -42,7 +42,7 @@ class MSP(Method):
         """Return the scores (n,) float32; larger = more OOD."""
         if self.exact:
             return log_odds_against_top(x.logits)
-        return max_softmax(x.logits).neg_()
+        return max_softmax(x.logits).neg()
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return 1 − softmax(z), or the odds against each class where `exact`, (n, c) float32."""

@@ -21,6 +21,7 @@ _SUFFIX = ".tmp"
 OLD = 86_400.0  # seconds after which what has not changed has no writer any more, where no lock tells
 _LOCKED_BYTE = (1 << 31) - 2  # Windows keeps others from a locked byte: one behind the content, where `locking` reaches
 _JUST_NOW = 60  # seconds; between a writer's last byte and the file's name lies less
+_TRIES = 100  # names for a temporary file
 _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)  # seconds
 
 
@@ -126,13 +127,16 @@ def _temporary(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
 
 def _begun(path: Path) -> tuple[BinaryIO, Path]:
     """A new file beside `path`, locked; another process may take one that is not locked yet for a killed writer's."""
-    while True:
+    for left in reversed(range(_TRIES)):
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_SUFFIX}")
         stream: BinaryIO = open(temporary, "x+b")  # noqa: SIM115 — its writer closes it
         own = lock(stream) or open_files_stay() or bool(trust.doubt(temporary))
-        if own and temporary.exists():
+        if (own or not left) and temporary.exists():  # a lock that is refused every time is nobody's
             return stream, temporary
         stream.close()
+        with suppress(OSError):
+            temporary.unlink()
+    raise OSError(errno.EAGAIN, "Its temporary file is deleted again and again", str(path))
 
 
 def delete_temporary(path: Path) -> None:

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from openbench.backbones.anatomy import Anatomy, stages_by_depth, stages_by_resolution
-from openbench.backbones.cifar import resnet
+from openbench.backbones.cifar import Subsample, resnet
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
@@ -209,6 +209,27 @@ def test_a_pass_whose_maps_are_read_does_not_run_in_inference_mode(backbone: Net
 def test_a_network_that_was_handed_out_for_training_does_not_run_in_inference_mode(backbone: NetworkBackbone) -> None:
     backbone.module()
     assert inference_modes(backbone, Request()) == [False]
+
+
+def keeping(part: nn.Module) -> NetworkBackbone:
+    net = nn.Sequential(part, nn.Flatten(), nn.Linear(192, 4))
+    return NetworkBackbone("own", "keeping", lambda: net, lambda _: Anatomy("2"), preprocess=PREPROCESS)
+
+
+class ShortcutOfOnesOwn(Subsample):
+    """A subclass, which might keep what passes."""
+
+
+def test_what_may_keep_a_tensor_of_a_pass_does_not_run_in_inference_mode() -> None:
+    hooked = nn.Identity()
+    hooked.register_forward_hook(lambda *_: None)
+    for part, plain in (
+        (nn.Identity(), True),
+        (Subsample(0, 1), True),
+        (ShortcutOfOnesOwn(0, 1), False),
+        (hooked, False),
+    ):
+        assert inference_modes(keeping(part), Request()) == [plain], part
 
 
 def test_a_network_may_take_gradients_in_its_forward_pass() -> None:

@@ -51,7 +51,7 @@ def test_a_process_that_ends_between_two_jobs_leaves_the_rest_to_go_on(tmp_path,
     plan = sweep_of(tmp_path, "written")
     assert after_a_kill(tmp_path, plan, ERROR, frozenset({0, 1, 2, 3})) == ()
     assert [outcome.status for outcome in read_outcomes(tmp_path)] == ["written"]
-    assert "between two jobs: its process was ended by SIGKILL(-9)" in capsys.readouterr().err
+    assert "between two jobs its process was ended by SIGKILL(-9)" in capsys.readouterr().err
 
 
 def missing(name: str) -> pytest.MarkDecorator:

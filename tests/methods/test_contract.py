@@ -18,6 +18,7 @@ from openbench.testing import checks
 from openbench.testing.checks import all_checks
 from openbench.testing.toy import declared, planted
 from openbench.testing.trial import fitted
+from tests.conftest import seed_all
 
 from .discovered import COMPOSITES, MODULES, NODES, PRESETS, label, variants
 
@@ -79,6 +80,7 @@ def failures(make: Callable[[], Method]) -> dict[str, Exception]:
                 patch.setattr(checks, "planted", shared)
             if check in OF_THE_FITTED:
                 patch.setattr(checks, "fitted", lambda *_: copy.deepcopy(once()))
+            seed_all()  # a check draws what it draws alone
             try:
                 check(make)
             except Exception as error:  # a method may raise anything; each check reports for itself

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,19 +36,19 @@ class Pretended(Team):
         self.rank, self.size = rank, size
 
 
-def torchrun(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run team_toys in two new processes, which torchrun begins in a copy of this one; how it ended."""
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run team_toys in two processes."""
     path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    command = ["--standalone", "--nproc_per_node=2", "-m", "tests.training.team_toys", *arguments]
-
-    def act() -> None:
-        from torch.distributed.run import main
-
-        for number in (1, 2):  # what the new processes print
-            os.dup2(sys.stdout.fileno(), number)
-        main(command)
-
-    return Forked(act, folder / "torchrun.said", PYTHONPATH=path, OMP_NUM_THREADS="1").ended()
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "tests.training.team_toys"]
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *command, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
@@ -86,11 +87,11 @@ def assert_trained_as_alone(name: str, root: Path) -> None:
 @pytest.mark.slow
 @needs_accelerate
 def test_torchrun_gives_the_weights_of_one_process(tmp_path: Path) -> None:
-    code, said = torchrun(tmp_path, str(tmp_path / "two"), "0", "plain")
-    assert code == 0, said
-    # Two processes write to one file: a line's end may come after the other's line.
-    lines = sorted(re.findall(r"rank \d of \d resumed after \d+", said))
-    assert lines == [f"rank {rank} of 2 resumed after 0" for rank in (0, 1)]
+    done = torchrun(str(tmp_path / "two"), "0", "plain")
+    assert done.returncode == 0, done.stderr
+    # Two processes write to one pipe: a line's end may come after the other's line.
+    said = sorted(re.findall(r"rank \d of \d resumed after \d+", done.stdout))
+    assert said == [f"rank {rank} of 2 resumed after 0" for rank in (0, 1)]
     assert_trained_as_alone("plain", tmp_path)
 
 

@@ -31,9 +31,11 @@ def after_a_kill(folder: Path, plan: Plan, error: Exception, asked: frozenset[in
     codes = re.search(r"\{([^{},]+)[^{}]*\}", str(error))
     how = f"its process was ended by {codes.group(1)}" if codes else "its process ended without a word"
     running = {file: outcome for file, outcome in outcome_files(folder).items() if outcome.status == RUNNING}
-    if not running and due(folder) != asked:
+    if not running and asked - due(folder):
         print(
-            f"between two jobs: {how}, and the launcher ended the other processes — the rest goes on", file=sys.stderr
+            f"between two jobs {how}, and the launcher ended all others with it — the rest goes on",
+            file=sys.stderr,
+            flush=True,
         )
         return ()
     if not running:
