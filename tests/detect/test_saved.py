@@ -43,6 +43,10 @@ def same(a, b, given=NEW) -> bool:
     return first.score.tobytes() == second.score.tobytes() and first.rows() == second.rows() and a.promise == b.promise
 
 
+def layouts(detector) -> dict[str, tuple[int, ...]]:
+    return {name: value.stride() for name, value in vars(detector.learnt.method).items() if torch.is_tensor(value)}
+
+
 def small_resnet():
     """A network of openbench's own, with random weights that count as trained."""
     node = {**shipped("backbone", "resnet20_cifar10"), "weights": None, "sha256": None, "num_classes": 3}
@@ -115,7 +119,10 @@ def test_a_network_of_ones_own_comes_back_with_its_class(tmp_path):
         made = calibrated(method)
         made.save(tmp_path / method)
         torch.manual_seed(8)
-        assert same(made, load_detector(tmp_path / method, model=Tiny()))
+        loaded = load_detector(tmp_path / method, model=Tiny())
+        assert same(made, loaded)
+        # Products over a transposed matrix round otherwise on some processors.
+        assert layouts(loaded) == layouts(made)
     with pytest.raises(CheckpointError, match=r"'tiny'.*pass it: load_detector\(path, model=MyNet"):
         load_detector(tmp_path / "vim")
 

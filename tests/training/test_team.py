@@ -1,11 +1,13 @@
 """One training in two processes: torchrun and gloo on this machine's CPU."""
 
+import hashlib
 import importlib.util
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from openbench.errors import ConfigError
+from openbench.training.loop import distributed
 from openbench.training.loop.batch_norm import whole_batch_statistics
 from openbench.training.loop.distributed import Team, require_one_process, team, under_torchrun
 from openbench.training.loop.loop import check_shared_out, train
@@ -93,6 +96,30 @@ def test_torchrun_gives_the_weights_of_one_process(tmp_path: Path) -> None:
     said = sorted(re.findall(r"rank \d of \d resumed after \d+", done.stdout))
     assert said == [f"rank {rank} of 2 resumed after 0" for rank in (0, 1)]
     assert_trained_as_alone("plain", tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are looked at in /proc")
+def test_a_process_sees_its_threads_compute(monkeypatch):
+    # What it waits for before it ends: one of gloo's that still lets go of a tensor would abort it.
+    enough, block = threading.Event(), bytes(1 << 24)
+
+    def compute() -> None:
+        while not enough.is_set():
+            hashlib.sha256(block)  # without the interpreter
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        assert any(distributed._at_work() for _ in range(100))
+    finally:
+        enough.set()
+        thread.join()
+    assert not all(distributed._at_work() for _ in range(100))
+    looks = iter([False, False, True, False, False, False])
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
+    monkeypatch.setattr(distributed, "_at_work", lambda: next(looks))
+    distributed._part()
+    assert list(looks) == []
 
 
 @needs_accelerate

@@ -115,8 +115,10 @@ def _value(value: Any, tensors: Tensors, where: str, method: Method) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor | np.ndarray):
-        tensors[where] = torch.as_tensor(value).detach().to("cpu").contiguous().clone()
-        return {"array" if isinstance(value, np.ndarray) else "tensor": where}
+        tensor = torch.as_tensor(value).detach().to("cpu")
+        tensors[where] = tensor.contiguous().clone()
+        order = _order(tensor)
+        return {"array" if isinstance(value, np.ndarray) else "tensor": [where, order] if order else where}
     if isinstance(value, list | tuple):
         parts = [_value(part, tensors, f"{where}.{place}", method) for place, part in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": parts}
@@ -147,13 +149,15 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor], method: Method, where: 
     kind = next(iter(value)) if len(value) == 1 else ""
     held: Any = value.get(kind)
     if kind in ("tensor", "array", "faiss"):
+        held, order = held if isinstance(held, list) else (held, [])
         if held not in tensors:
             raise CheckpointError(f"method {type(method).__name__}: the tensor '{held}' of '{where}' is missing")
         if kind == "faiss":
             import faiss
 
             return faiss.deserialize_index(tensors[held].numpy())
-        return tensors[held] if kind == "tensor" else tensors[held].numpy()
+        tensor = _laid(tensors[held], order)
+        return tensor if kind == "tensor" else tensor.numpy()
     if kind in ("list", "tuple"):
         parts = [_unpacked(part, tensors, method, where) for part in held]
         return tuple(parts) if kind == "tuple" else parts
@@ -164,6 +168,22 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor], method: Method, where: 
     if kind == "value" and held[0] in (known := _made_of(method)):
         return known[held[0]](**{key: _unpacked(part, tensors, method, where) for key, part in held[1].items()})
     raise CheckpointError(f"method {type(method).__name__}: '{where}' is of an unknown kind '{kind}'")
+
+
+def _order(tensor: Tensor) -> list[int]:
+    """The dimensions as they lie in memory, the slowest first; empty where that is as they are counted.
+
+    Products add up in another order over a transposed matrix, on some processors: scores to the bit need this too.
+    """
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    return [] if tensor.is_contiguous() or not tensor.permute(order).is_contiguous() else order
+
+
+def _laid(tensor: Tensor, order: list[int]) -> Tensor:
+    """The same values, with the dimensions in memory as `_order` found them."""
+    if not order:
+        return tensor
+    return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
 
 
 def _made_of(method: Method) -> dict[str, type]:

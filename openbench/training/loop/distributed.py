@@ -2,7 +2,9 @@
 
 import atexit
 import os
+import time
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -63,8 +65,7 @@ class Torchrun(Team):
         from accelerate import Accelerator
 
         self._accelerator = Accelerator(cpu=cpu)
-        # Threads of gloo that are still alive when Python ends abort the process.
-        atexit.register(torch.distributed.destroy_process_group)
+        atexit.register(_part)
         self.rank, self.size = self._accelerator.process_index, self._accelerator.num_processes
         if self.size != int(os.environ["WORLD_SIZE"]):
             raise RuntimeError(f"accelerate joined {self.size} processes of {os.environ['WORLD_SIZE']}")
@@ -95,6 +96,37 @@ class Torchrun(Team):
 
 
 ALONE = Team()
+
+_STILL = 3  # looks in a row
+_LOOK_SECONDS = 0.005
+_PART_SECONDS = 10.0
+
+
+def _part() -> None:
+    """Leave the other processes, once gloo's threads have nothing left to do.
+
+    Such a thread lets go of a tensor only some time after the tensor was exchanged. Where that is while Python ends, it
+    asks for an interpreter that is no longer given to anyone, which aborts the process with all its work done. To
+    destroy the group does not always end the threads: what else holds it need not be free yet.
+    """
+    torch.distributed.destroy_process_group()
+    still, until = 0, time.monotonic() + _PART_SECONDS
+    while still < _STILL and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)  # the interpreter is given to whichever thread asks
+        still = 0 if _at_work() else still + 1
+
+
+def _at_work() -> bool:
+    """Whether a thread other than this one computes, or waits for a processor; False where the system does not say."""
+    own = os.getpid()
+    for stat in Path("/proc/self/task").glob("[0-9]*/stat"):
+        try:
+            state = stat.read_text().rpartition(") ")[2][:1]
+        except OSError:  # it has ended
+            continue
+        if state == "R" and int(stat.parent.name) != own:
+            return True
+    return False
 
 
 def under_torchrun() -> bool:
