@@ -1,6 +1,5 @@
 """Configs of a sweep's jobs that differ in the method: composed once, then the method's file is put in."""
 
-import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from openbench.compose.copies import copied
 from openbench.compose.loader import Loader
 
 GROUP = "method"
@@ -72,7 +72,7 @@ class GroupLoader(Loader):
             return None  # Hydra's own way ends in the error that users know
         if template is None or found is None:
             return None
-        made = copy.deepcopy(template)
+        made = copied(template)
         with open_dict(made):
             made[GROUP] = found.config
         own = [override for override in parsed if not override.is_hydra_override()]

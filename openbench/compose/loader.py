@@ -1,8 +1,10 @@
 """Hydra's loader of configs, which reads every file each time but merges the same files only once in a process."""
 
 import copy
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from hydra._internal import defaults_list as hydras
@@ -15,21 +17,44 @@ from hydra.core.default_element import InputDefault, ResultDefault
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf.errors import OmegaConfBaseException
 
 from openbench.compose.config_source import FileConfigSource, ReadResult
+from openbench.compose.copies import copied
 
 _FILES = 1024  # which a process keeps as configs; we ship about half as many
 _MERGED = 64  # sets of files whose config a process keeps
+_BEGUN = "hydra/"  # groups of Hydra's own, which come first and are the same for most commands
+
+_Key = tuple[Any, ...]
 
 # A file's place and text → what Hydra makes of it. Shared: nobody may change one.
 _files: OrderedDict[tuple[str, ...], ConfigResult] = OrderedDict()
-# Which files go where, in order → the files, so that none of them can go and another have its id, and their config.
-_merged: OrderedDict[tuple[Any, ...], tuple[Sequence[ConfigResult | None], DictConfig]] = OrderedDict()
+# Which file goes where → the file, so that it cannot go and another have its id, and its config in that place.
+_placed: OrderedDict[_Key, tuple[ConfigResult | None, ConfigResult]] = OrderedDict()
+# Which files go where, in order → the files, for the same reason, and their config: of those that come first, of all.
+_first: OrderedDict[_Key, tuple[Sequence[ConfigResult | None], DictConfig]] = OrderedDict()
+_merged: OrderedDict[_Key, tuple[Sequence[ConfigResult | None], DictConfig]] = OrderedDict()
+
+
+class _Defaults(list[InputDefault]):
+    """The defaults list of a file, of which Hydra takes a deep copy each time: entries of text and lists of text."""
+
+    def __deepcopy__(self, memo: object) -> list[InputDefault]:
+        made = [copy.copy(default) for default in self]
+        for default in made:
+            if isinstance(value := vars(default).get("value"), list):
+                vars(default)["value"] = list(value)
+        return made
 
 
 class SharingRepository(ConfigRepository):
     """Hydra's repository, in which the same text of the same file is one config."""
+
+    def __deepcopy__(self, memo: object) -> "SharingRepository":
+        """Return one that may look into other folders, which is what Hydra copies it for; it makes a list of them."""
+        return copy.copy(self)
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         """Return a file's config, without its defaults list; None if there is no such file.
@@ -48,6 +73,7 @@ class SharingRepository(ConfigRepository):
             if made is None:
                 return None
             text = made.text if isinstance(made, ReadResult) else ""  # it may have been written in the meantime
+            made.defaults_list = _Defaults(made.defaults_list or ())
             _keep(_files, (*place, text), made, _FILES)
         return _files[*place, text]
 
@@ -64,15 +90,16 @@ class _Copies:
     def load_config(self, config_path: str) -> ConfigResult | None:
         found = copy.copy(self._repository.load_config(config_path))
         if found is not None:
-            found.config = copy.deepcopy(found.config)
+            found.config = copied(found.config)
         return found
 
 
 class Loader(ConfigLoaderImpl):
     """Hydra's loader, which copies a config instead of merging the same files again.
 
-    Merging is half of what composing takes, reading files a third. Files of a folder are read each time, so
-    a changed one counts; what else Hydra finds, its own configs, is kept.
+    Merging is most of what composing takes. What Hydra's own files merge to, which come first, is kept by itself, and
+    so is each file as it is in its place. Files of a folder are read each time, so a changed one counts; what else
+    Hydra finds, its own configs, is kept.
     """
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
@@ -86,10 +113,45 @@ class Loader(ConfigLoaderImpl):
         places = ((each.config_path, each.package, each.primary) for each in defaults)
         key = tuple((id(file), *place) for file, place in zip(files, places, strict=True))
         if key not in _merged:
-            made = super()._compose_config_from_defaults_list(list(defaults), _Copies(repo))  # type: ignore[arg-type]
+            first = list(itertools.takewhile(lambda each: str(each.config_path).startswith(_BEGUN), defaults))
+            begun = self._begun(key[: len(first)], first, repo)
+            rest = defaults if begun is None else [begun, *defaults[len(first) :]]
+            made = super()._compose_config_from_defaults_list(list(rest), repo)
             _keep(_merged, key, (files, made), _MERGED)
         _merged.move_to_end(key)
-        return copy.deepcopy(_merged[key][1])
+        return copied(_merged[key][1])
+
+    def _begun(self, key: _Key, first: Sequence[ResultDefault], repo: IConfigRepository) -> "_Begun | None":
+        """What the files merge to that come first; None where they do not, which Hydra then says."""
+        if key not in _first:
+            made = OmegaConf.create()
+            try:
+                with flag_override(made, "no_deepcopy_set_nodes", True):
+                    for default in first:
+                        made.merge_with(self._load_single_config(default, repo).config)
+            except OmegaConfBaseException:
+                return None
+            _keep(_first, key, ([repo.load_config(str(default.config_path)) for default in first], made), _MERGED)
+        return _Begun(config_path=_BEGUN, config=copied(_first[key][1]))
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        if isinstance(default, _Begun):
+            return ConfigResult(provider="", path="", config=default.config, header={})
+        file = repo.load_config(str(default.config_path))
+        key = (id(file), default.config_path, default.package, default.primary)
+        if key not in _placed:
+            made = super()._load_single_config(default, _Copies(repo))  # type: ignore[arg-type]
+            _keep(_placed, key, (file, made), _FILES)
+        found = copy.copy(_placed[key][1])
+        found.config = copied(found.config)
+        return found
+
+
+@dataclass
+class _Begun(ResultDefault):
+    """In place of the files that come first: what they merge to."""
+
+    config: DictConfig = field(default_factory=OmegaConf.create)
 
 
 def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:

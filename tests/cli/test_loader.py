@@ -1,11 +1,14 @@
 """Configs are merged once for the same files, and are those that Hydra merges each time."""
 
+import copy
 from collections import OrderedDict
 
 import pytest
 from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.default_element import ConfigDefault, GroupDefault
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
@@ -13,6 +16,7 @@ from openbench import paths
 from openbench.__main__ import main
 from openbench.compose import loader
 from openbench.compose.config import compose, options
+from openbench.compose.copies import copied
 from openbench.errors import ConfigError
 
 
@@ -37,16 +41,21 @@ def words():
 
 
 def whole(config):
-    flags = {key: (node._get_flag("struct"), node._get_flag("readonly")) for key, node in nodes(config)}
-    return OmegaConf.to_container(config, resolve=False), flags
+    """All that a config holds, but for the time of day, which Hydra's loader reads while it merges."""
+    config = copy.deepcopy(config)
+    OmegaConf.clear_cache(config)
+    return state(config)
 
 
-def nodes(config, place=""):
-    yield place, config
-    for key in config if OmegaConf.is_dict(config) and not config._is_none() and not config._is_missing() else ():
-        node = config._get_node(key)
-        if OmegaConf.is_dict(node):
-            yield from nodes(node, f"{place}.{key}")
+def state(node):
+    """All that a config holds, down to each value, but for what it remembers of its flags."""
+    held = {name: value for name, value in vars(node).items() if name not in ("_parent", "_flags_cache", "_content")}
+    content = vars(node).get("_content")
+    if isinstance(content, dict):
+        content = {key: (state(child), child._get_parent() is node) for key, child in content.items()}
+    elif isinstance(content, list):
+        content = [(state(child), child._get_parent() is node) for child in content]
+    return type(node), held, content
 
 
 def test_a_config_is_the_one_that_hydra_merges(both):
@@ -57,6 +66,58 @@ def test_a_config_is_the_one_that_hydra_merges(both):
             assert whole(ours.load_configuration("run", given, run_mode=RunMode.MULTIRUN)) == theirs, given
 
 
+def containers(node):
+    """The ids of whatever could be changed in a config."""
+    found = {id(node), id(node._metadata), id(node._metadata.flags), id(node._metadata.resolver_cache)}
+    found |= {id(node._flags_cache)} - {id(None)}
+    content = vars(node).get("_content")
+    if isinstance(content, dict | list):
+        found |= {id(content)}.union(*map(containers, content.values() if isinstance(content, dict) else content))
+    return found
+
+
+def test_a_copy_is_what_python_copies_and_shares_nothing_that_can_be_changed(both):
+    ours, _ = both
+    config = ours.load_configuration("run", ["+benchmark=digits", "method=ensemble"], run_mode=RunMode.RUN)
+    config._metadata.resolver_cache["now"]["%Y"] = "2000"
+    config.benchmark._set_flag("readonly", True)
+    config.method, config.seed = "${tune}", "???"
+    made = copied(config)
+    assert state(made) == state(config) == state(copy.deepcopy(config))
+    assert not containers(made) & containers(config)
+    below = copied(config.tune)
+    assert below._get_parent() is config
+    assert copied(config.tune._get_node("strategy"))._get_parent() is config.tune
+
+
+def test_a_file_that_sets_up_hydra_does_so_for_its_own_config(both, tmp_path):
+    ours, hydras = both
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tune" / "mine.yaml").write_text("# @package _global_\nhydra: {job: {name: mine, env_set: {A: 1}}}")
+    words = ["+benchmark=digits", f"hydra.searchpath=[{tmp_path}]"]
+    for given in ([*words, "tune=mine"], [*words, "tune=none"]):
+        found = [each.load_configuration("run", given, run_mode=RunMode.RUN) for each in (ours, hydras)]
+        assert whole(found[0]) == whole(found[1])
+    assert found[0].hydra.job.env_set == {}
+    with pytest.raises(MissingConfigException):  # the folder was searched for the others alone
+        ours.load_configuration("run", ["+benchmark=digits", "tune=mine"], run_mode=RunMode.RUN)
+
+
+def test_entries_of_a_defaults_list_are_copied_whole():
+    given = loader._Defaults([GroupDefault(group="method", value=["knn", "msp"]), ConfigDefault(path="run")])
+    made = copy.deepcopy(given)
+    assert made == list(given)
+    assert not {id(made[0]), id(made[0].value), id(made[1])} & {id(given[0]), id(given[0].value), id(given[1])}
+
+
+def test_files_that_hydra_cannot_merge_are_refused_in_its_words(tmp_path):
+    file = tmp_path / "hydra" / "launcher" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("defaults: [basic, _self_]\nunknown: 3\n")
+    with pytest.raises(ConfigCompositionException, match=r"^In 'hydra/launcher/mine': ConfigKeyError raised while"):
+        compose("run", ["+benchmark=digits", "hydra/launcher=mine"], tmp_path)
+
+
 def test_what_is_done_with_a_config_does_not_change_the_next(both):
     ours, hydras = both
     given = ["+benchmark=digits", "method=knn"]
@@ -65,6 +126,13 @@ def test_what_is_done_with_a_config_does_not_change_the_next(both):
     first.method.k, first.benchmark, first.hydra.job.name = -1, None, "changed"
     second = ours.load_configuration("run", given, run_mode=RunMode.RUN)
     assert whole(second) == whole(hydras.load_configuration("run", given, run_mode=RunMode.RUN))
+
+
+def test_a_config_remembers_no_time_of_the_one_before(both):
+    ours, _ = both
+    for _ in range(2):
+        made = ours.load_configuration("run", ["+benchmark=digits", "seed=9"], run_mode=RunMode.RUN)
+        assert OmegaConf.get_cache(made) == {}
 
 
 def test_a_file_that_changed_is_read_again(tmp_path):
