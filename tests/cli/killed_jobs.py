@@ -38,4 +38,8 @@ def wait(until):
 if __name__ == "__main__":
     import killed_jobs  # by its own name, which the launcher's processes can import
 
+    if "hydra/launcher=submitit_local" in sys.argv:
+        from submitit.core.core import Job
+
+        Job._results_timeout_s = 0  # seconds that a file system may take to show what a job wrote before it ended
     sys.exit(HydraCommand("run", killed_jobs.act)(sys.argv[1:]))
