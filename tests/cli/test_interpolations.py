@@ -1,6 +1,5 @@
 """`${…}` in configs of others: nothing of the environment enters a record, and nothing grows without end."""
 
-import copy
 import json
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from openbench.__main__ import main
 from openbench.compose import interpolations
 from openbench.compose.config import compose, plain, runtime
+from openbench.compose.copies import copied
 from openbench.errors import ConfigError
 
 SECRET = "hunter2-of-the-environment"
@@ -44,7 +44,7 @@ def leaking():
 @pytest.mark.parametrize("number", range(len(READS)), ids=READS)
 @pytest.mark.parametrize("node", NODES)
 def test_the_environment_is_read_by_no_node_of_a_record(leaking, node, number):
-    cfg = copy.deepcopy(leaking)
+    cfg = copied(leaking)
     cfg[node].extra = {key: text for key, text in cfg[node].extra.items_ex(resolve=False) if key == f"leak{number}"}
     with pytest.raises(ConfigError, match=r"reads what is not in the config.*write the value itself"):
         plain(cfg, node)

@@ -17,6 +17,22 @@ def made(tmp_path_factory):
     return root
 
 
+@pytest.fixture(scope="module", autouse=True)
+def drawn_once():
+    """The pictures of the same sets are drawn for the first page only: that takes longest."""
+    draw, drawn = run_page._drawn, {}
+
+    def kept(sets, options):
+        key = tuple((s.role, s.name, s.scores.tobytes()) for s in sets), repr(options)
+        if key not in drawn:
+            drawn[key] = list(draw(sets, options))
+        return iter(drawn[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_page, "_drawn", kept)
+        yield
+
+
 def report(made, *words):
     return main(["report", "latest", "--results", str(made / "results"), "--cache", str(made / "cache"), *words])
 
