@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import torch
@@ -118,7 +118,7 @@ def open_clip_model(
         precision=precision,
         compile=compile,
     )
-    tokenizer = library.get_tokenizer(model)
+    tokenizer = _tokenizer(model)
     weight, bias = text_head(whole, tokenizer, prompts)
     parts = {f"visual.{key}": value for key, value in whole.visual.state_dict().items()}
     backbone.load_state({**parts, "head.weight": weight, "head.bias": bias}, f"of open_clip's '{model}'")
@@ -202,6 +202,12 @@ def _prompts(where: str, classes: Sequence[str], templates: Sequence[str], num_c
             "prompts — set backbone.classes to the names in label order"
         )
     return [[t.format(c.replace("_", " ")) for t in templates] for c in classes]
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(model: str) -> Any:
+    """open_clip's tokenizer of a model: reading its vocabulary takes longer than building a small model."""
+    return _compat.library("open_clip").get_tokenizer(model)
 
 
 def _whole(library: Any, model: str, pretrained: str | None) -> Any:
