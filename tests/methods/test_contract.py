@@ -1,11 +1,14 @@
 """Every method of configs/method, at its defaults and at each choice of its options, against the public checks."""
 
 import copy
+import itertools
+import random
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,9 +19,10 @@ from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.storage.plain_json import plain
 from openbench.testing import checks
 from openbench.testing.checks import all_checks
-from openbench.testing.toy import declared, planted
+from openbench.testing.toy import Toy, declared, planted
 from openbench.testing.trial import fitted
 from tests.conftest import seed_all
+from tests.testing.test_checks import BUGS, Right
 
 from .discovered import COMPOSITES, MODULES, NODES, PRESETS, label, variants
 
@@ -48,18 +52,9 @@ SHORTER = {
     "deep_svdd": {"max_train": 32},
     "opengan": {"epochs": 5, "epoch": 5, "every": 1, "lr": 5e-4, "_space_": {"epoch": [4, 5]}},
 }
-# What is true of a method fitted once holds for all of its checks that begin there and do not ask how it was fitted.
-OF_THE_FITTED = {
-    checks.check_scores_are_one_float32_per_sample,
-    checks.check_scores_are_finite,
-    checks.check_rows_that_are_not_finite_get_no_score,
-    checks.check_scores_do_not_depend_on_batch_size,
-    checks.check_scores_do_not_depend_on_order,
-    checks.check_score_learns_nothing,
-    checks.check_leaves_the_network_as_it_was,
-    checks.check_pickles,
-    checks.check_separates_planted_clusters,
-}
+# Fitting is what costs: whatever a check asks of a method that was fitted on the planted problem, it asks of one fit.
+# But what a fit does to the data, and to the global random state, it does while it is looked at.
+FITTING_ITSELF = {checks.check_inputs_stay_untouched, checks.check_leaves_global_random_state}
 
 
 def node_of(name: str, change: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -70,16 +65,50 @@ def node_of(name: str, change: Mapping[str, Any] | None = None) -> dict[str, Any
 shared = lru_cache(planted)
 
 
+class FittedOnce:
+    """A fit on the shared problem, as often as it is asked for: later ones give their method what the first learnt.
+
+    A fit of its own has what was fitted before, on other data, and the second of two under different random states.
+    """
+
+    def __init__(self, make: Callable[[], Method]) -> None:
+        self.make = lru_cache(maxsize=1)(lambda: self.first(make()))
+
+    @staticmethod
+    def first(method: Method) -> tuple[dict[str, Any], bool, Method]:
+        """What the method is made of after `fit`, and whether `fit` returned the method itself or what else."""
+        # From a random state that no check begins with.
+        torch.rand(5), np.random.random(5), random.random()  # noqa: NPY002
+        returned = fitted(method, shared())
+        return vars(method), returned is method, returned
+
+    def among(self, most: int | None) -> Callable[[Method, Toy], Method]:
+        """`fitted` for a check, of which at most so many are given what the first learnt."""
+        used: dict[int, Method] = {}  # kept, so that no other gets its id
+        left = itertools.count()
+
+        def fit(method: Method, data: Toy) -> Method:
+            if data is not shared() or id(method) in used or (most is not None and next(left) >= most):
+                used[id(method)] = method
+                return fitted(method, data)
+            learnt, itself, returned = copy.deepcopy(self.make())
+            used[id(method)] = method
+            vars(method).update(learnt)
+            return method if itself else returned
+
+        return fit
+
+
 def failures(make: Callable[[], Method]) -> dict[str, Exception]:
     """Every check that fails, by its name, with what it raises."""
-    once = lru_cache(maxsize=1)(lambda: fitted(make(), shared()))
+    once = FittedOnce(make)
     found: dict[str, Exception] = {}
     for check in all_checks():
         with pytest.MonkeyPatch.context() as patch:
             if check is not checks.check_inputs_stay_untouched:
                 patch.setattr(checks, "planted", shared)
-            if check in OF_THE_FITTED:
-                patch.setattr(checks, "fitted", lambda *_: copy.deepcopy(once()))
+            if check not in FITTING_ITSELF:
+                patch.setattr(checks, "fitted", once.among(1 if check is checks.check_deterministic else None))
             seed_all()  # a check draws what it draws alone
             try:
                 check(make)
@@ -122,6 +151,25 @@ def test_fit_does_not_read_what_is_declared_for_the_score_alone(name):
         assert not torch.equal(used.score(x), before), f"{key} changes no score"
         fresh = fitted(build({**node, key: other}, name), data)
         assert torch.equal(used.score(x), fresh.score(x))
+
+
+@pytest.mark.parametrize(("check", "wrong"), [(check, wrong) for check, found in BUGS.items() for wrong in found])
+def test_a_planted_bug_is_caught_where_checks_share_a_fit(check, wrong):
+    assert check in failures(wrong)
+
+
+def test_a_right_method_is_fitted_for_what_asks_how():
+    assert failures(Right) == {}
+    fits = []
+
+    class Counted(Right):
+        def fit(self, train, head):
+            fits.append(self)
+            return super().fit(train, head)
+
+    failures(Counted)
+    # One for all, two for a refit, one under another random state, and one each while data and state are looked at.
+    assert len(fits) == 6
 
 
 def test_defaults_of_yaml_and_class_agree():
