@@ -20,7 +20,7 @@ import json
 import platform
 import runpy
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -148,9 +148,9 @@ def difference(found: Values | str, was: Mapping[str, Any]) -> str:
     )
 
 
-def numbers(kept: Iterable[float | str]) -> Values:
+def numbers(kept: Sequence[float | str] | Values) -> Values:
     """Numbers as they are kept: JSON has no infinity."""
-    return np.array([float(x) for x in kept])
+    return np.asarray(kept, dtype=np.float64)
 
 
 def story(entry: Entry, found: Iterable[Difference], stored: Stored | None) -> str:

@@ -110,6 +110,7 @@ def test_a_change_of_ten_tolerances_in_any_number_is_noticed():
     missed, seen = [], 0
     for name, was in stored_cases():
         values, tolerances = (golden.numbers(was[key]) for key in ("values", "tolerances"))
+        was = {**was, "values": values, "tolerances": tolerances}  # read once, and not for each change
         for i in np.flatnonzero(np.isfinite(values)):
             for sign in (10, -10):
                 moved = values.copy()
