@@ -21,6 +21,7 @@ from openbench.core.request import Field, Perturb, Request
 from openbench.data.manifests.manifest import load_classes
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError
 
+from .. import tiny_clip  # noqa: TID252 — the tests are no package
 from . import narrow  # noqa: F401 — registers networks
 
 SMALL = Preprocess(64, 64)
@@ -66,23 +67,12 @@ def test_torchvision_features_and_maps_are_the_graphs(model: str, nodes: list[st
         torch.testing.assert_close(outputs.maps[layer], whole, rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture(scope="module")
-def clip_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, str]:
-    """The library's own model, which no test changes, and a file of its weights."""
-    library, path = _compat.library("open_clip"), tmp_path_factory.mktemp("clip") / "clip.pt"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(4)
-        whole = library.create_model("ViT-S-32-alt", pretrained=None).eval()
-    torch.save(whole.state_dict(), path)
-    return whole, str(path)
-
-
-def test_open_clip_head_is_what_the_whole_model_computes(clip_file: tuple[nn.Module, str]) -> None:
-    library, (whole, file) = _compat.library("open_clip"), clip_file
-    backbone = open_clip_model("clip", "ViT-S-32-alt", checkpoint=file, classes=("cat", "fire_truck", "frog"))
+def test_open_clip_head_is_what_the_whole_model_computes() -> None:
+    library, whole = tiny_clip.library(), tiny_clip.whole()
+    backbone = tiny_clip.backbone(classes=("cat", "fire_truck", "frog"))
     assert backbone.trained
-    x = torch.randn(2, 3, 224, 224)
-    tokens = library.get_tokenizer("ViT-S-32-alt")(
+    x = torch.randn(2, 3, tiny_clip.SIDE, tiny_clip.SIDE)
+    tokens = library.get_tokenizer(tiny_clip.NAME)(
         ["a photo of a cat.", "a photo of a fire truck.", "a photo of a frog."]
     )
     with torch.no_grad():
@@ -94,30 +84,23 @@ def test_open_clip_head_is_what_the_whole_model_computes(clip_file: tuple[nn.Mod
     assert backbone.preprocess.mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
 
 
-def test_several_templates_are_averaged_on_the_sphere(clip_file: tuple[nn.Module, str]) -> None:
-    library, (whole, file) = _compat.library("open_clip"), clip_file
+def test_several_templates_are_averaged_on_the_sphere() -> None:
+    library, whole = tiny_clip.library(), tiny_clip.whole()
     templates = ("a {}", "art of a {}")
-    backbone = open_clip_model("clip", "ViT-S-32-alt", checkpoint=file, classes=("cat", "dog"), templates=templates)
+    backbone = tiny_clip.backbone(classes=("cat", "dog"), templates=templates)
     with torch.no_grad():
-        text = whole.encode_text(library.get_tokenizer("ViT-S-32-alt")(["a dog", "art of a dog"]), normalize=True)
+        text = whole.encode_text(library.get_tokenizer(tiny_clip.NAME)(["a dog", "art of a dog"]), normalize=True)
         mean = text.mean(0) / text.mean(0).norm()
         expected = mean * whole.logit_scale.exp()
     torch.testing.assert_close(backbone.head.weight[1], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_published_prompts_and_names_give_the_head_that_the_library_builds(
-    clip_file: tuple[nn.Module, str],
-) -> None:
-    library, (whole, file) = _compat.library("open_clip"), clip_file
-    backbone = open_clip_model(
-        "clip",
-        "ViT-S-32-alt",
-        checkpoint=file,
-        classes="openai_imagenet",
-        benchmark_classes=("hammerhead", "tench"),
-        templates="simple_imagenet",
+def test_the_published_prompts_and_names_give_the_head_that_the_library_builds() -> None:
+    library, whole = tiny_clip.library(), tiny_clip.whole()
+    backbone = tiny_clip.backbone(
+        classes="openai_imagenet", benchmark_classes=("hammerhead", "tench"), templates="simple_imagenet"
     )
-    tokenizer = library.get_tokenizer("ViT-S-32-alt")
+    tokenizer = library.get_tokenizer(tiny_clip.NAME)
     expected = library.build_zero_shot_classifier(
         whole, tokenizer, ["hammerhead shark", "tench"], library.SIMPLE_IMAGENET_TEMPLATES
     )
