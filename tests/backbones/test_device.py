@@ -53,7 +53,9 @@ def test_releases_that_do_not_belong_together_are_named() -> None:
 
 # Each library in a copy of a process that has imported nothing but torch, with the part of it that all three need.
 FIRST = """
-import os, sys, torch, torch._dynamo
+import gc, os, sys
+gc.disable()  # a fifth of what the imports cost, and nothing of what they do
+import torch, torch._dynamo
 from openbench import _compat
 assert not {"torchvision", "timm", "open_clip"} & set(sys.modules)
 for name in ("torchvision", "timm", "open_clip"):
