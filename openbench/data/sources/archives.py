@@ -72,8 +72,10 @@ class CifarPickles(Source):
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """The keys' rows; a part (train or test) is there only if all its files are."""
+        if not (place / self.meta).is_file():
+            return None
         parts = {part for key in keys if (part := _part(key)) in ("train", "test")}
-        if len(parts) != 1 or not (place / self.meta).is_file():
+        if len(parts) != 1:
             return None
         files = self.train if parts == {"train"} else self.test
         if not all((place / name).is_file() for name in files):

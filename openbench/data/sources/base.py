@@ -151,6 +151,8 @@ class ClassFolders(Source):
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """The keys whose bare names occur in one of the class folders."""
         folder_of = {name: folder for folder in sorted(_names(place)) for name in _names(place / folder)}
+        if not folder_of:
+            return None
         bare = [key.rpartition("/")[2] for key in keys]
         present = np.array([name in folder_of for name in bare], dtype=bool)
         if not present.any():
