@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ..forked import small  # noqa: TID252 — the tests are no package
+from ..forked import Small, small  # noqa: TID252 — the tests are no package
 from .conftest import RUN, Ending, Place, nothing
 
 
@@ -26,6 +26,7 @@ class Waiting:
         place.reset({})
         ending = place.run(command=command)  # imports what each run would import for itself; seconds of it
         assert ending.code == 0, ending.text
+        self._noted = 0.0  # processor seconds
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._copy = small().copy(partial(_begin, place, command), [theirs.fileno()])
@@ -40,12 +41,16 @@ class Waiting:
         answer = self._socket.recv(64)
         if not answer:
             raise AssertionError(f"the command ended before its job: {self._copy.text()}")
-        return Ending(os.waitstatus_to_exitcode(int(answer)), text)
+        status, seconds = answer.split()
+        self._noted += float(seconds)
+        Small.spent += float(seconds)
+        return Ending(os.waitstatus_to_exitcode(int(status)), text)
 
     def close(self) -> None:
         """End the process."""
         self._socket.close()
         self._copy.ended()
+        Small.spent -= self._noted  # which are among the processor seconds of the process that had those copies made
 
 
 def _begin(place: Place, command: Sequence[str], requests: int) -> None:
@@ -72,7 +77,7 @@ def _stand(requests: socket.socket) -> None:
                 pickle.loads(before)()
                 return real(*arguments)
             os.close(outputs[0])
-            _, status = os.waitpid(child, 0)
-            requests.send(str(status).encode())
+            _, status, used = os.wait4(child, 0)
+            requests.send(f"{status} {used.ru_utime + used.ru_stime}".encode())
 
     HydraCommand.carry_out = wait_and_carry_out
