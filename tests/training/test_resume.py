@@ -19,9 +19,12 @@ from .killing import KilledError, train_until_killed
 from .training_toys import METHODS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job
 
 
-def start(method: str, root: Path, pause: float, number: int = 0) -> Forked:
-    note = root.parent / f"{root.name}.{number}.said"
-    return Forked(partial(training_toys.main, method, str(root)), note, TOY_PAUSE=str(pause))
+def start(method: str, root: Path, number: int = 0, **environment: str) -> Forked:
+    return Forked(partial(training_toys.main, method, str(root)), note_of(root, number), **environment)
+
+
+def note_of(root: Path, number: int = 0) -> Path:
+    return root.parent / f"{root.name}.{number}.said"
 
 
 def wait_for(condition, seconds: float = 60) -> None:
@@ -44,11 +47,11 @@ def test_training_killed_in_an_epoch_ends_in_the_same_bits(tmp_path: Path, name:
     made = job(METHODS[name]())
     through = train(made, tmp_path / "through", QUIET)
     folder = tmp_path / "root" / made.digest
-    process = start(name, tmp_path / "root", pause=0.15)
-    curve = folder / "curve.csv"
+    note = note_of(tmp_path / "root")
+    process = start(name, tmp_path / "root", TOY_STOP="13")  # of 4 × 5 steps: in the third epoch
     try:
-        wait_for(lambda: curve.exists() and len(curve.read_text().splitlines()) == 3)
-        time.sleep(0.2)
+        wait_for(lambda: note.exists() and "stopped" in note.read_text())
+        assert len((folder / "curve.csv").read_text().splitlines()) == 3
     finally:
         process.kill()
         process.ended()
@@ -150,7 +153,7 @@ def test_state_of_another_training_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_of_several_processes_one_trains_and_all_get_its_weights(tmp_path: Path) -> None:
-    processes = [start("entropy", tmp_path / "root", 0.02, number) for number in range(3)]
+    processes = [start("entropy", tmp_path / "root", number, TOY_PAUSE="0.02") for number in range(3)]
     outputs = [process.ended() for process in processes]
     assert [code for code, _ in outputs] == [0, 0, 0], outputs
     lines = [said.splitlines() for _, said in outputs]

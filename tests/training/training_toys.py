@@ -30,9 +30,16 @@ QUIET = TrainingSettings(torch.device("cpu"), progress=False)
 RECIPE = Recipe(epochs=4, batch_size=16, lr=0.05, augment=(RandomCrop(1), HorizontalFlip()))
 
 
+STEPS = [0]  # that the training of `main` has begun
+
+
 def pause() -> None:
-    """Make steps slow enough for a process to be killed between them; no hyper-parameter, so it changes no digest."""
+    """Make steps slow, and stop in one to be killed there; neither is a hyper-parameter, so no digest changes."""
     time.sleep(float(os.environ.get("TOY_PAUSE", "0")))
+    STEPS[0] += 1
+    if STEPS[0] == int(os.environ.get("TOY_STOP", "0")):
+        print("stopped", flush=True)
+        time.sleep(600)
 
 
 class ToyNet(nn.Module):
@@ -168,6 +175,7 @@ METHODS = {"entropy": ToyEntropy, "prototypes": ToyPrototypes}
 def main(method: str, root: str) -> None:
     """Get the checkpoint of a job in a process of its own, and say whether this process trained it."""
     torch.set_num_threads(1)
+    STEPS[0] = 0
 
     def start(folder: Path) -> None:
         print("trains", flush=True)
