@@ -16,9 +16,6 @@ from .forked import Small
 # One thread per worker: the suite runs in parallel, and results must not depend on the number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# PyOD's loops are compiled in every process that comes to them: seconds for what runs for milliseconds in a test. They
-# are compiled where what they compute is compared with the Python that they are made of, in methods/test_pyod.py.
-os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 # What the processor says of its instructions is taken for true: torch's compiler would otherwise build a program for
 # each kind of them, to see whether it runs, before it compiles anything.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")

@@ -1,6 +1,5 @@
 """PyOD's detectors against scikit-learn's and against formulas of their own."""
 
-import importlib
 import importlib.util
 
 import numpy as np
@@ -59,11 +58,6 @@ EXPECTED = {
     "PCA": principal_components,
     "CBLOF": large_clusters,
 }
-# What numba compiles of the detectors' own code: the module and the function.
-LOOPS = {
-    "CBLOF": ("pyod.utils.stat_models", "_pairwise_distances_no_broadcast_helper"),
-    "HBOS": ("pyod.models.hbos", "_calculate_outlier_scores"),
-}
 
 
 @installed
@@ -71,22 +65,6 @@ LOOPS = {
 def test_equals_an_implementation_of_its_own_up_to_a_constant(name):
     found, expected = scores(PyOD(name), DATA), EXPECTED[name]()
     assert_equal(found - found.mean(), expected - expected.mean(), rtol=1e-4)
-
-
-@installed
-@pytest.mark.parametrize("name", LOOPS)
-def test_compiled_loops_compute_what_the_python_computes_that_they_are_made_of(name, monkeypatch):
-    """All other tests run them as Python: compiling takes longer than they do."""
-    numba = pytest.importorskip("numba")
-    module, loop = LOOPS[name]
-    python = getattr(importlib.import_module(module), loop)
-    assert not hasattr(python, "py_func"), "it is compiled already"
-    expected = scores(PyOD(name), DATA)
-    monkeypatch.setattr(numba.config, "DISABLE_JIT", 0)
-    compiled = numba.njit(python)
-    monkeypatch.setattr(importlib.import_module(module), loop, compiled)
-    np.testing.assert_allclose(scores(PyOD(name), DATA), expected, rtol=1e-6)
-    assert compiled.signatures, "the detector has another loop"
 
 
 @installed
