@@ -331,10 +331,9 @@ def _expand(entry: Entry, name: str) -> Iterator[tuple[str, str]]:
             yield entry.head, _filled(entry, name, longest, {"name": item, "class": entry.head})
     else:
         check_pattern(entry.pattern, ("class", "index"), f"manifest '{name}' line {entry.line}")
-        head, values = entry.head, dict[str, str | int]({"class": entry.head})
         for token in entry.body.split():
-            for values["index"] in _range(token, entry, name):
-                yield head, _filled(entry, name, len(head), values)
+            for index in _range(token, entry, name):
+                yield entry.head, _filled(entry, name, len(entry.head), {"index": index, "class": entry.head})
 
 
 def _filled(entry: Entry, name: str, longest: int, values: Mapping[str, str | int]) -> str:
