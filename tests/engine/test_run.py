@@ -1,5 +1,6 @@
 """How a run ends: written, skipped, verified, or an error; also when another job was faster."""
 
+import time
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import ClassVar
@@ -191,6 +192,13 @@ def test_a_record_counts_the_passes_of_its_own_run_only(tmp_path):
         runtime = Runtime(device="cpu", cache=tmp_path / cache, results=tmp_path, progress=False)
         record, _ = engine.compute(spec, runtime, print)
         assert record.provenance["passes"] == passes
+
+
+def test_of_two_runs_within_a_second_one_is_the_later():
+    first = provenance(Clock(), torch.device("cpu"), 0)["utc"]
+    time.sleep(0.002)
+    # By which a record supersedes another, as text.
+    assert first < provenance(Clock(), torch.device("cpu"), 0)["utc"]
 
 
 def test_a_record_names_the_versions_of_the_libraries_that_moved_its_numbers():

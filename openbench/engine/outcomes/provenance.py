@@ -40,7 +40,7 @@ def provenance(clock: Clock, device: torch.device, passes: int) -> dict[str, Any
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "utc": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "seconds": {stage: round(seconds, 4) for stage, seconds in sorted(clock.seconds.items())},
         "peak_mib": dict(sorted(clock.peak_mib.items())),
         "passes": passes,

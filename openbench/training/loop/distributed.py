@@ -121,7 +121,7 @@ def _at_work() -> bool:
     own = os.getpid()
     for stat in Path("/proc/self/task").glob("[0-9]*/stat"):
         try:
-            state = stat.read_text().rpartition(") ")[2][:1]
+            state = stat.read_text("ascii", "replace").rpartition(") ")[2][:1]
         except OSError:  # it has ended
             continue
         if state == "R" and int(stat.parent.name) != own:
