@@ -143,7 +143,7 @@ class NetworkBackbone(Backbone):
     def initialise(self, seed: int) -> Self:
         """Draw fresh random weights from `seed` without touching the global generator; return self."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too, for good
             module = self._make()
         self._install(module, trained=False)
         return self

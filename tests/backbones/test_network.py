@@ -14,6 +14,7 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
 from openbench.errors import CheckpointError, ConfigError
+from openbench.training.augment.policies import RandAugment
 
 PREPROCESS = Preprocess(8, 8)
 
@@ -88,6 +89,15 @@ def test_initialise_depends_on_the_seed_alone_and_leaves_the_global_generator() 
     assert torch.equal(torch.rand(3), expected)
     assert first.weights_sha256 == untrained().initialise(7).weights_sha256
     assert first.weights_sha256 != untrained().initialise(8).weights_sha256
+
+
+def test_what_draws_from_a_seed_of_its_own_leaves_the_generators_of_gpus(monkeypatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)  # which torch.manual_seed calls on any machine
+    torch.manual_seed(1)
+    untrained().initialise(7)
+    RandAugment()(torch.zeros(1, 8, 8, 3, dtype=torch.uint8), torch.Generator().manual_seed(0))
+    assert seeds == [1]
 
 
 def test_passes_count_images_and_perturbed_ones_twice(backbone: NetworkBackbone) -> None:

@@ -26,7 +26,7 @@ class Policy(Augmentation):
         # torchvision draws from the global generator only: it is seeded from the one passed in, then restored.
         seed = int(torch.randint(0, 2**62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too, for good
             moved = [transform(image) for image in images.cpu().permute(0, 3, 1, 2)]
         return torch.stack(moved).permute(0, 2, 3, 1).to(images.device).contiguous()
 
