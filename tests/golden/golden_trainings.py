@@ -133,7 +133,7 @@ def set_weights(module: nn.Module) -> None:
 
 def begun(method: TrainingMethod) -> tuple[nn.Module, TrainingData, Moment]:
     """A prepared network before its first step, the images, and that step."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     network = Tiny()
     set_weights(network)
     model = method.prepare(network, FEATURES, CLASSES).train()

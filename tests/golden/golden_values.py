@@ -193,13 +193,19 @@ def _libraries(stored: Stored | None) -> Iterator[tuple[str, str, str]]:
 
 def made_with() -> dict[str, str]:
     """What values were computed with."""
+    return {**_installed(), "processor": platform.machine()}
+
+
+@cache
+def _installed() -> Mapping[str, str]:
+    """The versions of the libraries: parsing what an installer wrote of each takes longer than most cases."""
     found = {}
     for name in LIBRARIES:
         try:
             found[name] = version(name).partition("+")[0]
         except PackageNotFoundError:
             continue
-    return {**found, "processor": platform.machine()}
+    return found
 
 
 def accepted(entry: Entry, stored: Stored | None, anyway: bool = False) -> Stored:
