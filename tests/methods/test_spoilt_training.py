@@ -22,7 +22,7 @@ from .discovered import NODES
 # What trains a network at every fit does so in a fraction of a second.
 SHORTER = {
     "dagmm": {"epochs": 5, "learning_rate": 3e-3},
-    "deep_svdd": {"max_train": 60},
+    "deep_svdd": {"max_train": 30},
     "opengan": {"epochs": 2, "epoch": 2},
 }
 NAMED_BY = {"mds_ensemble": "MDSEnsemble at stage", "mds_ensemble_openood": "MDSEnsemble at stage"}
