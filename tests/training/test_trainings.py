@@ -73,7 +73,7 @@ def small(variant: tuple[str, dict[str, Any]], **changes: Any) -> TrainingMethod
     return replace(made, tuning=replace(made.tuning, epochs=3)) if hasattr(made, "tuning") else made
 
 
-MIXING = pytest.mark.parametrize("variant", [v for v in variants() if small(v).mixes], ids=label)
+MIXING = pytest.mark.parametrize("variant", [v for v in variants() if small(v).mixes], ids=label, indirect=True)
 
 
 @pytest.fixture(scope="module", params=list(variants()), ids=label)
@@ -100,8 +100,8 @@ def whole(variant, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingJo
     return made, trained(made, root), root
 
 
-def state_of(method: TrainingMethod, seed: int = 0) -> tuple[nn.Module, Batch, TrainingData]:
-    """A prepared network, a batch late in the training, and all images; queues and the like are filled."""
+def state_of(method: TrainingMethod, seed: int = 0) -> tuple[nn.Module, Batch]:
+    """A prepared network, and a batch late in the training; queues and the like are filled."""
     torch.manual_seed(seed)
     network = backbone(dropout=0).initialise(seed).module()
     model = method.prepare(network, FEATURES, CLASSES).train()
@@ -124,7 +124,25 @@ def state_of(method: TrainingMethod, seed: int = 0) -> tuple[nn.Module, Batch, T
             method.loss(
                 model, replace(batch, images=data.train.images(more), labels=data.train.labels[more], rows=more)
             )
-    return model, batch, data
+    return model, batch
+
+
+State = tuple[nn.Module, Batch]
+
+
+@pytest.fixture(scope="module")
+def prepared(variant) -> tuple[State, Tensor]:
+    """The state of a variant, to be copied only, and that of the global generator then."""
+    return state_of(small(variant)), torch.get_rng_state()
+
+
+@pytest.fixture
+def state(prepared) -> State:
+    """As `state_of` would return it to each test."""
+    (model, batch), random = prepared
+    torch.set_rng_state(random)
+    moment = replace(batch.moment, generator=batch.moment.generator.clone_state())
+    return copy.deepcopy(model), replace(batch, images=batch.images.clone(), moment=moment)
 
 
 def optimised(method: TrainingMethod, model: nn.Module) -> dict[str, nn.Parameter]:
@@ -132,9 +150,9 @@ def optimised(method: TrainingMethod, model: nn.Module) -> dict[str, nn.Paramete
     return {name: p for name, p in model.named_parameters() if id(p) in chosen}
 
 
-def test_loss_of_a_batch_falls_under_its_own_gradient(variant) -> None:
+def test_loss_of_a_batch_falls_under_its_own_gradient(variant, state: State) -> None:
     method = small(variant)
-    model, batch, _ = state_of(method)
+    model, batch = state
     optimiser = torch.optim.SGD(method.parameter_groups(model), lr=0.02)
     losses = []
     for _ in range(25):
@@ -152,9 +170,11 @@ def test_training_tells_the_classes_apart(whole) -> None:
     assert whole[1].info["best_val_accuracy"] > 0.8
 
 
-def test_gradients_reach_every_parameter_that_is_optimised_and_what_else_of_the_network_learns(variant) -> None:
+def test_gradients_reach_every_parameter_that_is_optimised_and_what_else_of_the_network_learns(
+    variant, state: State
+) -> None:
     method = small(variant)
-    model, batch, _ = state_of(method)
+    model, batch = state
     method.loss(model, batch).backward()
     for name, parameter in optimised(method, model).items():
         assert parameter.grad is not None, name
@@ -166,9 +186,11 @@ def test_gradients_reach_every_parameter_that_is_optimised_and_what_else_of_the_
         assert network.conv.weight.grad.abs().sum() > 0
 
 
-def test_loss_is_a_finite_float32_scalar_that_changes_neither_images_nor_global_randomness(variant) -> None:
+def test_loss_is_a_finite_float32_scalar_that_changes_neither_images_nor_global_randomness(
+    variant, state: State
+) -> None:
     method = small(variant)
-    model, batch, _ = state_of(method)
+    model, batch = state
     images, random = batch.images.clone(), torch.get_rng_state()
     loss = method.loss(model, batch)
     assert (loss.shape, loss.dtype) == ((), torch.float32)
@@ -200,9 +222,9 @@ def test_the_same_seed_gives_the_same_bits_also_after_a_kill(
     assert (again.sha256, again.info["files"]) == (through.sha256, through.info["files"])
 
 
-def test_a_batch_can_be_computed_in_bf16(variant) -> None:
+def test_a_batch_can_be_computed_in_bf16(variant, state: State) -> None:
     method = small(variant)
-    model, batch, _ = state_of(method)
+    model, batch = state
     fresh = [replace(batch, moment=replace(batch.moment, generator=torch.Generator().manual_seed(2))) for _ in range(2)]
     full = method.loss(copy.deepcopy(model), fresh[0])
     with torch.autocast("cpu", torch.bfloat16):
@@ -244,9 +266,9 @@ def test_what_is_evaluated_keeps_its_digest_and_its_stages(whole, variant) -> No
 
 
 @MIXING
-def test_mixed_labels_weigh_in_the_share_of_each(variant) -> None:
+def test_mixed_labels_weigh_in_the_share_of_each(variant, state: State) -> None:
     method = small(variant)
-    model, batch, _ = state_of(method)
+    model, batch = state
     partners = batch.labels.roll(3)
 
     def loss(labels: Tensor, **changes: Any) -> Tensor:
