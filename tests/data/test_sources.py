@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from scipy.io import savemat
@@ -126,6 +128,31 @@ def test_a_folder_holds_files_at_their_key_or_less_a_prefix_or_flat(root, option
 
 def test_a_folder_without_any_of_the_files_is_absent(root):
     assert ImageFolder().find(root / "nowhere", ["a/1.png"]) is None
+
+
+@pytest.mark.parametrize("options", [{}, {"flat": True}, {"blanks": "_"}])
+def test_in_an_empty_folder_no_key_is_looked_at(root, options):
+    """A data root without images is asked for each set of each benchmark, with up to a million keys."""
+
+    class Keys(tuple):
+        def __iter__(self):
+            raise AssertionError("keys were gone through")
+
+    (root / "empty").mkdir()
+    assert ImageFolder(**options).find(root / "empty", Keys(["a/1.png"])) is None
+    (root / "empty/other").mkdir()
+    with pytest.raises(AssertionError, match="gone through"):
+        ImageFolder(**options).find(root / "empty", Keys(["a/1.png"]))
+
+
+def test_a_folder_that_cannot_be_listed_may_hold_folders_that_can(root, monkeypatch):
+    write_image(root / "a/1.png", noisy((4, 5, 3)))
+
+    def refused(folder):
+        raise PermissionError(folder)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert ImageFolder().find(root, ["a/1.png"]).count == 1
 
 
 def test_places_are_every_folder_below_every_root(tmp_path):

@@ -100,7 +100,7 @@ class ImageFolder(Source):
 
     def find(self, place: Path, keys: Sequence[str]) -> Found | None:
         """The keys whose files exist; one directory listing per folder instead of one look-up per file."""
-        if not place.is_dir():
+        if not place.is_dir() or _is_empty(place):
             return None
         relative, present = list[str](), np.zeros(len(keys), dtype=bool)
         listed: dict[str, dict[str, str]] = {}
@@ -172,3 +172,12 @@ def _names(folder: Path) -> frozenset[str]:
         return frozenset(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return frozenset()
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether nothing lies in a folder; not known of one that cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
