@@ -26,10 +26,8 @@ from .own_models import Renamed
 
 SMALL = [f"~benchmark.csid.{name}" for name in ("noisy", "blurred", "faded", "shifted")]
 SMALL += ["~benchmark.near.nine", "~benchmark.far.patches", "metrics.families=[ranking]"]
+SMALL += [f"benchmark.{part}.limit=80" for part in ("id.train", "id.val", "id.test", "near.eight", "far.noise")]
 PREPROCESS = ob.Preprocess(resize=16, crop=16, mean=(0.3, 0.3, 0.3), std=(0.3, 0.3, 0.3))
-
-
-FEW = [f"benchmark.{part}.limit=80" for part in ("id.train", "id.val", "id.test", "near.eight", "far.noise")]
 
 
 class Small(nn.Module):
@@ -139,7 +137,7 @@ def test_a_module_that_openbench_ships_gives_its_record(evaluate, real_data):
     state = read_weights(find_weights("weights/cifar10_resnet20.safetensors"))
     model.load_state_dict({rename(key): value for key, value in state.items()}, strict=False)
     preprocess = ob.Preprocess(resize=32, crop=32)
-    given = {"overrides": [*SMALL, *FEW, "~benchmark.ood_val"], "tune": "none"}
+    given = {"overrides": [*SMALL, "~benchmark.ood_val"], "tune": "none"}
     by_name = evaluate("resnet20_cifar10", "knn", preprocess=None, **given)
     for module in (model, Renamed(model)):
         by_module = evaluate(module, "knn", preprocess=preprocess, **given)
