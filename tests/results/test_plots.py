@@ -18,9 +18,10 @@ from .records import make_record, metrics, named, split_scores, with_method, wit
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The axes that were drawn, kept for inspection."""
+    """The axes that were drawn, kept for inspection; their pictures have few points, since nobody looks at them."""
     from matplotlib.figure import Figure
 
+    monkeypatch.setattr(plots, "_DPI", 60)
     kept, original = [], Figure.add_subplot
     monkeypatch.setattr(Figure, "add_subplot", lambda self, *a, **k: kept.append(original(self, *a, **k)) or kept[-1])
     return kept
