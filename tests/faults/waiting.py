@@ -15,7 +15,7 @@ class Waiting:
     """A process that stands before the job of a command and goes on from there in as many copies as are asked for.
 
     All that `Place.run` does is done here too, but composing the config, which reads neither cache nor results, is done
-    once, and so are all imports.
+    once, and so are all imports. `undisturbed` are the files of the run that the imports are learnt from.
 
     Args:
         place: where it runs.
@@ -26,6 +26,7 @@ class Waiting:
         place.reset({})
         ending = place.run(command=command)  # imports what each run would import for itself; seconds of it
         assert ending.code == 0, ending.text
+        self.undisturbed = place.written
         self._noted = 0.0  # processor seconds
         self._socket, theirs = socket.socketpair()
         with theirs:
