@@ -83,7 +83,9 @@ def test_a_copy_is_node_for_node_the_one_that_deepcopy_makes(config: DictConfig)
 
 
 def test_a_copy_shares_nothing_that_can_be_written_to(config: DictConfig) -> None:
+    config._get_flag("readonly")  # which it then remembers
     for mine, original in pairs(copied(config), config):
+        assert vars(mine)["_flags_cache"] is None
         assert mine is not original
         assert mine._metadata is not original._metadata
         assert mine._metadata.flags is not original._metadata.flags

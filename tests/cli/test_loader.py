@@ -16,7 +16,6 @@ from openbench import paths
 from openbench.__main__ import main
 from openbench.compose import loader
 from openbench.compose.config import compose, options
-from openbench.compose.copies import copied
 from openbench.errors import ConfigError
 
 
@@ -64,30 +63,6 @@ def test_a_config_is_the_one_that_hydra_merges(both):
         theirs = whole(hydras.load_configuration("run", given, run_mode=RunMode.MULTIRUN))
         for _ in range(2):  # made, and copied
             assert whole(ours.load_configuration("run", given, run_mode=RunMode.MULTIRUN)) == theirs, given
-
-
-def containers(node):
-    """The ids of whatever could be changed in a config."""
-    found = {id(node), id(node._metadata), id(node._metadata.flags), id(node._metadata.resolver_cache)}
-    found |= {id(node._flags_cache)} - {id(None)}
-    content = vars(node).get("_content")
-    if isinstance(content, dict | list):
-        found |= {id(content)}.union(*map(containers, content.values() if isinstance(content, dict) else content))
-    return found
-
-
-def test_a_copy_is_what_python_copies_and_shares_nothing_that_can_be_changed(both):
-    ours, _ = both
-    config = ours.load_configuration("run", ["+benchmark=digits", "method=ensemble"], run_mode=RunMode.RUN)
-    config._metadata.resolver_cache["now"]["%Y"] = "2000"
-    config.benchmark._set_flag("readonly", True)
-    config.method, config.seed = "${tune}", "???"
-    made = copied(config)
-    assert state(made) == state(config) == state(copy.deepcopy(config))
-    assert not containers(made) & containers(config)
-    below = copied(config.tune)
-    assert below._get_parent() is config
-    assert copied(config.tune._get_node("strategy"))._get_parent() is config.tune
 
 
 def test_a_file_that_sets_up_hydra_does_so_for_its_own_config(both, tmp_path):

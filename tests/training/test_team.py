@@ -118,7 +118,7 @@ def test_a_process_sees_its_threads_compute(monkeypatch):
     looks = iter([False, False, True, False, False, False])
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
     monkeypatch.setattr(distributed, "_at_work", lambda: next(looks))
-    distributed._part()
+    distributed._leave()
     assert list(looks) == []
 
 

@@ -65,7 +65,7 @@ class Torchrun(Team):
         from accelerate import Accelerator
 
         self._accelerator = Accelerator(cpu=cpu)
-        atexit.register(_part)
+        atexit.register(_leave)
         self.rank, self.size = self._accelerator.process_index, self._accelerator.num_processes
         if self.size != int(os.environ["WORLD_SIZE"]):
             raise RuntimeError(f"accelerate joined {self.size} processes of {os.environ['WORLD_SIZE']}")
@@ -99,10 +99,10 @@ ALONE = Team()
 
 _STILL = 3  # looks in a row
 _LOOK_SECONDS = 0.005
-_PART_SECONDS = 10.0
+_LEAVE_SECONDS = 10.0
 
 
-def _part() -> None:
+def _leave() -> None:
     """Leave the other processes, once gloo's threads have nothing left to do.
 
     Such a thread lets go of a tensor only some time after the tensor was exchanged. Where that is while Python ends, it
@@ -110,7 +110,7 @@ def _part() -> None:
     destroy the group does not always end the threads: what else holds it need not be free yet.
     """
     torch.distributed.destroy_process_group()
-    still, until = 0, time.monotonic() + _PART_SECONDS
+    still, until = 0, time.monotonic() + _LEAVE_SECONDS
     while still < _STILL and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)  # the interpreter is given to whichever thread asks
         still = 0 if _at_work() else still + 1
