@@ -179,6 +179,7 @@ def test_a_flipped_sign_in_code_of_ones_own_gives_all_that_it_makes_other_names(
     file.write_text(f"{IMPORTS[place]}\n{textwrap.dedent(code)}")
     helper.write_text(HELPER)
     config = merged(digits, changes)
+    fresh()  # another test's modules of these names
     before = names(config)
     fresh()
     assert names(config) == before, "the same sources must give the same names in another process"
