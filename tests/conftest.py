@@ -51,12 +51,11 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
-    """Look for garbage among the modules and tests once, when all are there, and not with every look from then on."""
+    """Look for garbage only among what the tests make, not among the modules and the tests themselves."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         # And not at every 700 objects: a sixteenth of what Python code costs. What is loaded later is looked at rarely.
         gc.set_threshold(50_000, 20, 50)
@@ -79,7 +78,7 @@ def seed_all() -> None:
         sys.modules["torch"].default_generator.manual_seed(SEED)
 
 
-# What a whole run must not exceed is five minutes on two processors: CONTRIBUTING.md, "Tests are cheap".
+# What a run without slow tests must not exceed is five minutes on two processors: CONTRIBUTING.md, "Tests are cheap".
 COSTS: dict[str, float] = {}
 TOLD_FROM = 60  # processor seconds; less is a part of the tests
 LISTED = 10
@@ -107,7 +106,12 @@ def add_costs(costs: Mapping[str, float]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what was noted to the process that started this one."""
+    """Hand what was noted to the process that started this one, and look for garbage for the last time.
+
+    pytest looks five times at its end, each time among all that the tests have imported.
+    """
+    gc.collect()
+    gc.freeze()
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["costs"] = COSTS
 
