@@ -40,6 +40,14 @@ def test_names_need_no_numbers_and_a_class_may_be_unknown():
     assert found.class_names() == ()
 
 
+@pytest.mark.parametrize(
+    "pattern", ["{class}/{{x}}/{index:04d}.png", "{index}/{class}{class}_{index:3}", "a{index:d}{class}"]
+)
+def test_keys_are_what_format_makes_of_the_pattern(pattern):
+    found = parse(f"key: {pattern}\nbig cat: 7 12345 9-10\n", "x")
+    assert found.keys == tuple(pattern.format(**{"class": "big cat"}, index=index) for index in (7, 12345, 9, 10))
+
+
 def test_several_sections_follow_each_other():
     found = parse("key: a/{index}.png\ncat: 1\nkey: b/{index}.png\ncat: 1\n", "x")
     assert found.keys == ("a/1.png", "b/1.png")

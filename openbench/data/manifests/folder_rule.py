@@ -10,7 +10,8 @@ from typing import Any
 
 from openbench import paths
 from openbench.config.annotations import check_kinds
-from openbench.data.manifests.manifest import UNNAMED, Manifest, check_key, check_pattern, load_classes
+from openbench.data.manifests.manifest import UNNAMED, Manifest, check_key, load_classes
+from openbench.data.manifests.pattern import check_pattern
 from openbench.digest import LATER
 from openbench.errors import DataError, check_known, did_you_mean
 

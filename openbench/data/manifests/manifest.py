@@ -20,15 +20,15 @@ matters.
 """
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
-from string import Formatter
 
 from openbench import paths
 from openbench.core.class_names import check_distinct
+from openbench.data.manifests.pattern import Entry, check_pattern, filled, keys_of
 from openbench.data.own.listing import own_path, read_rows
 from openbench.digest import digest
 from openbench.errors import DataError, did_you_mean
@@ -41,11 +41,9 @@ _SEQUENCE = re.compile(r"labels ([0-9]{1,12})(?: (\S+))?")
 _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
 # ImageNet-21K has 14 million; larger sets are given by a rule.
 _MOST = 20_000_000
-_LONGEST = 4096  # characters of a key, which is the path of a file
 _MOST_CHARACTERS = 2**30  # of all keys
 _MOST_BYTES = 2**28  # of a manifest
 _AT_ONCE = 4096  # keys that are checked together
-_INDEX_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
 # A path outside the folder in which images are looked for, or not a path at all.
 _OUTSIDE = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|^[A-Za-z]:|\\|[\x00-\x1f\x7f]|^$|//|/$")
 
@@ -81,28 +79,6 @@ class Manifest:
     def class_names(self) -> tuple[str, ...]:
         """The classes that occur, sorted; empty where the source names none."""
         return tuple(sorted(set(self.classes) - {UNNAMED}))
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of a manifest: a class and its images, or a sequence of one-character classes.
-
-    Args:
-        pattern: the pattern of the section.
-        head: the class, or `labels START` with an optional class list.
-        body: the images as written.
-        line: line number, for messages.
-    """
-
-    pattern: str
-    head: str
-    body: str
-    line: int
-
-    @cached_property
-    def places(self) -> int:
-        """Of the pattern, those that are filled in; a few more where it has braces of its own."""
-        return self.pattern.count("{")
 
 
 def load_manifest(name: str) -> Manifest:
@@ -161,24 +137,6 @@ def _text(path: Path, what: str) -> str:
         raise DataError(f"{what}: '{path}' cannot be read — {error} — text in UTF-8 expected") from error
 
 
-def check_pattern(pattern: str, allowed: Iterable[str], where: str) -> None:
-    """Check that a pattern of keys has only places that are filled in, and a number's format only digits.
-
-    Raises:
-        DataError: another place, or a format that is not a width such as `04d`.
-    """
-    try:
-        places = [(name, form or "", how) for _, name, form, how in Formatter().parse(pattern) if name is not None]
-    except ValueError as error:
-        raise DataError(f"{where}: the key pattern {pattern!r} — {error} — write e.g. a/{{class}}/{{name}}") from error
-    for name, form, how in places:
-        if name not in allowed or how or (form and (name != "index" or not _INDEX_FORMAT.fullmatch(form))):
-            raise DataError(
-                f"{where}: the key pattern {pattern!r} has the place {name + (form and ':' + form)!r} — allowed: "
-                f"{', '.join(allowed)}; a number with a width of at most two digits, such as {{index:04d}}"
-            )
-
-
 def check_key(key: str, where: str) -> None:
     """Check that a key is a path below the folder in which images are looked for.
 
@@ -202,12 +160,10 @@ def parse(text: str, name: str) -> Manifest:
     characters = 0
     for entry in _entries(text, name):
         where = f"manifest '{name}' line {entry.line}"
-        expanded = _expand(entry, name)
-        while part := list(islice(expanded, _AT_ONCE)):
-            keys = [key for _, key in part]
+        for keys, classes in _expand(entry, name):
             if not _are_plain(keys) or len(set(keys)) < len(keys) or not found.keys().isdisjoint(keys):
                 _check_each(keys, found, name, where)
-            found.update(zip(keys, (class_name for class_name, _ in part), strict=True))
+            found.update(zip(keys, classes, strict=True))
             characters += sum(map(len, keys))
             if len(found) > _MOST or characters > _MOST_CHARACTERS:
                 raise DataError(
@@ -275,6 +231,7 @@ def _wrap(text: str, unbroken: bool) -> list[str]:
 def _entries(text: str, name: str) -> Iterator[Entry]:
     pattern = ""
     pending: Entry | None = None
+    bodies: list[str] = []  # of its lines
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -284,11 +241,10 @@ def _entries(text: str, name: str) -> Iterator[Entry]:
                     f"manifest '{name}' line {number}: is indented, with no line above to continue — "
                     "start it with `class:`"
                 )
-            joint = "" if _SEQUENCE.fullmatch(pending.head) else " "
-            pending = Entry(pending.pattern, pending.head, pending.body + joint + line.strip(), pending.line)
+            bodies.append(line.strip())
             continue
         if pending is not None:
-            yield pending
+            yield _joined(pending, bodies)
             pending = None
         head, colon, body = line.partition(":")
         if re.match(r"labels\s+[0-9]{13}", head):
@@ -303,49 +259,57 @@ def _entries(text: str, name: str) -> Iterator[Entry]:
                 f"manifest '{name}' line {number}: the key pattern {pattern!r} has no place for images — "
                 "it needs `{index}` (with a format such as `{index:04d}`) or `{name}`"
             )
-        pending = Entry(pattern, head.strip(), body.strip(), number)
+        pending, bodies = Entry(pattern, head.strip(), "", number), [body.strip()]
     if pending is not None:
-        yield pending
+        yield _joined(pending, bodies)
 
 
-def _expand(entry: Entry, name: str) -> Iterator[tuple[str, str]]:
-    sequence = _SEQUENCE.fullmatch(entry.head)
-    if sequence is not None:
-        check_pattern(entry.pattern, ("class", "index", "label"), f"manifest '{name}' line {entry.line}")
-        names = load_classes(sequence[2]) if sequence[2] else ()
-        for index, label in enumerate(entry.body, int(sequence[1])):
-            if names and not (label in _DIGITS and int(label) < len(names)):
-                raise DataError(
-                    f"manifest '{name}' line {entry.line}: label {label!r} — digits below {len(names)} expected, which "
-                    f"count the lines of '{sequence[2]}'"
-                )
-            class_name = names[int(label)] if names else label
-            yield (
-                class_name,
-                _filled(entry, name, len(class_name), {"index": index, "label": label, "class": class_name}),
-            )
-    elif "{name}" in entry.pattern:
-        check_pattern(entry.pattern, ("class", "name"), f"manifest '{name}' line {entry.line}")
-        for item in entry.body.split():
-            longest = max(len(item), len(entry.head))
-            yield entry.head, _filled(entry, name, longest, {"name": item, "class": entry.head})
+def _joined(entry: Entry, bodies: list[str]) -> Entry:
+    joint = "" if _SEQUENCE.fullmatch(entry.head) else " "
+    return Entry(entry.pattern, entry.head, joint.join(bodies), entry.line)
+
+
+def _expand(entry: Entry, name: str) -> Iterator[tuple[list[str], Iterable[str]]]:
+    """Keys, and the class of each: thousands at once, and never all of a long range."""
+    where, tokens = f"manifest '{name}' line {entry.line}", entry.body.split()
+    images: Iterator[str | int]
+    if sequence := _SEQUENCE.fullmatch(entry.head):
+        check_pattern(entry.pattern, ("class", "index", "label"), where)
+        labelled = _labelled(entry, name, int(sequence[1]), sequence[2] or "")
+        while part := list(islice(labelled, _AT_ONCE)):
+            yield [key for _, key in part], (class_name for class_name, _ in part)
+        return
+    if "{name}" in entry.pattern:
+        place, images = "name", iter(tokens)
     else:
-        check_pattern(entry.pattern, ("class", "index"), f"manifest '{name}' line {entry.line}")
-        for token in entry.body.split():
-            for index in _range(token, entry, name):
-                yield entry.head, _filled(entry, name, len(entry.head), {"index": index, "class": entry.head})
+        place, images = "index", _numbers(tokens, entry, name)
+    check_pattern(entry.pattern, ("class", place), where)
+    while some := list(islice(images, _AT_ONCE)):
+        yield keys_of(entry, name, place, some), repeat(entry.head, len(some))
 
 
-def _filled(entry: Entry, name: str, longest: int, values: Mapping[str, str | int]) -> str:
-    """Return a key; its length is checked before it is built, since places may occur many times."""
-    most = len(entry.pattern) + entry.places * longest
-    key = "" if most > 100 * _LONGEST else entry.pattern.format_map(values)
-    if most > 100 * _LONGEST or len(key) > _LONGEST:
-        raise DataError(
-            f"manifest '{name}' line {entry.line}: found a key of more than {_LONGEST:,} characters — it is "
-            "the path of a file — shorten the key pattern, the class or the name"
+def _labelled(entry: Entry, name: str, start: int, class_list: str) -> Iterator[tuple[str, str]]:
+    """Class and key of each character of a sequence."""
+    names = load_classes(class_list) if class_list else ()
+    for index, label in enumerate(entry.body, start):
+        if names and not (label in _DIGITS and int(label) < len(names)):
+            raise DataError(
+                f"manifest '{name}' line {entry.line}: label {label!r} — digits below {len(names)} expected, which "
+                f"count the lines of '{class_list}'"
+            )
+        class_name = names[int(label)] if names else label
+        yield (
+            class_name,
+            filled(entry, name, len(class_name), {"index": index, "label": label, "class": class_name}),
         )
-    return key
+
+
+def _numbers(tokens: Iterable[str], entry: Entry, name: str) -> Iterator[int]:
+    for token in tokens:
+        if len(token) <= 12 and token.isdigit() and token.isascii():
+            yield int(token)
+        else:
+            yield from _range(token, entry, name)
 
 
 def _range(token: str, entry: Entry, name: str) -> range:
