@@ -5,19 +5,22 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+from hydra import version
 from hydra._internal import defaults_list as hydras
 from hydra._internal import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository, IConfigRepository
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.default_element import InputDefault, ResultDefault
+from hydra.core.default_element import ConfigDefault, GroupDefault, InputDefault, ResultDefault
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf.base import Box
 from omegaconf.errors import OmegaConfBaseException
 
 from openbench.compose.config_source import FileConfigSource, ReadResult
@@ -26,6 +29,8 @@ from openbench.compose.copies import copied
 _FILES = 1024  # which a process keeps as configs; we ship about half as many
 _MERGED = 64  # sets of files whose config a process keeps
 _BEGUN = "hydra/"  # groups of Hydra's own, which come first and are the same for most commands
+
+_PACKAGED = "pkg"  # a scheme
 
 _Key = tuple[Any, ...]
 
@@ -36,6 +41,8 @@ _placed: OrderedDict[_Key, tuple[ConfigResult | None, ConfigResult]] = OrderedDi
 # Which files go where, in order → the files, for the same reason, and their config: of those that come first, of all.
 _first: OrderedDict[_Key, tuple[Sequence[ConfigResult | None], DictConfig]] = OrderedDict()
 _merged: OrderedDict[_Key, tuple[Sequence[ConfigResult | None], DictConfig]] = OrderedDict()
+# A package and the name of a file → whether it has one: what is installed stays as it is.
+_packaged: dict[tuple[str, str], bool] = {}
 
 
 class _Defaults(list[InputDefault]):
@@ -76,6 +83,21 @@ class SharingRepository(ConfigRepository):
             made.defaults_list = _Defaults(made.defaults_list or ())
             _keep(_files, (*place, text), made, _FILES)
         return _files[*place, text]
+
+    def _find_object_source(self, config_path: str, object_type: ObjectType | None) -> ConfigSource | None:
+        if object_type != ObjectType.CONFIG:
+            return super()._find_object_source(config_path, object_type)
+        return next((source for source in self.sources if _has(source, config_path)), None)
+
+
+def _has(source: ConfigSource, config_path: str) -> bool:
+    """Whether a source has a config; a package is asked once."""
+    if source.scheme() != _PACKAGED:
+        return bool(source.is_config(config_path))
+    key = source.path, config_path
+    if key not in _packaged:
+        _packaged[key] = bool(source.is_config(config_path))
+    return _packaged[key]
 
 
 class _Copies:
@@ -173,14 +195,47 @@ def _choices_where_read(overrides: hydras.Overrides, defaults_list: list[InputDe
     return OmegaConf.create()
 
 
+def _refers(self: ConfigDefault) -> bool:
+    """Whether a default has a reference; Hydra makes a value of a config of each to ask it."""
+    return "${" in self.get_config_path()
+
+
+def _group_refers(self: GroupDefault) -> bool:
+    return isinstance(self.value, str) and "${" in self.value
+
+
+def _re_parent(self: Box) -> None:
+    """Have all that is in a config know what it is in, as Hydra does after each file, for each part of a config.
+
+    What knows it already remembers flags that hold still: they are forgotten where a flag or a parent is set.
+    """
+    content = self.__dict__["_content"]
+    for child in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        if child is not None and child.__dict__["_parent"] is not self:
+            child._set_parent(self)
+        if isinstance(child, Box):
+            child._re_parent()
+
+
 def _no_mode(self: hydra.Hydra, config_name: str | None, overrides: list[str]) -> None:
     """What `hydra.mode` says. It cannot be set: `-m` makes a sweep. Hydra composes the whole config once to look."""
+
+
+_OURS: tuple[tuple[Any, str, Any], ...] = (
+    (hydras, "_create_interpolation_map", _choices_where_read),
+    (ConfigDefault, "is_interpolation", _refers),
+    (GroupDefault, "is_interpolation", _group_refers),
+    (Box, "_re_parent", _re_parent),
+    (version, "_get_version", lru_cache(version._get_version)),
+    (hydra, "ConfigLoaderImpl", Loader),
+    (hydra.Hydra, "get_mode", _no_mode),
+)
+THEIRS = tuple((owner, name, getattr(owner, name)) for owner, name, _ in _OURS)  # to compare with
 
 
 def install() -> None:
     """Have Hydra read and merge the files of this process's configs as above, and make only what it reads."""
     Plugins.instance()  # which registers Hydra's own sources, once
     SourcesRegistry.instance().types[FileConfigSource.scheme()] = FileConfigSource
-    hydras._create_interpolation_map = _choices_where_read
-    hydra.ConfigLoaderImpl = Loader  # type: ignore[attr-defined]
-    hydra.Hydra.get_mode = _no_mode  # type: ignore[method-assign]
+    for owner, name, ours in _OURS:
+        setattr(owner, name, ours)

@@ -11,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError
 
 from openbench import paths
 from openbench.__main__ import main
@@ -60,9 +61,27 @@ def state(node):
 def test_a_config_is_the_one_that_hydra_merges(both):
     ours, hydras = both
     for given in words():
-        theirs = whole(hydras.load_configuration("run", given, run_mode=RunMode.MULTIRUN))
+        with pytest.MonkeyPatch.context() as patch:
+            for place, name, own in loader.THEIRS:
+                patch.setattr(place, name, own)
+            theirs = whole(hydras.load_configuration("run", given, run_mode=RunMode.MULTIRUN))
         for _ in range(2):  # made, and copied
             assert whole(ours.load_configuration("run", given, run_mode=RunMode.MULTIRUN)) == theirs, given
+
+
+def test_what_is_merged_knows_what_it_is_in(both):
+    made = OmegaConf.create({"a": [{"b": 1}], "c": {"d": {}}})
+    with pytest.raises(ConfigAttributeError):  # which every part remembers of its flags
+        made.a[0].x  # noqa: B018
+    made.merge_with({"a": [{"b": 2}], "c": {"d": {"e": [3]}}})
+    OmegaConf.set_struct(made, False)
+    for part, parent in ((made.a[0], made.a), (made.a, made), (made.c.d.e, made.c.d), (made.c.d, made.c)):
+        assert part._get_parent() is parent
+    made.a[0].x = made.c.d.x = 4
+    OmegaConf.set_struct(made, True)
+    for part in (made.a[0], made.c.d):
+        with pytest.raises(ConfigAttributeError):
+            part.y = 5
 
 
 def test_a_file_that_sets_up_hydra_does_so_for_its_own_config(both, tmp_path):
