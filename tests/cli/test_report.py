@@ -7,13 +7,27 @@ from openbench.__main__ import main
 from openbench.report import run_page
 from openbench.results.scores.stored import ScoreStore
 
+# As they lie on the disk, not enlarged, and a few of each set.
+SMALL = ["benchmark.preprocess.resize=8", "benchmark.preprocess.crop=8"]
+SETS = (
+    "near.eight",
+    "near.nine",
+    "far.patches",
+    "far.noise",
+    "csid.noisy",
+    "csid.blurred",
+    "csid.faded",
+    "csid.shifted",
+)
+SMALL += [f"+benchmark.{name}.limit=20" for name in ("id.test", *SETS)]
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("report")
     words = ["+benchmark=digits", "backbone=resnet8_digits", "training.recipe.epochs=1", "metrics.replicates=0"]
     folders = [f"runtime.cache={root / 'cache'}", f"runtime.results={root / 'results'}", "runtime.progress=false"]
-    assert main(["run", *words, "method=msp", "tune=none", *folders]) == 0
+    assert main(["run", *words, *SMALL, "method=msp", "tune=none", *folders]) == 0
     return root
 
 
