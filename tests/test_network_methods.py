@@ -7,6 +7,7 @@ from openbench.core.record import ResultRecord
 from openbench.results.records.store import RecordStore
 
 SHORT = ["+benchmark=digits", "training.recipe.epochs=2", "runtime.progress=false"]
+SHORT += ["benchmark.preprocess.resize=8", "benchmark.preprocess.crop=8"]  # as they lie on the disk, not enlarged
 # A few images of what is only passed over; those that AUROCs of barely trained networks are asked for, all.
 FEW = ("far.patches", "far.noise", "csid.noisy", "csid.blurred", "csid.faded", "csid.shifted")
 SHORT += [f"+benchmark.{name}.limit=20" for name in FEW]
