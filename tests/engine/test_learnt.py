@@ -13,6 +13,7 @@ from openbench.results.records.store import RecordStore
 
 SHORT = ["+benchmark=digits", "training.recipe.epochs=1", "metrics.replicates=0", "runtime.progress=false"]
 SHORT += ["benchmark.preprocess.resize=12", "benchmark.preprocess.crop=12"]  # half of the pixels
+SHORT += ["method=msp", "tune=none"]  # which reads no training images
 
 
 @pytest.fixture(scope="module")
