@@ -1,10 +1,12 @@
 """Random but realistic problems for parity tests, and the same arrays in float64 for references written in NumPy."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
@@ -24,13 +26,21 @@ class Problem:
     test: FeatureSet
     head: Head
 
-    @property
+    # References ask for a row of it at a time, in their innermost loop.
+    @cached_property
     def weight(self) -> Array:
-        return self.head.weight.double().numpy()
+        return _fixed(self.head.weight)
 
-    @property
+    @cached_property
     def bias(self) -> Array:
-        return self.head.bias.double().numpy()
+        return _fixed(self.head.bias)
+
+
+def _fixed(values: Tensor) -> Array:
+    """In float64; to be read alone, by all that share it."""
+    found = values.double().numpy()
+    found.flags.writeable = False
+    return found
 
 
 def f(x: FeatureSet) -> Array:
