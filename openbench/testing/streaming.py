@@ -163,7 +163,7 @@ def check_separates_planted_clusters(make: Factory) -> None:
 
 def stream_of(method: StreamingMethod[Any], data: Toy) -> FeatureSet:
     """Return 320 images, ID and OOD ones alternating, with the declared columns and without labels."""
-    parts = [declared(split, method.request).without_labels()[:160] for split in (data.id_test, data.ood_test)]
+    parts = [declared(split[:160], method.request).without_labels() for split in (data.id_test, data.ood_test)]
     order = torch.arange(320).view(2, 160).T.reshape(-1)
     return FeatureSet({k: torch.cat([part.columns[k] for part in parts])[order] for k in parts[0].columns})
 

@@ -45,7 +45,8 @@ def read_by(method: Method) -> Request:
 
 def samples_of(method: Method, data: Toy) -> FeatureSet:
     """Return ID and OOD samples alternating, without labels, with only the declared columns."""
-    parts = [declared(split, read_by(method)).without_labels()[:160] for split in (data.id_test, data.ood_test)]
+    # The first ones before maps are reduced: those of the others would be thrown away.
+    parts = [declared(split[:160], read_by(method)).without_labels() for split in (data.id_test, data.ood_test)]
     order = torch.arange(320).view(2, 160).T.reshape(-1)
     return FeatureSet(
         {name: torch.cat([part.columns[name] for part in parts])[order] for name in parts[0].columns},

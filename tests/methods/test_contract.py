@@ -14,13 +14,15 @@ import torch
 
 import openbench.methods
 from openbench.config.build import build, target_of
+from openbench.core.features import FeatureSet
 from openbench.core.method import Method
+from openbench.core.request import Request
 from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.storage.plain_json import plain
 from openbench.testing import checks
 from openbench.testing.checks import all_checks
 from openbench.testing.toy import Toy, declared, planted
-from openbench.testing.trial import fitted
+from openbench.testing.trial import fitted, read_by, samples_of
 from tests.conftest import seed_all
 from tests.testing.test_checks import BUGS, Right
 
@@ -63,6 +65,17 @@ def node_of(name: str, change: Mapping[str, Any] | None = None) -> dict[str, Any
 
 # One problem for all checks but the one that holds methods to not writing to it.
 shared = lru_cache(planted)
+SAMPLES: dict[Request, FeatureSet] = {}  # of the shared problem, for all methods that read the same
+
+
+def samples_for(method: Method, data: Toy) -> FeatureSet:
+    """`samples_of` for a check, with the shared problem's maps reduced once: each check would reduce them again."""
+    if data is not shared():
+        return samples_of(method, data)
+    request = read_by(method)
+    if request not in SAMPLES:
+        SAMPLES[request] = samples_of(method, data)
+    return copy.deepcopy(SAMPLES[request])
 
 
 class FittedOnce:
@@ -107,6 +120,7 @@ def failures(make: Callable[[], Method]) -> dict[str, Exception]:
         with pytest.MonkeyPatch.context() as patch:
             if check is not checks.check_inputs_stay_untouched:
                 patch.setattr(checks, "planted", shared)
+                patch.setattr(checks, "samples_of", samples_for)
             if check not in FITTING_ITSELF:
                 patch.setattr(checks, "fitted", once.among(1 if check is checks.check_deterministic else None))
             seed_all()  # a check draws what it draws alone
