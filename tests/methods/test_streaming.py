@@ -17,7 +17,7 @@ from openbench.methods.weiper import WeiPer
 from .discovered import NODES, reading_columns
 
 N, D, C = 10007, 40, 20  # a batch has 4,096; no other size is a multiple of the prime
-QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 300}  # where a method has them
+QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 40}  # where a method has them
 
 
 def fitted_on_columns() -> dict[str, Method]:
