@@ -7,10 +7,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from openbench.core.request import Role
 from openbench.training.loop.compiled import compiled
 from openbench.training.loop.loop import train
 
-from .training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, backbone, job
+from .training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, backbone, job, split
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="a C++ compiler")
 
@@ -74,7 +75,9 @@ def test_every_part_is_specialised_by_itself(monkeypatch: pytest.MonkeyPatch, ca
 @needs_compiler
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_training_gives_the_weights_of_the_uncompiled_up_to_rounding(tmp_path: Path) -> None:
-    made = job(ToyEntropy(replace(RECIPE, epochs=2)))
+    # Batches of one size, in training and in validation: each other size is compiled anew.
+    sizes = {"id_train": split(Role.ID_TRAIN, 32), "id_val": split(Role.ID_VAL, 16)}
+    made = job(ToyEntropy(replace(RECIPE, epochs=2)), **sizes)
     plain = train(made, tmp_path / "plain", QUIET)
     fast = train(made, tmp_path / "fast", replace(QUIET, compile=True))
     assert [row.loss for row in fast.curve] == pytest.approx([row.loss for row in plain.curve], rel=1e-4)
