@@ -92,9 +92,9 @@ def test_several_holes_and_the_grey_they_are_filled_with() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_augmented_images_still_teach_the_classes(tmp_path, kind: Augmentation) -> None:
-    recipe = {"epochs": 6, "batch_size": 16, "lr": 0.05, "augment": (kind,)}
+    recipe = {"epochs": 3, "batch_size": 16, "lr": 0.1, "augment": (kind,)}
     result = train(job(CrossEntropy(type(RECIPE)(**recipe))), tmp_path, QUIET)
-    assert result.curve[-1].loss < result.curve[0].loss
+    assert result.curve[-1].loss < 0.8 * result.curve[0].loss, [row.loss for row in result.curve]
 
 
 def built(name: str) -> Recipe:
