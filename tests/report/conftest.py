@@ -135,16 +135,22 @@ def chromium():
         found.close()
 
 
-@pytest.fixture
-def view(chromium):
-    """A page that fails the test on an error of its scripts, a message in the console, or a request to a host."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+def watched(context):
+    """A page, and what is wrong with it: errors of its scripts, messages in the console, requests to a host."""
     page, complaints = context.new_page(), []
     page.on("console", lambda message: complaints.append(f"console: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
     page.on(
         "request", lambda request: request.url.startswith(("file:", "data:", "blob:")) or complaints.append(request.url)
     )
+    return page, complaints
+
+
+@pytest.fixture
+def view(chromium):
+    """A page that fails the test if anything is wrong with it."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page, complaints = watched(context)
     yield page
     context.close()
     assert complaints == []

@@ -2,15 +2,44 @@
 
 import csv
 import io
+from itertools import count
 
 import pytest
 
-from .conftest import HOSTILE
+from .conftest import HOSTILE, watched
+
+LOADS = count()
+
+
+@pytest.fixture(scope="module")
+def tab(chromium):
+    """The one page of these tests, and what is wrong with it; scripts that a page ran before start sooner."""
+    context = chromium.new_context()
+    yield watched(context)
+    context.close()
+
+
+@pytest.fixture
+def view(tab):
+    """The page in a low window, which does not reach to the plot, whose library is large."""
+    page, complaints = tab
+    page.set_viewport_size({"width": 1280, "height": 300})
+    yield page
+    page.evaluate("0")  # what was said before is here now
+    found = complaints.copy()
+    complaints.clear()
+    assert found == []
 
 
 def opened(view, site, address=""):
-    view.goto((site / "index.html").as_uri() + address)
+    """Load the page anew."""
+    view.goto(f"{(site / 'index.html').as_uri()}?{next(LOADS)}{address}")
     view.locator("#rows tbody tr").first.wait_for()
+
+
+def turned(view, address):
+    """Give the loaded page another address."""
+    view.goto(view.url.partition("#")[0] + address)
 
 
 def shows(view, methods):
@@ -42,11 +71,13 @@ def test_the_address_keeps_what_is_shown(view, site):
     view.locator("#columns summary").click()
     view.get_by_label("near FPR@95", exact=True).uncheck()
     address = view.evaluate("location.hash")
-    opened(view, site, "#board=")
+    turned(view, "#board=")
     shows(view, ["knn", "msp", "vim"])
-    opened(view, site, address)
+    turned(view, address)
     shows(view, ["msp"])
     assert view.locator("#rows").get_by_role("columnheader", name="near FPR@95").count() == 0
+    opened(view, site, address)
+    shows(view, ["msp"])
 
 
 def test_another_benchmark_has_rows_of_its_own(view, site):
@@ -71,7 +102,7 @@ def test_a_row_opens_to_its_record_and_its_address_opens_it_again(view, site):
     view.keyboard.press("Escape")
     dialog.wait_for(state="hidden")
     view.wait_for_function("!location.hash.includes('open')")
-    opened(view, site, address)
+    turned(view, address)
     assert "vim on toy" in view.get_by_role("dialog").inner_text()
 
 
@@ -94,7 +125,8 @@ def test_published_figures_are_columns_with_the_signed_difference(view, more):
     opened(view, more, "#board=toy-toy")
     row = first_row(view)
     assert (row["near, published"], row["near, ours − published"]) == ("91.00", "−1.00")
-    opened(view, more, "#board=toy4-toy4")
+    turned(view, "#board=toy4-toy4")
+    shows(view, ["knn", "msp"])
     row = first_row(view)
     assert row["Published with"] == "another network: big"
     assert row["near, published"] == "(88.00 ±0.50)"
@@ -114,6 +146,37 @@ def test_a_row_says_when_it_was_checked(view, more):
     picture = view.locator("#difference_picture")
     picture.scroll_into_view_if_needed()
     view.wait_for_function("document.getElementById('difference_picture').naturalWidth > 100")
+
+
+DRAWN = """(names) => {
+    const plot = document.getElementById('pareto'), points = plot.data?.filter((one) => one.mode === 'markers') ?? [];
+    const drawn = plot.querySelectorAll('.points path').length, text = points.flatMap((one) => one.text).sort().join();
+    return plot.data && text === names && drawn === points.flatMap((one) => one.x).length;
+}"""
+ITS_WIDTH = "document.querySelector('#pareto .main-svg').clientWidth === document.getElementById('pareto').clientWidth"
+
+
+def test_score_against_cost_is_drawn_of_what_is_shown_once_a_reader_comes_near(view, more):
+    def draws(names):
+        view.wait_for_function(DRAWN, arg=names, timeout=120_000)
+
+    opened(view, more, "#board=toy-toy")
+    assert view.locator("[src*=plotly]").count() == 0
+    view.locator("#pareto").scroll_into_view_if_needed()
+    draws("knn,msp,vim")
+    view.get_by_label("Search").fill("m")
+    draws("msp,vim")
+    turned(view, "#board=toy3-toy3")
+    draws("gen,mls")
+    for title, names in (("ADBench: tables (2)", ""), ("toy2 (1)", "knn"), ("digits: ways of training (2)", "")):
+        view.get_by_label("Benchmark").select_option(label=title)
+        draws(names)  # two of these boards know no cost
+    turned(view, "#board=toy4-toy4")
+    draws("knn,msp")
+    for width in (1440, 800, 360):
+        view.set_viewport_size({"width": width, "height": 300})
+        view.wait_for_function(ITS_WIDTH, timeout=120_000)
+        assert view.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_selected_rows_are_compared(view, site):
