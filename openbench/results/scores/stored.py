@@ -143,7 +143,8 @@ class ScoreStore:
         import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(path, page_checksum_verification=True)
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:  # read_table takes twice as long
+                table = file.read()
             if path == self.path(run_id) and tuple(table.column_names) != COLUMNS:
                 raise ValueError(f"columns {table.column_names}, expected {list(COLUMNS)}")
             check_unchanged(table)
