@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from openbench import paths
 from openbench.__main__ import main
@@ -54,6 +55,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def unmade(monkeypatch):
+    """Pictures are not made, only written: what they show is tested where they are."""
+    monkeypatch.setattr(Figure, "savefig", lambda self, stream, **_: stream.write(b"a picture"))
+
+
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
@@ -71,7 +78,7 @@ def test_a_layout_of_kept_scores_is_made_of_the_studys_runs_only(folder, capsys,
     assert "without, not run yet: ViM (Digits)" in out
 
 
-def test_pictures_of_the_kept_scores_are_written_for_every_row(folder, capsys):
+def test_pictures_of_the_kept_scores_are_written_for_every_row(folder, capsys, unmade):
     (folder / "two.yaml").write_text(YAML.replace("[0, 1, 2]", "[0]") + "options: {pictures: [thresholds, roc]}\n")
     assert main(["study", str(folder / "two.yaml"), "--to", str(folder / "out")]) == 0
     names = {path.name for path in (folder / "out").glob("*-*.png")}
@@ -98,7 +105,7 @@ def _rows(path):
     return list(csv.DictReader(io.StringIO(path.read_text())))
 
 
-def test_curves_show_the_published_figure_beside_ours(folder, capsys):
+def test_curves_show_the_published_figure_beside_ours(folder, capsys, unmade):
     (folder / "printed.csv").write_text("who,value\nMSP,0.321\nKNN,/\n")
     text = YAML.replace("[0, 1, 2]", "[0]").replace("near: near.auroc, far: far.auroc", "nine: nine.oscr")
     (folder / "two.yaml").write_text(f"{text}published: {{file: printed.csv, row: who}}\noptions: {{curves: [oscr]}}\n")
