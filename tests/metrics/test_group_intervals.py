@@ -1,6 +1,7 @@
 """Intervals of a mean over OOD sets that share one ID set: resampled together, against every resample and coverage."""
 
 from collections import Counter
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -16,6 +17,7 @@ from openbench.metrics.intervals import group_bootstrap_keys
 from . import metric_oracles as oracle
 
 KEYS = ("fpr95", "fpr95_id_positive")
+RESAMPLED = (*KEYS, "aupr_in")
 GROUPS = {
     "apart": ([0.0, 1.0, 2.0], [[1.5, 3.0], [0.5, 0.7]]),
     "tied": ([0.0, 1.0, 1.0], [[1.0, 2.0], [0.0, 1.0]]),
@@ -46,16 +48,25 @@ def test_drawn_means_follow_the_law_of_all_joint_resamples(key, group):
     assert len(values) == 1 or result.pvalue > 1e-3
 
 
-@pytest.mark.parametrize("key", [*KEYS, "aupr_in"])
-def test_intervals_of_a_group_are_those_of_resampling_the_scores_themselves(key):
+@cache
+def resampled():
+    """Scores of a group, and the mean of each metric over its sets in many resamples."""
     rng = np.random.default_rng(1)
     a, sets = rng.normal(size=300), [rng.normal(1.0, 1, 200), rng.normal(1.2, 1, 150), rng.normal(2.0, 1, 100)]
-    means = []
+    means = {key: [] for key in RESAMPLED}
     for _ in range(1500):
         ids = rng.choice(a, a.size)
-        means.append(np.mean([CURVE_METRICS[key](PooledCurve.of(ids, rng.choice(b, b.size))) for b in sets]))
+        curves = [PooledCurve.of(ids, rng.choice(b, b.size)) for b in sets]
+        for key, found in means.items():
+            found.append(np.mean([CURVE_METRICS[key](curve) for curve in curves]))
+    return a, sets, means
+
+
+@pytest.mark.parametrize("key", RESAMPLED)
+def test_intervals_of_a_group_are_those_of_resampling_the_scores_themselves(key):
+    a, sets, means = resampled()
     got = group_bootstrap_keys([PooledCurve.of(a, b) for b in sets], (key,), 1500, 2)[key]
-    assert got == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
+    assert got == pytest.approx(np.quantile(means[key], [0.025, 0.975]), abs=0.02)
 
 
 @pytest.mark.parametrize("key", KEYS)
