@@ -109,9 +109,17 @@ class ColumnWriter:
         self.rows = 0 if kept is None else kept.rows
         # A writer outlives any one block: it is closed by `close` or `finish`.
         self._stream: BinaryIO = open(file.growing, "w+b" if kept is None else "r+b")  # noqa: SIM115
+        try:
+            self._begin(kept)
+        except BaseException:  # e.g. no memory for a chunk
+            self._stream.close()
+            raise
+
+    def _begin(self, kept: "Flushed | None") -> None:
+        """Write the header, or cut off what follows `kept`, and take the digest of what is there."""
         if kept is None:
-            descr = np.lib.format.dtype_to_descr(np.dtype(self.dtype))
-            np.lib.format.write_array_header_2_0(self._stream, {"descr": descr, "fortran_order": False, "shape": shape})
+            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(self.dtype)), "fortran_order": False}
+            np.lib.format.write_array_header_2_0(self._stream, {**header, "shape": self.shape})
         size = self._stream.tell() if kept is None else kept.size
         self._stream.truncate(size)
         self._stream.seek(0)
