@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -258,24 +259,29 @@ class Template:
         self._requests.close()
         for end in (self._learnt, *self._told.values()):  # the end of another copy is read until nobody has it open
             os.close(end)
-        known = set(sys.modules)
+        latest = next(reversed(sys.modules))
         try:
             for number in (1, 2):
                 os.dup2(output, number)
             os.close(output)
             sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
             asked.surroundings.enter()
-            _at_exit(lambda: self._tell_imports(known))
+            _at_exit(lambda: self._tell_imports(latest))
             asked.act(*others)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(1)
 
-    def _tell_imports(self, known: set[str]) -> None:
-        """Tell the template what this copy has imported of what is installed, for those that come after."""
+    def _tell_imports(self, latest: str) -> None:
+        """Tell the template what this copy has imported of what is installed, for those that come after.
+
+        Args:
+            latest: what the template has imported last. To look at what it has would copy that, 2,000 pages of memory.
+        """
         homes = (sys.prefix, sys.base_prefix, str(ROOT / "openbench"))
-        found = [name for name, module in list(sys.modules.items()) if name not in known and _lies_in(module, homes)]
+        new = reversed(list(takewhile(lambda name: name != latest, reversed(sys.modules))))
+        found = [name for name in new if _lies_in(sys.modules[name], homes)]
         text = "".join(f"{name}\n" for name in found).encode()
         while text:  # whole lines, in parts that no other copy's come between
             end = len(text) if len(text) <= select.PIPE_BUF else text.rindex(b"\n", 0, select.PIPE_BUF) + 1
