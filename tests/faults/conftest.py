@@ -194,7 +194,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
             Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{index:02d}.png")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        new = "data new pets --id photos --near birds=birds --ood-val fish"
+        new = "data new pets --id photos --near birds=birds --ood-val fish --side 8"
         assert main(new.split()) == 0
     return Place(folder)
 

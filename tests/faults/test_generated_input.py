@@ -32,8 +32,10 @@ READS = settings(max_examples=2 * MOST, suppress_health_check=list(HealthCheck))
 
 @pytest.fixture
 def here(place: Place, undisturbed: dict[str, Written], monkeypatch: pytest.MonkeyPatch) -> Place:
-    """All that a run left, in this process."""
-    place.reset({name: file for name, file in undisturbed.items() if not name.startswith("results/")})
+    """All that a run left but its scores and record, in this process."""
+    place.reset(
+        {name: file for name, file in undisturbed.items() if not name.startswith(("results/", "cache/scores/"))}
+    )
     monkeypatch.chdir(place.folder)
     monkeypatch.setenv("OPENBENCH_CACHE", str(place.folder / "cache"))
     monkeypatch.setenv("OPENBENCH_RESULTS", str(place.folder / "results"))
