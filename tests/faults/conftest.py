@@ -1,15 +1,19 @@
 """A benchmark of forty tiny images that goes all the way in a second, run in processes that can be harmed."""
 
+import contextlib
+import gc
 import importlib
+import io
 import json
 import os
 import re
 import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -24,6 +28,7 @@ from openbench.compose.config import compose
 from openbench.engine.outcomes.clock import Clock
 from openbench.engine.outcomes.provenance import provenance
 from openbench.features import passes
+from openbench.storage import trust
 from openbench.training.loop import loop
 
 from ..forked import small  # noqa: TID252 — the tests are no package
@@ -171,6 +176,7 @@ IMPORTED = (
 
 def quick() -> None:
     """What spares time in all processes that are copied from this one."""
+    os.fsync = os.fstat  # type: ignore[assignment]  # as in tests/conftest.py
     for name in IMPORTED:
         importlib.import_module(name)
     loop.as_png = lambda *_: b"a curve"  # a file like others, and not three quarters of a training's time
@@ -181,10 +187,28 @@ def quick() -> None:
     passes._FLUSH_SECONDS = 0.0  # every batch of an extraction is safe on disk, as it is after seconds of a large one
 
 
+def rehearse(folder: Path) -> None:
+    """Run once here, on files of its own: what is found out, compiled or filled at its first use, copies then have.
+
+    Args:
+        folder: of a place.
+    """
+    theirs = dict(os.environ), os.getcwd()
+    with tempfile.TemporaryDirectory() as own, contextlib.redirect_stdout(io.StringIO()) as said:
+        os.environ |= {"OPENBENCH_CACHE": f"{own}/cache", "OPENBENCH_RESULTS": f"{own}/results"}
+        os.chdir(folder)
+        code = main([*RUN, "--config-dir", "pets"])
+    os.environ.clear()
+    os.environ.update(theirs[0])
+    os.chdir(theirs[1])
+    assert code == 0, said.getvalue()
+    trust._doubts.clear()  # each copy is to find out itself whether locks hold, which it tries on a file
+    gc.collect()
+
+
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Images, lists and a config folder; nothing has been run."""
-    small().once(quick)
     folder = tmp_path_factory.mktemp("faults")
     rng = np.random.default_rng(0)
     for name, count, low in (("photos/cat", 20, 0), ("photos/dog", 20, 60), ("birds", 12, 30), ("fish", 12, 30)):
@@ -196,17 +220,42 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         patch.chdir(folder)
         new = "data new pets --id photos --near birds=birds --ood-val fish --side 8"
         assert main(new.split()) == 0
+    small().once(quick)
     return Place(folder)
 
 
 @pytest.fixture(scope="session")
-def waiting(place: Place) -> Iterator["Waiting"]:
-    """The run before its job, to be continued as often as is needed."""
+def cold(place: Place) -> Iterator["Waiting"]:
+    """The run before its job, in a process where nothing has been run."""
     from .waiting import Waiting
 
     found = Waiting(place)
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def standing(place: Place, cold: "Waiting") -> Iterator[Callable[[Sequence[str]], "Waiting"]]:
+    """Commands before their job, each to be continued by all tests as often as is needed; after a rehearsal."""
+    from .waiting import Waiting
+
+    if not torch.accelerator.is_available():  # a process that has used one cannot be copied
+        small().once(partial(rehearse, place.folder))
+    with contextlib.ExitStack() as stack:
+
+        @cache
+        def before_its_job(command: Sequence[str]) -> Waiting:
+            found = Waiting(place, command, cold.undisturbed if command == RUN else None)
+            stack.callback(found.close)
+            return found
+
+        yield before_its_job
+
+
+@pytest.fixture(scope="session")
+def waiting(standing: Callable[[Sequence[str]], "Waiting"]) -> "Waiting":
+    """The run before its job."""
+    return standing(RUN)
 
 
 @pytest.fixture(scope="session")

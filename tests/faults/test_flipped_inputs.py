@@ -41,14 +41,10 @@ def stored(place: Place) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module", params=[TRAIN, EXTRACT], ids=["train", "extract"])
-def storing(request: pytest.FixtureRequest, place: Place, undisturbed: dict[str, Written]):
+def storing(request: pytest.FixtureRequest, place: Place, standing: Callable[[Sequence[str]], Waiting]) -> Command:
     """A command that computes what others read."""
-    waiting = Waiting(place, request.param)
-    place.reset({})
-    ending = waiting.run()
-    assert ending.code == 0, ending.text
-    yield Command(place.written, waiting.run, lambda: stored(place))
-    waiting.close()
+    waiting = standing(request.param)
+    return Command(waiting.undisturbed, waiting.run, lambda: stored(place))
 
 
 READERS = ("thresholds pets", "risk pets", "evaluate {scores}")

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 
@@ -10,8 +12,9 @@ import pytest
 
 from openbench.__main__ import COMMANDS
 
-from .conftest import COUNTS, Place, Written, sampled
+from .conftest import COUNTS, Ending, Place, Written, sampled
 from .test_full_disk import PAGE, disk, up_to
+from .waiting import Waiting
 
 STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "97"))
 
@@ -24,6 +27,23 @@ WRITERS = [
     pytest.param(EXTRACT, id="extract"),
     pytest.param(SWEEP, id="sweep"),
 ]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A command that writes.
+
+    Args:
+        run: gives it, after something was called in its process.
+        files: those that it leaves undisturbed, as `kept` has them.
+        numbers: those of its records.
+        written: all that it leaves.
+    """
+
+    run: Callable[..., Ending]
+    files: dict[str, bytes]
+    numbers: dict[str, object]
+    written: dict[str, Written]
 
 
 def kept(place: Place) -> dict[str, bytes]:
@@ -41,63 +61,60 @@ def told(ending) -> bool:
     return ending.code == 2 and "error: " in ending.text and "Traceback" not in ending.text
 
 
-def left_by(place: Place, command):
-    """A command, the files that it leaves undisturbed, and the numbers."""
+def left_by(place: Place, run: Callable[..., Ending]) -> Writer:
+    """A command, and what it leaves undisturbed."""
     place.reset({})
-    ending = place.run(command=command)
+    ending = run()
     assert ending.code == 0, ending.text
-    return command, kept(place), numbers(place), place.written
+    return Writer(run, kept(place), numbers(place), place.written)
 
 
 @pytest.fixture(scope="module")
-def sweep(place: Place, undisturbed: dict[str, Written]):
-    return left_by(place, SWEEP)
+def sweep(place: Place) -> Writer:
+    return left_by(place, partial(place.run, command=SWEEP))
 
 
 @pytest.fixture(params=WRITERS, scope="module")
-def writer(request, place: Place, sweep):
-    return sweep if request.param == SWEEP else left_by(place, request.param)
+def writer(request, place: Place, sweep: Writer, standing: Callable[[Sequence[str]], Waiting]) -> Writer:
+    return sweep if request.param == SWEEP else left_by(place, standing(request.param).run)
 
 
-def wrong_after(place: Place, command, files, expected) -> list[object]:
-    again = place.run(command=command)
+def wrong_after(place: Place, writer: Writer) -> list[object]:
+    again = writer.run()
     if again.code != 0:
         return [again]
-    if numbers(place) != expected:
+    if numbers(place) != writer.numbers:
         return ["other numbers"]
-    return sorted(set(kept(place)) ^ set(files))
+    return sorted(set(kept(place)) ^ set(writer.files))
 
 
-def test_files_that_may_not_grow(place: Place, writer):
-    command, files, expected, written = writer
-    lengths = sorted(
-        {size for f in written.values() for size in (len(f.content) - 1, len(f.content) // 2) if f.content}
-    )
+def test_files_that_may_not_grow(place: Place, writer: Writer):
+    contents = [f.content for f in writer.written.values() if f.content]
+    lengths = sorted({size for content in contents for size in (len(content) - 1, len(content) // 2)})
     wrong = []
     for size in [0, *sampled(lengths, STRIDE)]:
         COUNTS["disks filled"] += 1
         place.reset({})
-        ending = place.run(partial(up_to, size), command)
+        ending = writer.run(partial(up_to, size))
         if not told(ending):
             wrong.append((size, ending))
-        if after := wrong_after(place, command, files, expected):
+        if after := wrong_after(place, writer):
             wrong.append((size, "afterwards", after))
     assert wrong == []
 
 
-def test_a_full_cache(place: Place, writer):
-    command, files, expected, written = writer
-    pages = sum(-(-len(f.content) // PAGE) for name, f in written.items() if name.startswith("cache"))
+def test_a_full_cache(place: Place, writer: Writer):
+    pages = sum(-(-len(f.content) // PAGE) for name, f in writer.written.items() if name.startswith("cache"))
     wrong = []
     for size in sampled(range(1, pages), STRIDE):
         place.reset({})
         with disk(place.folder / "cache", size * PAGE):
-            ending = place.run(command=command)
+            ending = writer.run()
             left = place.written
         if not told(ending):
             wrong.append((size, ending))
         place.reset(left)
-        if after := wrong_after(place, command, files, expected):
+        if after := wrong_after(place, writer):
             wrong.append((size, "afterwards", after))
     assert wrong == []
 
@@ -110,7 +127,7 @@ PAGES = [int(n) for n in os.environ.get("OPENBENCH_FAULTS_PAGES", "5").split(","
     find_spec("hydra_plugins.hydra_joblib_launcher") is None, reason="the extra joblib is not installed"
 )
 @pytest.mark.parametrize("pages", PAGES)
-def test_a_full_cache_under_joblib(place: Place, sweep, pages: int):
+def test_a_full_cache_under_joblib(place: Place, sweep: Writer, pages: int):
     """Its processes end with the sweep, and each job is told of; with room, the same sweep goes on from there."""
     place.reset({})
     with disk(place.folder / "cache", pages * PAGE):
@@ -118,8 +135,7 @@ def test_a_full_cache_under_joblib(place: Place, sweep, pages: int):
         left = place.written
     assert told(ending), ending
     place.reset(left)
-    _, files, expected, _ = sweep
-    assert wrong_after(place, SWEEP, files, expected) == []
+    assert wrong_after(place, sweep) == []
 
 
 def full() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..forked import Small, small  # noqa: TID252 — the tests are no package
-from .conftest import RUN, Ending, Place, nothing
+from .conftest import RUN, Ending, Place, Written, nothing
 
 
 class Waiting:
@@ -20,13 +20,18 @@ class Waiting:
     Args:
         place: where it runs.
         command: of `run`, `train` or `extract`; a single job.
+        undisturbed: the files that it leaves, where it was run before; None: it is run now.
     """
 
-    def __init__(self, place: Place, command: Sequence[str] = RUN) -> None:
-        place.reset({})
-        ending = place.run(command=command)  # imports what each run would import for itself; seconds of it
-        assert ending.code == 0, ending.text
-        self.undisturbed = place.written
+    def __init__(
+        self, place: Place, command: Sequence[str] = RUN, undisturbed: dict[str, Written] | None = None
+    ) -> None:
+        if undisturbed is None:
+            place.reset({})
+            ending = place.run(command=command)  # imports what each run would import for itself; seconds of it
+            assert ending.code == 0, ending.text
+            undisturbed = place.written
+        self.undisturbed = undisturbed
         self._noted = 0.0  # processor seconds
         self._socket, theirs = socket.socketpair()
         with theirs:
