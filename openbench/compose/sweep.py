@@ -2,7 +2,9 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -191,6 +193,12 @@ def _name_of(benchmark: str, choice: dict[str, str]) -> str:
 
 
 def _parsed(text: str) -> Override | None:
+    return copy(_read(text))  # the caller's own: who asks for its values sets a field of it
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> Override | None:
+    """An override as Hydra parses it, which takes milliseconds, and each job of a sweep asks for most of them."""
     try:
         return OverridesParser.create().parse_overrides([text])[0]
     except HydraException:
