@@ -93,6 +93,7 @@ for name in sorted(checkout.uncommitted("openbench.results.records.store")):
 """
 
 
+@pytest.mark.slow
 def test_what_git_calls_changed_or_unknown_is_found_if_it_is_imported(tmp_path):
     shutil.copytree(ROOT / "openbench", tmp_path / "openbench", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / ".gitignore").write_text("__pycache__/\n")

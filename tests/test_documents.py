@@ -17,6 +17,7 @@ STARTED_IN = ("README.md", "CONTRIBUTING.md", ".ci/run")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "SECURITY.md")]
 
 
+@pytest.mark.slow
 def test_python_of_the_contribution_guide_keeps_the_contract(tmp_path):
     (block,) = blocks(ROOT / "CONTRIBUTING.md", "python")
     (tmp_path / "scaled_logit.py").write_text(block)

@@ -125,6 +125,7 @@ def undigested(text: str) -> dict:
     return content
 
 
+@pytest.mark.slow
 def test_a_record_that_does_not_reproduce_is_reported(here, records, capsys):
     path = next((here / "results").rglob(f"{records['ash'].run_id}.json"))
     text = path.read_text()
@@ -148,6 +149,7 @@ def test_a_record_is_verified_by_its_name_alone(here, records, capsys):
     assert {path: path.read_bytes() for path in (here / "results").rglob("*.json")} == before
 
 
+@pytest.mark.slow
 def test_a_network_that_came_out_otherwise_is_compared_and_no_record_is_written(here, records, capsys):
     """The record as another processor would have left it: the same config on other weights."""
     record = records["knn"]
@@ -233,6 +235,7 @@ def killed_at_its_record(command):
     main(command)
 
 
+@pytest.mark.slow
 def test_a_job_killed_while_it_writes_its_record_leaves_none_and_can_be_repeated(here, tmp_path, capsys):
     command = ["run", *SHORT, "method=mls", "seed=0", "metrics.delta=0.1"]
     before = len(RecordStore(here / "results"))

@@ -44,6 +44,7 @@ def forbidden(call: ast.Call, file: str) -> bool:
     return given.get("shell", "False") != "False" or given.get("trust_remote_code", "False") != "False"
 
 
+@pytest.mark.slow
 def test_no_source_does_what_the_page_says_is_never_done():
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(node)[:60]}"

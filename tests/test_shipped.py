@@ -27,6 +27,7 @@ def by_hydra(data: str) -> dict:
     return OmegaConf.to_container(cfg, resolve=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["", "imagenet1k"])
 def test_a_shipped_file_means_what_hydra_composes_of_it(data):
     expected = by_hydra(data)

@@ -1,5 +1,7 @@
 """A streaming method that reads text, as a user runs it, with a small open_clip model of random weights."""
 
+import pytest
+
 from openbench.__main__ import main
 from openbench.results.streams import StreamStore
 
@@ -9,6 +11,7 @@ from .tiny_clip import library, weights
 OF_RUNS = ("tune", "metrics")
 
 
+@pytest.mark.slow
 def test_adaneg_scores_streams_of_a_vision_language_model(tmp_path, monkeypatch, capsys):
     library()
     for name in ("CACHE", "RESULTS", "DATA"):

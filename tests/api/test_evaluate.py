@@ -63,6 +63,7 @@ def files(folder):
     return sorted(p.name for p in folder.rglob("*.json"))
 
 
+@pytest.mark.slow
 def test_a_module_gives_a_record_for_each_method_and_is_reused(evaluate, tmp_path):
     model = small().train()
     first = evaluate(model, ["msp", KNN(k=3)])
@@ -86,6 +87,7 @@ def test_arguments_may_be_values_of_numpy_and_torch(evaluate):
     assert plain(found["msp"]) == plain(evaluate(small(), device="cpu")["msp"])
 
 
+@pytest.mark.slow
 def test_a_model_that_is_changed_in_place_is_another(evaluate):
     model = small()
     before = evaluate(model)["msp"]
@@ -95,6 +97,7 @@ def test_a_model_that_is_changed_in_place_is_another(evaluate):
     assert before.record.metrics != after.record.metrics
 
 
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_the_way_to_the_network(evaluate, tmp_path):
     """By name and as a module: the same to the bit, though the class is another."""
     name = "resnet8_digits"
@@ -116,6 +119,7 @@ def test_numbers_do_not_depend_on_the_way_to_the_network(evaluate, tmp_path):
         assert record.run_id != other.run_id
 
 
+@pytest.mark.slow
 def test_by_name_the_record_is_that_of_run(evaluate, tmp_path):
     torch.manual_seed(0)
     torch.save(CifarResNet(SPECS["resnet8"], 6).state_dict(), tmp_path / "weights.pt")
@@ -128,6 +132,7 @@ def test_by_name_the_record_is_that_of_run(evaluate, tmp_path):
     assert plain(outcome) == plain(found)
 
 
+@pytest.mark.slow
 def test_a_module_that_openbench_ships_gives_its_record(evaluate, real_data):
     from openbench.backbones.checkpoints import find_weights, read_weights, renamer
     from openbench.backbones.cifar import KEY_MAP
@@ -145,6 +150,7 @@ def test_a_module_that_openbench_ships_gives_its_record(evaluate, real_data):
         assert "this is openbench's resnet20_cifar10" in by_module["knn"].notes
 
 
+@pytest.mark.slow
 def test_a_module_with_the_weights_of_a_shipped_config_gives_its_record(evaluate, tmp_path, monkeypatch):
     torch.manual_seed(0)
     model = CifarResNet(SPECS["resnet8"], 6)
@@ -161,6 +167,7 @@ def test_a_module_with_the_weights_of_a_shipped_config_gives_its_record(evaluate
     assert any("reused: nothing was computed" in note for note in by_module.notes)
 
 
+@pytest.mark.slow
 def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evaluate, monkeypatch):
     opened = []
     monkeypatch.setattr(api, "opened", lambda *a, real=api.opened: opened.append(a) or real(*a))
@@ -172,6 +179,7 @@ def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evalu
     assert found.table().index.get_level_values("model").unique().tolist() == ["small", "small_2"]
 
 
+@pytest.mark.slow
 def test_the_epochs_of_a_training_are_files_of_weights(evaluate, tmp_path):
     for epoch in (1, 2):
         torch.save(small(epoch).state_dict(), tmp_path / f"epoch{epoch}.pt")
@@ -184,6 +192,7 @@ def test_the_epochs_of_a_training_are_files_of_weights(evaluate, tmp_path):
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_wrong_number_of_classes_is_refused_where_the_method_reads_them(evaluate, tmp_path):
     with pytest.raises(
         NotApplicableError, match=r"method 'msp' reads logits.*'small' has 10 output classes.*'digits' has 6"
@@ -260,6 +269,7 @@ def test_models_of_a_session_are_not_reused_and_say_so(evaluate):
     assert any("typed.Typed has no file to read: what it makes is never reused" in note for note in second.notes)
 
 
+@pytest.mark.slow
 def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
     v2 = _compat.library("torchvision.transforms.v2")
     scaled = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.3] * 3, [0.3] * 3)])

@@ -156,6 +156,7 @@ def test_records_are_written_once_and_found_again(tmp_path):
     assert other.record.run_id != first.record.run_id
 
 
+@pytest.mark.slow
 def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
     n, d = 60_000, 128
     rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float16, (n, d))

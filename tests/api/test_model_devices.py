@@ -11,6 +11,7 @@ from openbench.errors import ConfigError
 from .own_models import BOTH, Small, adopted, images
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
 @pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile], ids=["DataParallel", "compiled"])
 def test_wrappers_are_taken_off(wrap):

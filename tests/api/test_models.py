@@ -351,6 +351,7 @@ def test_images_unlike_those_of_the_first_batch_norm_are_told():
     assert "in its first batch norm they lie" in adopted(model, darker).warnings[0]
 
 
+@pytest.mark.slow
 def test_other_constants_than_timm_publishes_are_told():
     model = _compat.library("timm").create_model("resnet10t", num_classes=1000)
     assert "timm publishes this model with mean" in adopted(model, classes=3).warnings[0]

@@ -123,6 +123,7 @@ def test_what_does_not_fit_is_refused_in_words(given, error, words):
         ob.evaluate_scores(**arguments)
 
 
+@pytest.mark.slow
 def test_scores_and_metrics_need_no_torch():
     program = (
         "import sys, openbench as ob\n"

@@ -67,6 +67,7 @@ def released(tmp_path, monkeypatch):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [copy.deepcopy, Renamed])
 def test_a_network_of_any_class_that_computes_what_openbench_ships_is_that(released, kind):
     found = adopted(kind(released))
@@ -80,6 +81,7 @@ def test_weights_that_a_file_keeps_in_16_bits_are_those_of_the_network(released,
     assert adopted(released.float()).backbone.name == "released"
 
 
+@pytest.mark.slow
 def test_a_network_that_computes_anything_else_is_not_what_openbench_ships(released):
     other = copy.deepcopy(released)
     other.fc.bias.data[0] += 1
@@ -150,6 +152,7 @@ def test_a_network_that_asks_for_the_number_of_images_may_be_another_for_another
     assert not same_for_any_number(Asked(Small(), question), images())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", [lambda x: x.shape[0] > 100, lambda x: x.shape[0] == 1], ids=["many", "one"])
 def test_a_network_that_is_another_for_other_numbers_of_images_is_not_what_openbench_ships(released, question):
     assert adopted(Asked(released, question)).backbone.name == "asked"
@@ -163,6 +166,7 @@ class Collecting(Asked):
         return super().forward(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", [lambda x: x.shape[0] > 100, lambda x: True], ids=["by number", "always"])
 def test_what_a_network_keeps_of_its_images_is_nothing_of_the_tracers(released, question):
     found = adopted(Collecting(released, question)).backbone

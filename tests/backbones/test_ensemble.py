@@ -59,6 +59,7 @@ def test_an_input_step_follows_the_gradient_of_the_mean(three: Ensemble, images:
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_every_member_counts_for_the_digest_and_nothing_else(three: Ensemble) -> None:
     assert Ensemble("other name", [network(seed) for seed in range(3)]).digest == three.digest
     others = ([0, 1], [0, 1, 3], [0, 1, 2, 3], [1, 0, 2])

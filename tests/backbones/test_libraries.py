@@ -44,6 +44,7 @@ def test_timm_features_and_maps_are_timms(model: str) -> None:
         torch.testing.assert_close(outputs.maps[layer], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("model", "nodes", "penultimate"),
     [
@@ -124,6 +125,7 @@ def test_the_published_prompts_are_80_and_the_names_are_those_of_the_wordnet_ids
         assert by_id == {wnid: library.IMAGENET_CLASSNAMES[every.index(wnid)] for wnid in by_id}
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("model", ["resnet18", "narrow_vgg11", "mobilenet_v3_small"])
 def test_a_torchvision_network_without_its_classifier_has_the_same_features(model: str, tmp_path: Path) -> None:
     whole = torchvision_model("whole", model, num_classes=7, preprocess=SMALL).initialise(1)
@@ -140,6 +142,7 @@ def test_a_torchvision_network_without_its_classifier_has_the_same_features(mode
     assert headless.digest != whole.digest
 
 
+@pytest.mark.slow
 def test_torchvision_preset_is_the_published_one() -> None:
     backbone = torchvision_model("s", "swin_t", num_classes=5, preprocess="preset")
     preset = _compat.library("torchvision").models.Swin_T_Weights.IMAGENET1K_V1.transforms()
@@ -298,6 +301,7 @@ def test_what_another_thread_passes_through_the_network_is_not_taken_for_ones_ow
     assert torch.equal(tapped.maps["stage1"][:, :, 0, 0], net[0](own))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [torchvision_model, timm_model])
 def test_own_weights_take_the_place_of_released_ones_and_do_not_join_them(make, tmp_path: Path) -> None:
     model, released = {

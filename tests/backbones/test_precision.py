@@ -63,6 +63,7 @@ def test_features_of_another_precision_are_not_taken_for_the_same():
     assert len({network(p).digest for p in ("fp32", "tf32", "bf16", "fp16")}) == 4
 
 
+@pytest.mark.slow
 def test_a_precision_that_the_device_lacks_is_refused_before_a_training(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("openbench.engine.api._trained", lambda *rest: pytest.fail("trained"))
     words = [

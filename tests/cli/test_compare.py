@@ -125,6 +125,7 @@ def test_one_run_is_not_enough(compare):
     assert "two or more" in said.err
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")])
 def test_the_curves_are_drawn_and_equal_runs_give_equal_bytes(compare, tmp_path, name, start):
     runs = [(record("knn"), scores(1)), (record("msp"), scores(2))]

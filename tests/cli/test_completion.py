@@ -65,6 +65,7 @@ def test_the_script_is_bash(capsys):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_tab_key_completes_in_bash(tmp_path):
     """A terminal, as a user has it: the script is installed, a line is begun, tab is pressed."""
     bash = shutil.which("bash") or pytest.skip("bash is not installed")

@@ -60,6 +60,7 @@ def test_a_sweep_over_methods_composes_one_config_for_all_of_them(engine, compos
     assert not any(text.startswith("method=") and "," not in text for job in compositions for text in job)
 
 
+@pytest.mark.slow
 def test_each_job_has_the_config_that_hydra_composes(loaders, compositions):
     ours, hydras, composed = loaders
     for job in (["method=knn"], ["method=msp"], ["seed=2", "method=knn", "benchmark.incomplete=allow"]):
@@ -67,6 +68,7 @@ def test_each_job_has_the_config_that_hydra_composes(loaders, compositions):
     assert sum(any(text == "~method" for text in job) for job in compositions) == 2
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("file", "text", "job"),
     [

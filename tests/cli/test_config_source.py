@@ -26,6 +26,7 @@ assert SourcesRegistry.instance().resolve("file") is config_source.FileConfigSou
 """
 
 
+@pytest.mark.slow
 def test_a_worker_process_that_takes_over_hydras_state_reads_configs_as_this_one():
     done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -63,6 +63,7 @@ def test_a_complete_benchmark_lists_as_complete(here, capsys):
     assert "missing" not in text
 
 
+@pytest.mark.slow
 def test_a_missing_benchmark_says_where_it_was_searched_and_how_to_get_it(here, capsys):
     assert main(["data", "list", "cifar10"]) == 1
     text = capsys.readouterr().out
@@ -139,6 +140,7 @@ def test_a_wrong_benchmark_is_one_message(here, capsys, words):
     assert ("did you mean 'digits'" in error) or ("one at a time" in error) or ("BENCHMARK" in error)
 
 
+@pytest.mark.slow
 def test_prepare_fetches_what_a_benchmark_lacks_and_looks_again(here, photos, capsys, monkeypatch):
     """A source that names a set of the benchmark is fetched; the set is complete afterwards."""
     assert new() == 0
@@ -164,6 +166,7 @@ def test_prepare_fetches_what_a_benchmark_lacks_and_looks_again(here, photos, ca
     assert asked == ["nines"]
 
 
+@pytest.mark.slow
 def test_a_new_benchmark_passes_its_check(here, photos, capsys):
     assert new("--ood-val", "photos/tuning", "--corruptions") == 0
     said = capsys.readouterr().out
@@ -215,6 +218,7 @@ def test_broken_images_are_listed_and_nothing_is_written(here, photos, capsys):
     assert not (here / "mine").exists()
 
 
+@pytest.mark.slow
 def test_check_names_every_broken_image_and_ends_in_a_verdict(here, photos, capsys):
     assert new() == 0
     for file in sorted((photos / "nines").iterdir())[:3]:
@@ -229,6 +233,7 @@ def test_check_names_every_broken_image_and_ends_in_a_verdict(here, photos, caps
     assert capsys.readouterr().out.splitlines()[-1].startswith(lines[-1])
 
 
+@pytest.mark.slow
 def test_verify_finds_the_same_picture_saved_anew(here, photos, capsys):
     assert new() == 0
     listed = (here / "mine" / "lists" / "mine" / "id.train.csv").read_text().splitlines()[1].partition(",")[0]
@@ -243,6 +248,7 @@ def test_verify_finds_the_same_picture_saved_anew(here, photos, capsys):
     assert "look alike" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_verify_fails_on_an_image_that_is_on_two_sides(here, photos, capsys):
     assert new() == 0
     listed = (here / "mine" / "lists" / "mine" / "id.test.csv").read_text().splitlines()[1].partition(",")[0]
@@ -252,6 +258,7 @@ def test_verify_fails_on_an_image_that_is_on_two_sides(here, photos, capsys):
     assert "share 1 identical images" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_stats_writes_a_sheet_per_split(here, photos, capsys, monkeypatch):
     monkeypatch.setattr(contact_sheet, "_ROWS", 1)  # what is on a sheet is tested where it is drawn
     assert new() == 0

@@ -151,6 +151,7 @@ def test_a_users_mistake_is_put_into_words(engine, capsys, typed, expected):
     assert engine.asked == []
 
 
+@pytest.mark.slow
 def test_a_key_that_only_the_swept_methods_have(engine):
     assert main(["run", "-m", "+benchmark=digits", "method=knn,knn", "method.k=3"]) == 0
     assert [config["method"]["k"] for _, config, _ in engine.asked] == [3, 3]

@@ -25,6 +25,7 @@ def asked(engine):
     return [(config["benchmark"]["name"], config["method"]["_name_"]) for _, config, _ in engine.asked]
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_every_group_with_every_method(rebench):
     assert main(["run", "-m", "+benchmark=rebench_case3", "method=msp,knn"]) == 0
     sets = ("tiny_imagenet", "fashion_mnist", "kmnist", "places365", "textures")

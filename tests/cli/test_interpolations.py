@@ -82,6 +82,7 @@ def doubled(node, count, first):
     return "\n".join([*lines, *(f"x{i}: {form.format(f'x{i - 1}')}" for i in range(1, count))])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "text",
     [

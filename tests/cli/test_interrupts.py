@@ -143,6 +143,7 @@ def test_under_a_limit_a_killed_parent_leaves_no_child():
     process.communicate(timeout=HANG)  # returns when the child has closed its end of the pipes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("death", [signal.SIGSEGV, signal.SIGABRT])
 def test_under_a_limit_the_death_of_a_library_is_one_message(death: signal.Signals):
     body = f"print('go', flush=True); os.write(2, b'terminate called'); os.kill(os.getpid(), {int(death)})"
@@ -169,6 +170,7 @@ def test_quick_clean_up_is_waited_for():
     assert (process.returncode, out) == (143, "clean\n")
 
 
+@pytest.mark.slow
 def test_a_signal_to_a_forked_child_does_not_end_its_parent():
     process = begun(
         "reader, writer = os.pipe(); child = os.fork()\n"
@@ -205,6 +207,7 @@ def test_nothing_is_raised_where_a_library_is_imported_since_its_own_code_may_ab
     assert (process.returncode, out, said.strip()) == (130, "", "interrupted")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("said", ["'so far\\n'", FOR_EVER, "1 / 0"], ids=["quick", "slow", "failing"])
 def test_last_words_are_said_where_the_program_cannot_unwind_and_keep_nobody(said: str):
     process = begun(f"with interrupts.last_words(lambda: {said}):\n        {BODIES['library']}")

@@ -330,6 +330,7 @@ sys.exit(m.script())
 """
 
 
+@pytest.mark.slow
 @needs("joblib")
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="/proc tells when a process has begun")
 def test_ctrl_c_while_joblibs_processes_start_gives_no_traceback():

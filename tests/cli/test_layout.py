@@ -35,6 +35,7 @@ def test_a_folder_named_by_an_empty_variable_is_the_default_and_not_the_working_
     assert found == (Path("results"), Path.home() / ".cache" / "openbench", (Path("data"),))
 
 
+@pytest.mark.slow
 def test_configs_are_found_from_any_working_directory(tmp_path):
     done = openbench_in(tmp_path, None, "-m", "openbench", "run", "+benchmark=digits", "--cfg", "job")
     assert done.returncode == 0, done.stderr

@@ -217,6 +217,7 @@ def test_every_number_of_every_record_is_in_one_csv(results, capsys):
     assert rows["m2"]["a.only_here"] == ""
 
 
+@pytest.mark.slow
 def test_it_answers_without_torch(results):
     begin = "import sys\nfrom openbench.cli.commands.leaderboard import main\n"
     answer = begin + "code = main([])\nprint('torch' in sys.modules, code)"
@@ -224,6 +225,7 @@ def test_it_answers_without_torch(results):
     assert printed.splitlines()[-1] == "False 0"
 
 
+@pytest.mark.slow
 def test_plots_are_drawn_beside_the_tables(results, capsys):
     assert main(["--results", str(results), "--plots"]) == 0
     drawn = sorted(p.name for p in (results / "leaderboard").glob("*.png"))

@@ -127,6 +127,7 @@ def test_a_method_is_shown_with_what_its_hyper_parameters_take(capsys, monkeypat
     assert ["index", "exact", "exact, faiss_flat, ivf, hnsw"] in cells
 
 
+@pytest.mark.slow
 def test_a_method_is_shown_with_its_formula_and_every_searched_value(capsys):
     absent = []
     for file in METHODS:
@@ -229,6 +230,7 @@ def test_a_file_that_says_all_is_shown_once(capsys):
 
 
 # Backbones are shown below, each with its command: a tenth of a second each.
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "group", sorted(p.name for p in paths.config_dir().iterdir() if p.is_dir() and p.name != "backbone")
 )
@@ -307,6 +309,7 @@ def test_a_record_that_is_not_there_offers_the_nearest(record, tmp_path):
         show(["record", "0123456789abcdee", "--results", str(tmp_path)])
 
 
+@pytest.mark.slow
 def test_it_answers_without_torch():
     calls = ("main([])", "main(['method'])", "main(['benchmark'])", "show(['method', 'knn'])")
     program = "import sys\nfrom openbench.cli.commands.listing import main, show\nfound = []\n"
@@ -317,6 +320,7 @@ def test_it_answers_without_torch():
     assert (done.returncode, done.stderr) == (0, f"{[False] * len(calls)}\n")
 
 
+@pytest.mark.slow
 def test_listing_methods_takes_no_more_calls_than_a_fixed_number_for_each(capsys):
     calls = 0
 

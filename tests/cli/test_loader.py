@@ -58,6 +58,7 @@ def state(node):
     return type(node), held, content
 
 
+@pytest.mark.slow
 def test_a_config_is_the_one_that_hydra_merges(both):
     ours, hydras = both
     for given in words():
@@ -84,6 +85,7 @@ def test_what_is_merged_knows_what_it_is_in(both):
             part.y = 5
 
 
+@pytest.mark.slow
 def test_a_file_that_sets_up_hydra_does_so_for_its_own_config(both, tmp_path):
     ours, hydras = both
     (tmp_path / "tune").mkdir()

@@ -58,6 +58,7 @@ def test_a_state_goes_on_from_call_to_call(folder, capsys):
     assert monitor(capsys, "calibration.csv", "more.csv", "--state", "life", "--reset")[0] == 0
 
 
+@pytest.mark.slow
 def test_the_picture_shows_the_alarm(folder, capsys):
     assert monitor(capsys, "calibration.csv", "changed.csv", "--plot", "drift.png")[0] == 3
     with Image.open("drift.png") as picture:

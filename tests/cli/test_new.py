@@ -69,6 +69,7 @@ def test_what_is_written_runs_with_the_printed_command(kind, inside, written, ca
     assert NAMES[kind] in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_generated_tests_pass(written):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "."]
     alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # whatever else is installed loads for a second

@@ -33,6 +33,7 @@ def publish(made, results, *words):
     return main(["publish", *words, "--results", str(results), "--cache", str(made / "cache")])
 
 
+@pytest.mark.slow
 def test_published_scores_prove_their_records(made, folder, capsys):
     assert publish(made, folder, "all") == 0
     assert "copied the scores of 2 records" in capsys.readouterr().out

@@ -51,6 +51,7 @@ def report(made, *words):
     return main(["report", "latest", "--results", str(made / "results"), "--cache", str(made / "cache"), *words])
 
 
+@pytest.mark.slow
 def test_the_images_flagged_first_are_those_with_the_largest_scores(made, tmp_path):
     assert report(made, "--out", str(tmp_path / "run.html"), "--images", "2") == 0
     page = (tmp_path / "run.html").read_text()

@@ -52,6 +52,7 @@ def test_a_single_run_leaves_no_file_behind(engine, tmp_path):
     assert files_below(tmp_path / "cache") == []
 
 
+@pytest.mark.slow
 def test_multirun_runs_every_combination(engine):
     code = main(["run", "-m", "+benchmark=digits,letters", "method=glob(*)", "seed=0,1,2"])
     assert code == 0
@@ -69,6 +70,7 @@ def test_a_failed_job_does_not_stop_the_others(engine, data_error, capsys):
     assert "failed, exit 2, jobs 1-2: set 'tin' not found" in err
 
 
+@pytest.mark.slow
 def test_the_exit_code_of_a_sweep_is_the_worst(engine, data_error):
     engine.broken = {"knn": RuntimeError("boom"), "msp": data_error}
     assert main(["run", "-m", "+benchmark=digits", "method=knn"]) == 1
@@ -163,6 +165,7 @@ def test_extract_says_how_many_images_passed(engine, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "1,500 images passed for 2 splits"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("command", ["run", "train", "extract", "check"])
 def test_help_composes_without_a_benchmark_and_its_commands_work(engine, capsys, command):
     assert main([command, "--help"]) == 0

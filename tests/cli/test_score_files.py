@@ -261,6 +261,7 @@ def content_of(file):
     ]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_the_scores_of_a_run_never_gives_another_number(tmp_path):
     file = run_scores(tmp_path)
     kept, raw, refused = content_of(file), file.read_bytes(), 0
@@ -276,6 +277,7 @@ def test_a_flipped_bit_in_the_scores_of_a_run_never_gives_another_number(tmp_pat
     assert refused > len(raw) // 6
 
 
+@pytest.mark.slow
 def test_counts_and_names_that_the_footer_lost_are_missed(tmp_path, capsys):
     raw = bytearray(run_scores(tmp_path).read_bytes())
     at = raw.rindex(b"\x18\x06run_id") - 18  # the row group's number of rows stands a little before the metadata
@@ -309,6 +311,7 @@ def test_a_long_computation_is_announced_on_stderr(tmp_path, capsys, monkeypatch
     assert "6 scores in 2 sets read; computing the metrics, up to 1 s" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
 def test_a_million_rows_are_read_by_columns_and_in_little_memory(tmp_path):
     n = 1_000_000

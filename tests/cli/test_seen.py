@@ -37,6 +37,7 @@ def test_what_a_network_has_seen_goes_by_its_weights(benchmark, backbone, said):
     assert isinstance(said, str) or " of " in expected
 
 
+@pytest.mark.slow
 def test_every_released_backbone_is_known_by_its_weights(monkeypatch):
     monkeypatch.setattr("openbench.cli.seen._ood_classes", lambda benchmark: (("tabby",),))
     for name, weights in released_weights().items():

@@ -40,6 +40,7 @@ def test_a_misspelt_key_of_swept_benchmarks_names_the_allowed_keys(engine, capsy
 VALUES = ("null", "'1'", "1e-3", "true", "[1,2]", "'a b, c'", "-5", "{a:1}", "a.b/c-d", "''")
 
 
+@pytest.mark.slow
 def test_values_reach_the_jobs_of_a_sweep_as_they_reach_one_job(engine, configs):
     (configs / "backbone" / "tiny.yaml").write_text("".join(f"v{n}: none\n" for n in range(len(VALUES))))
     typed = ["+benchmark=digits", *(f"backbone.v{n}={value}" for n, value in enumerate(VALUES))]
@@ -69,6 +70,7 @@ def test_a_backbone_can_be_paired_with_a_benchmark(engine):
     assert [c["method"]["_name_"] for _, c, _ in engine.asked] == ["knn", "msp"] * 2
 
 
+@pytest.mark.slow
 def test_a_pair_beats_the_benchmarks_own_choice_and_leaves_nothing_else_changed(engine):
     assert main(["run", "-m", "+benchmark=digits,letters", "backbone={digits:resnet18_cifar}", "seed=1"]) == 0
     assert main(["run", "+benchmark=digits", "backbone=resnet18_cifar", "seed=1"]) == 0

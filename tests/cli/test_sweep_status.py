@@ -123,6 +123,7 @@ def test_a_sweep_whose_records_were_deleted_is_to_do_from_wherever_it_is_asked(e
     assert "2 jobs: 2 to do" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_words_find_the_latest_outcome_of_each_job_in_all_sweeps(engine, capsys):
     engine.broken["knn"] = DataError("set 'tin' not found")
     assert main(["extract", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
@@ -185,6 +186,7 @@ def test_a_job_that_would_wait_leaves_its_place_and_goes_on_when_others_have_end
     assert len([line for line in shown.out.splitlines() if line.endswith("written")]) == 2
 
 
+@pytest.mark.slow
 def test_jobs_that_only_wait_for_somebody_else_do_so_in_the_end(engine, busy, capsys):
     engine.often = 9
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 0

@@ -129,6 +129,7 @@ def test_the_network_input_of_digits_is_standardised_on_the_training_images(comp
     assert abs(float(x.std()) - 1) < 0.01
 
 
+@pytest.mark.slow
 def test_digits_are_the_same_in_every_process(composed):
     """A fresh interpreter with another hash seed and thread count finds the same images."""
     found = composed("+benchmark=digits")

@@ -112,6 +112,7 @@ def few_images(root):
     return labels
 
 
+@pytest.mark.slow
 def test_all_groups_are_built_from_images(root, composed):
     labels = few_images(root)
     nodes = {name: composed(f"+benchmark={name}", "benchmark.incomplete=allow") for name in CASES}
@@ -133,6 +134,7 @@ def test_all_groups_are_built_from_images(root, composed):
     np.testing.assert_array_equal(kmnist.items[5], noisy((200, 28, 28), 1)[rows[5]])
 
 
+@pytest.mark.slow
 def test_joined_sets_keep_each_images_label_and_pixels(root, composed):
     few_images(root)
     group = "fashion_mnist+kmnist+textures_vs_tiny_imagenet+places365"
@@ -195,6 +197,7 @@ def test_the_sets_of_a_group_may_be_named_in_any_order(composed):
     assert arranged(nodes[0])["far"] == arranged(nodes[1])["far"]
 
 
+@pytest.mark.slow
 def test_a_dropped_set_is_recorded_where_it_is_ood_and_refused_where_it_is_id(root, composed):
     few_images(root)
     drop = ("+benchmark=rebench_case3", "~benchmark.collection.sets.kmnist", "benchmark.incomplete=allow")

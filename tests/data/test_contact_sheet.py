@@ -51,6 +51,7 @@ def test_the_only_class_of_an_ood_set_is_named(split):
     assert str(stats_of(eight, ())).endswith(f"; 1 class of {len(split)}")
 
 
+@pytest.mark.slow
 def test_a_sheet_shows_the_images_it_was_given(split, tmp_path):
     red = np.zeros((len(split), 8, 8, 3), np.uint8)
     red[..., 0] = 255
@@ -63,6 +64,7 @@ def test_a_sheet_shows_the_images_it_was_given(split, tmp_path):
     assert share[0] > 0.1 > 0.01 > share[1]
 
 
+@pytest.mark.slow
 def test_images_stand_upright_in_the_order_of_the_set(split, tmp_path):
     pixels = np.zeros((len(split), 8, 8, 3), np.uint8)
     pixels[:, :4, :, 0] = 255 - np.arange(len(split))[:, None, None]  # the upper half is red
@@ -80,6 +82,7 @@ def test_images_stand_upright_in_the_order_of_the_set(split, tmp_path):
     assert first[1] < second[1] < last[1]
 
 
+@pytest.mark.slow
 def test_many_classes_fit_on_a_sheet(split, tmp_path):
     many = replace(split, role=Role.FAR, labels=np.full(len(split), -1))
     many = replace(many, keys=[f"set/a_very_long_name_of_class_{i}/x.png" for i in range(len(many))])

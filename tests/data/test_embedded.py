@@ -70,6 +70,7 @@ def test_images_differ_from_each_other_and_from_seed_to_seed(source, name):
     assert (found != other).any(axis=(1, 2)).mean() > 0.95
 
 
+@pytest.mark.slow
 def test_patches_are_averages_of_the_photograph_that_the_class_names():
     for class_name in ("china", "flower"):
         photo = np.asarray(Image.fromarray(load_sample_image(f"{class_name}.jpg")).convert("L"), np.float64)

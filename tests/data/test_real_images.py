@@ -60,6 +60,7 @@ def test_a_cifar10_test_key_is_the_nth_of_its_class(name, present):
     check_pickle_keys(CifarPickles(), folder, load_manifest(name), pixels, labels, classes)
 
 
+@pytest.mark.slow
 def test_a_cifar10_training_key_is_the_nth_of_its_class(present):
     folder = present("cifar-10-batches-py")
     pixels, labels = by_hand(*(folder / f"data_batch_{i}" for i in range(1, 6)))
@@ -116,6 +117,7 @@ def test_tiny_imagenet_keys_are_its_files(present):
         np.testing.assert_array_equal(image if image.ndim == 3 else np.dstack([image] * 3), expected)
 
 
+@pytest.mark.slow
 def test_textures_in_a_pack_are_found_by_their_published_names(present):
     path = present("dtd/dtd10_1200_32x32.npz")
     pack = np.load(path)

@@ -111,6 +111,7 @@ def test_fashion_mnist_is_complete_where_its_sets_are(composed):
     assert not [text for text in bench.deviations if "mnist" in text]
 
 
+@pytest.mark.slow
 def test_lsun_is_every_file_of_its_folder(root, composed):
     node = composed("+benchmark=cifar10_autc")["far"]["lsun"]
     folder = root / "LSUN_resize"

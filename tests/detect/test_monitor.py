@@ -161,11 +161,13 @@ def lives(p_values, level=0.1):
     return ever.mean()
 
 
+@pytest.mark.slow
 def test_few_lives_without_a_change_ever_raise_an_alarm():
     p = np.random.default_rng(1).uniform(size=(1000, 300))
     assert lives(1 - p) <= binom.ppf(0.9999, 300, 0.1) / 300
 
 
+@pytest.mark.slow
 def test_p_values_of_one_calibration_set_must_not_be_bet_on_as_they_are():
     # Why every image is also compared with those before it: 20 calibration images are never quite the population.
     generator = np.random.default_rng(2)
@@ -174,6 +176,7 @@ def test_p_values_of_one_calibration_set_must_not_be_bet_on_as_they_are():
     assert lives((1 + at_or_above) / 21) > 0.5
 
 
+@pytest.mark.slow
 def test_few_monitors_raise_an_alarm_after_a_small_calibration():
     alarms = 0
     for seed in range(40):

@@ -69,6 +69,7 @@ def saved(tmp_path_factory) -> tuple[Detector, Path]:
     return made, path
 
 
+@pytest.mark.slow
 def test_scores_are_the_same_to_the_bit_in_a_new_process_elsewhere(saved, tmp_path):
     made, path = saved
     moved = tmp_path / "moved"

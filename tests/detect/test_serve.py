@@ -223,6 +223,7 @@ def test_what_cannot_be_answered_is_refused_without_repeating_it(server, name):
     assert not any(part in text for part in ("script", "passwd", "Error", "/work", "openbench", "0x"))
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_too_long_is_given_up(tmp_path):
     made = Server(tmp_path / "note", replace(LIMITS, answer_s=0.05))
     found, answer = made.ask("POST", "/predict", encoded(SLOW))
@@ -260,6 +261,7 @@ def test_a_body_without_a_declared_length_is_cut_off(server):
     assert b" 413 " in server.raw(head, *[chunk] * 8).split(b"\r\n")[0]
 
 
+@pytest.mark.slow
 def test_slow_clients_do_not_keep_a_connection(tmp_path):
     """However long the client would wait."""
     server = Server(tmp_path / "note", replace(LIMITS, upload_s=1.0))
@@ -310,6 +312,7 @@ def test_it_says_what_it_promises_and_that_it_is_there(server):
     assert server.ask("GET", "/health") == (200, {"status": "ok", "waiting": 0})
 
 
+@pytest.mark.slow
 def test_what_cannot_wait_is_turned_away_and_the_server_recovers(server):
     found, lock = [], threading.Lock()
 
@@ -333,6 +336,7 @@ def test_what_cannot_wait_is_turned_away_and_the_server_recovers(server):
     assert server.ask("GET", "/health") == (200, {"status": "ok", "waiting": 0})
 
 
+@pytest.mark.slow
 def test_who_reads_no_answers_loses_the_connection(tmp_path):
     seconds = 0.5
     made = Server(tmp_path / "note", replace(LIMITS, upload_s=seconds), about={"promise": "x" * 100_000})
@@ -384,6 +388,7 @@ def test_told_to_stop_under_load_it_answers_what_it_took(tmp_path):
     assert found.count(None) <= 8  # a connection that was made and not yet taken, at most one per client
 
 
+@pytest.mark.slow
 def test_killed_under_load_it_leaves_nothing_behind_and_starts_again(tmp_path):
     killed = Server(tmp_path / "note")
     found, (code, _) = under_load(killed, signal.SIGKILL)

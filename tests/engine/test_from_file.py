@@ -62,6 +62,7 @@ def file(folders, network):
     return folders / "mine.npz"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("method", ["knn", "vim", "msp", "react"])
 def test_features_from_a_file_give_the_numbers_of_the_network(method, folders, network, file):
     by_network = run(*outcome(folders, *network[0], f"method={method}")).record

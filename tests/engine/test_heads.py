@@ -71,6 +71,7 @@ def ready(folder, words, *more):
     return ready_backbone(config, benchmark, setting, said.append)[0], benchmark, FeatureStore(setting.features), said
 
 
+@pytest.mark.slow
 def test_a_head_is_fitted_once_recorded_and_read_back(tmp_path, words):
     first, benchmark, store, said = ready(tmp_path, words)
     assert said[0] == "head: linear_probe of dinov2_vits14 is fitted on 90 features of digits"
@@ -93,6 +94,7 @@ def test_a_head_is_fitted_once_recorded_and_read_back(tmp_path, words):
     assert torch.equal(repaired.head.weight, first.head.weight)
 
 
+@pytest.mark.slow
 def test_heads_share_the_features_and_differ_in_identity(folder, words):
     ready(folder, words)  # caches the features
     made = {kind: ready(folder, words, f"backbone.head={kind}") for kind in ("nearest_mean", "knn", "linear_probe")}
@@ -158,6 +160,7 @@ def test_eleven_models_are_there_and_hydra_composes_them_too():
     assert {key: value for key, value in node.items() if key != "_name_"} == shipped("backbone", "siglip2_vitb16")
 
 
+@pytest.mark.slow
 def test_a_head_is_named_by_what_it_was_fitted_on(folder, words):
     backbone, benchmark, _, _ = ready(folder, words)
     fewer, other, _, said = ready(folder, words, "benchmark.id.train.limit=80")

@@ -106,6 +106,7 @@ def test_jobs_open_the_benchmark_and_load_the_network_once(config, tmp_path, cou
     assert counted == {"opened": 1, "ready_backbone": 1}
 
 
+@pytest.mark.slow
 def test_records_are_those_of_jobs_that_share_nothing(config, tmp_path):
     methods = ("fdbd.FDBD", *METHODS)
     api.run(config("fdbd.FDBD", seed=1), setting(tmp_path, "first"))  # extracts, so that both sides find the features

@@ -41,6 +41,7 @@ def of(records: dict[str, ResultRecord], key: str) -> dict[str, Any]:
     return {name: record.backbone.get(key) for name, record in records.items()}
 
 
+@pytest.mark.slow
 def test_names_are_there_only_where_there_is_something_to_say(records):
     plain = records["plain"]
     assert not {"augment", "outliers", "outliers_digest"} & set(plain.backbone)
@@ -70,6 +71,7 @@ def test_records_follow_from_themselves(records):
     assert any("run id" in text for text in inconsistencies(other))
 
 
+@pytest.mark.slow
 def test_the_benchmark_digits_is_the_one_of_the_committed_records(records):
     kept = RecordStore(Path(__file__).parents[2] / "results")
     digests = {record.benchmark["digest"] for record in kept if record.benchmark["name"] == "digits"}

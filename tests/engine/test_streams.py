@@ -133,6 +133,7 @@ def words(root):
     return ["+benchmark=digits", "training.recipe.epochs=1", "streaming.queue=32", *folders]
 
 
+@pytest.mark.slow
 def test_a_record_has_a_number_per_order_and_set(made, capsys):
     (record,) = StreamStore(made / "results").records()
     assert (record.method["name"], record.method["params"]["queue"]) == ("oodd", 32)

@@ -64,6 +64,7 @@ def wrong_with(
     return [] if place.metrics == expected else ["other numbers the second time"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [all_but_the_record, only_its_room], ids=lambda f: f.__name__)
 def test_no_flipped_byte_gives_another_number(place: Place, waiting: Waiting, undisturbed: dict[str, Written], keep):
     place.reset(undisturbed)
@@ -89,6 +90,7 @@ def passing(states: Mapping[int, State], undisturbed: dict[str, Written]) -> lis
     return [(name, states[n]) for (name, _), n in last.items()]
 
 
+@pytest.mark.slow
 def test_no_flipped_byte_in_what_a_killed_run_left_gives_another_number(
     place: Place, waiting: Waiting, undisturbed: dict[str, Written], states: States
 ):

@@ -83,6 +83,7 @@ def silent(place: Place, command: Command, stride: int = 1) -> list[object]:
     return wrong
 
 
+@pytest.mark.slow
 def test_no_flipped_byte_in_what_is_stored_stays_unnoticed(place: Place, storing: Command):
     assert silent(place, storing, STRIDE) == []
 

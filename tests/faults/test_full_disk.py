@@ -35,6 +35,7 @@ def wrong_after(place: Place, waiting: Waiting, undisturbed: dict[str, Written],
     return sorted(set(place.written) ^ set(undisturbed))
 
 
+@pytest.mark.slow
 def test_a_run_whose_files_may_not_grow_says_so_and_then_ends_as_if_nothing_had_happened(
     place: Place, waiting: Waiting, undisturbed: dict[str, Written]
 ):
@@ -69,6 +70,7 @@ def disk(folder: Path, size: int) -> Iterator[None]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cache", "results"])
 def test_a_full_disk_is_told_and_then_the_run_ends_as_if_nothing_had_happened(
     place: Place, waiting: Waiting, undisturbed: dict[str, Written], name: str
@@ -94,6 +96,7 @@ NEW = "data new pets2 --id photos --near birds=birds --to other"
 BOARD = "leaderboard"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("command", "folder"),
     [(NEW, "other"), (BOARD, "results/leaderboard"), (f"{BOARD} --every-number all.csv", "all.csv")],

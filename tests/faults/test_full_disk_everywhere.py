@@ -88,6 +88,7 @@ def wrong_after(place: Place, writer: Writer) -> list[object]:
     return sorted(set(kept(place)) ^ set(writer.files))
 
 
+@pytest.mark.slow_cases
 def test_files_that_may_not_grow(place: Place, writer: Writer):
     contents = [f.content for f in writer.written.values() if f.content]
     lengths = sorted({size for content in contents for size in (len(content) - 1, len(content) // 2)})
@@ -103,6 +104,7 @@ def test_files_that_may_not_grow(place: Place, writer: Writer):
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_a_full_cache(place: Place, writer: Writer):
     pages = sum(-(-len(f.content) // PAGE) for name, f in writer.written.items() if name.startswith("cache"))
     wrong = []
@@ -123,6 +125,7 @@ JOBLIB = ("runtime=joblib", "hydra.launcher.n_jobs=2")
 PAGES = [int(n) for n in os.environ.get("OPENBENCH_FAULTS_PAGES", "5").split(",")]  # 1 … some 80
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     find_spec("hydra_plugins.hydra_joblib_launcher") is None, reason="the extra joblib is not installed"
 )
@@ -164,6 +167,7 @@ def speakers(place: Place) -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 def test_every_command_tells_of_a_full_disk_behind_its_output(place: Place, undisturbed: dict[str, Written]):
     place.reset(undisturbed)
     wrong = []
@@ -174,6 +178,7 @@ def test_every_command_tells_of_a_full_disk_behind_its_output(place: Place, undi
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_table_cannot_be_printed_still_says_how_its_jobs_ended(place: Place, undisturbed):
     place.reset(undisturbed)
     ending = place.run(full, SWEEP)

@@ -90,6 +90,7 @@ def check_record(place: Place) -> None:
 TRAINED = (*RUN, "runtime.train=never", "runtime.device=cpu", "--config-dir", "pets")
 
 
+@pytest.mark.slow
 @CALLS
 @given(words=st.lists(overrides(), min_size=1, max_size=3))
 def test_any_words_on_the_command_line_are_taken_or_refused(here: Place, words: list[str]):
@@ -99,6 +100,7 @@ def test_any_words_on_the_command_line_are_taken_or_refused(here: Place, words: 
         check_record(here)
 
 
+@pytest.mark.slow
 @CALLS
 @given(name=NAMES, near=NAMES)
 def test_a_benchmark_of_any_name_is_written_and_read_again_or_refused(here: Place, name: str, near: str):
@@ -118,6 +120,7 @@ def test_a_benchmark_of_any_name_is_written_and_read_again_or_refused(here: Plac
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 @CALLS
 @given(data=st.data(), found=lists(), harm=st.booleans())
 def test_any_list_of_images_is_read_as_another_reader_reads_it_or_refused(here: Place, data, found, harm: bool):
@@ -141,6 +144,7 @@ def test_any_list_of_images_is_read_as_another_reader_reads_it_or_refused(here: 
         shutil.rmtree(here.folder / "cache" / "scores", ignore_errors=True)
 
 
+@pytest.mark.slow
 @CALLS
 @given(data=st.data())
 def test_any_config_file_of_a_benchmark_is_taken_or_refused(here: Place, data):
@@ -155,6 +159,7 @@ def test_any_config_file_of_a_benchmark_is_taken_or_refused(here: Place, data):
         path.write_bytes(before)
 
 
+@pytest.mark.slow
 @READS
 @given(manifests())
 def test_a_sound_manifest_means_what_was_written(found):
@@ -165,6 +170,7 @@ def test_a_sound_manifest_means_what_was_written(found):
     assert list(zip(manifest.keys, manifest.classes, strict=True)) == images
 
 
+@pytest.mark.slow
 @READS
 @given(st.data(), manifests())
 def test_a_damaged_manifest_is_read_or_refused(tmp_path_factory, data, found):

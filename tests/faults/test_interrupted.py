@@ -5,6 +5,7 @@ import signal
 from functools import partial
 from pathlib import Path
 
+import pytest
 from torch import nn
 
 from openbench.cli.process import interrupts
@@ -39,6 +40,7 @@ def pressed(place: Place, waiting: Waiting, last: int) -> tuple[Ending, int]:
     return ending, note.stat().st_size
 
 
+@pytest.mark.slow
 def test_no_layer_is_computed_after_an_interrupt(place: Place, waiting: Waiting):
     _, every = pressed(place, waiting, 0)
     assert every > 300
@@ -49,6 +51,7 @@ def test_no_layer_is_computed_after_an_interrupt(place: Place, waiting: Waiting)
         assert ("interrupted" in ending.text, "Traceback" in ending.text) == (True, False)
 
 
+@pytest.mark.slow
 def test_no_job_of_a_sweep_begins_after_an_interrupt(place: Place):
     place.reset({})
     note = place.folder / "layers"

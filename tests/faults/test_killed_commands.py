@@ -36,6 +36,7 @@ def trained(undisturbed: dict[str, Written]) -> dict[str, Written]:
     return {name: file for name, file in undisturbed.items() if name.startswith(parts)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [TRAIN, EXTRACT, SWEEP], ids=["train", "extract", "sweep"])
 def test_a_killed_command_ends_as_if_nothing_had_happened(
     place: Place, standing: Callable[[Sequence[str]], Waiting], undisturbed: dict[str, Written], command

@@ -24,6 +24,7 @@ def files(place: Place):
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_a_killed_data_new_goes_on(place: Place, files):
     note, folder = place.folder / "count", place.folder / "fourth"
     counting = partial(at_each_change_below, [folder], partial(write_down, note))

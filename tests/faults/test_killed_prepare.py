@@ -87,6 +87,7 @@ def files_below(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "packed"])
 def test_a_killed_data_prepare_goes_on(place: Place, sources: dict[str, DataSource], server: FileServer, name: str):
     root, note = place.folder / "downloads", place.folder / "count"

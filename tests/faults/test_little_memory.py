@@ -47,6 +47,7 @@ SIZES = {"RLIMIT_AS": (24, 60, 120, 400, 1000), "RLIMIT_DATA": (7, 11, 18, 26, 6
 LARGEST = {kind: sizes[-1:] for kind, sizes in SIZES.items()}  # for a command that needs the same as another
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "tried"),
     [((*RUN, "--config-dir", "pets"), SIZES), (("evaluate", "none.csv"), SIZES), (("leaderboard",), LARGEST)],
@@ -126,6 +127,7 @@ def begin_with(mebibytes: float) -> None:
     limit_growth(mebibytes)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("more", [0, 2, 8, 20, 24, 28, 32, 1 << 14])
 def test_a_run_that_may_grow_by_so_many_mebibytes_ends_well_or_says_so(
     place: Place, waiting: Waiting, cold: Waiting, undisturbed: dict[str, Written], more: int

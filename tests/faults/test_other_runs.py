@@ -93,6 +93,7 @@ def case(request: pytest.FixtureRequest, place: Place, own: None) -> Iterator[Ca
     waiting.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [all_but_the_record, only_its_room], ids=lambda f: f.__name__)
 def test_no_flipped_byte_gives_another_number(place: Place, case: Case, keep):
     rng, silent = np.random.default_rng(SEED), []
@@ -106,6 +107,7 @@ def test_no_flipped_byte_gives_another_number(place: Place, case: Case, keep):
     assert silent == []
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_change_and_then_a_flipped_byte_give_no_other_number(place: Place, case: Case):
     rng, wrong = np.random.default_rng(SEED), []
     states = states_of(place, case.waiting, {}).distinct

@@ -31,6 +31,7 @@ def store(tmp_path: Path) -> FeatureStore:
     return FeatureStore(tmp_path / "cache", batch_size=8, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")
 def test_no_changed_bit_in_the_header_of_a_column_is_an_exception(tmp_path: Path) -> None:
     file = arrays.ColumnFile(tmp_path, "logits")

@@ -69,6 +69,7 @@ def resumed(root: Path, backbone: NetworkBackbone) -> None:
     torch.testing.assert_close(got.map("stage3"), expected.maps["stage3"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_killed_job_loses_at_most_a_shard(tmp_path: Path) -> None:
     killed_midway(tmp_path)
     backbone = toy_backbone()
@@ -77,6 +78,7 @@ def test_a_killed_job_loses_at_most_a_shard(tmp_path: Path) -> None:
     assert backbone.passes <= COUNT - 2 * SHARD
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", ["logits.npy.part", "maps.stage3.mean.npy.part", "progress.json"])
 def test_what_a_killed_job_left_is_not_trusted_if_it_was_altered(tmp_path: Path, name: str) -> None:
     killed_midway(tmp_path)
@@ -89,6 +91,7 @@ def test_what_a_killed_job_left_is_not_trusted_if_it_was_altered(tmp_path: Path,
     assert backbone.passes == COUNT
 
 
+@pytest.mark.slow
 def test_of_three_jobs_one_computes_and_all_get_the_same(tmp_path: Path) -> None:
     jobs = [start(tmp_path / "store", 0.01, number) for number in range(3)]
     ends = [job.ended() for job in jobs]
@@ -98,6 +101,7 @@ def test_of_three_jobs_one_computes_and_all_get_the_same(tmp_path: Path) -> None
     assert len({tuple(sums) for _, *sums in lines}) == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_waited_for_a_killed_one_goes_on_from_there(tmp_path: Path) -> None:
     root = tmp_path / "store"
     first = start(root, 0.02)

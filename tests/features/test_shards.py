@@ -121,12 +121,14 @@ def test_borders_lie_between_batches_and_nothing_is_left_out(tmp_path: Path) -> 
     assert shards.borders == ((0, 40), (40, 80), (80, 101))
 
 
+@pytest.mark.slow
 def test_jobs_divide_the_images_and_the_last_one_joins_them(tmp_path: Path, whole: dict[str, bytes]) -> None:
     passed = jobs_together(tmp_path / "cache", 3)
     assert sorted(passed) == [21, 40, 40]
     assert columns(tmp_path / "cache") == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flock", [lambda *_: None, lambda *_: os.open("/", os.O_WRONLY)], ids=["granted", "refused"])
 def test_jobs_divide_the_images_where_file_locks_do_not_work(
     tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, flock: Callable[..., object]

@@ -44,6 +44,7 @@ def made(tmp_path_factory):
         return everything.pages()
 
 
+@pytest.mark.slow
 def test_everything_on_offer_has_a_page(made):
     registry = Registry((paths.config_dir(),))
     apart = ("method", "benchmark", "training", "augment", "streaming")
@@ -177,6 +178,7 @@ def test_every_command_of_a_written_page_is_one(file):
             assert planned(named, Asked(tuple(asked.overrides))) or named.layout == "mixture"
 
 
+@pytest.mark.slow
 def test_python_of_written_pages_runs():
     blocks = [text for page in WRITTEN for language, text in FENCE.findall(page.read_text()) if language == "python"]
     assert blocks

@@ -136,6 +136,7 @@ class Counted:
         return found
 
 
+@pytest.mark.slow
 def test_a_mapped_bank_is_never_read_whole(monkeypatch, tmp_path):
     in_small_blocks(monkeypatch)
     data = problem("signed")

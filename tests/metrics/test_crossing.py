@@ -51,6 +51,7 @@ def test_parallel_boundary_has_the_one_sided_kolmogorov_smirnov_tail(n, c):
     assert crossing_probability(kolmogorov(n, d)) == pytest.approx(ksone.sf(d, n), abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "c"), [(100_001, 0.4), (20_001, 1.2)])
 def test_carrying_many_steps_at_once_keeps_the_kolmogorov_smirnov_tail(n, c, monkeypatch):
     monkeypatch.setattr(crossing, "_STEPPED", n - 1)

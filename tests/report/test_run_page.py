@@ -47,6 +47,7 @@ class Tags(HTMLParser):
         self.ids.update(value for name, value in attributes if name == "id")
 
 
+@pytest.mark.slow
 def test_the_numbers_of_the_record_stand_on_the_page(page):
     assert "90.00 [89.00, 91.00]" in page
     assert "near/a incomplete" in page
@@ -87,6 +88,7 @@ def test_no_two_elements_have_the_same_id(page):
     assert [name for name, times in Tags(page).ids.items() if times > 1] == []
 
 
+@pytest.mark.slow
 def test_equal_arguments_give_an_equal_page(page, sets):
     made = record("knn", 0.9, 0.95, ("near/a incomplete",), note=HOSTILE)
     again = run_page(
@@ -108,6 +110,7 @@ def test_without_scores_the_page_says_why_there_are_no_pictures():
     assert "<svg" not in bare
 
 
+@pytest.mark.slow
 def test_the_page_prints_on_white_within_its_paper_and_becomes_a_pdf(view, page, tmp_path):
     (tmp_path / "run.html").write_text(page)
     view.set_viewport_size({"width": 718, "height": 1000})  # A4 less its margins
@@ -124,6 +127,7 @@ def test_the_page_prints_on_white_within_its_paper_and_becomes_a_pdf(view, page,
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8
 
 
+@pytest.mark.slow
 def test_on_a_phone_pictures_keep_their_size_and_scroll_alone(view, page, tmp_path):
     (tmp_path / "run.html").write_text(page)
     view.set_viewport_size({"width": 360, "height": 800})

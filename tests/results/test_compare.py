@@ -70,6 +70,7 @@ def test_scores_that_differ_by_rounding_reproduce(seed):
     assert found.reproduces, [str(d) for d in found.differ]
 
 
+@pytest.mark.slow
 def test_some_counts_do_move_by_rounding_alone():
     """Else the test above would say nothing."""
     moved = 0
@@ -79,6 +80,7 @@ def test_some_counts_do_move_by_rounding_alone():
     assert moved
 
 
+@pytest.mark.slow
 def test_few_samples_reproduce_as_well():
     small = {name: n // 20 for name, n in SIZES.items()}
     for seed in range(10):

@@ -51,6 +51,7 @@ def is_png(path) -> bool:
     return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_every_method_is_a_point_where_its_numbers_say_with_its_bars(tmp_path, drawn, seeds):
     found = board(seeds=seeds)
@@ -99,6 +100,7 @@ def test_beside_a_crowd_every_method_stands_in_order_with_its_interval_and_its_r
     assert "1–4" in [note.get_text() for note in beside.texts]
 
 
+@pytest.mark.slow
 def test_the_families_of_a_crowd_are_colours_with_a_marker_each(tmp_path, drawn):
     found = board(30)
     families = {row.method: ("logits", "features", "text")[at % 3] for at, row in enumerate(found.ranked)}
@@ -123,6 +125,7 @@ def test_augmentations_are_told_apart_in_the_legend(tmp_path, unsaved):
     assert {c.get_label() for c in unsaved[0].containers} == {"knn", "knn · mixup"}
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_bytes(tmp_path, drawn):
     first, second = (plots.near_far(board(3), tmp_path / name).read_bytes() for name in ("a.png", "b.png"))
     assert first == second
@@ -167,6 +170,7 @@ def test_boards_of_one_name_have_pictures_of_their_own(tmp_path, unsaved):
     assert [path.name for path in drawn] == ["toy.png", "toy_bbbb.png"]
 
 
+@pytest.mark.slow
 def test_of_very_many_methods_the_best_are_drawn_and_the_title_says_so(tmp_path, unsaved):
     plots.near_far(board(130), tmp_path / "p.png")
     assert len(unsaved[1].containers) == 100
@@ -220,6 +224,7 @@ def test_an_unwritable_place_is_named(tmp_path):
         plots.histograms(split_scores(), tmp_path / "file" / "h.png")
 
 
+@pytest.mark.slow
 def test_the_module_loads_without_matplotlib():
     program = "import sys, openbench.results.leaderboard.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
@@ -255,6 +260,7 @@ def all_printable(drawn) -> bool:
 
 
 # Warnings are errors here, among them matplotlib's of glyphs that a font does not have.
+@pytest.mark.slow
 def test_names_of_any_characters_are_drawn_in_a_legend_without_a_warning(tmp_path, drawn, capfd):
     trainings = [replace(make_record(), backbone={**make_record().backbone, "training": name}) for name in STRANGE]
     plots.near_far(boards(map(named, trainings))[0], tmp_path / "a.png")

@@ -66,6 +66,7 @@ def _race(root: Path, start: float, number: int, queue) -> None:
         queue.put(None)
 
 
+@pytest.mark.slow
 def test_of_several_writers_at_once_exactly_one_wins_and_its_text_is_whole(tmp_path):
     context = multiprocessing.get_context("fork")
     queue, start = context.Queue(), time.time() + 0.3
@@ -80,6 +81,7 @@ def test_of_several_writers_at_once_exactly_one_wins_and_its_text_is_whole(tmp_p
     assert RecordStore(tmp_path).find("0" * 16)[0].header == f"{winners[0]}" * 100_000
 
 
+@pytest.mark.slow
 def test_what_a_killed_writer_leaves_is_no_record_and_does_not_stand_in_the_way(tmp_path):
     program = (
         "import os, sys, time\nsys.path.insert(0, sys.argv[2])\n"
@@ -263,6 +265,7 @@ def test_a_record_that_does_not_say_what_was_run_is_refused(tmp_path, changes, s
         list(store)
 
 
+@pytest.mark.slow
 def test_no_flipped_byte_of_a_record_is_read(tmp_path):
     store = RecordStore(tmp_path)
     path = store.write(make_record())

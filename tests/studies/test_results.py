@@ -39,6 +39,7 @@ def metrics(records):
     return cache(lambda run_id: json.loads(records[run_id].read_text())["metrics"])
 
 
+@pytest.mark.slow
 def test_numbers_of_the_committed_tables_are_means_over_the_records_that_they_name(metrics):
     wrong, checked = [], 0
     for name in names():

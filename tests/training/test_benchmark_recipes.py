@@ -173,6 +173,7 @@ def settings_of_its_own(training: str) -> bool:
     return "recipe:" in text or "by_data" in text
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("data", COMMON)
 def test_a_training_has_the_common_recipe_but_for_what_is_its_own(data: str) -> None:
     """Those with settings of their own on each; those that take whatever recipe there is, each on two."""
@@ -199,6 +200,7 @@ def test_a_training_has_the_common_recipe_but_for_what_is_its_own(data: str) -> 
 OTHERS = [b for b in DISTINCT if b not in COMMON and "rebench" not in b]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_training_can_be_built_on_the_other_benchmarks_too(name: str) -> None:
     """Those with settings of their own on each; of those that take whatever recipe there is, each on two."""

@@ -101,6 +101,7 @@ def test_gradients_reach_every_parameter(tmp_path: Path, method: type[TrainingMe
     assert all(not torch.equal(after[name], before[name]) for name in before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [ToyEntropy, ToyPrototypes])
 def test_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path: Path, method: type[TrainingMethod]) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):

@@ -131,6 +131,7 @@ def test_curve_reads_back_from_csv_as_it_was() -> None:
     assert back == ROWS
 
 
+@pytest.mark.slow
 def test_picture_of_the_curve_is_an_image_and_shows_the_numbers() -> None:
     picture = Image.open(io.BytesIO(as_png(ROWS, "toy", 2)))
     assert picture.format == "PNG"
@@ -139,6 +140,7 @@ def test_picture_of_the_curve_is_an_image_and_shows_the_numbers() -> None:
     assert other != as_png(ROWS, "toy", 2)
 
 
+@pytest.mark.slow
 def test_a_training_leaves_the_picture_of_its_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "as_png", as_png)  # elsewhere trainings are spared it
     made = job()

@@ -122,6 +122,7 @@ def test_a_process_sees_its_threads_compute(monkeypatch):
     assert list(looks) == []
 
 
+@pytest.mark.slow
 @needs_accelerate
 def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
     names = [name for name in RECIPES if name != "plain"]
@@ -132,6 +133,7 @@ def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
         assert_trained_as_alone(name, tmp_path)
 
 
+@pytest.mark.slow
 @needs_accelerate
 def test_two_processes_go_on_after_a_kill_and_only_one_writes(tmp_path: Path) -> None:
     made = shared_job("uneven")
