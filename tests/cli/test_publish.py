@@ -41,6 +41,7 @@ def test_published_scores_prove_their_records(made, folder, capsys):
     assert "2 of 2 records are what their scores say" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_record_with_published_scores_is_checked_without_images_and_the_check_is_kept(made, folder, capsys):
     publish(made, folder, "all")
     path = next(folder.rglob("msp/*.json"))
@@ -70,6 +71,7 @@ def test_what_excludes_itself_is_refused(folder, capsys):
         assert "allowed" in (said := capsys.readouterr().err) or "instead" in said
 
 
+@pytest.mark.slow
 def test_an_edited_record_is_found_though_its_digest_was_made_again(made, folder, capsys):
     publish(made, folder, "all")
     path = next(folder.rglob("msp/*.json"))
@@ -82,6 +84,7 @@ def test_an_edited_record_is_found_though_its_digest_was_made_again(made, folder
     assert "not what its scores say: metrics.far.fpr95" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_scores_that_are_not_those_of_the_record_are_not_copied(made, folder, tmp_path, capsys):
     msp, mls = (next(folder.rglob(f"{name}/*.json")).stem for name in ("msp", "mls"))
     (tmp_path / "cache/scores").mkdir(parents=True)

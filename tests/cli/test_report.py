@@ -63,6 +63,7 @@ def test_the_images_flagged_first_are_those_with_the_largest_scores(made, tmp_pa
     assert "digits/" in sheet
 
 
+@pytest.mark.slow
 def test_without_images_there_are_pictures_still(made, tmp_path):
     assert report(made, "--out", str(tmp_path / "run.html"), "--images", "0") == 0
     page = (tmp_path / "run.html").read_text()
@@ -70,6 +71,7 @@ def test_without_images_there_are_pictures_still(made, tmp_path):
     assert "<img" not in page
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_is_an_error(made, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(run_page, "run_page", lambda *_: "drawn elsewhere")
     (tmp_path / "file").write_text("")

@@ -314,21 +314,14 @@ def test_it_says_what_it_promises_and_that_it_is_there(server):
 
 @pytest.mark.slow
 def test_what_cannot_wait_is_turned_away_and_the_server_recovers(server):
-    found, lock = [], threading.Lock()
-
     def client(count):
         try:
-            status, _ = server.ask("POST", "/predict", *form_of(*[encoded(SLOW)] * count))
+            return server.ask("POST", "/predict", *form_of(*[encoded(SLOW)] * count))[0]
         except (ConnectionError, http.client.HTTPException):
-            status = None
-        with lock:
-            found.append(status)
+            return None
 
-    threads = [threading.Thread(target=client, args=(3,)) for _ in range(40)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(40) as clients:
+        found = list(clients.map(client, [3] * 40))
     assert set(found) <= {200, 503}
     assert found.count(200) > 0
     assert found.count(503) > 0

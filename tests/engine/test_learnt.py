@@ -55,6 +55,7 @@ def test_names_are_there_only_where_there_is_something_to_say(records):
     }
 
 
+@pytest.mark.slow
 def test_outliers_change_the_run_and_the_weights_but_not_the_benchmark(records):
     assert {(r.benchmark["digest"], r.benchmark["pristine"]) for r in records.values()} == {
         (records["plain"].benchmark["digest"], True)
@@ -64,6 +65,7 @@ def test_outliers_change_the_run_and_the_weights_but_not_the_benchmark(records):
     assert records["photographs"].counts["ood_train/kept"] == {"n": 200, "expected": 200}
 
 
+@pytest.mark.slow
 def test_records_follow_from_themselves(records):
     assert {name: inconsistencies(record) for name, record in records.items()} == dict.fromkeys(records, ())
     forged = records["photographs"]

@@ -88,5 +88,6 @@ def test_no_flipped_byte_in_what_is_stored_stays_unnoticed(place: Place, storing
     assert silent(place, storing, STRIDE) == []
 
 
+@pytest.mark.slow
 def test_no_flipped_byte_in_a_record_or_its_scores_gives_another_table(place: Place, reading: Command):
     assert silent(place, reading) == []
