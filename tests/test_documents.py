@@ -29,6 +29,7 @@ def test_python_of_the_contribution_guide_keeps_the_contract(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_method_of_the_readme_passes_the_test_of_the_readme(tmp_path):
     found = [block for block in blocks(ROOT / "README.md", "python") if block.startswith("# ")]
     files = {block.splitlines()[0].removeprefix("# "): block for block in found}

@@ -82,6 +82,7 @@ def begun(body: str, before: Callable[[], None] = answer_interrupts) -> subproce
     return process
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("body", BODIES)

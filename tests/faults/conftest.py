@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .states import States
     from .waiting import Waiting
 
+HERE = Path(__file__).parent
 SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
 # Some minutes, with more states and bytes than each run of all tests has time for; the profile of tests/conftest.py.
 DEEP = os.environ.get("OPENBENCH_HYPOTHESIS") == "deep"
@@ -204,6 +205,13 @@ def rehearse(folder: Path) -> None:
     assert code == 0, said.getvalue()
     trust._doubts.clear()  # each copy is to find out itself whether locks hold, which it tries on a file
     gc.collect()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs something slow: the place and the first run take ten seconds, whichever test asks for them."""
+    for item in items:
+        if item.path.parent == HERE and "place" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
