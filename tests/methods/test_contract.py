@@ -128,6 +128,9 @@ def failures(make: Callable[[], Method]) -> dict[str, Exception]:
                 check(make)
             except Exception as error:  # a method may raise anything; each check reports for itself
                 found[check.__name__] = error
+    if checks.check_inputs_stay_untouched.__name__ in found:  # what it wrote to is not for the next method
+        shared.cache_clear()
+        SAMPLES.clear()
     return found
 
 
@@ -170,6 +173,21 @@ def test_fit_does_not_read_what_is_declared_for_the_score_alone(name):
 @pytest.mark.parametrize(("check", "wrong"), [(check, wrong) for check, found in BUGS.items() for wrong in found])
 def test_a_planted_bug_is_caught_where_checks_share_a_fit(check, wrong):
     assert check in failures(wrong)
+
+
+@pytest.mark.parametrize("wrong", BUGS[checks.check_inputs_stay_untouched.__name__])
+def test_what_a_method_overwrites_is_not_what_the_next_is_held_to(wrong):
+    """Which of two tests runs first must not matter: pytest-xdist hands the last ones to whoever is idle."""
+    failures(wrong)
+    clean, right = planted(), Right()
+    pairs = [
+        (shared().train, clean.train),
+        (shared().id_test, clean.id_test),
+        (samples_for(right, shared()), samples_of(right, clean)),
+    ]
+    for left, before in pairs:
+        assert [name for name, column in before.columns.items() if not torch.equal(left.columns[name], column)] == []
+    assert torch.equal(shared().head.weight, clean.head.weight)
 
 
 def test_a_right_method_is_fitted_for_what_asks_how():
