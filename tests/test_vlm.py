@@ -88,6 +88,7 @@ def test_a_backbone_without_a_text_tower_is_refused_by_the_methods_name():
         refuse_missing_parts(toy_backbone(), NegLabel(), "neglabel")
 
 
+@pytest.mark.slow
 def test_a_list_that_is_not_there_is_named(run, capsys):
     run("method=neglabel", "method.nouns=wordnet_noun", code=2)
     assert "word list 'wordnet_noun' not found; did you mean 'wordnet_nouns'?" in capsys.readouterr().err

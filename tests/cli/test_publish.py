@@ -65,6 +65,7 @@ def test_a_record_with_published_scores_is_checked_without_images_and_the_check_
     assert not read_checks(folder)  # nor does it tell anything without its digest
 
 
+@pytest.mark.slow
 def test_what_excludes_itself_is_refused(folder, capsys):
     for words in (["all", "--images"], ["all", "runtime.device=cpu"], ["--scores", "0123", "runtime.device=cpu"]):
         assert main(["verify", *words, "--results", str(folder)]) == 2

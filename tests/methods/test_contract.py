@@ -26,7 +26,7 @@ from openbench.testing.trial import fitted, read_by, samples_of
 from tests.conftest import seed_all
 from tests.testing.test_checks import BUGS, Right
 
-from .discovered import COMPOSITES, MODULES, NODES, PRESETS, label, variants
+from .discovered import COMPOSITES, MODULES, NODES, PRESETS, SLOW, label, marked, variants
 
 # (method, option) → {check: why it cannot hold}. Each entry must fail, or it has to go.
 BETWEEN = "the planted OOD samples lie between the clusters, within the range of every feature; it sees single features"
@@ -134,7 +134,10 @@ def failures(make: Callable[[], Method]) -> dict[str, Exception]:
     return found
 
 
-@pytest.mark.parametrize("variant", variants(), ids=label)
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(case, id=label(case), marks=[pytest.mark.slow] if case[0] in SLOW else []) for case in variants()],
+)
 def test_method_keeps_the_contract(variant):
     """All checks in one case, since a case of its own for each costs as much as the check."""
     name, change = variant
@@ -153,7 +156,7 @@ def test_method_keeps_the_contract(variant):
 
 @pytest.mark.parametrize(
     "name",
-    [name for name, node in NODES.items() if name not in COMPOSITES and target_of(node).read_by_score],
+    marked(name for name, node in NODES.items() if name not in COMPOSITES and target_of(node).read_by_score),
 )
 def test_fit_does_not_read_what_is_declared_for_the_score_alone(name):
     node, data = node_of(name), planted()

@@ -71,6 +71,7 @@ def test_what_a_record_states_in_an_unknown_form_is_left_out():
     assert re.findall("<td[^>]*>(.*?)</td>", table) == ["fit", "–", "–", "score", "–", "–", "tune", "2.5", "70"]
 
 
+@pytest.mark.slow
 def test_names_are_text(page):
     tags = Tags(page)
     assert tags.found["script"] == 0
@@ -78,12 +79,14 @@ def test_names_are_text(page):
     assert tags.found["img"] == 1  # that of the contact sheet
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_anywhere(page):
     links = re.findall(r"""(?:src|href)=["']([^"'#][^"']*)["']""", page)
     assert all(link.startswith("data:") for link in links)
     assert not re.search(r"@import|url\(['\"]?http", page)
 
 
+@pytest.mark.slow
 def test_no_two_elements_have_the_same_id(page):
     assert [name for name, times in Tags(page).ids.items() if times > 1] == []
 
@@ -97,6 +100,7 @@ def test_equal_arguments_give_an_equal_page(page, sets):
     assert again == page
 
 
+@pytest.mark.slow
 def test_each_class_states_how_many_are_flagged(page, sets):
     (ids, *_) = sets
     limit = np.sort(ids.scores)[int(np.ceil(0.95 * 60)) - 1]
