@@ -66,6 +66,19 @@ def test_a_record_with_published_scores_is_checked_without_images_and_the_check_
 
 
 @pytest.mark.slow
+def test_a_record_that_is_not_there_does_not_keep_others_from_being_verified(made, folder, capsys):
+    publish(made, folder, "all")
+    msp, mls = (next(folder.rglob(f"{name}/*.json")).stem for name in ("msp", "mls"))
+    assert main(["verify", "--scores", msp, "0000", mls, "--results", str(folder)]) == 2
+    said = capsys.readouterr()
+    assert "2 of 2 records are what their scores say" in said.out
+    assert "record '0000' not found" in said.err
+    assert main(["verify", "--images", "0000", "1111", "--results", str(folder)]) == 2
+    said = capsys.readouterr()
+    assert [f"record '{name}' not found" in said.err for name in ("0000", "1111")] == [True, True]
+
+
+@pytest.mark.slow
 def test_what_excludes_itself_is_refused(folder, capsys):
     for words in (["all", "--images"], ["all", "runtime.device=cpu"], ["--scores", "0123", "runtime.device=cpu"]):
         assert main(["verify", *words, "--results", str(folder)]) == 2

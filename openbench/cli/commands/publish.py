@@ -8,7 +8,7 @@ from openbench import paths
 from openbench.cli.left_out import left_out
 from openbench.cli.process.exits import FAILED, OK
 from openbench.core.record import ResultRecord
-from openbench.errors import CacheError, ConfigError, OpenbenchError
+from openbench.errors import CacheError, ConfigError, OpenbenchError, RecordError
 from openbench.results.escape import console
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.recompute import PUBLISHED, Recomputed, recompute
@@ -93,12 +93,23 @@ def check_scores(results: Path, run_ids: list[str], done: Done) -> int:
 
 
 def chosen(records: RecordStore, run_ids: list[str], on_error: OnError) -> Iterator[ResultRecord]:
-    """Yield the records that are named, or every one for `all`."""
+    """Yield the records that are named, or every one for `all`; of several, those that are there.
+
+    Raises:
+        RecordError: the only one that is named is not there.
+    """
     if run_ids == [ALL]:
         yield from records.readable(on_error)
         return
     for name in run_ids:
-        yield records.look_up(name, on_error)[0]
+        try:
+            found = records.look_up(name, on_error)[0]
+        except RecordError as error:
+            if len(run_ids) == 1:
+                raise
+            on_error(error)
+        else:
+            yield found
 
 
 def say_difference(record: ResultRecord, found: Recomputed) -> None:

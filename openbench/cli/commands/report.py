@@ -6,7 +6,8 @@ from pathlib import Path
 from openbench import paths
 from openbench.cli.kept_options import folders_of_scores
 from openbench.cli.left_out import left_out
-from openbench.errors import RecordError
+from openbench.errors import ConfigError, RecordError
+from openbench.paths import writable
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import first_with
 from openbench.storage.whole import write_whole
@@ -23,6 +24,12 @@ error rates over the threshold, selective and conformal curves, and the images t
 def main(argv: list[str]) -> int:
     """Write the page of a record and return the exit code."""
     arguments = _parser().parse_args(argv)
+    if arguments.out:
+        writable(arguments.out.parent, "--out")  # before all that takes time
+        if arguments.out.is_dir():
+            raise ConfigError(
+                f"--out: '{arguments.out}' is a folder — name the page, e.g. {arguments.out / 'run.html'}"
+            )
     with left_out() as lost:
         store = RecordStore(arguments.results or paths.results_dir())
         record, _ = store.look_up(arguments.run_id, lost.append)

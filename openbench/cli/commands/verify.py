@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from openbench import paths
 from openbench.cli.left_out import left_out
-from openbench.cli.process.exits import FAILED, OK
-from openbench.errors import ConfigError, NotReproducedError, RecordError
+from openbench.cli.process.exits import BAD_INPUT, FAILED, OK
+from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part
 from openbench.say import silent
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     if threads := _threads(arguments.results, from_images[0]):
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     node = _runtime(overrides, arguments)
-    return max(code, *(_verify(run_id, arguments, node) for run_id in from_images))
+    return max(code, *(_told(run_id, arguments, node) for run_id in from_images))
 
 
 def _divided(run_ids: list[str], overrides: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -105,7 +105,7 @@ def _from_scores(run_ids: list[str], arguments: argparse.Namespace) -> int:
 
     code = check_scores(arguments.results, run_ids, done)
     if not arguments.scores:
-        again = "RUN_ID" if run_ids == [ALL] else " ".join(run_ids)
+        again = run_ids[0] if len(run_ids) == 1 and run_ids != [ALL] else "RUN_ID"
         way = f"from the images: python -m openbench verify --images {again}"
         print(f"computed from published scores, without images; {way}")
     return code
@@ -124,6 +124,15 @@ def _keep(results: Path, record: "ResultRecord", made_from: "MadeFrom", *, repro
     scores = ScoreStore(results / PUBLISHED).state(record.run_id) if made_from == "scores" else ""
     made = Check(record.run_id, digest_of(record), made_from, reproduces, said, made_now(), utc, scores)
     print(f"kept in {write_check(results, made)}")
+
+
+def _told(run_id: str, arguments: argparse.Namespace, node: dict[str, object]) -> int:
+    """Verify a record; one that cannot be is said, and does not keep the others from it."""
+    try:
+        return _verify(run_id, arguments, node)
+    except OpenbenchError as error:
+        print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
+        return BAD_INPUT
 
 
 def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object]) -> int:
