@@ -128,6 +128,10 @@ class Loader(ConfigLoaderImpl):
         super().__init__(config_search_path)
         self.repository = SharingRepository(config_search_path)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        install()  # a worker of a sweep has it from another process, and makes none
+
     def _compose_config_from_defaults_list(
         self, defaults: Sequence[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:

@@ -115,6 +115,14 @@ def test_another_process_composes_the_same(loaders):
     assert plain(composed(pickle.loads(pickle.dumps(ours)), "method=msp")) == plain(composed(hydras, "method=msp"))
 
 
+def test_a_worker_that_is_handed_the_loader_composes_in_the_same_way(loaders, monkeypatch):
+    packed = pickle.dumps(loaders[0])
+    for owner, name, theirs in loader.THEIRS:
+        monkeypatch.setattr(owner, name, theirs)
+    pickle.loads(packed)
+    assert [name for owner, name, ours in loader._OURS if getattr(owner, name) is not ours] == []
+
+
 def test_what_is_composed_carries_the_names_of_its_files():
     config = composed("run", ["+benchmark=digits", "method=knn", "tune=none"]).config
     assert {key: config[key]["_name_"] for key in ("method", "tune")} == {"method": "knn", "tune": "none"}
