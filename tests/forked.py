@@ -68,9 +68,9 @@ class Forked:
         """Whether it has not ended."""
         return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
-    def kill(self) -> None:
-        """Send what no process survives."""
-        os.kill(self._pid, signal.SIGKILL)
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal; one that no process survives if none is named."""
+        os.kill(self._pid, number)
 
     def ended(self) -> tuple[int, str]:
         """Wait for its end; return the exit code, negative for a signal, and what it printed."""

@@ -108,6 +108,15 @@ def test_passes_count_images_and_perturbed_ones_twice(backbone: NetworkBackbone)
     assert backbone.passes == 9
 
 
+def test_weights_that_are_installed_are_neither_trained_on_nor_in_training_mode(backbone: NetworkBackbone) -> None:
+    state = {name: value.clone() for name, value in backbone.network.state_dict().items()}
+    for install in (lambda: backbone.initialise(3), lambda: backbone.load_state(state, "own")):
+        backbone.module().train()
+        install()
+        assert [name for name, part in backbone.network.named_modules() if part.training] == []
+        assert [name for name, value in backbone.network.named_parameters() if value.requires_grad] == []
+
+
 def test_outputs_leave_a_training_module_training(backbone: NetworkBackbone) -> None:
     module = backbone.module().train()
     module.get_submodule("bn1").eval()

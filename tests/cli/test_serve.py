@@ -4,7 +4,6 @@ import http.client
 import importlib.util
 import io
 import json
-import os
 import re
 import signal
 import time
@@ -45,7 +44,7 @@ def test_answers_are_those_of_the_detector(tmp_path, monkeypatch):
         connection.request("GET", "/")
         told = json.loads(connection.getresponse().read())
     assert told == {"promise": detector.promise, "alpha": 0.1, "classes": ["red", "green", "blue"]}
-    os.kill(process._pid, signal.SIGTERM)
+    process.kill(signal.SIGTERM)
     assert process.ended() == (0, f"listening on {found.group()}0\n")
 
 

@@ -18,91 +18,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from openbench.detect.serve.limits import Limits
 from openbench.detect.serve.server import serve
 from openbench.errors import ConfigError
-from tests.forked import Forked
 
-LIMITS = Limits(
-    body_bytes=100_000,
-    image_pixels=10_000,
-    images=3,
-    waiting=40,
-    waiting_pixels=30_000,
-    connections=60,
-    upload_s=60.0,  # more than any request takes, whatever else the machine does
-    answer_s=60.0,
-    batch=8,
-    batch_wait_ms=20.0,
-    drain_s=5.0,
-)
-SLOW, BROKEN = 250, 251  # brightness of images that the stand-in for a detector treats in its own way
-SECRET = "<script>alert('x')</script>"
+from .served import BROKEN, LIMITS, SECRET, SLOW, Server, predict
 
 
-def predict(images):
-    """The mean brightness of each image as its score; the size of the batch beside it."""
-    marks = {int(image[0, 0, 0]) for image in images}
-    if BROKEN in marks:
-        raise RuntimeError(SECRET)
-    if SLOW in marks:
-        time.sleep(0.3)
-    return [
-        {"score": float(image.mean()), "is_ood": bool(image.mean() > 200), "batch": len(images)} for image in images
-    ]
+@pytest.fixture
+def started(tmp_path):
+    """Starts a server that is not there any more after the test, also where that failed."""
+    made = []
 
+    def start(*limits, note="note", **options):
+        made.append(Server(tmp_path / note, *limits, **options))
+        return made[-1]
 
-class Server:
-    """A server in a copy of this process."""
-
-    def __init__(self, note, limits=LIMITS, port=0, about=None):
-        self.note = note
-        self.not_scored = []  # answers that say so; a list, since threads add to it
-        self.process = Forked(
-            lambda: serve(
-                predict, about or {"promise": "none"}, limits, ("127.0.0.1", port), lambda t: print(t, flush=True)
-            ),
-            note,
-        )
-        until = time.monotonic() + 600
-        while not (
-            found := re.search(r"listening on http://127.0.0.1:(\d+)", note.read_text() if note.exists() else "")
-        ):
-            assert self.process.runs, note.read_text()
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        self.port = int(found.group(1))
-
-    def ask(self, method, path, body=None, kind="image/png", **headers):
-        """Status and body of an answer; JSON as values."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)) as connection:
-            connection.request(method, path, body, {"Content-Type": kind, **headers} if body is not None else headers)
-            answer = connection.getresponse()
-            text = answer.read().decode()
-            if answer.status == 500 and "not_scored" in text:
-                self.not_scored.append(text)
-            return answer.status, json.loads(text) if answer.headers["Content-Type"] == "application/json" else text
-
-    def raw(self, *parts, pause=0.0, seconds=60.0):
-        """What comes back for bytes that are sent as they are, until the server closes."""
-        with closing(socket.create_connection(("127.0.0.1", self.port), timeout=seconds)) as connection:
-            found = b""
-            try:
-                for part in parts:
-                    connection.sendall(part)
-                    time.sleep(pause)
-                while part := connection.recv(65536):
-                    found += part
-            except (ConnectionResetError, BrokenPipeError):
-                pass
-            return found
-
-    def stop(self, number=signal.SIGTERM):
-        """Send a signal, wait for the end, and return the exit code and what was printed."""
-        import os
-
-        os.kill(self.process._pid, number)
-        return self.process.ended()
+    yield start
+    for server in made:
+        if not server.stopped:
+            server.stop(signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -224,8 +158,8 @@ def test_what_cannot_be_answered_is_refused_without_repeating_it(server, name):
 
 
 @pytest.mark.slow
-def test_an_answer_that_takes_too_long_is_given_up(tmp_path):
-    made = Server(tmp_path / "note", replace(LIMITS, answer_s=0.05))
+def test_an_answer_that_takes_too_long_is_given_up(started):
+    made = started(replace(LIMITS, answer_s=0.05))
     found, answer = made.ask("POST", "/predict", encoded(SLOW))
     assert (found, answer["error"]["code"]) == (503, "too_slow")
     assert made.stop()[0] == 0
@@ -262,9 +196,9 @@ def test_a_body_without_a_declared_length_is_cut_off(server):
 
 
 @pytest.mark.slow
-def test_slow_clients_do_not_keep_a_connection(tmp_path):
+def test_slow_clients_do_not_keep_a_connection(started):
     """However long the client would wait."""
-    server = Server(tmp_path / "note", replace(LIMITS, upload_s=1.0))
+    server = started(replace(LIMITS, upload_s=1.0))
     head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\nContent-Length: 100\r\n\r\n"
     more = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET /hea"
     sent = [(head, b"a"), (b"GET /health HTT",), (b"",), (more,), (b"\x16\x03\x01 nonsense\r\n\r\n",)]
@@ -330,9 +264,9 @@ def test_what_cannot_wait_is_turned_away_and_the_server_recovers(server):
 
 
 @pytest.mark.slow
-def test_who_reads_no_answers_loses_the_connection(tmp_path):
+def test_who_reads_no_answers_loses_the_connection(started):
     seconds = 0.5
-    made = Server(tmp_path / "note", replace(LIMITS, upload_s=seconds), about={"promise": "x" * 100_000})
+    made = started(replace(LIMITS, upload_s=seconds), about={"promise": "x" * 100_000})
     with closing(socket.create_connection(("127.0.0.1", made.port), timeout=5)) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 400)
         time.sleep(seconds + 2.0)
@@ -373,8 +307,8 @@ def under_load(made, number):
     return found, ended
 
 
-def test_told_to_stop_under_load_it_answers_what_it_took(tmp_path):
-    found, (code, said) = under_load(Server(tmp_path / "note"), signal.SIGTERM)
+def test_told_to_stop_under_load_it_answers_what_it_took(started):
+    found, (code, said) = under_load(started(), signal.SIGTERM)
     assert code == 0, said
     assert found.count(True) >= 40
     assert found.count(False) == 0
@@ -382,12 +316,12 @@ def test_told_to_stop_under_load_it_answers_what_it_took(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_under_load_it_leaves_nothing_behind_and_starts_again(tmp_path):
-    killed = Server(tmp_path / "note")
+def test_killed_under_load_it_leaves_nothing_behind_and_starts_again(tmp_path, started):
+    killed = started()
     found, (code, _) = under_load(killed, signal.SIGKILL)
     assert code == -signal.SIGKILL
     assert found.count(False) == 0
-    again = Server(tmp_path / "again", port=killed.port)
+    again = started(note="again", port=killed.port)
     assert again.ask("POST", "/predict", GOOD)[0] == 200
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["again", "note"]
     with pytest.raises(

@@ -42,8 +42,12 @@ def board(n: int = 12, seeds: int = 1):
     for index in range(n):
         method = with_method(base, f"method_{index}")
         near, far = rng.uniform(0.7, 0.9), rng.uniform(0.8, 0.98)
-        runs = [with_seed(method, s, near + 0.01 * s, far - 0.01 * s) for s in range(seeds)]
-        records += [replace(r, metrics=metrics(near, far)) for r in runs] if seeds == 1 else runs
+        runs = [with_seed(method, s, near + 0.01 * s, far - 0.015 * s) for s in range(seeds)]
+        if seeds == 1:  # of far sets, an interval of half the width, and not around its middle
+            known = metrics(near, far)
+            known["far"] |= {"auroc_low": far - 0.002, "auroc_high": far + 0.008}
+            runs = [replace(run, metrics=known) for run in runs]
+        records += runs
     return boards(records)[0]
 
 
@@ -65,8 +69,9 @@ def test_every_method_is_a_point_where_its_numbers_say_with_its_bars(tmp_path, d
         assert line.get_xydata().tolist() == [[100 * far.value, 100 * near.value]]
         ends = x_bar.get_segments()[0][:, 0], y_bar.get_segments()[0][:, 1]
         for estimate, (low, high) in zip((far, near), ends, strict=True):
-            half = (estimate.high - estimate.low) / 2 if seeds == 1 else estimate.std
-            assert high - low == pytest.approx(200 * half)
+            value, std = estimate.value, estimate.std
+            expected = (estimate.low, estimate.high) if seeds == 1 else (value - std, value + std)
+            assert (low, high) == pytest.approx([100 * end for end in expected])
 
 
 def test_no_two_of_twelve_methods_share_colour_and_marker(tmp_path, unsaved):

@@ -75,6 +75,22 @@ def test_every_part_is_specialised_by_itself(monkeypatch: pytest.MonkeyPatch, ca
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.filterwarnings("ignore")
+def test_a_compiled_part_draws_what_the_uncompiled_draws() -> None:
+    network = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout(0.5)), nn.Flatten(), nn.Linear(16, 2)).train()
+    images = torch.randn(8, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    plain, state = network[0](images), torch.get_rng_state()
+    torch._dynamo.reset()
+    torch.manual_seed(1)
+    with compiled(network):
+        fast = network[0](images)
+    torch.testing.assert_close(fast, plain)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.filterwarnings("ignore")
 def test_compiled_training_gives_the_weights_of_the_uncompiled_up_to_rounding(tmp_path: Path) -> None:
     # Batches of one size, in training and in validation: each other size is compiled anew.
     sizes = {"id_train": split(Role.ID_TRAIN, 32), "id_val": split(Role.ID_VAL, 16)}

@@ -21,6 +21,7 @@ from openbench.training.loop.batch_norm import whole_batch_statistics
 from openbench.training.loop.distributed import Team, require_one_process, team, under_torchrun
 from openbench.training.loop.loop import check_shared_out, train
 from openbench.training.loop.objective import Part
+from openbench.training.loop.session import Session
 from openbench.training.methods.cross_entropy import CrossEntropy
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
@@ -215,6 +216,14 @@ def test_losses_over_the_whole_batch_are_not_shared_out() -> None:
     check_shared_out(job(ToyEntropy()), Team())
     check_shared_out(job(Apart()), Pretended(0, 2))
     check_shared_out(job(CrossEntropy(RECIPE)), Pretended(0, 2))
+
+
+@pytest.mark.parametrize(("rank", "written"), [(0, {"best-0.safetensors", "state.pt"}), (1, set())])
+def test_one_process_of_several_writes(tmp_path: Path, rank: int, written: set[str]) -> None:
+    session = Session.begin(job(Apart()), tmp_path, torch.device("cpu"), team=Pretended(rank, 2))
+    session.keep_if_best(0.5)
+    session.save()
+    assert {file.name for file in tmp_path.iterdir()} == written
 
 
 def test_every_process_must_get_an_image_of_every_batch() -> None:
