@@ -1,6 +1,7 @@
 """Prediction sets over random splits, and sets made of a method's own score of a class: literal definitions beside."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from openbench.metrics.conformal.prediction_sets import (
     set_report,
     true_class,
 )
-from openbench.metrics.conformal.sorted_classes import SortedClasses, given_split, over_splits
+from openbench.metrics.conformal.sorted_classes import SortedClasses, Split, given_split, over_splits
 from openbench.metrics.suite import MetricOptions, evaluate
 
 KINDS = {"lac": Nonconformity("lac"), "aps": Nonconformity("aps"), "raps": Nonconformity("raps", 0.1, 2), "score": None}
@@ -109,6 +110,32 @@ def test_ties_and_classes_that_never_fit_keep_sizes_whole():
     assert got == (1.0, 0.0, 2.0, 0.0)
 
 
+@pytest.mark.parametrize("kind", ["lac", "aps"])
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_sets_of_scores_are_those_of_exact_arithmetic_however_small_the_probabilities(kind, scale):
+    """At 40 most probabilities are below 1e-16, which a sum near 1 does not see; fractions of integers do."""
+    s, y = distances(3, 400, c=5)
+    s = scale * s
+    u = np.random.default_rng(9).random(400)
+    classes = next(SortedClasses.of_probabilities(probabilities_from(s), y, [KINDS[kind]], less_one=True))
+    exact = []
+    for row, drawn in zip(probabilities_from(s), u, strict=True):
+        p = [Fraction(float(value)) for value in row]
+        total = sum(p)
+        if kind == "lac":
+            exact.append([1 - value / total for value in p])
+        else:
+            exact.append([(sum(o for o in p if o >= own) - Fraction(float(drawn)) * own) / total for own in p])
+    calibrated, tested = np.arange(150), np.arange(150, 400)
+    fitted = sorted(exact[row][y[row]] for row in calibrated)
+    for alpha in (0.01, 0.05, 0.3):
+        quantile = fitted[int(np.ceil(151 * (1 - alpha) - 1e-9)) - 1]
+        sets = np.array([[value <= quantile for value in exact[row]] for row in tested])
+        report = classes.reports(Split(calibrated, tested, u), [alpha])[0]
+        assert report == set_report(sets, y[tested])
+    assert not sets.all()
+
+
 def test_probabilities_of_distances_are_the_softmax_of_their_negatives():
     s, _ = distances(3, 20)
     np.testing.assert_allclose(probabilities_from(1000 * s), softmax(-1000 * s, axis=1), atol=1e-12)
@@ -165,6 +192,20 @@ def test_sets_of_probabilities_that_a_method_gives_itself_are_made_of_these():
     for key, value in classifier.items():
         if key.startswith(("lac", "aps", "raps")):
             assert found[f"score_{key}"] == pytest.approx(value, abs=1e-12), key
+
+
+def test_probabilities_that_a_method_gives_itself_are_summed_as_they_are(monkeypatch):
+    """They are float32: what is left after a class is known only to seven digits."""
+    seen, made = [], SortedClasses.of_probabilities
+
+    def noting(*given, less_one):
+        seen.append(less_one)
+        return made(*given, less_one=less_one)
+
+    monkeypatch.setattr(SortedClasses, "of_probabilities", noting)
+    values_of({"class_scores": lambda s: s + 0.5})
+    values_of({"class_scores": lambda s: s + 0.5, "class_probabilities": lambda s: probabilities_from(s + 0.5)})
+    assert seen == [True, False]
 
 
 def test_kinds_left_out_are_left_out_of_a_methods_own_score_too():

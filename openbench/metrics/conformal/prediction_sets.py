@@ -80,6 +80,23 @@ class Nonconformity:
             mass += self.penalty * np.maximum(np.arange(1, ranked.shape[1] + 1) - self.k_reg, 0)
         return mass
 
+    def ascending_less_one(self, ranked: Floats) -> Floats:
+        """Return (n, c) `ascending` less 1, where each row sums to 1 but for rounding in float64.
+
+        What is left after a class is summed instead of what is up to it: a sum near 1 has sixteen digits, so the
+        classes whose probabilities are smaller would all have the same score, or one that rounding decides.
+
+        Args:
+            ranked: (n, c) sorted probabilities.
+        """
+        if not self.draws:
+            return -ranked
+        less = np.zeros_like(ranked)
+        np.cumsum(-ranked[:, :0:-1], axis=1, out=less[:, -2::-1])
+        if self.kind == "raps":
+            less += self.penalty * np.maximum(np.arange(1, ranked.shape[1] + 1) - self.k_reg, 0)
+        return less
+
     def _checked(self, probabilities: ArrayLike) -> Floats:
         if self.kind not in KINDS:
             raise MetricError(
