@@ -249,12 +249,10 @@ def _prediction_set_values(calibration: list[SetScores], side: tuple[SetScores, 
             continue
         size, (columns, labels) = len(parts[0][1]), (np.concatenate(both) for both in zip(*parts, strict=True))
         said = (labels.dtype.str, labels.tolist())  # of any kind: what is not a number is refused where it is used
-        # A method's own are float32, as a network's are, and sum to 1 to seven digits.
-        exact = source == "class_probabilities" and all(s.class_probabilities is None for s in (*calibration, *side))
-        key = digest([source, exact, columns, said, size, len(side), options], 64)
+        key = digest([source, columns, said, size, len(side), options], 64)
         found = _FOUND.get(key)
         if found is None:
-            found = _quality(_kinds(source, columns, labels, options, exact=exact), size, len(side), options)
+            found = _quality(_kinds(source, columns, labels, options), size, len(side), options)
             for oldest in list(_FOUND)[: 1 - _MOST]:
                 _FOUND.pop(oldest, None)  # another thread may have been quicker
             _FOUND[key] = found
@@ -292,20 +290,16 @@ def _quality(
 
 
 def _kinds(
-    source: str, columns: np.ndarray, labels: np.ndarray, options: MetricOptions, *, exact: bool
+    source: str, columns: np.ndarray, labels: np.ndarray, options: MetricOptions
 ) -> Iterator[tuple[str, SortedClasses]]:
-    """Yield per kind: its name in keys, its scores made of the columns (n, c) of a source.
-
-    `exact` says that these are probabilities which sum to 1 but for rounding in float64.
-    """
+    """Yield per kind: its name in keys, its scores made of the columns (n, c) of a source."""
     if source == "class_scores":
         yield OWN, SortedClasses.of_scores(columns, labels)
         return
     chosen = [kind for kind in options.set_kinds if kind != OWN]
     made = [Nonconformity(kind, options.raps_penalty, options.raps_k_reg) for kind in chosen]
     prefix = f"{OWN}_" if source == "class_probabilities" else ""
-    found = SortedClasses.of_probabilities(columns, labels, made, less_one=exact)
-    for kind, classes in zip(chosen, found, strict=True):
+    for kind, classes in zip(chosen, SortedClasses.of_probabilities(columns, labels, made), strict=True):
         yield prefix + kind, classes
 
 

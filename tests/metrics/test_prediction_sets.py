@@ -55,8 +55,8 @@ def test_too_few_scores_for_the_level_give_the_full_set():
     assert prediction_sets(np.ones((2, 3)), np.inf).all()
 
 
-def test_lac_scores_are_one_minus_probability():
-    np.testing.assert_allclose(Nonconformity("lac")([[0.7, 0.3]]), [[0.3, 0.7]])
+def test_lac_scores_less_one_are_minus_the_probability():
+    np.testing.assert_allclose(Nonconformity("lac")([[0.7, 0.3]]), [[-0.7, -0.3]])
 
 
 @pytest.mark.parametrize(("kind", "penalty"), [("aps", 0.0), ("raps", 0.25)])
@@ -70,7 +70,7 @@ def test_cumulative_scores_equal_a_loop_over_ranks(kind, penalty):
             rank = 1 + np.sum(probabilities > own)
             want = probabilities[probabilities > own].sum() + own - u[row] * own
             want += penalty * max(rank - 2, 0)
-            assert got[row, y] == pytest.approx(want, abs=1e-12)
+            assert got[row, y] == pytest.approx(want - 1, abs=1e-12)
 
 
 def test_raps_penalises_by_class_rank_not_by_row():
@@ -81,7 +81,8 @@ def test_raps_penalises_by_class_rank_not_by_row():
     for rows in (1, 6):
         p = np.repeat(row, rows, axis=0)
         u = np.random.default_rng(0).random((rows, 1))
-        np.testing.assert_allclose(score(p) + u * p, np.repeat([[0.3, 1.05, 1.75, 2.4, 3.0]], rows, axis=0), atol=1e-12)
+        want = np.repeat([[-0.7, 0.05, 0.75, 1.4, 2.0]], rows, axis=0)
+        np.testing.assert_allclose(score(p) + u * p, want, atol=1e-12)
 
 
 def test_penalty_makes_sets_smaller_on_flat_probabilities():

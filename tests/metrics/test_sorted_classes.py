@@ -112,12 +112,12 @@ def test_ties_and_classes_that_never_fit_keep_sizes_whole():
 
 @pytest.mark.parametrize("kind", ["lac", "aps"])
 @pytest.mark.parametrize("scale", [1.0, 40.0])
-def test_sets_of_scores_are_those_of_exact_arithmetic_however_small_the_probabilities(kind, scale):
+def test_sets_are_those_of_exact_arithmetic_however_small_the_probabilities(kind, scale):
     """At 40 most probabilities are below 1e-16, which a sum near 1 does not see; fractions of integers do."""
     s, y = distances(3, 400, c=5)
     s = scale * s
     u = np.random.default_rng(9).random(400)
-    classes = next(SortedClasses.of_probabilities(probabilities_from(s), y, [KINDS[kind]], less_one=True))
+    classes = next(SortedClasses.of_probabilities(probabilities_from(s), y, [KINDS[kind]]))
     exact = []
     for row, drawn in zip(probabilities_from(s), u, strict=True):
         p = [Fraction(float(value)) for value in row]
@@ -192,20 +192,6 @@ def test_sets_of_probabilities_that_a_method_gives_itself_are_made_of_these():
     for key, value in classifier.items():
         if key.startswith(("lac", "aps", "raps")):
             assert found[f"score_{key}"] == pytest.approx(value, abs=1e-12), key
-
-
-def test_probabilities_that_a_method_gives_itself_are_summed_as_they_are(monkeypatch):
-    """They are float32: what is left after a class is known only to seven digits."""
-    seen, made = [], SortedClasses.of_probabilities
-
-    def noting(*given, less_one):
-        seen.append(less_one)
-        return made(*given, less_one=less_one)
-
-    monkeypatch.setattr(SortedClasses, "of_probabilities", noting)
-    values_of({"class_scores": lambda s: s + 0.5})
-    values_of({"class_scores": lambda s: s + 0.5, "class_probabilities": lambda s: probabilities_from(s + 0.5)})
-    assert seen == [True, False]
 
 
 def test_kinds_left_out_are_left_out_of_a_methods_own_score_too():

@@ -27,6 +27,9 @@ class Nonconformity:
     """How badly a class fits an input, from class probabilities.
 
     LAC: 1 − p_y. APS: Σ of the probabilities down to y, minus U·p_y. RAPS: APS + λ·max(rank_y − k_reg, 0).
+    All are less 1, which moves no set: −p_y, and for the sum −(what is left after y), as each row sums to 1. A sum near
+    1 has sixteen digits, of float32 probabilities seven, and where a network is sure the classes of a set differ in
+    smaller ones: there rounding, and with it the processor, would choose.
 
     Args:
         kind: `lac`, `aps` or `raps`.
@@ -44,7 +47,7 @@ class Nonconformity:
     seed: int = 0
 
     def __call__(self, probabilities: ArrayLike) -> Floats:
-        """Return (n, c) scores, larger = worse fit.
+        """Return (n, c) scores less 1, larger = worse fit.
 
         Args:
             probabilities: (n, c) rows summing to 1.
@@ -53,7 +56,7 @@ class Nonconformity:
             MetricError: unknown kind, a negative penalty or rank, or rows that are not distributions.
         """
         if not self.draws:
-            return 1.0 - self._checked(probabilities)
+            return -self._checked(probabilities)
         p = self._checked(probabilities)
         order = np.argsort(-p, axis=1, kind="stable")
         ranked = np.take_along_axis(p, order, axis=1)
@@ -74,25 +77,9 @@ class Nonconformity:
             ranked: (n, c) sorted probabilities.
         """
         if not self.draws:
-            return 1.0 - ranked
-        mass = np.cumsum(ranked, axis=1)
-        if self.kind == "raps":
-            mass += self.penalty * np.maximum(np.arange(1, ranked.shape[1] + 1) - self.k_reg, 0)
-        return mass
-
-    def ascending_less_one(self, ranked: Floats) -> Floats:
-        """Return (n, c) `ascending` less 1, where each row sums to 1 but for rounding in float64.
-
-        What is left after a class is summed instead of what is up to it: a sum near 1 has sixteen digits, so the
-        classes whose probabilities are smaller would all have the same score, or one that rounding decides.
-
-        Args:
-            ranked: (n, c) sorted probabilities.
-        """
-        if not self.draws:
             return -ranked
         less = np.zeros_like(ranked)
-        np.cumsum(-ranked[:, :0:-1], axis=1, out=less[:, -2::-1])
+        np.cumsum(-ranked[:, :0:-1], axis=1, out=less[:, -2::-1])  # what is left after each class, smallest first
         if self.kind == "raps":
             less += self.penalty * np.maximum(np.arange(1, ranked.shape[1] + 1) - self.k_reg, 0)
         return less

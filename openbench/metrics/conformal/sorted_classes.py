@@ -68,16 +68,9 @@ class SortedClasses:
 
     @classmethod
     def of_probabilities(
-        cls, probabilities: ArrayLike, labels: ArrayLike, kinds: Iterable[Nonconformity], *, less_one: bool = False
+        cls, probabilities: ArrayLike, labels: ArrayLike, kinds: Iterable[Nonconformity]
     ) -> Iterator[Self]:
         """Sort class probabilities (n, c) once and yield the scores that each kind makes of them.
-
-        Args:
-            probabilities: (n, c) rows summing to 1.
-            labels: (n,) true classes.
-            kinds: of scores.
-            less_one: rows sum to 1 but for rounding in float64: then scores less 1 are yielded, which tell classes
-                apart however small their probabilities are.
 
         Raises:
             MetricError: probabilities or labels that do not fit.
@@ -88,8 +81,7 @@ class SortedClasses:
         fit.sort(axis=1)
         ranked = np.negative(fit, out=fit)
         for kind in kinds:
-            scores = kind.ascending_less_one(ranked) if less_one else kind.ascending(ranked)
-            yield cls(scores, ranked if kind.draws else None, own, y)
+            yield cls(kind.ascending(ranked), ranked if kind.draws else None, own, y)
 
     def at(self, rows: Counts, places: Counts, uniforms: Floats) -> Floats:
         """Return the score at one place of each of some rows, given the uniforms of all."""
