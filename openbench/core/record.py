@@ -36,8 +36,7 @@ class ResultRecord:
         provenance: package version, git sha, dirty flag, library versions, device, UTC time, seconds, passes per stage;
             only where they apply: `sources`, the code that openbench does not ship, {module: SHA-256}; `uncommitted`,
             the changed files of openbench, {file: SHA-256}; `reused`, which version made the `weights` and `features`
-            that the run reused; `prediction_sets`, which version computed these again
-            from the kept scores.
+            that the run reused; `prediction_sets`, which version computed these again from the kept scores.
     """
 
     run_id: str

@@ -79,7 +79,8 @@ class Nonconformity:
         if not self.draws:
             return -ranked
         less = np.zeros_like(ranked)
-        np.cumsum(-ranked[:, :0:-1], axis=1, out=less[:, -2::-1])  # what is left after each class, smallest first
+        np.cumsum(ranked[:, :0:-1], axis=1, out=less[:, -2::-1])  # what is left after each class, smallest first
+        np.negative(less, out=less)
         if self.kind == "raps":
             less += self.penalty * np.maximum(np.arange(1, ranked.shape[1] + 1) - self.k_reg, 0)
         return less
