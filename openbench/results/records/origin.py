@@ -1,6 +1,8 @@
 """Who made a record: version, commit and time, on which processor, and how to verify it."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from openbench import paths
 from openbench.config.command import command_line
@@ -8,8 +10,15 @@ from openbench.core.record import ResultRecord
 
 
 def made_by(record: ResultRecord) -> str:
-    """Return the version, commit and time of a run, e.g. `openbench 0.1.0, commit 1a2b with changes, 2026-01-01`."""
-    made = record.provenance
+    """Return the version, commit and time of a run, e.g. `openbench 0.1.0, commit 1a2b with changes, 2026-01-01`.
+
+    And of its prediction sets, where these were computed again from the kept scores.
+    """
+    again = record.provenance.get("prediction_sets")
+    return _version(record.provenance) + (f"; prediction sets by {_version(again)}" if isinstance(again, dict) else "")
+
+
+def _version(made: Mapping[str, Any]) -> str:
     sha, changed = str(made.get("git_sha") or "unknown")[:12], " with changes" if made.get("git_dirty") else ""
     return f"openbench {made.get('openbench', 'unknown')}, commit {sha}{changed}, {made.get('utc', 'no date')}"
 

@@ -278,6 +278,7 @@ class Provenance(_Node):
     sources: dict[Words, Words] | None = None
     uncommitted: dict[Words, Words] | None = None
     reused: dict[Words, Words] | None = None
+    prediction_sets: dict[Words, Words] | None = None
     warnings: list[str] | None = None
 
 
