@@ -1,31 +1,15 @@
 """The command line: a table of sub-commands, each imported only when it is called."""
 
-from openbench.cli.process import first
-
-if __name__ == "__main__":
-    first.prepare()  # before all that takes time to import
-
-from openbench.cli.process import interrupts, limited
-
-if __name__ == "__main__":
-    interrupts.prepare()
-    limited.prepare()
-
 import importlib
 import io
 import os
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import openbench
-from openbench.cli.process.exits import BAD_INPUT, FAILED, OK, Terminated, code_of
-from openbench.cli.process.limits import LIBRARIES, PYTORCH, check_limits
-from openbench.cli.process.os_errors import refused
+from openbench.cli.process import BAD_INPUT, OK, flush, report, take_signals
 from openbench.errors import OpenbenchError, did_you_mean
-from openbench.installation import check_no_other_openbench
 
 
 @dataclass(frozen=True)
@@ -86,8 +70,6 @@ COMMANDS = {
     ),
 }
 
-NEED_PYTORCH = ("run", "train", "extract", "check", "stream", "verify", "fit", "score")
-
 EXAMPLES = (
     "python -m openbench list method",
     "python -m openbench run +benchmark=digits method=knn",
@@ -106,83 +88,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     # bounds the spinning, at no cost on an idle machine. It must be set before torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        with _interrupts_first():
-            check_no_other_openbench()
-            code = _dispatch(arguments)
-            _flush(code)
-    except OpenbenchError as error:
-        code = _told(error)
-    except KeyboardInterrupt as stop:
-        code = _stopped(stop)
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough. Python flushes stdout once more at exit, which must not fail again.
-        _discard_output()
-        code = OK
-    except Exception as error:
-        told = refused(error)
-        if told is None:
-            traceback.print_exc()
-            return FAILED
-        _discard_output()
-        code = _told(told)
-    return code
+        code = _dispatch(arguments)
+        flush(code)
+        return code
+    except (Exception, KeyboardInterrupt) as error:
+        return report(error)
 
 
 def script() -> int:
-    """Run as the whole process: ready for interrupts, and exiting at once, as torch's clean-up would take seconds."""
-    interrupts.prepare()
-    try:
-        interrupts.begin()
-        # A name that is not UTF-8 is shown with its bytes in place of an exception.
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")
-        code = main()
-    except KeyboardInterrupt as stop:  # between two lines of `main`
-        code = _stopped(stop)
-    interrupts.leave(code)
-    return code
-
-
-@contextmanager
-def _interrupts_first() -> Iterator[None]:
-    """Have an interrupt reported as one, where what it interrupted raised something else."""
-    try:
-        yield
-    except Exception:
-        interrupts.check()
-        raise
-
-
-def _flush(code: int) -> None:
-    """Write the output now, so that a full disk behind `>` is reported here, once, and not by the interpreter."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        if code == OK:
-            raise
-        _discard_output()
-
-
-def _told(error: OpenbenchError) -> int:
-    from openbench.results.escape import console_lines
-
-    print(f"error: {console_lines(str(error))}", file=sys.stderr)
-    return BAD_INPUT
-
-
-def _stopped(stop: KeyboardInterrupt) -> int:
-    interrupts.under_way()
-    print("terminated" if isinstance(stop, Terminated) else "interrupted", file=sys.stderr)
-    return code_of(stop)
-
-
-def _discard_output() -> None:
-    """Discard what is still buffered for stdout: it cannot be written."""
-    with suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        sys.stdout.flush()
+    """Run as the whole process: `python -m openbench` and the installed command `openbench`."""
+    take_signals()
+    if not sys.flags.safe_path:
+        sys.path.insert(0, "")  # methods of one's own in the working directory, as `python -m` finds them
+    # A name that is not UTF-8 is shown with its bytes in place of an exception.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    return main()
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -198,7 +120,6 @@ def _dispatch(arguments: list[str]) -> int:
             f"command '{name}' not found{did_you_mean(name, COMMANDS)} — available: {', '.join(COMMANDS)} "
             "(python -m openbench --help)"
         )
-    check_limits(PYTORCH if name in NEED_PYTORCH else LIBRARIES)
     try:
         return COMMANDS[name].load()(rest)
     except SystemExit as stop:  # of argparse, after --help

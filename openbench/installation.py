@@ -1,14 +1,11 @@
-"""The pip command to recommend, and a check for the other project on PyPI, which is named `openbench`."""
+"""The pip command that errors recommend."""
 
 import json
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from openbench.errors import ConfigError
-
 DISTRIBUTION = "openbench-ood"
-_FOREIGN = "openbench"
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -24,19 +21,6 @@ def pip_install(extra: str = "", *options: str) -> str:
     target = DISTRIBUTION if folder is None else str(folder)
     words = ["pip install", *options, *(["-e"] if editable else []), f"'{target}{suffix}'"]
     return " ".join(words)
-
-
-def check_no_other_openbench() -> None:
-    """Raise ConfigError if the other project named `openbench` is installed: its files replace those of this one."""
-    try:
-        version = metadata.version(_FOREIGN)
-    except metadata.PackageNotFoundError:
-        return
-    raise ConfigError(
-        f"another project is installed under the name '{_FOREIGN}', version {version} — its files can replace ours, "
-        f"which is distributed as '{DISTRIBUTION}' — pip uninstall {_FOREIGN}, then "
-        f"{pip_install('', '--force-reinstall')}"
-    )
 
 
 def _source() -> tuple[Path | None, bool]:

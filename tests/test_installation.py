@@ -1,4 +1,4 @@
-"""The advice that names a pip command, and the other project of the same name."""
+"""The advice that names a pip command."""
 
 import json
 import re
@@ -9,8 +9,7 @@ import pytest
 
 import openbench
 from openbench import installation
-from openbench.__main__ import main
-from openbench.installation import DISTRIBUTION, check_no_other_openbench, pip_install
+from openbench.installation import DISTRIBUTION, pip_install
 
 ROOT = Path(openbench.__file__).parent.parent
 
@@ -31,10 +30,6 @@ class Installed:
     def read_text(self, file):
         assert file == "direct_url.json"
         return self.origins[DISTRIBUTION]
-
-    def version(self, name):
-        self.distribution(name)
-        return "3.1"
 
 
 def origin(url, **dir_info):
@@ -61,17 +56,6 @@ def test_a_checkout_that_is_not_installed_advises_itself(monkeypatch, tmp_path):
     assert pip_install("", "--force-reinstall") == "pip install --force-reinstall 'openbench-ood'"
     (tmp_path / "pyproject.toml").touch()
     assert pip_install("ray") == f"pip install -e '{tmp_path}[ray]'"
-
-
-def test_the_other_project_of_the_name_is_an_error(monkeypatch, capsys):
-    monkeypatch.setattr(installation, "metadata", Installed(openbench_ood=None, openbench=None))
-    assert main(["list"]) == 2
-    assert "another project is installed under the name 'openbench', version 3.1" in capsys.readouterr().err
-
-
-def test_alone_nothing_is_said(monkeypatch):
-    monkeypatch.setattr(installation, "metadata", Installed(openbench_ood=None))
-    check_no_other_openbench()
 
 
 @pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="this copy of openbench is not a checkout")

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from openbench.cli.process.exits import BAD_INPUT, OK
+from openbench.cli.process import BAD_INPUT, OK
 from openbench.errors import OpenbenchError
 from openbench.results.escape import console
 

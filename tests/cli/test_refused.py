@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.cli.process.os_errors import refused
+from openbench.cli.process import message_of
 
 
 def raised(act) -> BaseException:
@@ -25,7 +25,7 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize("library", TOO_MUCH)
 def test_a_lack_of_memory_names_what_to_lower(library):
-    told = refused(raised(TOO_MUCH[library]))
+    told = message_of(raised(TOO_MUCH[library]))
     assert told is not None
     for key in ("not enough memory", "runtime.batch_size", "runtime.score_batch", "training.recipe.batch_size"):
         assert key in str(told)
@@ -33,7 +33,7 @@ def test_a_lack_of_memory_names_what_to_lower(library):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.ENOTDIR])
 def test_what_a_disk_refuses_names_the_file(number):
-    told = refused(OSError(number, os.strerror(number), "/some/file"))
+    told = message_of(OSError(number, os.strerror(number), "/some/file"))
     assert told is not None
     assert "'/some/file'" in str(told)
     assert os.strerror(number) in str(told)
@@ -41,10 +41,4 @@ def test_what_a_disk_refuses_names_the_file(number):
 
 @pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("shape"), FileNotFoundError(errno.ENOENT, "x", "y")])
 def test_an_error_of_ours_is_none_of_the_systems(error):
-    assert refused(error) is None
-
-
-def test_a_library_that_finds_no_room_when_it_is_loaded_names_the_limit():
-    told = refused(ImportError("PLEASE READ THIS\nOriginal error was: _umath.so: cannot map zero-fill pages"))
-    assert told is not None
-    assert str(told).startswith("not enough memory to load a library — cannot map zero-fill pages — raise the limit")
+    assert message_of(error) is None

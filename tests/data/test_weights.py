@@ -7,7 +7,7 @@ import yaml
 
 from openbench import _compat
 from openbench.cli.commands import data
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 from openbench.data.download.weights import Pretraining, parse_weights, released_weights
 from openbench.errors import DataError
 from openbench.paths import config_dir

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from openbench.cli.process import interrupts
+from openbench.cli.process import take_signals
 
 from .conftest import RUN, Ending, Place
 from .waiting import Waiting
@@ -17,8 +17,7 @@ from .waiting import Waiting
 def press_at(note: Path, last: int) -> None:
     """Have this process note each layer that it computes, and be sent Ctrl-C at one of them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background ignore it
-    interrupts.prepare()
-    interrupts.begin()
+    take_signals()
     stream = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     count = 0
 

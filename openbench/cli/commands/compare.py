@@ -6,7 +6,7 @@ from pathlib import Path
 from openbench import paths
 from openbench.cli.kept_options import folders_of_scores
 from openbench.cli.left_out import left_out
-from openbench.cli.process.exits import OK
+from openbench.cli.process import OK
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, RecordError
 from openbench.results.comparisons.runs import compared, config_table, difference_table, disagreement_table

@@ -5,7 +5,7 @@ import contextlib
 import io
 import os
 
-from openbench.cli.process.exits import OK
+from openbench.cli.process import OK
 
 _HYDRA = ("run", "train", "extract", "check")
 _EPILOG = """\

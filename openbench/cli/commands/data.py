@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from openbench import paths
 from openbench.cli.commands.data_weights import list_weights, named_backbone, prepare_weights
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 from openbench.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:

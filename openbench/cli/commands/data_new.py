@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openbench.cli.process.exits import OK
+from openbench.cli.process import OK
 from openbench.compose.config import options
 from openbench.errors import ConfigError, did_you_mean
 

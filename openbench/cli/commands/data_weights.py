@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from openbench import paths
 from openbench.cli.commands.listing import Registry
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 from openbench.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench.cli.json_file import check_json, write_json
-from openbench.cli.process.exits import OK
+from openbench.cli.process import OK
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
 from openbench.core.scores import SetScores

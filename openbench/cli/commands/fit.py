@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openbench.cli.process.exits import OK
+from openbench.cli.process import OK
 from openbench.errors import ConfigError, OpenbenchError, did_you_mean
 from openbench.paths import writable
 

@@ -4,7 +4,7 @@ from openbench.cli.hydra.app import Call, HydraCommand
 from openbench.cli.hydra.held import held
 from openbench.cli.hydra.job import Done
 from openbench.cli.hydra.outcome import FAILED_STATUS
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 
 
 def _run(call: Call) -> Done:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from openbench import paths
 from openbench.cli.left_out import say_left_out
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, OpenbenchError, RecordError, did_you_mean
 from openbench.results.escape import console

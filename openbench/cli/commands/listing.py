@@ -11,7 +11,7 @@ from typing import Any
 from openbench import paths
 from openbench.cli.left_out import left_out
 from openbench.cli.method_source import MethodSource, method_source
-from openbench.cli.process.exits import OK
+from openbench.cli.process import OK
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.errors import ConfigError, RecordError, did_you_mean
 from openbench.results.escape import console

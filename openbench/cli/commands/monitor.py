@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import openbench
-from openbench.cli.process.exits import ALARM, OK
+from openbench.cli.process import ALARM, OK
 from openbench.detect.monitor.martingale import Bets
 from openbench.detect.monitor.monitor import Monitor, Rules
 from openbench.detect.monitor.table import SUFFIXES, numbers, table_digest

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
 
-from openbench.cli.process.exits import OK
+from openbench.cli.process import OK
 from openbench.compose.config import options
 from openbench.config.overrides import is_name
 from openbench.errors import ConfigError

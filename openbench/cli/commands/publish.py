@@ -6,7 +6,7 @@ from pathlib import Path
 
 from openbench import paths
 from openbench.cli.left_out import left_out
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 from openbench.core.record import ResultRecord
 from openbench.errors import CacheError, ConfigError, OpenbenchError, RecordError
 from openbench.results.escape import console

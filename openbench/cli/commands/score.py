@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 from openbench.errors import DataError
 
 FORMATS = ("parquet", "csv", "jsonl")

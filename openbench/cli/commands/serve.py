@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import openbench
-from openbench.cli.process.exits import OK
+from openbench.cli.process import OK
 from openbench.detect.serve.limits import Limits
 from openbench.errors import ConfigError, DataError
 from openbench.installation import pip_install

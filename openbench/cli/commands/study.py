@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from openbench import paths
 from openbench.cli.left_out import LeftOut, left_out
-from openbench.cli.process.exits import INTERRUPTED, OK, TERMINATED
+from openbench.cli.process import INTERRUPTED, OK, TERMINATED
 from openbench.compose.config import check_no_clash
 from openbench.config.command import command_line
 from openbench.config.overrides import quoted

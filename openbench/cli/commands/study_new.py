@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from openbench.cli.process.exits import OK
+from openbench.cli.process import OK
 from openbench.compose.sweep import jobs, swept_keys
 from openbench.config.command import command_line
 from openbench.errors import ConfigError

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 from openbench.errors import ConfigError, OpenbenchError, check_known
 from openbench.results.escape import console
 from openbench.results.submissions import Checked, Known, check_scores, check_submission, counted

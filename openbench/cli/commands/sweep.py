@@ -8,7 +8,7 @@ from pathlib import Path
 from openbench import paths
 from openbench.cli.hydra.states import FINISHED, State, details, kept_sweep, kept_sweeps, overview, states_of_words
 from openbench.cli.left_out import left_out
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 from openbench.compose.config import check_no_clash
 from openbench.config.command import command_line
 from openbench.errors import ConfigError

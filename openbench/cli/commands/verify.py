@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from openbench import paths
 from openbench.cli.left_out import left_out
-from openbench.cli.process.exits import BAD_INPUT, FAILED, OK
+from openbench.cli.process import BAD_INPUT, FAILED, OK
 from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part

@@ -39,9 +39,7 @@ from openbench.cli.hydra.outcome import (
     summary,
     table,
 )
-from openbench.cli.process import interrupts
-from openbench.cli.process.exits import BAD_INPUT, FAILED, OK, code_of
-from openbench.cli.process.os_errors import refused
+from openbench.cli.process import BAD_INPUT, FAILED, OK, code_of, message_of
 from openbench.compose import loader
 from openbench.compose.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
 from openbench.compose.errors import Typed, explained
@@ -51,7 +49,7 @@ from openbench.compose.renamed import refuse_moved
 from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharded, swept_keys
 from openbench.compose.unread import refuse_unread
 from openbench.config.overrides import quoted
-from openbench.errors import BusyError, ConfigError, NotApplicableError, OpenbenchError
+from openbench.errors import BusyError, ConfigError, NotApplicableError
 from openbench.storage.locks import Lock
 from openbench.storage.owned import delete_ownerless, owned
 
@@ -175,8 +173,7 @@ class HydraCommand:
                 raise
             except Exception as error:
                 forget()  # whatever state it left its benchmark and network in
-                interrupts.check()
-                told = error if isinstance(error, OpenbenchError) else refused(error) or out_of_time(error)
+                told = message_of(error) or out_of_time(error)
                 done = Done(
                     BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS
                 )
@@ -210,10 +207,8 @@ def _run_sweep(typed: Typed, flags: list[str], job: Callable[[DictConfig], int])
     warnings = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), QUIET)))
     with owned(folder), Lock(folder / ALIVE, _to_stderr), _environment("PYTHONWARNINGS", warnings):
         try:
-            with interrupts.last_words(lambda: f"{summary(read_outcomes(folder), Plan.read(folder), folder)}\n"):
-                _sweep(typed, [f"hydra.sweep.dir={quoted(str(folder))}", *flags], job, folder)
+            _sweep(typed, [f"hydra.sweep.dir={quoted(str(folder))}", *flags], job, folder)
         except KeyboardInterrupt as stop:
-            interrupts.under_way()
             if not read_outcomes(folder):
                 raise
             return code_of(stop)  # how far it came is said below
@@ -257,7 +252,6 @@ def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], fold
             with mended(), composing_groups():
                 _hydra(typed, [*given, *one_at_a_time, *rest], job)
         except BrokenProcessPool as error:
-            interrupts.check()  # which ends the processes too
             later = (*later, *after_a_kill(folder, plan, error, asked))
             continue
         if waiting := _waiting(folder):

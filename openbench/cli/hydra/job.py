@@ -25,7 +25,7 @@ from openbench.cli.hydra.outcome import (
     Plan,
     read_outcomes,
 )
-from openbench.cli.process.exits import OK
+from openbench.cli.process import OK
 from openbench.compose.interpolations import limited
 from openbench.compose.sweep import label
 from openbench.errors import ConfigError

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from openbench.cli.hydra.outcome import FAILED_STATUS, RUNNING, Outcome, Plan, due, outcome_files
-from openbench.cli.process.exits import FAILED
+from openbench.cli.process import FAILED
 from openbench.errors import OpenbenchError
 
 # Overrides that make the joblib launcher hand out one job at a time, to a process of its own.

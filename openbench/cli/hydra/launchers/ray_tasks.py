@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from openbench.cli.hydra.killed import fail_unless_ended
 from openbench.cli.hydra.outcome import Outcome, due
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from openbench.cli.hydra.killed import fail_unless_ended
 from openbench.cli.hydra.outcome import Outcome, due
-from openbench.cli.process.exits import FAILED, OK
+from openbench.cli.process import FAILED, OK
 from openbench.errors import OpenbenchError
 
 # Slurm's names for a job that will not go on. A preempted one may; one that Slurm has forgotten will not.
