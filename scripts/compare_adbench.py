@@ -3,6 +3,7 @@
     python scripts/compare_adbench.py --results FOLDER                                # all tables found, draws 1, 2, 3
     python scripts/compare_adbench.py --results FOLDER --tables cardio,wine --methods pca,pyod_knn --csv gaps.csv
     python scripts/compare_adbench.py --results FOLDER --only-compare                 # from the records that are there
+    python scripts/compare_adbench.py --results FOLDER --unpack                       # first write what is committed there
 
 Runs go through the runner of `python -m openbench run`; a run whose record exists is skipped, so a stopped sweep
 continues where it was. A detector that refuses a table is named and skipped. Published figures: results/reference.
@@ -10,9 +11,12 @@ continues where it was. A detector that refuses a table is named and skipped. Pu
 
 import argparse
 import sys
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from openbench import paths
 from openbench.compose.config import compose, runtime, scientific
@@ -27,7 +31,9 @@ DETECTORS = (
     *("IForest", "OCSVM", "CBLOF", "COF", "COPOD", "ECOD", "HBOS", "KNN", "LOF", "PCA", "SOD"),
     *("DeepSVDD", "DAGMM"),  # these learn a network
 )
-REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+REFERENCE, PACKED = RESULTS / "reference", RESULTS / "adbench"
+KINDS = ("records", "scores", "checks")
 
 
 def tables_found() -> list[str]:
@@ -63,6 +69,24 @@ def sweep(tables: list[str], methods: list[str], draws: list[str], results: Path
             print(table, draw, method, ended, file=sys.stderr, flush=True)
 
 
+def pack(results: Path, packed: Path = PACKED) -> None:
+    """Write the files of a results folder as one table for each kind of file: a row per file, its path and content."""
+    for kind in KINDS:
+        files = sorted(path for path in (results / kind).rglob("*") if path.is_file())
+        table = pd.DataFrame(
+            {"path": [str(p.relative_to(results)) for p in files], "content": [p.read_bytes() for p in files]}
+        )
+        table.to_parquet(packed / f"{kind}.parquet", compression="zstd", index=False)
+
+
+def unpack(results: Path, kinds: Sequence[str] = KINDS) -> None:
+    """Write the files of the committed tables to a results folder."""
+    for kind in kinds:
+        for path, content in pd.read_parquet(PACKED / f"{kind}.parquet").itertuples(index=False):
+            (results / path).parent.mkdir(parents=True, exist_ok=True)
+            (results / path).write_bytes(content)
+
+
 def main() -> None:
     """Run what is asked for, then compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -72,7 +96,10 @@ def main() -> None:
     parser.add_argument("--draws", default="1,2,3")
     parser.add_argument("--csv", type=Path, help="also write every number to this file")
     parser.add_argument("--only-compare", action="store_true")
+    parser.add_argument("--unpack", action="store_true", help="write the committed records, scores and checks first")
     arguments = parser.parse_args()
+    if arguments.unpack:
+        unpack(arguments.results)
     names = load_names(REFERENCE)
     thirteen = [ours for published in DETECTORS for ours in names.ours("detector", published, "adbench")]
     if not arguments.only_compare:

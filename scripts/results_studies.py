@@ -9,10 +9,13 @@ Numbers are compared to three digits, since scores are floats and processors rou
 import argparse
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from compare_adbench import unpack
 
 from openbench.core.record import ResultRecord
 from openbench.results.escape import markdown
@@ -26,7 +29,6 @@ from openbench.studies.layout.outputs import Outputs, Sources
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, FOLDER = ROOT / "results", ROOT / "results" / "studies"
-TABLES = RESULTS / "adbench"  # every draw of a table is a benchmark that nobody ranks: not on the leaderboard
 PAGE = "README.md"
 _FORMS = (".md", ".csv", ".png")  # the others are one command away: study NAME --to
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -38,7 +40,7 @@ _HEAD = """\
 # Studies: the papers' tables from the committed records
 
 Each study is a yaml of `configs/study` (`python -m openbench list study`). What stands here is made of the records in
-`results/records` (ADBench's: `results/adbench/records`), their scores in `results/scores` and the published figures in
+`results/records` (ADBench's: `results/adbench`), their scores in `results/scores` and the published figures in
 `results/reference`, by `python scripts/results_studies.py`; with `--check` it says whether that is still so. A study
 that lacks all its numbers has no page, and the last column says why. LaTeX and SVG: `python -m openbench study NAME
 --to DIR`.
@@ -113,7 +115,10 @@ def _outputs(name: str) -> Outputs:
 
 @cache
 def _records() -> list[ResultRecord]:
-    return [record for folder in (RESULTS, TABLES) for record in RecordStore(folder).readable(_refuse)]
+    # Every draw of an ADBench table is a benchmark that nobody ranks: these are not on the leaderboard.
+    with tempfile.TemporaryDirectory() as tables:
+        unpack(Path(tables), ["records"])
+        return [record for folder in (RESULTS, tables) for record in RecordStore(folder).readable(_refuse)]
 
 
 def _refuse(error: Exception) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
+import pandas as pd
 import pytest
 
 from openbench.studies.catalogue import names
@@ -30,13 +31,16 @@ def test_every_study_is_listed_with_its_page_or_why_it_has_none():
 
 @pytest.fixture(scope="module")
 def records():
-    folders = (ROOT / "results/records", ROOT / "results/adbench/records")
-    return {path.stem: path for folder in folders for path in folder.rglob("*.json")}
+    """{run id: (its path among the records, its text)}."""
+    tables = pd.read_parquet(ROOT / "results/adbench/records.parquet").itertuples(index=False)
+    found = {Path(path).stem: (Path(path), content) for path, content in tables}
+    paths = (ROOT / "results/records").rglob("*.json")
+    return found | {path.stem: (path.relative_to(ROOT / "results"), path.read_bytes()) for path in paths}
 
 
 @pytest.fixture(scope="module")
 def metrics(records):
-    return cache(lambda run_id: json.loads(records[run_id].read_text())["metrics"])
+    return cache(lambda run_id: json.loads(records[run_id][1])["metrics"])
 
 
 @pytest.mark.slow
@@ -58,7 +62,7 @@ def test_numbers_of_the_committed_tables_are_means_over_the_records_that_they_na
 
 def test_adbench_beside_the_published_figures_is_made_of_the_records(records, metrics):
     runs = defaultdict(list)
-    for run_id, path in records.items():
+    for run_id, (path, _) in records.items():
         *_, benchmark, _, method, _ = path.parts
         if benchmark.startswith("adbench_"):
             runs[benchmark.removeprefix("adbench_"), method].append(metrics(run_id)["anomalies"])
