@@ -67,8 +67,7 @@ def evaluate(
     """Return the results of one model, by method; of several models, by model.
 
     Records, cached features and scores are those of `python -m openbench run`: what is there already is not computed
-    again. A model that is changed in place is another model. A module, of whatever class, that computes what one of
-    openbench's backbones does, with its weights and preprocess, has the records of that backbone, unless it is named.
+    again. A model that is changed in place is another model.
 
     Args:
         model: a torch.nn.Module; a function of normalised images (n, channels, h, w) that returns logits or

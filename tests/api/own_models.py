@@ -47,21 +47,6 @@ class Small(nn.Module):
         return self.fc(self.pooled(x))
 
 
-class Renamed(nn.Module):
-    """What a CifarResNet computes, as another class: other names, and the mean and the shape written otherwise."""
-
-    def __init__(self, like):
-        super().__init__()
-        self.stem, self.norm, self.linear = like.conv1, like.bn1, like.fc
-        self.parts = nn.ModuleList([like.layer1, like.layer2, like.layer3])
-
-    def forward(self, x):
-        x = self.norm(self.stem(x)).relu_()
-        for part in self.parts:
-            x = part(x)
-        return self.linear(nn.functional.avg_pool2d(x, x.shape[3]).view(x.size(0), -1))
-
-
 def images(n=6):
     return torch.randn(n, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
 

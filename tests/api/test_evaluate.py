@@ -13,16 +13,12 @@ import openbench as ob
 from openbench import _compat
 from openbench.api.evaluate import _Call
 from openbench.api.methods_given import chosen_methods
-from openbench.api.models import shipped
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.compose.composed import composed
-from openbench.config.overrides import NAME
 from openbench.engine import api
 from openbench.errors import ConfigError, NotApplicableError
 from openbench.methods.knn import KNN
 from openbench.say import silent
-
-from .own_models import Renamed
 
 SMALL = [f"~benchmark.csid.{name}" for name in ("noisy", "blurred", "faded", "shifted")]
 SMALL += ["~benchmark.near.nine", "~benchmark.far.patches", "metrics.families=[ranking]"]
@@ -130,41 +126,6 @@ def test_by_name_the_record_is_that_of_run(evaluate, tmp_path):
     outcome = api.run(job.config, runtime)
     assert outcome.status == "skipped"
     assert plain(outcome) == plain(found)
-
-
-@pytest.mark.slow
-def test_a_module_that_openbench_ships_gives_its_record(evaluate, real_data):
-    from openbench.backbones.checkpoints import find_weights, read_weights, renamer
-    from openbench.backbones.cifar import KEY_MAP
-
-    rename = renamer(KEY_MAP)
-    model = CifarResNet(SPECS["resnet20"], 10)
-    state = read_weights(find_weights("weights/cifar10_resnet20.safetensors"))
-    model.load_state_dict({rename(key): value for key, value in state.items()}, strict=False)
-    preprocess = ob.Preprocess(resize=32, crop=32)
-    given = {"overrides": [*SMALL, "~benchmark.ood_val"], "tune": "none"}
-    by_name = evaluate("resnet20_cifar10", "knn", preprocess=None, **given)
-    for module in (model, Renamed(model)):
-        by_module = evaluate(module, "knn", preprocess=preprocess, **given)
-        assert plain(by_module["knn"]) == plain(by_name["knn"])
-        assert "this is openbench's resnet20_cifar10" in by_module["knn"].notes
-
-
-@pytest.mark.slow
-def test_a_module_with_the_weights_of_a_shipped_config_gives_its_record(evaluate, tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    model = CifarResNet(SPECS["resnet8"], 6)
-    torch.save(model.state_dict(), tmp_path / "weights.pt")
-    kind = "_target_:openbench.core.preprocess.Preprocess"
-    images = f"{{{kind},resize:16,crop:16,mean:[0.3,0.3,0.3],std:[0.3,0.3,0.3]}}"
-    words = ["backbone.num_classes=6", f"backbone.preprocess={images}", f"+backbone.weights={tmp_path / 'weights.pt'}"]
-    by_name = evaluate("resnet8_digits", "knn", preprocess=None, overrides=[*SMALL, *words], tune="none")["knn"]
-    node = composed("run", ["+benchmark=digits", "backbone=resnet8_digits", *words]).config["backbone"]
-    node = {key: value for key, value in node.items() if key != NAME}
-    monkeypatch.setattr(shipped, "_nodes", lambda: (("resnet8_digits", node),))
-    by_module = evaluate(Renamed(model), "knn", tune="none")["knn"]
-    assert plain(by_module) == plain(by_name)
-    assert any("reused: nothing was computed" in note for note in by_module.notes)
 
 
 @pytest.mark.slow

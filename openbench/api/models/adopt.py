@@ -10,15 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.described import described
 from openbench.api.models.inputs import Audience, check_outputs, first_images, range_warnings
 from openbench.api.models.network import as_network, as_source, copied, dtype_of, unwrapped
 from openbench.api.models.onnx_file import onnx_source
 from openbench.api.models.outputs import OutputsBackbone, Read, Source, with_head
 from openbench.api.models.parts import Parts, Wanted, watch
-from openbench.api.models.preprocess import WAYS, Prepared, prepared
+from openbench.api.models.preprocess import WAYS, Prepared, code_of, prepared
 from openbench.api.models.published import own_preprocess
-from openbench.api.models.shipped import shipped_node
 from openbench.backbones.base import Backbone
 from openbench.backbones.network import evaluating
 from openbench.config.overrides import NAME
@@ -139,11 +137,6 @@ def _module(model: nn.Module, asked: Asked, benchmark: Audience) -> Adopted:
     with evaluating(module):
         parts = watch(module, images.to(dtype_of(module)), wanted)
     backbone = _backbone_of(module, parts, wanted, (ready, asked))
-    ready_made = isinstance(asked.head, str | None) and asked.name is None
-    node = shipped_node(backbone, module, images) if ready_made else None
-    if node is not None:
-        found = node.backbone.to(asked.device)
-        return Adopted(found, node.config, (*notes, *ready.notes, f"this is openbench's {found.name}"))
     warnings = (
         *_ending_warning(parts, name),
         *range_warnings(images, ready.preprocess, module),
@@ -197,7 +190,7 @@ def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Audience)
 
     # What a function computes with cannot be told: weights, globals and files may change between two calls.
     architecture = f"function {name}, {secrets.token_hex(16)}"
-    source = Source(name, architecture, read, code=described(model).code)
+    source = Source(name, architecture, read, code=code_of(model))
     images = first_images(benchmark, ready.preprocess)
     with torch.no_grad():
         first = _tried(read, images, name)

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.described import Description, described
 from openbench.api.models.outputs import Read, Source
 from openbench.api.models.parts import Parts, Wanted, flat
-from openbench.api.models.preprocess import Prepared
+from openbench.api.models.preprocess import Prepared, code_of, shown
 from openbench.backbones.anatomy import Anatomy, Layout
 from openbench.backbones.base import Outputs
 from openbench.backbones.libraries import from_torchvision
 from openbench.backbones.libraries.stages import stages
 from openbench.backbones.network import NetworkBackbone, evaluating, state_sha256
 from openbench.core.request import Request
+from openbench.digest import digest
 from openbench.errors import ConfigError
 
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
@@ -47,21 +47,18 @@ class OwnNetwork(NetworkBackbone):
         wanted: its name.
         anatomy: where its head and stages are.
         prepared: how images reach it.
-        description: what it is made of.
     """
 
-    def __init__(
-        self, module: nn.Module, wanted: Wanted, anatomy: Anatomy, prepared: Prepared, description: Description
-    ) -> None:
+    def __init__(self, module: nn.Module, wanted: Wanted, anatomy: Anatomy, prepared: Prepared) -> None:
         super().__init__(
             wanted.name,
-            architecture_of(module, description),
+            architecture_of(module),
             lambda: module,
             lambda _: anatomy,
             preprocess=prepared.preprocess,
         )
         self.trained = True
-        self._code = (*description.code, *(prepared.description.code if prepared.description else ()))
+        self._code = (*code_of(module), *prepared.code)
 
     @property
     def made_of(self) -> tuple[object, ...]:
@@ -117,11 +114,33 @@ def dtype_of(module: nn.Module) -> torch.dtype:
     return next(kinds, torch.float32)
 
 
-def architecture_of(module: nn.Module, description: Description) -> str:
-    """Return a network in one line, without its weights."""
+def architecture_of(module: nn.Module) -> str:
+    """Return a network in one line: its class, its dtype, and a digest of its structure, without its weights."""
     inner = module.inner if isinstance(module, Adapted) else module
-    kind, dtype = type(inner), str(dtype_of(inner)).removeprefix("torch.")
-    return f"{kind.__module__}.{kind.__qualname__}, {dtype}, {description.digest[:32]}"
+    dtype = str(dtype_of(inner)).removeprefix("torch.")
+    return f"{_named(type(inner))}, {dtype}, {digest(_structure(inner), 32)}"
+
+
+def _structure(module: nn.Module) -> list[Any]:
+    """The modules of a network by place, one that stands at several places at each; and what no state dict holds."""
+    first: dict[nn.Module, str] = {}
+    saved = module.state_dict().keys()
+    parts = [
+        [place, _named(type(part)), shown(part.extra_repr()), first.setdefault(part, place), _hooks(part)]
+        for place, part in module.named_modules(remove_duplicate=False)
+    ]
+    code = [part.code for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
+    unsaved = {name: buffer for name, buffer in module.named_buffers() if name not in saved}
+    return [parts, code, state_sha256(unsaved)]
+
+
+def _hooks(part: nn.Module) -> list[str]:
+    """The functions that are called before and after a module, forwards and on the way back."""
+    return [shown(hook) for key, hooks in vars(part).items() if key.endswith("_hooks") for hook in hooks.values()]
+
+
+def _named(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def picked(returned: Any, pick: str | int | None) -> Tensor:
@@ -144,14 +163,13 @@ def as_network(module: nn.Module, parts: Parts, wanted: Wanted, prepared: Prepar
         wanted: its name.
         prepared: how images reach it.
     """
-    description = described(module, weights=False)
     stages, layout, tokens = _stages(module, prepared)
     head, dtype = parts.head, dtype_of(module)
     if head and parts.pick is None and dtype == torch.float32:
-        return OwnNetwork(module, wanted, Anatomy(head, stages, layout, tokens), prepared, description)
+        return OwnNetwork(module, wanted, Anatomy(head, stages, layout, tokens), prepared)
     stages = {name: f"inner.{path}" for name, path in stages.items()}
     anatomy = Anatomy(f"inner.{head}" if head else "end", stages, layout, tokens)
-    return OwnNetwork(Adapted(module, parts.pick, dtype), wanted, anatomy, prepared, description)
+    return OwnNetwork(Adapted(module, parts.pick, dtype), wanted, anatomy, prepared)
 
 
 def as_source(module: nn.Module, parts: Parts, wanted: Wanted) -> Source:
@@ -162,7 +180,7 @@ def as_source(module: nn.Module, parts: Parts, wanted: Wanted) -> Source:
         parts: what its forward pass showed.
         wanted: its name, and the module that makes the features.
     """
-    description, dtype = described(module, weights=False), dtype_of(module)
+    dtype = dtype_of(module)
 
     def read(images: Tensor) -> Read:
         made: list[Tensor] = []
@@ -176,10 +194,10 @@ def as_source(module: nn.Module, parts: Parts, wanted: Wanted) -> Source:
     features = f", features of {wanted.features}" if wanted.features else ""
     return Source(
         wanted.name,
-        architecture_of(module, description) + features,
+        architecture_of(module) + features,
         read,
         state_sha256(module.state_dict()),
-        description.code,
+        code_of(module),
         module.to,
         partial(evaluating, module),
     )

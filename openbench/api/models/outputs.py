@@ -104,7 +104,7 @@ class OutputsBackbone(Backbone):
         self.classifies = self.num_classes > 0
         features = first.logits if first.features is None else first.features
         self.feature_dim = features.shape[1]
-        self.made_of = (*source.code, *(prepared.description.code if prepared.description else ()))
+        self.made_of = (*source.code, *prepared.code)
         self._source, self._device = source, torch.device("cpu")
         if head is not None:
             _check_head(head, first, source.name)

@@ -1,7 +1,12 @@
 """How the user's images reach the network: torchvision's, timm's and open_clip's transforms, and any function."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from types import ModuleType
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -10,13 +15,16 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from torch import Tensor, nn
 
-from openbench.api.models.described import Description, described, shown
 from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.data.sources.transforms import apply, cropped, transformed
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError
+from openbench.source import Code
 
 BENCHMARK = "benchmark"
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_SHOWN = 600  # characters of a transform that a record keeps
+_PLAIN = (str, bytes, bool, int, float, type(None), Tensor, np.ndarray, np.generic, ModuleType)
 _FILTERS = ("nearest", "bilinear", "bicubic")
 # Height, width: smaller and larger than usual crops, upright and not, and of odd lengths.
 _SIZES = ((32, 32), (64, 64), (37, 50), (131, 90), (256, 341))
@@ -35,12 +43,12 @@ class Prepared:
 
     Args:
         preprocess: expressed in openbench's terms, or the transform as it is.
-        description: of a transform that is run as it is; None where it was expressed.
+        code: the classes and functions of a transform that is run as it is.
         notes: what was decided for the user.
     """
 
     preprocess: Preprocess
-    description: Description | None = None
+    code: tuple[Code, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -72,6 +80,44 @@ def prepared(given: object, benchmark: Preprocess) -> Prepared:
         size = f"resize {benchmark.resize} and crop {benchmark.crop} are the benchmark's: preprocess has neither"
         return Prepared(parsed.filled(benchmark), notes=() if parsed.resizes else (size,))
     return _as_it_is(given, benchmark)
+
+
+def code_of(value: object) -> tuple[Code, ...]:
+    """Return the classes and functions that an object holds, in attributes, containers, partials and closures."""
+    found: dict[Code, None] = {}
+    seen: dict[int, object] = {}
+    pending = [value]
+    while pending:
+        part: Any = pending.pop()
+        if id(part) in seen or isinstance(part, _PLAIN):
+            continue
+        seen[id(part)] = part
+        if isinstance(part, Mapping):
+            pending += part.values()
+        elif isinstance(part, list | tuple | set | frozenset):
+            pending += part
+        elif isinstance(part, partial):
+            pending += [part.func, part.args, part.keywords]
+        elif inspect.ismethod(part):
+            pending += [part.__func__, part.__self__]
+        elif isinstance(part, type) or inspect.isfunction(part):
+            found[part] = None
+            for cell in getattr(part, "__closure__", None) or ():
+                with suppress(ValueError):  # not filled yet
+                    pending.append(cell.cell_contents)
+        else:
+            found[type(part)] = None
+            pending += getattr(part, "__dict__", {}).values()
+    return tuple(found)
+
+
+def shown(value: object) -> str:
+    """Return an object as text, without addresses: the source of a function, else its repr."""
+    text = repr(value)
+    if inspect.isfunction(value):
+        with suppress(OSError, TypeError):
+            text = inspect.getsource(value)
+    return _ADDRESS.sub("", text.strip())
 
 
 @dataclass(frozen=True)
@@ -206,11 +252,12 @@ def _equal(transform: Any, expressed: Preprocess, sizes: Sequence[tuple[int, int
 
 def _as_it_is(given: Any, benchmark: Preprocess) -> Prepared:
     """A transform that cannot be expressed, with what was measured of it."""
-    description = described(given)
+    code = code_of(given)
+    names = sorted(f"{part.__module__}.{part.__qualname__}" for part in code)
     function = _HuggingFace(given) if _is_processor(given) else given
     parsed = [step for step in _steps(given) if type(step).__name__ == "Normalize"]
     grey = bool(parsed) and len(_floats(parsed[-1].mean)) == 1 and not any(map(_makes_grey, _steps(given)))
-    own = OwnTransform(shown(given), description.digest, "L" if grey else "RGB", function)
+    own = OwnTransform(shown(given)[:_SHOWN], digest([shown(given), names], 64), "L" if grey else "RGB", function)
     notes = ["preprocess is run as it is: its steps have no equal here"]
     if _tried(_noise(96), own).shape[1] != _tried(_noise(64), own).shape[1]:
         notes.append(f"resize {benchmark.resize} and crop {benchmark.crop} are the benchmark's: preprocess has neither")
@@ -224,11 +271,8 @@ def _as_it_is(given: Any, benchmark: Preprocess) -> Prepared:
             "the one that the network is tested with (CenterCrop instead of RandomCrop, no flips)"
         )
     mean, std = _measured(*(_tried(np.full_like(image, value), own) for value in (0, 255)))
-    notes += [
-        f"{name} in preprocess has no file to read: what it makes is never reused" for name in description.nameless
-    ]
     found = OwnPreprocess(resize=made.shape[1], crop=made.shape[1], mean=mean, std=std, own=own)
-    return Prepared(found, description, tuple(notes))
+    return Prepared(found, code, tuple(notes))
 
 
 def _noise(side: int) -> NDArray[np.uint8]:
