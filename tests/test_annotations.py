@@ -3,15 +3,17 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 import yaml
+from annotated_types import Ge, MinLen, MultipleOf
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 
-from openbench.config.annotations import check_kind, described, fits
-from openbench.config.constraints import Interval
+from openbench.config.constraints import OneOf, check_value, described, fits
 from openbench.config.overrides import changes, is_name, word
 from openbench.errors import ConfigError
 
@@ -24,7 +26,7 @@ TAKEN = [
     (float, 3),
     (float, 0.5),
     (bool, True),
-    (None, None),
+    (NoneType, None),
     (int | None, None),
     (Literal["a", 1], 1),
     (Sequence[int], [1, 2]),
@@ -32,7 +34,12 @@ TAKEN = [
     (tuple[int, ...], []),
     (Mapping[str, int], {"a": 1}),
     (dict, {}),
-    (Annotated[int, Interval(2)], 2),
+    (Annotated[int, Ge(2)], 2),
+    (int, np.int64(3)),
+    (Annotated[int, MultipleOf(2)], 4),
+    (Annotated[str, OneOf(("a", "b"))], "a"),
+    (Annotated[Sequence[str], MinLen(1)], ["a"]),
+    (Counter | None, Counter()),
     (Any, [object]),
 ]
 REFUSED = [
@@ -49,7 +56,7 @@ REFUSED = [
     (float, True),
     (float, "3"),
     (bool, 1),
-    (None, 0),
+    (NoneType, 0),
     (Literal["a", 1], True),
     (Sequence[int], "12"),
     (Sequence[int], [1, "2"]),
@@ -57,7 +64,12 @@ REFUSED = [
     (tuple[int, str], ["a", 1]),
     (Mapping[str, int], {"a": "1"}),
     (Mapping[str, int], [1]),
-    (Annotated[int, Interval(2)], 1),
+    (Annotated[int, Ge(2)], 1),
+    (Annotated[int, MultipleOf(2)], 3),
+    (Annotated[str, OneOf(("a", "b"))], "c"),
+    (Annotated[Sequence[str], MinLen(1)], []),
+    (Literal[1, 2], 1.0),
+    (Counter, {}),
 ]
 
 
@@ -80,7 +92,7 @@ def test_a_value_of_another_kind_does_not(annotation, value):
         (int, "a whole number (of 64 bits at most)"),
         (float, "a finite number"),
         (int | None, "a whole number (of 64 bits at most), or null"),
-        (Interval, "a node with the `_target_` of an Interval"),
+        (OneOf, "a node with the `_target_` of an OneOf"),
         (Counter, "a node with the `_target_` of a Counter"),
     ],
     ids=str,
@@ -92,7 +104,7 @@ def test_kinds_have_their_words(annotation, words):
 @pytest.mark.parametrize(("value", "found"), [(True, "true"), (False, "false"), (None, "null"), ("x", "'x'")])
 def test_what_was_found_is_shown_as_it_is_written_in_yaml(value, found):
     with pytest.raises(ConfigError, match=rf"method\.k — found {found} — allowed: a whole number"):
-        check_kind(value, int, "method.k")
+        check_value(value, int, "method.k")
 
 
 def read_by_hydra(text: str) -> object:

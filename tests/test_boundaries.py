@@ -12,17 +12,27 @@ import math
 import pkgutil
 import types
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import pytest
+from annotated_types import Ge, Interval, MinLen, MultipleOf, Unit
 
 import openbench
-from openbench.config.annotations import described, fits, hints_of
 from openbench.config.build import build, target_of
-from openbench.config.checked import Checked, name_of
-from openbench.config.constraints import Even, Interval, NotEmpty
+from openbench.config.constraints import (
+    Checked,
+    Decay,
+    NonNegative,
+    Positive,
+    Probability,
+    Share,
+    described,
+    fits,
+    hints_of,
+    name_of,
+)
 from openbench.data.sources.embedded import SklearnDigits
 from openbench.errors import NotApplicableError, OpenbenchError
 from openbench.methods.msp import MSP
@@ -120,16 +130,15 @@ def parts(annotation: Any) -> Iterator[Any]:
 def ends(annotation: Any) -> Iterator[tuple[float, float]]:
     """(Last legal, first illegal) at each end of a number's range, computed from its annotation."""
     kind, *constraints = get_args(annotation)
-    step = 2 if any(isinstance(c, Even) for c in constraints) else 1
-    for interval in (c for c in constraints if isinstance(c, Interval)):
-        for end, closed, outwards in (
-            (interval.low, interval.ends[0] == "[", -1),
-            (interval.high, interval.ends[1] == "]", 1),
-        ):
-            if not math.isinf(end):
-                beyond = end + outwards * step if kind is int else math.nextafter(end, outwards * math.inf)
-                before = end - outwards * step if kind is int else math.nextafter(end, -outwards * math.inf)
-                yield (end, beyond) if closed else (before, end)
+    step = 2 if any(isinstance(c, MultipleOf) for c in constraints) else 1
+    for constraint in constraints:
+        for name, end in asdict(constraint).items():
+            if name not in ("ge", "gt", "le", "lt") or end is None:
+                continue
+            outwards = -1 if name[0] == "g" else 1
+            beyond = end + outwards * step if kind is int else math.nextafter(end, outwards * math.inf)
+            before = end - outwards * step if kind is int else math.nextafter(end, -outwards * math.inf)
+            yield (end, beyond) if name[1] == "e" else (before, end)
 
 
 def ranged() -> list[tuple[type, str, Any]]:
@@ -183,15 +192,17 @@ def test_the_annotations_of_every_checked_class_can_be_read():
 
 
 @pytest.mark.parametrize(
-    ("constraint", "words"),
+    ("annotation", "words"),
     [
-        (Interval(0), "a number ≥ 0"),
-        (Interval(0, ends="(]"), "a number > 0"),
-        (Interval(0, 1), "a number from 0 to 1"),
-        (Interval(0, 1, "[)"), "a number ≥ 0 and < 1"),
-        (Interval(0, 1, "(]"), "a number > 0 and ≤ 1"),
-        (NotEmpty(), "a number (not empty)"),
+        (NonNegative, "a number ≥ 0"),
+        (Positive, "a number > 0"),
+        (Probability, "a number from 0 to 1"),
+        (Decay, "a number ≥ 0 and < 1"),
+        (Share, "a number > 0 and ≤ 1"),
+        (Annotated[int, Ge(4), MultipleOf(2)], "a whole number ≥ 4, a multiple of 2"),
+        (Annotated[str, MinLen(1)], "text (not empty)"),
+        (Annotated[float, Interval(gt=0), Unit("in pixels")], "a number > 0 (in pixels)"),
     ],
 )
-def test_a_range_is_said_in_words(constraint, words):
-    assert constraint.described("a number") == words
+def test_a_range_is_said_in_words(annotation, words):
+    assert described(annotation) == words

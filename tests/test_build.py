@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import pytest
 
 from openbench.config.build import build
-from openbench.config.checked import Checked
+from openbench.config.constraints import Checked, Seed
 from openbench.errors import ConfigError
 
 
@@ -67,7 +67,7 @@ def test_a_missing_key_is_named():
 
 @dataclass
 class Drawn(Checked):
-    seed: int | None = None
+    seed: Seed | None = None
 
 
 def test_no_seed_is_taken_where_the_annotation_allows_it():
@@ -147,7 +147,7 @@ def test_a_nested_target_is_held_to_the_annotation_of_its_parameter(key):
 
 def test_a_nested_target_where_none_is_expected_is_refused():
     node = {"_target_": f"{__name__}.called"}
-    with pytest.raises(ConfigError, match=r"method\.name: found a node with `_target_` — parameter 'name' of Whole"):
+    with pytest.raises(ConfigError, match=r"method\.name: found a node with `_target_` — the parameter is not"):
         build({"_target_": WHOLE, "name": node}, "method", Whole)
     assert CALLED == []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from openbench.config.annotations import check_kind
+from openbench.config.constraints import check_value
 from openbench.errors import ConfigError, check_known
 from openbench.metrics.suite import MetricOptions
 from openbench.results.names import PART, is_part
@@ -99,7 +99,7 @@ def runtime_of(device: Any, progress: Any, **rest: Any) -> Mapping[str, Any]:
     Raises:
         ConfigError: a progress that is neither True nor False.
     """
-    check_kind(progress, bool, "progress")
+    check_value(progress, bool, "progress")
     return {key: plain(value) for key, value in {"device": device_name(device), **rest}.items()}
 
 

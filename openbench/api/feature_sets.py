@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from openbench.api.arrays import as_array, as_labels, refuse_not_finite
 from openbench.backbones.rows import AS_THEY_ARE
-from openbench.config.annotations import check_kind
+from openbench.config.constraints import check_value
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.request import Role
 from openbench.core.rows import RowItems
@@ -158,7 +158,7 @@ def as_benchmark(
         DataError: shapes, labels or values that do not fit.
         LeakageError: a row is on two sides.
     """
-    check_kind(options.same_rows, SameRows, "same_rows")
+    check_value(options.same_rows, SameRows, "same_rows")
     if options.classes is not None and np.asarray(options.classes, dtype=object).ndim != 1:
         raise DataError(f"classes — found a {type(options.classes).__name__} — allowed: the names of the ID classes")
     sets = [*(_given(key, _SINGLE[key], key, value) for key, value in single.items())]

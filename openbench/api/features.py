@@ -17,7 +17,7 @@ from openbench.api.methods_given import check_name, named_methods
 from openbench.api.result import Result, Results
 from openbench.backbones.device import resolve_device
 from openbench.backbones.rows import Rows
-from openbench.config.annotations import check_kind, check_seed
+from openbench.config.constraints import Seed, check_value
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Benchmark
 from openbench.core.composite import Composite, leaves
@@ -103,7 +103,7 @@ def evaluate_features(
         NotApplicableError: a method reads what there is not.
         ConfigError: an unknown method, or options that do not fit.
     """
-    check_seed(seed, "seed")
+    check_value(seed, Seed, "seed")
     check_say(say)
     for key, value in (("name", name), ("backbone", backbone)):
         if not is_part(value):
@@ -176,7 +176,7 @@ def _seeded(chosen: ChosenMethod, given: Any, seed: int) -> ChosenMethod:
 
 
 def _tuning(tune: Tune | None, benchmark: Benchmark) -> Tuning:
-    check_kind(tune, Tune | None, "tune")
+    check_value(tune, Tune | None, "tune")
     both = benchmark.ood_val is not None and not benchmark.id_val.unread
     if tune == "validation" and not both:
         raise ConfigError(

@@ -8,13 +8,16 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
+import annotated_types
+
 from openbench.config import constraints
-from openbench.config.annotations import described
+from openbench.config.constraints import described
 
 _KNOWN = {
     **{name: getattr(typing, name) for name in ("Annotated", "Any", "Literal")},
     **{name: getattr(abc, name) for name in ("Mapping", "Sequence", "Iterable", "Collection")},
     **{kind.__name__: kind for kind in (int, float, bool, str, list, tuple, dict)},
+    **{name: getattr(annotated_types, name) for name in annotated_types.__all__ if hasattr(annotated_types, name)},
     **{name: value for name, value in vars(constraints).items() if not name.startswith("_")},
 }
 
@@ -56,7 +59,7 @@ def _value(node: ast.expr, look_up: Callable[[str], ast.expr | None]) -> Any:
         return _value(node.value, look_up)[_value(node.slice, look_up)]
     if isinstance(node, ast.Call):
         made = _value(node.func, look_up)
-        if isinstance(made, type) and issubclass(made, constraints.Constraint):
+        if isinstance(made, type) and made.__module__ in ("annotated_types", constraints.__name__):
             given = {keyword.arg: _value(keyword.value, look_up) for keyword in node.keywords if keyword.arg}
             return made(*(_value(argument, look_up) for argument in node.args), **given)
     raise _UnknownError(ast.unparse(node))

@@ -16,8 +16,8 @@ from openbench.compose.augmented import augmented
 from openbench.compose.foreign import check_file
 from openbench.compose.interpolations import RUNTIME, limited
 from openbench.compose.published import SCORER_OF_TRAINING, published_scorer
-from openbench.config.annotations import check_seed
 from openbench.config.by_data import by_data
+from openbench.config.constraints import Seed, check_value
 from openbench.config.overrides import NAME, OUTLIERS, quoted
 from openbench.errors import ConfigError, check_known
 
@@ -92,7 +92,7 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
         nodes[OUTLIERS] = {**plain(cfg, OUTLIERS), NAME: choices.get(f"dataset@{OUTLIERS}")}
     if nodes["method"].get(SCORER_OF_TRAINING):
         nodes["method"] = published_scorer(nodes["training"])
-    check_seed(nodes.get("seed"), "seed")
+    check_value(nodes.get("seed"), Seed, "seed")
     return nodes
 
 

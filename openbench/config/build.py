@@ -5,8 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
-from openbench.config.annotations import check_kinds, hints_of
-from openbench.config.checked import name_of
+from openbench.config.constraints import check_values, hints_of, name_of
 from openbench.errors import ConfigError, OpenbenchError, check_known, did_you_mean
 from openbench.public import TARGET, modules_defining
 from openbench.source import note_maker
@@ -83,16 +82,13 @@ def build(node: Mapping[str, Any], where: str = "config", kind: type = object, *
 
 def _build(node: Mapping[str, Any], where: str, kinds: tuple[type, ...], extra: Mapping[str, Any]) -> Any:
     target = target_of(node, where, kinds)
-    _check_kind(target, kinds, f"{where}: `{TARGET}: {node[TARGET]}`")
-    keys = {k: v for k, v in node.items() if not k.startswith("_")}
-    parameters = inspect.signature(target).parameters
-    for name, value in extra.items():
-        if name in parameters and keys.get(name) is None:
-            keys[name] = value
+    _check_target(target, kinds, f"{where}: `{TARGET}: {node[TARGET]}`")
+    keys = {key: value for key, value in node.items() if not key.startswith("_")}
+    parameters, hints = inspect.signature(target).parameters, hints_of(target)
+    keys |= {name: value for name, value in extra.items() if name in parameters and keys.get(name) is None}
     check_keys(keys, parameters, where)
-    nested = {k: _Place(f"{where}.{k}", target, k) for k in keys}
-    values = {k: _value(v, nested[k], extra) for k, v in keys.items()}
-    check_kinds(values, hints_of(target), where)
+    values = {key: _value(value, f"{where}.{key}", hints.get(key), extra) for key, value in keys.items()}
+    check_values(values, hints, where)
     try:
         made = target(**values)
     except OpenbenchError as error:
@@ -105,7 +101,7 @@ def _build(node: Mapping[str, Any], where: str, kinds: tuple[type, ...], extra: 
     return made
 
 
-def _check_kind(target: Callable[..., Any], kinds: tuple[type, ...], where: str) -> None:
+def _check_target(target: Callable[..., Any], kinds: tuple[type, ...], where: str) -> None:
     """Raise ConfigError unless calling `target` makes one of `kinds`, as far as can be told without calling it."""
     if object in kinds:
         return
@@ -122,34 +118,6 @@ def _makes(target: Callable[..., Any], kinds: tuple[type, ...]) -> bool:
     """Whether a target is a subclass of one of `kinds`, or a function that is annotated to return one."""
     made = target if inspect.isclass(target) else hints_of(target).get("return")
     return inspect.isclass(made) and issubclass(made, kinds)
-
-
-class _Place:
-    """A parameter of a target: what a node given for it may make.
-
-    Args:
-        where: its name in messages.
-        target: what takes the parameter.
-        name: of the parameter.
-    """
-
-    def __init__(self, where: str, target: Callable[..., Any], name: str) -> None:
-        self.where, self._target, self._name = where, target, name
-
-    @property
-    def kinds(self) -> tuple[type, ...]:
-        """The classes in the parameter's annotation.
-
-        Raises:
-            ConfigError: it names none.
-        """
-        found = tuple(_classes(hints_of(self._target).get(self._name)))
-        if not found:
-            raise ConfigError(
-                f"{self.where}: found a node with `{TARGET}` — parameter '{self._name}' of {self._target.__qualname__} "
-                "is not annotated with a class that a node can make — give a plain value, or annotate it"
-            )
-        return found
 
 
 def _classes(annotation: Any) -> Iterator[type]:
@@ -171,11 +139,18 @@ def check_keys(keys: Mapping[str, Any], parameters: Mapping[str, inspect.Paramet
         raise ConfigError(f"{where}: missing {', '.join(missing)} — the target needs them; add them to the yaml")
 
 
-def _value(value: Any, place: _Place, extra: Mapping[str, Any]) -> Any:
+def _value(value: Any, where: str, annotation: Any, extra: Mapping[str, Any]) -> Any:
+    """A value with the nodes in it built; each may make what its parameter's annotation names."""
     if isinstance(value, Mapping) and TARGET in value:
-        return _build(value, place.where, place.kinds, extra)
+        kinds = tuple(_classes(annotation))
+        if not kinds:
+            raise ConfigError(
+                f"{where}: found a node with `{TARGET}` — the parameter is not annotated with a class that a node can "
+                "make — give a plain value, or annotate it"
+            )
+        return _build(value, where, kinds, extra)
     if isinstance(value, Mapping):
-        return {k: _value(v, place, extra) for k, v in value.items()}
+        return {key: _value(item, where, annotation, extra) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_value(v, place, extra) for v in value]
+        return [_value(item, where, annotation, extra) for item in value]
     return value

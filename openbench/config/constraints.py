@@ -1,124 +1,272 @@
-"""The values that a parameter takes, declared once, in its annotation: `k: Annotated[int, Interval(1)]`.
+"""Types of parameters, declared once in annotations (`k: Count`), and the check of values against them by pydantic.
 
-They are checked where a config is read and where a class is called; `show method NAME` prints them.
+`check_value(value, annotation, where)` turns what pydantic finds into our error; `Checked` does so for every field of a
+dataclass. Values are checked and kept as they were given: nothing is converted. `show method NAME` prints the ranges.
 """
 
-import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+import inspect
+import types
+from collections import abc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache, wraps
+from numbers import Integral
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-Ends = Literal["[]", "[)", "(]", "()"]
+from annotated_types import Ge, Gt, Interval, Predicate
+from pydantic import AllowInfNan, BeforeValidator, Strict, TypeAdapter, ValidationError
 
-
-class Constraint(ABC):
-    """What is asked of a value besides its kind."""
-
-    @abstractmethod
-    def holds(self, value: Any) -> bool:
-        """Whether a value of the right kind is allowed."""
-
-    @abstractmethod
-    def described(self, kind: str) -> str:
-        """Return what is allowed, in words.
-
-        Args:
-            kind: what the values are without the constraint, e.g. `a number`.
-        """
+from openbench.errors import ConfigError, OpenbenchError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Interval(Constraint):
-    """Numbers from `low` to `high`.
-
-    Args:
-        low: the lower end.
-        high: the upper end; infinity where there is none.
-        ends: which ends belong to it: `[` or `]` one that does, `(` or `)` one that does not.
-    """
-
-    low: float
-    high: float = math.inf
-    ends: Ends = "[]"
-
-    def holds(self, value: Any) -> bool:
-        """Whether a number lies in the interval."""
-        above = self.low <= value if self.ends[0] == "[" else self.low < value
-        below = value <= self.high if self.ends[1] == "]" else value < self.high
-        return bool(above and below)
-
-    def described(self, kind: str) -> str:
-        """E.g. `a number > 0`, `a whole number from 1 to 10`."""
-        if self.ends == "[]" and self.high < math.inf:
-            return f"{kind} from {self.low} to {self.high}"
-        low = f"{'≥' if self.ends[0] == '[' else '>'} {self.low}"
-        high = f" and {'≤' if self.ends[1] == ']' else '<'} {self.high}" if self.high < math.inf else ""
-        return f"{kind} {low}{high}"
-
-
-@dataclass(frozen=True)
-class Even(Constraint):
-    """Multiples of two."""
-
-    def holds(self, value: Any) -> bool:
-        """Whether a number is even."""
-        return bool(value % 2 == 0)
-
-    def described(self, kind: str) -> str:
-        """`…, even`."""
-        return f"{kind}, even"
-
-
-@dataclass(frozen=True)
-class NotEmpty(Constraint):
-    """Lists, mappings and texts with something in them."""
-
-    def holds(self, value: Any) -> bool:
-        """Whether there is at least one item."""
-        return len(value) > 0
-
-    def described(self, kind: str) -> str:
-        """`… (not empty)`."""
-        return f"{kind} (not empty)"
-
-
-@dataclass(frozen=True)
-class OneOf(Constraint):
+class OneOf:
     """Texts of a list that is made elsewhere; `Literal` says the same of one that is written down."""
 
     choices: tuple[str, ...]
 
-    def holds(self, value: Any) -> bool:
-        """Whether a text is among them."""
-        return value in self.choices
 
-    def described(self, kind: str) -> str:
-        """The choices."""
-        return ", ".join(self.choices)
+Count = Annotated[int, Ge(1)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Probability = Annotated[float, Interval(ge=0, le=1)]
+Fraction = Annotated[float, Interval(gt=0, lt=1)]
+Share = Annotated[float, Interval(gt=0, le=1)]
+Decay = Annotated[float, Interval(ge=0, lt=1)]  # what is kept of an average, or dropped of a layer
+Percentage = Annotated[float, Interval(ge=0, le=100)]
+Percentile = Annotated[float, Interval(ge=0, lt=100)]  # of which something is left above
+Seed = Annotated[int, Interval(ge=0, le=2**32 - 1)]  # what NumPy, scikit-learn and torch all take
+
+_WORDS = {
+    int: "a whole number (of 64 bits at most)",
+    float: "a finite number",
+    bool: "true or false",
+    str: "text",
+    Path: "a path",
+    types.NoneType: "null",
+}
+_MAPPINGS: tuple[Any, ...] = (dict, abc.Mapping, abc.MutableMapping)
+_LISTS: tuple[Any, ...] = (list, tuple, set, frozenset, abc.Sequence, abc.Collection)
 
 
-@dataclass(frozen=True)
-class Unit(Constraint):
-    """Says in messages what a number is counted in; any is allowed."""
-
-    words: str
-
-    def holds(self, value: Any) -> bool:
-        """True."""
-        return True
-
-    def described(self, kind: str) -> str:
-        """E.g. `… (a fraction, not %)`."""
-        return f"{kind} ({self.words})"
+def _number(value: Any) -> Any:
+    """NumPy's whole numbers as Python's, which alone pydantic takes."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
-Count = Annotated[int, Interval(1)]
-Positive = Annotated[float, Interval(0, ends="(]")]
-NonNegative = Annotated[float, Interval(0)]
-Probability = Annotated[float, Interval(0, 1)]
-Fraction = Annotated[float, Interval(0, 1, "()")]
-Share = Annotated[float, Interval(0, 1, "(]")]
-Decay = Annotated[float, Interval(0, 1, "[)")]  # what is kept of an average, or dropped of a layer
-Percentage = Annotated[float, Interval(0, 100)]
-Percentile = Annotated[float, Interval(0, 100, "[)")]  # of which something is left above
-Seed = Annotated[int, Interval(0, 2**32 - 1)]  # what NumPy, scikit-learn and torch all take
+_NO_NUL = Predicate(lambda value: "\0" not in str(value))  # no file has such a name
+_STRICT: dict[Any, Any] = {
+    int: Annotated[int, BeforeValidator(_number), Strict(), Interval(ge=-(2**63), lt=2**63)],
+    float: Annotated[float, Strict(), AllowInfNan(False)],
+    str: Annotated[str, Strict(), _NO_NUL],
+    Path: Annotated[Path, _NO_NUL],
+}
+
+
+def hints_of(target: Callable[..., Any]) -> Mapping[str, Any]:
+    """The annotations of what is called, by parameter; empty if they name what does not exist."""
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+    except (NameError, TypeError):
+        return {}
+
+
+def name_of(target: Callable[..., Any]) -> str:
+    """What stands before a parameter's name in the messages of a class or function."""
+    return getattr(target, "named", "") or target.__name__
+
+
+def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any], where: str) -> None:
+    """Check values by name, each against the annotation of that name; one without annotation may be anything.
+
+    Args:
+        values: by name; nodes with a `_target_` among them have been built.
+        annotations: by name, e.g. `hints_of(cls)`.
+        where: what the names are keys of, for messages.
+
+    Raises:
+        ConfigError: a value does not fit.
+    """
+    for name, value in values.items():
+        check_value(value, annotations.get(name, Any), f"{where}.{name}")
+
+
+def check_value(value: Any, annotation: Any, where: str) -> None:
+    """Check that a value is of the type, and in the range, that an annotation names.
+
+    Strict: text is no number, true and false are not numbers, NaN and infinity are not floats. A whole number is a
+    float, a text is a path, and a list is taken for a tuple.
+
+    Raises:
+        ConfigError: it is not; the message says what was found and what is allowed.
+    """
+    if fits(value, annotation):
+        return
+    choices = _choices(annotation)
+    texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    unknown = next((text for text in texts if isinstance(text, str) and text not in choices), "")
+    hint = did_you_mean(unknown, choices)
+    raise ConfigError(f"{where} — found {_shown(value)}{hint} — allowed: {described(annotation)}")
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether a value is of the type, and in the range, that an annotation names."""
+    try:
+        _adapter(annotation).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+@cache
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(_strict(annotation))
+
+
+def _strict(annotation: Any) -> Any:
+    """An annotation for pydantic that converts no value: strict numbers and texts, instances of classes."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if annotation in _STRICT:
+        return _STRICT[annotation]
+    if origin is Literal:
+        return _where(lambda value: any(type(value) is type(choice) and value == choice for choice in parts))
+    if origin is Annotated:
+        own = [Predicate(part.choices.__contains__) if isinstance(part, OneOf) else part for part in parts[1:]]
+        return Annotated[(_strict(parts[0]), *own)]
+    if origin in (Union, types.UnionType):
+        return Union[tuple(map(_strict, parts))]  # noqa: UP007 - the parts are known only now
+    if origin in _MAPPINGS or origin in _LISTS:
+        return origin[tuple(part if part is ... else _strict(part) for part in parts)]
+    if annotation in _MAPPINGS or annotation in _LISTS:
+        return annotation
+    try:
+        isinstance(None, annotation)
+    except TypeError:  # Any, a type variable, a protocol
+        return Any
+    return _where(lambda value: isinstance(value, annotation))
+
+
+def _where(holds: Callable[[Any], bool]) -> Any:
+    return Annotated[Any, Predicate(holds)]
+
+
+def described(annotation: Any) -> str:
+    """What an annotation allows, in words: `a whole number ≥ 1, or auto`."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _constrained(parts[0], list(_flat(parts[1:])))
+    if origin is Literal:
+        return ", ".join(map(str, parts))
+    if origin in (Union, types.UnionType):
+        return ", or ".join(dict.fromkeys(map(described, parts)))
+    if origin in _MAPPINGS:
+        return f"a mapping from {described(parts[0])} to {described(parts[1])}"
+    if origin is tuple and parts[-1] is not ...:
+        return f"a list of {len(parts)}: {', '.join(map(described, parts))}"
+    if origin in _LISTS:
+        return f"a list, each item {described(parts[0])}"
+    if annotation in _MAPPINGS:
+        return "a mapping"
+    if annotation in _LISTS:
+        return "a list"
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if not inspect.isclass(annotation):
+        return "anything"
+    article = "an" if annotation.__name__[0] in "AEIOU" else "a"
+    return f"a node with the `_target_` of {article} {annotation.__name__}"
+
+
+def _constrained(kind: Any, constraints: list[Any]) -> str:
+    """What a type with constraints allows, in words: `a number > 0 and ≤ 1`."""
+    found: dict[str, Any] = {}
+    for constraint in constraints:
+        found |= {key: value for key, value in asdict(constraint).items() if value is not None}
+    if "choices" in found:
+        return ", ".join(found["choices"])
+    words = {int: "a whole number", float: "a number"}.get(kind) or described(kind)
+    if {"ge", "le"} <= found.keys():
+        words += f" from {found['ge']} to {found['le']}"
+    else:
+        signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+        ends = [f"{sign} {found[key]}" for key, sign in signs.items() if key in found]
+        words = " ".join([words, " and ".join(ends)]) if ends else words
+    words += f", a multiple of {found['multiple_of']}" if "multiple_of" in found else ""
+    words += " (not empty)" if found.get("min_length") else ""
+    return words + (f" ({found['unit']})" if "unit" in found else "")
+
+
+def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
+    """The constraints in an annotation's metadata, with those of a pydantic `Field`."""
+    for part in metadata:
+        if hasattr(part, "metadata"):
+            yield from _flat(part.metadata)
+        elif is_dataclass(part):
+            yield part
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """The texts that an annotation lists."""
+    if isinstance(annotation, OneOf):
+        return annotation.choices
+    if get_origin(annotation) is Literal:
+        return tuple(choice for choice in get_args(annotation) if isinstance(choice, str))
+    return tuple(choice for part in get_args(annotation) for choice in _choices(part))
+
+
+def _shown(value: Any) -> str:
+    """A value as it stands in a message: short, null for None."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+class Checked:
+    """A base of dataclasses: each value given is of the type, and in the range, that its field's annotation names.
+
+    The `__post_init__` of a subclass, e.g. with conditions over two fields, runs after that.
+    """
+
+    error: ClassVar[type[OpenbenchError]] = ConfigError
+    named: ClassVar[str] = ""  # in messages; the class's own name where it is empty
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        """Check the fields before a `__post_init__` of the subclass."""
+        super().__init_subclass__(**rest)
+        own = vars(cls).get("__post_init__")
+        if own is not None:
+            cls.__post_init__ = _after_check(own)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            OpenbenchError: of the type `error`, for a value that its annotation does not allow.
+        """
+        cls = type(self)
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
+        try:
+            check_values(given, hints_of(cls), name_of(cls))
+        except ConfigError as error:
+            raise self.error(str(error)) from None
+
+    def require(self, condition: bool, parameter: str, allowed: str) -> None:
+        """Raise an error unless `condition` holds for a field, one that an annotation cannot state.
+
+        Raises:
+            OpenbenchError: of the type `error`.
+        """
+        if not condition:
+            found = getattr(self, parameter)
+            raise self.error(f"{name_of(type(self))}.{parameter} — found {found!r} — allowed: {allowed}")
+
+
+def _after_check(own: Callable[[Any], None]) -> Callable[[Any], None]:
+    @wraps(own)
+    def checked(self: Any) -> None:
+        Checked.__post_init__(self)
+        own(self)
+
+    return checked

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass
 from typing import Annotated, Any, Literal
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Count, NotEmpty, Positive
+from annotated_types import MinLen
+
+from openbench.config.constraints import Checked, Count, Positive
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Preprocess(Checked):
 
     resize: Count | tuple[Count, Count]
     crop: Count
-    mean: Annotated[tuple[float, ...], NotEmpty()] = (0.485, 0.456, 0.406)
-    std: Annotated[tuple[Positive, ...], NotEmpty()] = (0.229, 0.224, 0.225)
+    mean: Annotated[tuple[float, ...], MinLen(1)] = (0.485, 0.456, 0.406)
+    std: Annotated[tuple[Positive, ...], MinLen(1)] = (0.229, 0.224, 0.225)
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
 
     @property

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from torch import Tensor
 
-from openbench.config.checked import Checked
+from openbench.config.constraints import Checked
 from openbench.core.features import FeatureSet, Head
 from openbench.core.inputs import held_to_finite, held_to_training, hold
 from openbench.core.request import Request

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from openbench.config.annotations import check_kinds, hints_of
 from openbench.config.build import check_keys
-from openbench.config.constraints import Seed
+from openbench.config.constraints import Seed, check_values, hints_of
 from openbench.core.class_names import check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
@@ -104,7 +103,7 @@ class BenchmarkConfig:
         Raises:
             ConfigError: an unknown or missing key, or a value of another kind.
         """
-        check_kinds(given, _KINDS, "benchmark")
+        check_values(given, _KINDS, "benchmark")
         node = arranged(given)
         _check_keys(node)
         members = _classes_by_member(node)
@@ -157,7 +156,7 @@ def build_preprocess(node: Mapping[str, Any], where: str = "benchmark.preprocess
         ConfigError: an unknown or missing key.
     """
     check_keys(node, inspect.signature(Preprocess).parameters, where)
-    check_kinds(node, hints_of(Preprocess), where)
+    check_values(node, hints_of(Preprocess), where)
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in node.items()}
     return Preprocess(**values)
 

@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench import paths
-from openbench.config.annotations import check_kind, check_kinds, hints_of
 from openbench.config.build import build
-from openbench.config.checked import Checked
-from openbench.config.constraints import Count, Seed
+from openbench.config.constraints import Checked, Count, Seed, check_value, check_values, hints_of
 from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
 from openbench.data.fingerprint import Fingerprint, fingerprint
@@ -76,9 +74,9 @@ class SetConfig(Checked):
                     f"{where}: `{key}` is missing — a set needs a dataset config and a manifest: add "
                     f"`/dataset@{where}: NAME` to the defaults and `manifest:` below; to remove a set use `~{where}`"
                 )
-        check_kind(node["sources"], Mapping[str, Mapping[str, Any]], f"{where}.sources")
+        check_value(node["sources"], Mapping[str, Mapping[str, Any]], f"{where}.sources")
         sources = {name: build(source, f"{where}.sources.{name}", Source) for name, source in node["sources"].items()}
-        check_kinds({**node, "sources": sources}, hints_of(cls), where)
+        check_values({**node, "sources": sources}, hints_of(cls), where)
         return cls(**{**node, "sources": sources})
 
     def listing(self) -> Manifest | FolderRule:

@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import ArrayLike, NDArray
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Interval, OneOf
+from openbench.config.constraints import Checked, OneOf
 from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
 from openbench.metrics.conformal.weighted import (
@@ -22,7 +22,7 @@ from openbench.metrics.curve import Floats, as_scores
 
 _ROUNDING = 1e-9  # far below the spacing 1 of ranks
 _SHOWN = 8  # groups named in a message
-Level = Annotated[float, Interval(0, 1, "()")]
+Level = Annotated[float, Interval(gt=0, lt=1)]
 Guarantee = Literal["marginal", "conditional"]
 Codes = NDArray[np.int64]
 Scores = NDArray[np.float32] | Floats  # compared with float64 as such

@@ -13,8 +13,7 @@ from openbench.api.arrays import head_of
 from openbench.api.methods import ChosenMethod, chosen_method
 from openbench.api.models.adopt import Asked
 from openbench.backbones.device import resolve_device
-from openbench.config.annotations import check_kind
-from openbench.config.constraints import Count
+from openbench.config.constraints import Count, check_value
 from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
 from openbench.detect.calibration import Calibration, Terms
@@ -73,7 +72,7 @@ class Detector:
             ConfigError: an unknown method or device, or a batch size below 1.
             DataError: a head that is none.
         """
-        check_kind(batch_size, Count, "batch_size")
+        check_value(batch_size, Count, "batch_size")
         self.chosen = method if isinstance(method, ChosenMethod) else chosen_method(method)
         self.asked = Asked(preprocess, features, head_of(head), name, resolve_device(device))
         self.batch_size = batch_size

@@ -8,8 +8,7 @@ import numpy as np
 
 from openbench.api.methods import ChosenMethod, as_node
 from openbench.api.models.adopt import Asked
-from openbench.config.checked import Checked
-from openbench.config.constraints import OneOf
+from openbench.config.constraints import Checked, OneOf
 from openbench.core.benchmark import Split
 from openbench.core.method import Method
 from openbench.core.request import Role

@@ -10,8 +10,8 @@ from openbench.backbones.compiling import check_compiler
 from openbench.backbones.device import check_precision, resolve_device
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.network import NetworkBackbone
-from openbench.config.annotations import check_kind, hints_of
 from openbench.config.build import build
+from openbench.config.constraints import check_value, hints_of
 from openbench.config.overrides import NAME
 from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
@@ -222,12 +222,12 @@ def build_method(node: Config, given: Method | None = None) -> tuple[Method, dic
     name = name_of(node)
     method: Method = given or build(node, f"method '{name}'", Method)
     space = node.get("_space_") or {}
-    check_kind(space, Mapping[str, Sequence[Any]], f"method '{name}'._space_")
+    check_value(space, Mapping[str, Sequence[Any]], f"method '{name}'._space_")
     settings = grid(space, list(method.params()), f"method '{name}'")
     kinds = hints_of(type(method))
     for parameter, values in space.items():
         for value in values:
-            check_kind(value, kinds.get(parameter, Any), f"method '{name}'._space_.{parameter}")
+            check_value(value, kinds.get(parameter, Any), f"method '{name}'._space_.{parameter}")
     reasons = [reason for params in settings if (reason := _refused(method, params))]
     if len(reasons) == len(settings):
         raise MethodError(

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 
 from openbench import paths
-from openbench.config.checked import Checked
-from openbench.config.constraints import Count, Interval
+from openbench.config.constraints import Checked, Count
 from openbench.errors import ConfigError, check_known
 from openbench.features.shards import Sharding
 from openbench.training.loop.distributed import under_torchrun
@@ -46,7 +46,7 @@ class Runtime(Checked):
     device: str = "auto"
     batch_size: Count = 256
     score_batch: Count = 8192
-    workers: Annotated[int, Interval(0)] = 0
+    workers: Annotated[int, Ge(0)] = 0
     cache: Path | None = None
     results: Path | None = None
     on_existing: OnExisting = "skip"
@@ -55,7 +55,7 @@ class Runtime(Checked):
     compile: bool = False
     tensorboard: bool = False
     shards: Count | None = None
-    shard: Annotated[int, Interval(0)] | None = None
+    shard: Annotated[int, Ge(0)] | None = None
 
     def __post_init__(self) -> None:
         """Resolve the folders."""

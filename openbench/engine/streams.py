@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from openbench.backbones.base import Backbone
 from openbench.checkout import uncommitted
-from openbench.config.checked import Checked
-from openbench.config.constraints import Count, Positive, Seed
+from openbench.config.constraints import Checked, Count, Positive, Seed
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field, Role

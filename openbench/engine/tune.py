@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from openbench.config.checked import Checked
+from openbench.config.constraints import Checked
 from openbench.core.benchmark import Benchmark, Split, Validation
 from openbench.core.method import Method
 from openbench.core.search import Trial, Tuned, best_trial, grid, with_params

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
-from openbench.config.constraints import Count, Interval, NonNegative, Seed, Share
+from openbench.config.constraints import Count, NonNegative, Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Perturb, Request, Role
@@ -14,8 +15,8 @@ from openbench.methods._inputs import classifier, drawn, training
 from openbench.methods._stats import sorted_rows
 
 Variant = Literal["a", "l"]
-_Percentile = Annotated[float, Interval(0, 100, "()")]
-_Kept = Annotated[float, Interval(0, 100, "(]")]  # per cent
+_Percentile = Annotated[float, Interval(gt=0, lt=100)]
+_Kept = Annotated[float, Interval(gt=0, le=100)]  # per cent
 
 
 @dataclass

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from openbench.config.constraints import Count, Interval, Seed
+from openbench.config.constraints import Count, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -42,7 +43,7 @@ class COF(Method):
     reference: ClassVar[str] = "Tang et al., PAKDD 2002"
 
     k: Count = 20
-    max_train: Annotated[int, Interval(2)] | None = 10_000
+    max_train: Annotated[int, Ge(2)] | None = 10_000
     seed: Seed = 0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Self
 
 import torch
+from annotated_types import Interval, MinLen
 from torch import Tensor
 
-from openbench.config.constraints import Interval, NotEmpty
 from openbench.core.composite import Composite
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
@@ -35,7 +35,7 @@ class OnCorrupted(Method):
 
     base: Method
     corruption: str
-    severity: Annotated[int, Interval(1, 5)]
+    severity: Annotated[int, Interval(ge=1, le=5)]
 
     @property
     def request(self) -> Request:
@@ -77,8 +77,8 @@ class CoVer(Composite):
     reference: ClassVar[str] = "Zhang et al., NeurIPS 2024, arXiv 2410.18472"
 
     base: Method
-    kinds: Annotated[Sequence[str], NotEmpty()] = ("brightness", "fog", "motion_blur", "defocus_blur")
-    severities: Annotated[Sequence[Annotated[int, Interval(1, 5)]], NotEmpty()] = (1, 2)
+    kinds: Annotated[Sequence[str], MinLen(1)] = ("brightness", "fog", "motion_blur", "defocus_blur")
+    severities: Annotated[Sequence[Annotated[int, Interval(ge=1, le=5)]], MinLen(1)] = (1, 2)
 
     def __post_init__(self) -> None:
         """Check that the base's score of a copy can be read from cached columns."""

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
+from annotated_types import Interval, MinLen
 from torch import Tensor
 
-from openbench.config.constraints import Count, Interval, NotEmpty, Positive, Probability, Seed, Share
+from openbench.config.constraints import Count, Positive, Probability, Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
@@ -15,7 +16,7 @@ from openbench.methods._inputs import classifier
 from openbench.methods._words import Far, far_of, grouped, negative_odds
 
 _FIELDS = frozenset({Field.FEATURES, Field.TEXT})
-Several = Annotated[Sequence[str], NotEmpty()]
+Several = Annotated[Sequence[str], MinLen(1)]
 
 
 @dataclass
@@ -68,7 +69,7 @@ class CSP(Method):
     adjective_templates: Several = ("{}", "a nice photo of {}", "a good photo of {}", "a close-up photo of {}")
     quantile: Probability = 0.95
     share: Share = 0.15
-    nearest: Annotated[float, Interval(-1, 1)] = 0.95
+    nearest: Annotated[float, Interval(ge=-1, le=1)] = 0.95
     groups: Count = 100
     scale: Positive = 100.0
     seed: Seed = 0

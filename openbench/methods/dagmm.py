@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 
-from openbench.config.constraints import Count, Interval, NonNegative, Positive, Seed
+from openbench.config.constraints import Count, NonNegative, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -58,7 +59,7 @@ class DAGMM(Method):
     covariance_weight: NonNegative = 0.005
     epochs: Count = 200
     learning_rate: Positive = 1e-4
-    batch: Annotated[int, Interval(2)] = 256
+    batch: Annotated[int, Ge(2)] = 256
     seed: Seed = 0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
+from annotated_types import Interval, MinLen
 from torch import Tensor
 
-from openbench.config.constraints import Fraction, Interval, NotEmpty, Seed
+from openbench.config.constraints import Fraction, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -57,8 +58,8 @@ class Gram(Method):
     )
     reference: ClassVar[str] = "Sastry & Oore, ICML 2020, arXiv 1912.12510"
 
-    layers: Annotated[Sequence[str], NotEmpty()] | None = None
-    powers: Annotated[int, Interval(1, 10)] = 10
+    layers: Annotated[Sequence[str], MinLen(1)] | None = None
+    powers: Annotated[int, Interval(ge=1, le=10)] = 10
     form: Form = "paper"
     held_out: Fraction = 0.1
     seed: Seed = 0

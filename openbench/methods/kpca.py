@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from openbench.config.constraints import Fraction, Interval, Positive, Seed
+from openbench.config.constraints import Fraction, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
@@ -45,7 +46,7 @@ class KPCA(Method):
     kernel: Literal["cosine_gaussian", "cosine"] = "cosine_gaussian"
     variance: Fraction = 0.8
     gamma: Positive = 2.0
-    components: Annotated[int, Interval(2)] | Literal["auto"] = "auto"
+    components: Annotated[int, Ge(2)] | Literal["auto"] = "auto"
     seed: Seed = 0
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:

@@ -6,10 +6,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from annotated_types import MinLen
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.config.constraints import NonNegative, NotEmpty
+from openbench.config.constraints import NonNegative
 from openbench.core.composite import Composite
 from openbench.core.method import Method
 from openbench.core.request import Request
@@ -50,7 +51,7 @@ class MDSEnsemble(Composite):
     needs: ClassVar[Request] = LayerMDS.needs
     reference: ClassVar[str] = "Lee et al., NeurIPS 2018, arXiv 1807.03888"
 
-    layers: Annotated[Sequence[str], NotEmpty()] | None = None
+    layers: Annotated[Sequence[str], MinLen(1)] | None = None
     weights: Literal["equal", "logistic"] | Sequence[float] = "equal"
     epsilon: NonNegative = 0.0
 

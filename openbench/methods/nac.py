@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
 import torch
+from annotated_types import Ge, MultipleOf
 from torch import Tensor
 
-from openbench.config.constraints import Count, Even, Interval, Positive, Seed
+from openbench.config.constraints import Count, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -50,7 +51,7 @@ class NAC(Method):
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"full"})
 
-    bins: Annotated[int, Interval(4), Even()] = 50
+    bins: Annotated[int, Ge(4), MultipleOf(2)] = 50
     full: Count = 50
     steepness: Positive = 100.0
     samples: Count = 1000

@@ -6,10 +6,11 @@ from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.config.constraints import Count, Interval, Positive, Seed
+from openbench.config.constraints import Count, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -62,7 +63,7 @@ class OpenGAN(Method):
     epoch: Count = 100
     every: Count = 5
     lr: Positive = 1e-4
-    batch_size: Annotated[int, Interval(2)] = 128
+    batch_size: Annotated[int, Ge(2)] = 128
     latent: Count = 100
     seed: Seed = 0
 

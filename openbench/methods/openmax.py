@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from openbench.config.constraints import Count, Interval
+from openbench.config.constraints import Count
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -42,7 +43,7 @@ class OpenMax(Method):
     reference: ClassVar[str] = "Bendale & Boult, CVPR 2016, arXiv 1511.06233"
 
     alpha: Count = 3
-    tail: Annotated[int, Interval(2)] = 20
+    tail: Annotated[int, Ge(2)] = 20
 
     def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
         """Learn mean logits and the tails of distances from training logits (n, c) and labels (n,)."""

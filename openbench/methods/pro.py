@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from openbench.config.constraints import Interval, NonNegative, Positive
+from openbench.config.constraints import NonNegative, Positive
 from openbench.core.live import LiveBackbone, LiveMethod
 from openbench.methods._stats import log_odds_against_top
 
@@ -42,7 +43,7 @@ class PRO(LiveMethod):
 
     confidence: Confidence = "msp"
     epsilon: NonNegative = 0.001
-    steps: Annotated[int, Interval(0)] = 3
+    steps: Annotated[int, Ge(0)] = 3
     temperature: Positive = 1.0
 
     def score_images(self, images: Tensor, backbone: LiveBackbone) -> Tensor:

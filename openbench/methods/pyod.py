@@ -10,10 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.config.constraints import Interval, Seed
+from openbench.config.constraints import Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -55,7 +56,7 @@ class PyOD(Method):
 
     detector: Detector = "IForest"
     seed: Seed = 0
-    max_train: Annotated[int, Interval(2)] | None = 10_000
+    max_train: Annotated[int, Ge(2)] | None = 10_000
 
     def __post_init__(self) -> None:
         """Check the detector's name and that PyOD is there, without importing it."""

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import MinLen
 from torch import Tensor
 
-from openbench.config.constraints import Count, NotEmpty, Positive
+from openbench.config.constraints import Count, Positive
 from openbench.core.live import LiveBackbone, LiveMethod
 from openbench.core.request import STAGES
 from openbench.errors import NotApplicableError
@@ -41,7 +42,7 @@ class RankFeat(LiveMethod):
 
     reference: ClassVar[str] = "Song et al., NeurIPS 2022, arXiv 2209.08590"
 
-    layers: Annotated[Sequence[str], NotEmpty()] | None = None
+    layers: Annotated[Sequence[str], MinLen(1)] | None = None
     temperature: Positive = 1.0
     solver: Solver = "exact"
     iterations: Count = 20

@@ -5,10 +5,11 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from openbench.config.constraints import Count, Fraction, Interval, Seed
+from openbench.config.constraints import Count, Fraction, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -48,7 +49,7 @@ class SOD(Method):
     k: Count = 20
     l: Count = 10  # noqa: E741 - the paper's name
     alpha: Fraction = 0.8
-    max_train: Annotated[int, Interval(2)] | None = 10_000
+    max_train: Annotated[int, Ge(2)] | None = 10_000
     seed: Seed = 0
 
     def __post_init__(self) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from openbench.config.constraints import Count, Interval, NonNegative, Seed
+from openbench.config.constraints import Count, NonNegative, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
@@ -59,7 +60,7 @@ class WeiPer(Method):
     distance: NonNegative = 1.8
     lambda_1: NonNegative = 2.5
     lambda_2: NonNegative = 0.1
-    bins: Annotated[int, Interval(2)] = 100
+    bins: Annotated[int, Ge(2)] = 100
     smoothing: Count = 4
     smoothing_perturbed: Count = 15
     max_train: Count | None = 10000

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar, Literal
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Interval, NonNegative, NotEmpty, OneOf, Seed, Unit
+from annotated_types import Ge, Interval, MinLen, Unit
+
+from openbench.config.constraints import Checked, NonNegative, OneOf, Seed
 from openbench.digest import LATER
 from openbench.errors import MetricError, OpenbenchError, did_you_mean
 from openbench.metrics.conformal.corrections import CORRECTIONS
@@ -15,11 +16,11 @@ from openbench.metrics.threshold import SCALINGS
 
 PER_SET = "_per_set"
 _FRACTION = Unit("a fraction, not %")
-Rate = Annotated[float, Interval(0, 1), _FRACTION]
-Level = Annotated[float, Interval(0, 1, "()"), _FRACTION]  # where the ends make no sense
-Name = Annotated[str, NotEmpty()]
-Rates = Rate | Annotated[Mapping[Name, Rate], NotEmpty()] | Annotated[tuple[tuple[Name, Rate], ...], NotEmpty()]
-Draws = Literal[0] | Annotated[int, Interval(2)]
+Rate = Annotated[float, Interval(ge=0, le=1), _FRACTION]
+Level = Annotated[float, Interval(gt=0, lt=1), _FRACTION]  # where the ends make no sense
+Name = Annotated[str, MinLen(1)]
+Rates = Rate | Annotated[Mapping[Name, Rate], MinLen(1)] | Annotated[tuple[tuple[Name, Rate], ...], MinLen(1)]
+Draws = Literal[0] | Annotated[int, Ge(2)]
 FAMILIES: tuple[str, ...] = ("ranking", "threshold", "selective", "conformal", "intervals", "prediction_sets")
 
 
@@ -79,7 +80,7 @@ class MetricOptions(Checked):
     set_kinds: Sequence[Annotated[str, OneOf((*KINDS, OWN))]] = (*KINDS, OWN)
     alphas: Sequence[Level] = (0.005, 0.01, 0.05, 0.1)
     raps_penalty: NonNegative = 0.01
-    raps_k_reg: Annotated[int, Interval(0)] = 1
+    raps_k_reg: Annotated[int, Ge(0)] = 1
     set_splits: Draws = field(default=10, metadata={LATER: True})
 
     def __post_init__(self) -> None:

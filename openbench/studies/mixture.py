@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from openbench.config.annotations import check_kind
-from openbench.config.constraints import Count
+from openbench.config.constraints import Count, check_value
 from openbench.errors import ConfigError
 from openbench.metrics.curve_ranking import aupr_in, auroc
 from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, least_risk, oscr_selective
@@ -49,8 +48,8 @@ def mixture_cells(study: Study) -> list[list[Cell]]:
     """
     where = f"study '{study.name}'"
     mean, samples = study.options.get("ood_mean", 2.0), study.options.get("samples", 400_000)
-    check_kind(mean, float, f"{where}: options.ood_mean")
-    check_kind(samples, Count, f"{where}: options.samples")
+    check_value(mean, float, f"{where}: options.ood_mean")
+    check_value(samples, Count, f"{where}: options.samples")
     ids, losses, ood = _sample(samples, float(mean))
     published, found = Published(study), []
     for row in study.rows:

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from openbench.config.annotations import check_kind
-from openbench.config.constraints import Count
+from openbench.config.constraints import Count, check_value
 from openbench.errors import ConfigError, check_known, did_you_mean
 from openbench.metrics.keys import bounds, higher_is_better
 from openbench.results.tables.table import Kind
@@ -178,7 +177,7 @@ def read_study(path: Path, name: str) -> Study:
     """
     node = read_yaml(path)
     where = f"study '{name}'"
-    check_kind(node, dict, where)
+    check_value(node, dict, where)
     check_known(map(str, node), _KEYS, where)
     for key in ("rows", "columns"):
         if not isinstance(node.get(key), dict) or not node[key]:
@@ -239,7 +238,7 @@ def _rows(node: Mapping[Any, Any], where: str, group: str = "", before: Row | No
         place = f"{where}.{name}"
         if isinstance(entry, dict) and "rows" in entry and not group:
             check_known(map(str, entry), _GROUP["rows"], place)
-            check_kind(entry["rows"], dict, f"{place}.rows")
+            check_value(entry["rows"], dict, f"{place}.rows")
             run, published = _words(entry.get("run"), f"{place}.run"), _texts(entry, "published", place)
             shared = Row("", "", run, published, _without(entry, place), _there(entry, place))
             yield from _rows(entry["rows"], f"{place}.rows", str(name), shared)
@@ -260,7 +259,7 @@ def _without(node: Mapping[Any, Any], where: str) -> dict[str, str]:
 
 def _there(node: Mapping[Any, Any], where: str) -> dict[str, tuple[str, ...]]:
     given = node.get("with") or {}
-    check_kind(given, dict, f"{where}: with")
+    check_value(given, dict, f"{where}: with")
     return {str(column): _words(words, f"{where}: with.{column}") for column, words in given.items()}
 
 
@@ -272,7 +271,7 @@ def _columns(
         place = f"{where}.{name}"
         if isinstance(entry, dict) and "columns" in entry and not group:
             check_known(map(str, entry), _GROUP["columns"], place)
-            check_kind(entry["columns"], dict, f"{place}.columns")
+            check_value(entry["columns"], dict, f"{place}.columns")
             run, shared = _words(entry.get("run"), f"{place}.run"), _texts(entry, "published", place)
             own = _words(entry["seeds"], f"{place}.seeds") if "seeds" in entry else values
             for column in _columns(entry["columns"], f"{place}.columns", own, str(name), measured):
@@ -324,7 +323,7 @@ def _repeat(node: Mapping[str, Any], where: str) -> tuple[str, tuple[str, ...]]:
 
 def _figures(node: Any, where: str) -> Figures:
     place = f"{where}: published"
-    check_kind(node, dict, place)
+    check_value(node, dict, place)
     check_known(map(str, node), _FIGURES, place)
     if "file" not in node:
         raise ConfigError(f"{place}: file is missing — name a CSV of results/reference, or one beside the study")
@@ -337,20 +336,20 @@ def _checked(node: Mapping[Any, Any], key: str, kind: Any, where: str, default: 
     """A value of a node, checked; the default if it is absent."""
     value = node.get(key, default)
     if key in node:
-        check_kind(value, kind, f"{where}: {key}")
+        check_value(value, kind, f"{where}: {key}")
     return value
 
 
 def _words(value: Any, where: str) -> tuple[str, ...]:
     """Overrides or values: one, or a list of them."""
     given = [] if value is None else value if isinstance(value, list) else [value]
-    check_kind(given, list[str | int | float], where)
+    check_value(given, list[str | int | float], where)
     return tuple(str(one) for one in given)
 
 
 def _texts(node: Mapping[Any, Any], key: str, where: str) -> dict[str, str]:
     value = node.get(key) or {}
-    check_kind(value, dict[str, str | int | float], f"{where}: {key}")
+    check_value(value, dict[str, str | int | float], f"{where}: {key}")
     return {str(name): str(text) for name, text in value.items()}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.backbones.anatomy import Anatomy, last_linear, tapping
-from openbench.config.checked import Checked
+from openbench.config.constraints import Checked
 from openbench.public import name_of
 from openbench.training.images import ImageSet
 from openbench.training.recipe import Recipe

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Count, Decay, Fraction, Interval, NonNegative, Positive
+from annotated_types import Ge
+
+from openbench.config.constraints import Checked, Count, Decay, Fraction, NonNegative, Positive
 from openbench.digest import LATER
 from openbench.training.augment.base import Augmentation
 from openbench.training.augment.consistency import Consistency
@@ -43,12 +44,12 @@ class Recipe(Checked):
     """
 
     epochs: Count = 100
-    batch_size: Annotated[int, Interval(2)] = 128
+    batch_size: Annotated[int, Ge(2)] = 128
     lr: Positive = 0.1
     momentum: Decay = 0.9
     weight_decay: NonNegative = 5e-4
     nesterov: bool = True
-    warmup_epochs: Annotated[int, Interval(0)] = 0
+    warmup_epochs: Annotated[int, Ge(0)] = 0
     final_lr: NonNegative = 1e-6
     clip: Positive | None = None
     augment: Sequence[Reading | Augmentation | Mixing | Consistency] = ()

@@ -11,15 +11,15 @@ from typing import Annotated
 
 import pytest
 import yaml
+from annotated_types import Ge
 
 from openbench import paths
 from openbench.cli.annotation_source import allowed
 from openbench.cli.commands.listing import Registry, main, show
 from openbench.cli.method_source import method_source
 from openbench.compose.config import compose, plain
-from openbench.config.annotations import described, hints_of
 from openbench.config.build import target_of
-from openbench.config.constraints import Interval
+from openbench.config.constraints import described, hints_of
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord
@@ -337,5 +337,5 @@ def test_listing_methods_takes_no_more_calls_than_a_fixed_number_for_each(capsys
 
 
 def test_a_constraint_is_read_from_source_as_it_would_be_from_the_class():
-    annotation = ast.parse("Annotated[int, Interval(2)] | None", mode="eval").body
-    assert allowed(annotation, lambda name: None) == described(Annotated[int, Interval(2)] | None)
+    annotation = ast.parse("Annotated[int, Ge(2)] | None", mode="eval").body
+    assert allowed(annotation, lambda name: None) == described(Annotated[int, Ge(2)] | None)

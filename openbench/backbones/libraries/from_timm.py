@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from openbench import _compat
@@ -16,7 +17,6 @@ from openbench.backbones.libraries.stages import stages
 from openbench.backbones.libraries.tokens import INSIDE, TokenFeatures, Tokens, with_tokens
 from openbench.backbones.libraries.tokens import anatomy as anatomy_of_tokens
 from openbench.backbones.network import NetworkBackbone
-from openbench.config.constraints import Interval
 from openbench.core.preprocess import Preprocess
 from openbench.errors import CheckpointError, ConfigError, did_you_mean
 
@@ -28,7 +28,7 @@ def timm_model(
     pretrained: bool = False,
     checkpoint: str | None = None,
     sha256: str | None = None,
-    num_classes: Annotated[int, Interval(0)] | None = None,
+    num_classes: Annotated[int, Ge(0)] | None = None,
     preprocess: Preprocess | Literal["preset"] | None = None,
     precision: Precision = "fp32",
     compile: bool = False,

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from openbench import paths
-from openbench.config.annotations import check_kinds
+from openbench.config.constraints import check_values
 from openbench.core.benchmark import canonical
 from openbench.data.download.prepare import DataSource, parse_source
 from openbench.data.manifests.manifest import load_classes
@@ -96,7 +96,7 @@ def parse_weights(name: str, entry: Mapping[str, Any]) -> Weights:
     where = f"{_FILE}: '{name}'"
     check_known(entry, (*_SOURCE, *_KINDS), where, DataError)
     facts = {key: value for key, value in entry.items() if key in _KINDS}
-    check_kinds(facts, _KINDS, where)
+    check_values(facts, _KINDS, where)
     missing = [key for key in ("images", "labels") if key not in facts]
     if missing or not (facts.get("classes") or facts.get("unknown")):
         raise DataError(

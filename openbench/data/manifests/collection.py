@@ -5,9 +5,7 @@ from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import Any
 
-from openbench.config.annotations import check_kinds, hints_of
-from openbench.config.checked import Checked
-from openbench.config.constraints import Count
+from openbench.config.constraints import Checked, Count, check_values, hints_of
 from openbench.errors import ConfigError, check_known, did_you_mean
 
 AGAINST = "_vs_"
@@ -83,7 +81,7 @@ def arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ConfigError(
                 f"benchmark.{key} and benchmark.collection both say what is {key} — leave one of them out"
             )
-    check_kinds(given, hints_of(Collection), "benchmark.collection")
+    check_values(given, hints_of(Collection), "benchmark.collection")
     collection = Collection(**given)
     inside, outside = _members(node.get("group"), collection)
     if absent := [name for name in inside if name not in collection.sets]:

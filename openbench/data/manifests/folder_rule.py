@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.config.annotations import check_kinds
+from openbench.config.constraints import check_values
 from openbench.data.manifests.manifest import UNNAMED, Manifest, check_key, load_classes
 from openbench.data.manifests.pattern import check_pattern
 from openbench.digest import LATER
@@ -213,7 +213,7 @@ def load_rule(name: str) -> FolderRule:
     missing = [key for key in _NEEDED if key not in values]
     if missing:
         raise DataError(f"rule '{name}': missing {', '.join(missing)} — every rule has them")
-    check_kinds(values, _KINDS, f"rule '{name}'")
+    check_values(values, _KINDS, f"rule '{name}'")
     lists: dict[str, tuple[Any, ...]] = {key: load_classes(values[key]) for key in ("folders", "classes")}
     lists["counts"] = tuple(values.pop("counts", ()))
     # Where a set has the same folders several times, e.g. for each setting of a camera: the folders that hold them.

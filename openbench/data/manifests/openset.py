@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from openbench.config.annotations import check_kinds, hints_of
+from openbench.config.constraints import check_values, hints_of
 from openbench.data.manifests.manifest import load_classes
 from openbench.errors import ConfigError, check_known, did_you_mean
 
@@ -57,7 +57,7 @@ def class_split(node: Mapping[str, Any]) -> ClassSplit:
     check_known(node, [f.name for f in fields(_Drawing)], "benchmark.openset")
     if not {"of", "known"} <= set(node):
         raise ConfigError(f"benchmark.openset: found {sorted(node)} — `of` (a class list) and `known` are needed")
-    check_kinds(node, hints_of(_Drawing), "benchmark.openset")
+    check_values(node, hints_of(_Drawing), "benchmark.openset")
     drawing = _Drawing(**node)
     names: Sequence[str] = load_classes(drawing.of)
     if not 2 <= drawing.known < len(names):

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from openbench.config.checked import Checked
+from openbench.config.constraints import Checked
 from openbench.core.benchmark import Items
 from openbench.data.sources.items import ArrayItems, FileItems, FilesBelow
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from openbench.config.constraints import Interval, OneOf, Seed
+from openbench.config.constraints import OneOf, Seed
 from openbench.core.benchmark import Image
 from openbench.data.sources.base import Found, Source, rows_found
 
@@ -88,7 +89,7 @@ class Corrupted(Source):
 
     of: Source
     kind: Annotated[str, OneOf(tuple(CORRUPTIONS))]
-    amount: Annotated[float, Interval(-_STRONGEST, _STRONGEST)]
+    amount: Annotated[float, Interval(ge=-_STRONGEST, le=_STRONGEST)]
     seed: Seed = 0
     deviation: str = ""
 

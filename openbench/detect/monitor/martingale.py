@@ -7,8 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Probability, Share
+from openbench.config.constraints import Checked, Probability, Share
 
 Bets = Literal["mixture", "jumper", "both"]
 Floats = NDArray[np.float64]

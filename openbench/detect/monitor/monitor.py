@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from openbench.api.arguments import path_of
-from openbench.config.checked import Checked
-from openbench.config.constraints import Count, Fraction, Seed
+from openbench.config.constraints import Checked, Count, Fraction, Seed
 from openbench.detect.monitor.martingale import Bets, Capital, Martingale
 from openbench.detect.monitor.ranks import Cells, OnlineRanks
 from openbench.detect.monitor.windows import Window, window_of

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Positive
+from openbench.config.constraints import Checked, Positive
 from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.errors import ConfigError, RecordError, check_known, did_you_mean

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Count, NonNegative, Positive
+from openbench.config.constraints import Checked, Count, NonNegative, Positive
 
 
 @dataclass(frozen=True)

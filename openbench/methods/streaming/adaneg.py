@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Self
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from openbench.config.constraints import Count, Interval, NonNegative, Positive, Probability, Seed, Share
+from openbench.config.constraints import Count, NonNegative, Positive, Probability, Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.products import by_rows
 from openbench.core.request import Field, Request
@@ -105,7 +106,7 @@ class AdaNeg(StreamingMethod[Assigned]):
     seed: Seed = 0
     threshold: Probability = 0.5
     gap: Probability = 0.5
-    length: Annotated[int, Interval(2)] = 10
+    length: Annotated[int, Ge(2)] = 10
     weight: NonNegative = 0.1
     sharpness: NonNegative = 0.0
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from annotated_types import Interval
+
 from openbench import paths
-from openbench.config.annotations import check_kind
-from openbench.config.constraints import Count, Interval
+from openbench.config.constraints import Count, check_value
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, check_known, did_you_mean
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _DRAWN: Mapping[str, Any] = {"pictures": list[str], "curves": list[str]}
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "rejection": {"tpr": Annotated[float, Interval(0, 1)], "doubles": list[str], **_DRAWN},
+    "rejection": {"tpr": Annotated[float, Interval(ge=0, le=1)], "doubles": list[str], **_DRAWN},
     "thresholds": _DRAWN,
     "grid": _DRAWN,
     "mixture": {"ood_mean": float, "samples": Count},
@@ -68,7 +69,7 @@ def check_options(study: Study) -> None:
     where, kinds = f"study '{study.name}': options", _OPTIONS[study.layout]
     check_known(study.options, kinds, where)
     for key, value in study.options.items():
-        check_kind(value, kinds[key], f"{where}.{key}")
+        check_value(value, kinds[key], f"{where}.{key}")
     for text in study.options.get("doubles", ()):
         if not re.fullmatch(r"[^+]+\+[^+]+", text):
             raise ConfigError(f"{where}.doubles — found '{text}' — allowed: two methods, e.g. msp+knn")

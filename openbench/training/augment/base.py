@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 from torch.nn import functional
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Interval, Probability
+from openbench.config.constraints import Checked, Probability
 
 
 class Augmentation(Checked, ABC):
@@ -39,7 +39,7 @@ class RandomCrop(Augmentation):
         padding: p ≥ 0 black pixels on each side, so that each offset is uniform on {0, …, 2p}; 4 for CIFAR.
     """
 
-    padding: Annotated[int, Interval(0)] = 4
+    padding: Annotated[int, Ge(0)] = 4
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return one random window per image."""

@@ -8,8 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import NonNegative
+from openbench.config.constraints import Checked, NonNegative
 from openbench.training.augment.base import Augmentation
 from openbench.training.augment.policies import AugMix
 

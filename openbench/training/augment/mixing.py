@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Positive, Probability
+from openbench.config.constraints import Checked, Positive, Probability
 
 
 @dataclass(frozen=True)

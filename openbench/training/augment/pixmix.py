@@ -5,10 +5,11 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Interval
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.config.constraints import Count, Interval, Positive, Seed
+from openbench.config.constraints import Count, Positive, Seed
 from openbench.training.augment.base import Augmentation
 from openbench.training.augment.fractals import fractals
 from openbench.training.augment.operations import random_operation
@@ -41,7 +42,7 @@ class PixMix(Augmentation):
 
     rounds: Count = 4
     beta: Positive = 3.0
-    severity: Annotated[float, Interval(1, 10)] = 3.0
+    severity: Annotated[float, Interval(ge=1, le=10)] = 3.0
     folder: PictureFolder | None = None
     drawn: Count = 300
     seed: Seed = 0

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from openbench import _compat
-from openbench.config.constraints import Count, Interval, Positive
+from openbench.config.constraints import Count, Positive
 from openbench.training.augment.base import Augmentation
 
 
@@ -44,7 +45,7 @@ class RandAugment(Policy):
     """
 
     operations: Count = 1
-    magnitude: Annotated[int, Interval(0, 30)] = 14
+    magnitude: Annotated[int, Interval(ge=0, le=30)] = 14
 
     def transform(self) -> Callable[[Tensor], Tensor]:
         """Return torchvision's transform."""
@@ -67,7 +68,7 @@ class AugMix(Policy):
     ICLR 2020, arXiv 1912.02781; torchvision.transforms.v2.AugMix. The paper's loss over three views is not added.
     """
 
-    severity: Annotated[int, Interval(1, 10)] = 3
+    severity: Annotated[int, Interval(ge=1, le=10)] = 3
     width: Count = 3
     depth: Count | Literal[-1] = -1
     alpha: Positive = 1.0

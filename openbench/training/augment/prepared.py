@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+from annotated_types import MinLen
 from numpy.typing import NDArray
 
-from openbench.config.constraints import NotEmpty
 from openbench.core.preprocess import Preprocess
 from openbench.data.sources.transforms import cropped
 from openbench.errors import DataError
@@ -32,7 +32,7 @@ class PreparedVersions(Reading):
         Geirhos et al., ImageNet-trained CNNs are biased towards texture, ICLR 2019, arXiv 1811.12231.
     """
 
-    folders: Annotated[tuple[PictureFolder, ...], NotEmpty()]
+    folders: Annotated[tuple[PictureFolder, ...], MinLen(1)]
     strip: str = ""
     then: Reading | None = None
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Positive, Share
+from openbench.config.constraints import Checked, Positive, Share
 
 _TRIES = 10
 

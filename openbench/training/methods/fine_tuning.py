@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from openbench.config.checked import Checked
-from openbench.config.constraints import Count, Positive
+from openbench.config.constraints import Checked, Count, Positive
 from openbench.training.base import TrainingMethod
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.config.constraints import Count, Interval, NonNegative
+from openbench.config.constraints import Count, NonNegative
 from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod, features_and_logits, prepared
 from openbench.training.images import ImageSet
 from openbench.training.parts.grouping import balancing, k_means, pure_labels, whitened
@@ -87,7 +88,7 @@ class UDG(TrainingMethod):
     group_weight: NonNegative = 0.1
     groups: Count = 1000
     dims: Count = 256
-    purity: Annotated[float, Interval(0.5, 1)] = 0.8
+    purity: Annotated[float, Interval(ge=0.5, le=1)] = 0.8
     outliers_per_step: Count = 256
 
     reference: ClassVar[str] = "Yang et al., ICCV 2021, arXiv:2108.11941"

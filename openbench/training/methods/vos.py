@@ -5,10 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openbench.config.constraints import Count, Interval, NonNegative, Probability
+from openbench.config.constraints import Count, NonNegative, Probability
 from openbench.training.base import Batch, Moment, Surface, TrainingMethod, features_and_logits, head_of, prepared
 from openbench.training.parts import queues
 from openbench.training.recipe import Recipe
@@ -118,7 +119,7 @@ class VOS(TrainingMethod):
     recipe: Recipe = field(default_factory=Recipe)
     weight: NonNegative = 0.1
     start: Probability = 0.4
-    queue: Annotated[int, Interval(2)] = 1000
+    queue: Annotated[int, Ge(2)] = 1000
     sample_from: Count = 10000
     select: Count = 1
     compat: Compat = "paper"

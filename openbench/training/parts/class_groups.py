@@ -5,13 +5,14 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge, MinLen
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.config.constraints import Count, Interval, NotEmpty
+from openbench.config.constraints import Count
 from openbench.errors import ConfigError
 
-Groups = Count | Annotated[Sequence[Annotated[Sequence[Annotated[int, Interval(0)]], NotEmpty()]], NotEmpty()]
+Groups = Count | Annotated[Sequence[Annotated[Sequence[Annotated[int, Ge(0)]], MinLen(1)]], MinLen(1)]
 
 
 def checked(groups: Groups) -> Groups:
