@@ -6,18 +6,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
 from openbench.core.scores import SetScores
 from openbench.digest import array_sha256, digest
 from openbench.errors import OpenbenchError, RecordError
 from openbench.results.comparisons.kept import strategy_of
 from openbench.results.leaderboard.consistency import inconsistencies
+from openbench.results.records.compare import compare
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED, SCORED, recompute
 from openbench.results.scores.stored import ScoreStore
 
 Verdict = Literal["refused", "apart", "ranked"]
 _SAME = 1e-12  # a trial whose validation AUROC is the test AUROC to rounding
+_PROCESSOR = 1e-3
 _FIRST = 3
 
 
@@ -52,14 +57,14 @@ class Known:
     Args:
         benchmarks: name → digests of its definitions, from records made with the whole benchmark.
         counts: name → {role/set: images} of one such record.
-        scores: digest of a run's scores → the run.
-        runs: the ids of all records.
+        scores: run → digest of its scores.
+        results: the folder of all this.
     """
 
     benchmarks: Mapping[str, frozenset[str]]
     counts: Mapping[str, Mapping[str, int]]
     scores: Mapping[str, str]
-    runs: frozenset[str] = frozenset()
+    results: Path
 
     @classmethod
     def of(cls, results: Path) -> "Known":
@@ -67,25 +72,36 @@ class Known:
         benchmarks: dict[str, set[str]] = {}
         counts: dict[str, dict[str, int]] = {}
         scores: dict[str, str] = {}
-        runs: list[str] = []
         store = ScoreStore(results / PUBLISHED)
         for record in RecordStore(results).readable(lambda _: None):
-            runs.append(record.run_id)
             if record.benchmark.get("pristine") is True and not inconsistencies(record):
                 name = str(record.benchmark.get("name"))
                 benchmarks.setdefault(name, set()).add(str(record.benchmark.get("digest")))
                 counts[name] = {key: int(count["n"]) for key, count in record.counts.items()}
             if store.path(record.run_id).is_file():
                 with suppress(OpenbenchError):
-                    scores[_digest_of(store.read(record.run_id))] = record.run_id
-        return cls({name: frozenset(digests) for name, digests in benchmarks.items()}, counts, scores, frozenset(runs))
+                    scores[record.run_id] = _digest_of(store.read(record.run_id))
+        return cls({name: frozenset(digests) for name, digests in benchmarks.items()}, counts, scores, results)
+
+    def differences(self, record: ResultRecord, sets: Sequence[SetScores]) -> Iterator[str]:
+        """Yield in what a record is not the known run of its id: its numbers, or its scores, beyond rounding."""
+        found = RecordStore(self.results).find(record.run_id)
+        if found is not None:
+            for difference in compare(found[0], record).differ[:_FIRST]:
+                yield f"run {record.run_id} is known here, with other numbers: {difference}"
+        if sets and record.run_id in self.scores:
+            own = {(s.role, s.name): s.scores for s in ScoreStore(self.results / PUBLISHED).read(record.run_id)}
+            for s in sets:
+                if not _alike(own.get((s.role, s.name)), s.scores):
+                    yield f"run {record.run_id} is known here, and its scores of {s.role}/{s.name} are not these"
 
 
 def check_submission(folder: Path, known: Known) -> list[Checked]:
     """Return what speaks against each record of a results folder that somebody sends in, in the order of its files.
 
-    A record is refused if it contradicts itself, its scores do not give its numbers, its scores are another run's, or
-    its hyper-parameters were chosen on test data without saying so. It is shown apart if it cannot be recomputed or
+    A record is refused if it contradicts itself, its scores do not give its numbers, its scores are those of another
+    name, it has the id of a known run and is not this run, or its hyper-parameters were chosen on test data without
+    saying so. It is shown apart if it cannot be recomputed or
     compared: no scores, another definition of the benchmark, an incomplete one, an oracle, foreign code.
 
     Args:
@@ -106,22 +122,32 @@ def check_submission(folder: Path, known: Known) -> list[Checked]:
     found = [Checked(str(error).partition(" — ")[0], "?", (str(error),)) for error in unreadable]
     checked = [_checked(record, store, known) for record in records]
     for record, (one, own) in zip(records, checked, strict=True):
-        alike = [other.run_id for other, digest in checked if own and digest == own and other is not one]
+        alike = [
+            r for r, (_, digest) in zip(records, checked, strict=True) if own and digest == own and r is not record
+        ]
         refused, apart = _twins(record, own, known, alike)
         found.append(replace(one, refused=(*one.refused, *refused), apart=(*one.apart, *apart)))
     return found
 
 
-def _twins(record: ResultRecord, own: str | None, known: Known, alike: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Why equal scores speak against a record: refused if they are a published run's, apart if they came with it.
+def _twins(
+    record: ResultRecord, own: str | None, known: Known, alike: Sequence[ResultRecord]
+) -> tuple[list[str], list[str]]:
+    """Why equal scores speak against a record: refused if they have another name too, apart if another seed's.
 
-    Methods may coincide, as a double score of weight 0 does with its first part; a published one is ranked already.
+    A run that is known here with these scores is none of this: published methods may coincide.
     """
-    twin = known.scores.get(own or "")
+    if own is None or known.scores.get(record.run_id) == own:
+        return [], []
     said = "its scores are those of run {}, to the last digit"
-    published = twin not in (None, record.run_id) and record.run_id not in known.runs
-    refused = [said.format(twin)] if published else []
-    return refused, [said.format(", ".join(alike[:_FIRST]))] if alike and not refused else []
+    known_twins = [run_id for run_id, digest in known.scores.items() if digest == own]
+    renamed = [r.run_id for r in alike if _names(r) != _names(record)]
+    refused = [said.format(", ".join(twins[:_FIRST])) for twins in (known_twins, renamed) if twins]
+    return refused, [said.format(", ".join(r.run_id for r in alike[:_FIRST]))] if alike and not refused else []
+
+
+def _names(record: ResultRecord) -> tuple[Any, Any]:
+    return record.method.get("name"), record.backbone.get("name")
 
 
 def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tuple[list[str], list[str]]:
@@ -153,7 +179,7 @@ def check_scores(benchmark: str, sets: Sequence[SetScores], known: Known) -> tup
 def _checked(record: ResultRecord, store: ScoreStore, known: Known) -> tuple[Checked, str | None]:
     """What speaks against a record by itself, and the digest of its scores, which are read once."""
     refused, apart = [*inconsistencies(record), *_tuned_on_test(record)], list(_apart(record, known))
-    numbers, own = 0, None
+    numbers, own, sets = 0, None, list[SetScores]()
     if not store.path(record.run_id).is_file():
         apart.append(f"no scores in {PUBLISHED}/{record.run_id}.parquet, so that nothing can be recomputed")
     else:
@@ -165,6 +191,7 @@ def _checked(record: ResultRecord, store: ScoreStore, known: Known) -> tuple[Che
             refused += [f"its scores give another number: {difference}" for difference in made.different[:_FIRST]]
         except OpenbenchError as error:
             refused.append(str(error))
+    refused += known.differences(record, sets)
     return Checked(record.run_id, str(record.method.get("name")), tuple(refused), tuple(apart), numbers), own
 
 
@@ -224,6 +251,15 @@ def _targets(node: Any) -> Iterator[str]:
     elif isinstance(node, list | tuple):
         for child in node:
             yield from _targets(child)
+
+
+def _alike(known: NDArray[Any] | None, scores: NDArray[Any]) -> bool:
+    """Whether scores are equal to what another processor may make of them: a thousandth of their deviation."""
+    if known is None or known.shape != scores.shape:
+        return False
+    with np.errstate(invalid="ignore"):
+        gap = np.where(known == scores, 0.0, known - scores)  # equal infinities have no difference
+    return bool(np.sqrt(np.mean(gap**2)) <= _PROCESSOR * known[np.isfinite(known)].std())
 
 
 def _digest_of(sets: Sequence[SetScores]) -> str:

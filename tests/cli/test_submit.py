@@ -137,6 +137,54 @@ def test_a_cheat_is_refused(check, cheat):
     assert why in said
 
 
+OTHERS = {
+    "shifted": lambda x: x + 0.25 * x.std(),
+    "rounded": lambda x: x.round(1),
+    "with noise": lambda x: x + np.random.default_rng(3).normal(0, 0.02, x.shape).astype("f4"),
+}
+
+
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS.keys())
+def test_a_known_run_with_other_scores_is_refused(check, change):
+    sets = [replace(s, scores=change(s.scores)) if s.role == Role.NEAR else s for s in scores(0)]
+    code, said = check(record_of(sets, "knn"), sets)
+    assert code == 1
+    assert "is known here, and its scores of near/" in said
+
+
+def test_a_known_run_whose_near_sets_are_swapped_is_refused(check):
+    names = {"a": "b", "b": "a"}
+    sets = [replace(s, name=names.get(s.name, s.name)) for s in scores(0)]
+    code, said = check(record_of(sets, "knn"), sets)
+    assert code == 1
+    assert "is known here, and its scores of near/" in said
+
+
+def test_a_known_run_from_another_processor_may_be_ranked(check):
+    sets = [replace(s, scores=s.scores * np.float32(1 + 2e-7)) for s in scores(0)]
+    code, said = check(record_of(sets, "knn"), sets)
+    assert code == 0, said
+
+
+def test_scores_of_a_published_run_under_the_name_of_another_are_refused(known, check):
+    other = record_of(scores(5), "vim")
+    RecordStore(known).write(other)
+    ScoreStore(known / "scores").write(other.run_id, scores(5))
+    code, said = check(record_of(scores(0), "vim"), scores(0))
+    assert code == 1
+    assert f"are those of run {record_of(scores(0), 'knn').run_id}, to the last digit" in said
+
+
+def test_equal_scores_under_two_names_are_refused(check, tmp_path):
+    sets = scores(1)
+    twin = record_of(sets, "twin")
+    RecordStore(tmp_path / "mine").write(twin)
+    ScoreStore(tmp_path / "mine/scores").write(twin.run_id, sets)
+    code, said = check(record_of(sets), sets)
+    assert code == 1
+    assert "0 may be ranked, 0 apart, 2 refused" in said
+
+
 APART = {
     "no scores": ({}, "no scores in"),
     "another definition": ({"benchmark": {**WHOLE, "digest": "cccc"}}, "is defined otherwise"),
