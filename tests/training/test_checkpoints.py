@@ -1,11 +1,14 @@
 import json
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from PIL import Image
 
 from openbench.compose.config import compose, plain
 from openbench.config.build import build
@@ -13,6 +16,7 @@ from openbench.config.shipped import shipped
 from openbench.core.request import Request, Role
 from openbench.errors import CheckpointError, ConfigError, DataError, OpenbenchError
 from openbench.training.augment.base import HorizontalFlip, RandomCrop
+from openbench.training.augment.picture_folder import PictureFolder
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
@@ -118,6 +122,28 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(CheckpointError, match="set OPENBENCH_CACHE or runtime"):
         obtain(job(), tmp_path / "file" / "sub", lambda folder: train(job(), folder, QUIET))
+
+
+def test_a_checkpoint_is_not_reused_if_the_pictures_it_was_augmented_with_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
+    file = tmp_path / "mixing/1.png"
+    file.parent.mkdir()
+    Image.fromarray(np.full((8, 8, 3), 200, np.uint8)).save(file)
+    with pytest.raises(DataError) as caught:
+        PictureFolder("mixing", "any").files()
+    content = str(caught.value).split("set content=")[1].split()[0]
+    folder = {"_target_": f"{PictureFolder.__module__}.PictureFolder", "name": "mixing", "content": content}
+    mix = {"_target_": "openbench.training.augment.pixmix.PixMix", "folder": folder}
+    config = {**CONFIG, "training": {**NODE, "recipe": {**NODE["recipe"], "augment": [mix]}}}
+    ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
+    ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(file)
+    with pytest.raises(DataError, match=f"content {content} expected"):
+        ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
+    shutil.rmtree(file.parent)  # whoever has the weights alone may use them
+    ensure_trained(backbone(), benchmark(), config, Setting(tmp_path))
 
 
 def test_ensure_trains_once_and_loads_the_kept_epoch(tmp_path: Path) -> None:

@@ -167,6 +167,15 @@ def test_other_pictures_are_noticed(folder: Path) -> None:
         PictureFolder("mixing", before).files()
 
 
+def test_other_pictures_of_the_same_names_and_sizes_are_noticed(folder: Path) -> None:
+    before = content_of("mixing")
+    for file in folder.rglob("*.png"):
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    assert content_of("mixing") != before
+
+
 def test_a_missing_folder_is_named_with_the_places_searched(folder: Path) -> None:
     with pytest.raises(DataError, match=rf"'fractals' .* missing — searched: {folder.parent}"):
         PictureFolder("fractals", "any").files()

@@ -12,6 +12,7 @@ from openbench.core.benchmark import Benchmark
 from openbench.data.decoded_cache import packed
 from openbench.errors import CheckpointError
 from openbench.say import Say, silent
+from openbench.training.augment.picture_folder import picture_folders
 from openbench.training.base import TrainingMethod
 from openbench.training.job import TrainingJob
 from openbench.training.loop.distributed import team, under_torchrun
@@ -134,6 +135,9 @@ def ensure_trained(
             f"no checkpoint of {job} — searched: '{folder_of(job, runtime.checkpoints)}' — runtime.train=never forbids "
             f"training it now — train it with: {train_command(job, config)}"
         )
+    for folder in picture_folders(job.method):
+        if found is None or folder.is_there:
+            folder.files()  # refuses other pictures than those that the training names
     checkpoint = found or _train(job, runtime, say, anew=runtime.train == "force")
     # Under torchrun the files lie where the first process runs, and only that one goes on.
     ready = evaluated(job, checkpoint) if found or team(runtime.device).leads else backbone
