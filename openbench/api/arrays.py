@@ -26,8 +26,14 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
         where: what it is, for messages.
 
     Raises:
-        DataError: it is not an array of numbers.
+        DataError: it is not an array of numbers, or some are masked.
     """
+    refuse_sparse(value, where)
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise DataError(
+            f"{where} — found a masked array with {np.ma.count_masked(value)} of {value.size} numbers masked — "
+            "allowed: numbers — leave out what is masked: value.compressed()"
+        )
     torch = sys.modules.get("torch")  # whoever passes a tensor has imported it
     if torch is not None and isinstance(value, torch.Tensor):
         tensor = value.detach().cpu()
@@ -41,6 +47,17 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
     if found.dtype.kind not in "biuf" and found.dtype.name != "bfloat16":
         raise DataError(f"{where} — found {reason} — allowed: an array of numbers (numpy, torch, JAX, or a list)")
     return found.astype(np.float32) if found.dtype.name == "bfloat16" else found
+
+
+def refuse_sparse(value: Any, where: str) -> None:
+    """Refuse a sparse tensor of torch, which has no rows to slice.
+
+    Raises:
+        DataError: it is one.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and value.layout != torch.strided:
+        raise DataError(f"{where} — found a sparse tensor — allowed: an array of numbers — pass value.to_dense()")
 
 
 def as_features(value: Any, where: str) -> "Tensor":

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from openbench.api.arrays import as_array, as_labels, refuse_not_finite
+from openbench.api.arrays import as_array, as_labels, refuse_not_finite, refuse_sparse
 from openbench.backbones.rows import AS_THEY_ARE
 from openbench.config.constraints import check_value
 from openbench.core.benchmark import Benchmark, Split
@@ -201,6 +201,7 @@ def _pair(value: Any, where: str) -> tuple[Any, Any]:
 
 def _given(name: str, role: Role, where: str, value: Any) -> _Set:
     X, y = _pair(value, where)
+    refuse_sparse(X, where)
     rows = _Rows(X if hasattr(X, "shape") else as_array(X, where), where)
     labels = None if y is None or not role.is_id else as_labels(y, rows.shape[0], f"{where}: y").numpy()
     return _Set(name, role, rows, labels)

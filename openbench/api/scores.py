@@ -13,7 +13,7 @@ from openbench.api.result import Result
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.digest import digest
-from openbench.engine.outcomes.remarks import WARNINGS, remarks
+from openbench.engine.outcomes.remarks import WARNINGS, remarks, turned
 from openbench.errors import DataError, check_known
 from openbench.metrics.curve import as_scores
 from openbench.metrics.suite import MetricOptions, describe, evaluate
@@ -72,8 +72,9 @@ def evaluate_scores(
     sets += [] if ood_val is None else [SetScores("ood_val", "ood_val", _scores(ood_val, "ood_val"))]
     for role, group, where in (("near", near, "near"), ("far", far, "far"), ("far", ood, "ood")):
         sets += [SetScores(named, role, _scores(value, f"{where} '{named}'")) for named, value in _named(group, where)]
-    said = tuple(remarks(f"'{name}'", sets).get(WARNINGS, ()))
-    return Result(_record(name, sets, evaluate(sets, options), options), tuple(sets), warnings=said)
+    values = evaluate(sets, options)
+    said = (*remarks(f"'{name}'", sets).get(WARNINGS, ()), *turned(f"'{name}'", sets, values))
+    return Result(_record(name, sets, values, options), tuple(sets), warnings=said)
 
 
 def _named(sets: Mapping[str, Any] | None, where: str) -> Iterator[tuple[str, Any]]:

@@ -23,8 +23,8 @@ def read_sets(path: Path, advance: Advance = silent) -> list[SetScores]:
     index), `prediction` (class index) and `p_0` … `p_{c-1}` (class probabilities). Correctness is `correct`, else
     `prediction == label`, else the largest probability's class. Further columns are not read.
 
-    Scores become float64; decimals that share one are ties, whole numbers that do are an error. The same row twice is
-    two images.
+    Scores become float64; decimals that share one are ties, numbers beyond 2^53 that do are an error. The same row
+    twice is two images.
 
     Args:
         path: the file.
@@ -104,6 +104,8 @@ def _one_set(
             correct = (labels == predictions).astype(np.float64)
         elif probabilities is not None:
             correct = (labels == probabilities.argmax(axis=1)).astype(np.float64)
+    elif correct is not None and labels is not None and predictions is not None:
+        given["correct"].refuse(correct != (labels == predictions), "1 where label and prediction are equal, else 0")
     return SetScores(name, role, scores, correct, labels, probabilities)
 
 

@@ -1,5 +1,6 @@
 """All metrics of one run: scores of its sets in, {set or group: {key: value}} out."""
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -76,7 +77,11 @@ def evaluate(
 def _checked(sets: Sequence[SetScores]) -> dict[str, list[SetScores]]:
     """Return the sets by role, after refusing names and roles that would make a result ambiguous."""
     by_role: dict[str, list[SetScores]] = {role: [] for role in ROLES}
+    seen: dict[str, str] = {}
     for s in sets:
+        other = seen.setdefault(" ".join(unicodedata.normalize("NFC", s.name).split()), s.name)
+        if other != s.name:
+            raise MetricError(f"set names {other!a} and {s.name!a} look alike — write the name of a set in one way")
         if s.role not in by_role:
             raise MetricError(
                 f"role '{s.role}' of set '{s.name}' not found{did_you_mean(s.role, ROLES)} — choose from "

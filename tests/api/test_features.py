@@ -184,6 +184,8 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"id_val": TRAIN}, LeakageError, "train and id_val have 120 rows in common"),
         ({"far": {"svhn": SVHN[:, :5]}}, DataError, "far 'svhn' — found 5 features — id_test has 8"),
         ({"far": {"svhn": np.where(SVHN > 6, np.inf, SVHN)}}, DataError, "far 'svhn' — found NaN or infinity in"),
+        ({"far": {"svhn": torch.from_numpy(SVHN).to_sparse()}}, DataError, "far 'svhn' — found a sparse tensor"),
+        ({"far": {"svhn": np.ma.masked_greater(SVHN, 6)}}, DataError, "far 'svhn' — found a masked array"),
         ({"far": [SVHN]}, DataError, r"far — found a list — allowed: sets by name — write far=\{'svhn': X\}"),
         ({"far": SVHN}, DataError, r"far — found a ndarray — allowed: sets by name"),
         ({"say": 3}, ConfigError, "say is a int — a function that takes a line of text expected, e.g. print"),

@@ -217,6 +217,34 @@ def test_whole_numbers_keep_their_order_or_are_refused(tmp_path, capsys, step, a
             )
 
 
+def test_whole_numbers_written_as_decimals_keep_their_order_or_are_refused(tmp_path, capsys):
+    file = written(tmp_path, HEAD + f"{LARGE}.0,c,id_test\n{LARGE + 1}.0,o,near\n".encode())
+    assert f"found '{LARGE + 1}.0' — allowed: scores that float64 tells apart" in refusal(file, capsys)
+    assert auroc(written(tmp_path, HEAD + f"{LARGE},c,id_test\n{LARGE}.0,o,near\n".encode())) == 0.5
+
+
+def test_correctness_that_contradicts_label_and_prediction_is_refused(tmp_path, capsys):
+    content = b"score,set,role,label,prediction,correct\n1,c,id_test,3,3,1\n2,c,id_test,3,1,1\n3,o,near,,,\n"
+    assert "line 3: correct — found '1' — allowed: 1 where label and" in refusal(written(tmp_path, content), capsys)
+
+
+@pytest.mark.parametrize("other", ["o ", " o"])
+def test_set_names_that_look_alike_are_refused(tmp_path, capsys, other):
+    assert "look alike" in refusal(written(tmp_path, HEAD + ROWS + f"4,{other},far\n".encode()), capsys)
+
+
+def test_set_names_in_two_forms_of_unicode_are_refused(tmp_path, capsys):
+    rows = "1,c,id_test\n2,caf\u00e9,near\n3,cafe\u0301,near\n".encode()
+    assert "look alike" in refusal(written(tmp_path, HEAD + rows), capsys)
+
+
+def test_scores_of_the_other_sign_are_asked_about(tmp_path, capsys):
+    assert auroc(written(tmp_path, HEAD + b"3,c,id_test\n2,o,near\n1,x,far\n")) == 0
+    assert "AUROC is 0 at most: is a larger score more OOD?" in capsys.readouterr().err
+    assert auroc(written(tmp_path, HEAD + b"3,c,id_test\n2,o,near\n4,x,far\n")) == 0
+    assert "sign" not in capsys.readouterr().err
+
+
 def test_decimals_that_float64_does_not_tell_apart_are_ties(tmp_path):
     content = b"0.10000000000000000001,c,id_test\n0.10000000000000000002,o,near\n"
     assert auroc(written(tmp_path, HEAD + content)) == 0.5

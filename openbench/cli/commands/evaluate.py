@@ -16,7 +16,7 @@ from openbench.cli.process import OK
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
 from openbench.core.scores import SetScores
-from openbench.engine.outcomes.remarks import WARNINGS, remarks
+from openbench.engine.outcomes.remarks import WARNINGS, remarks, turned
 from openbench.metrics.suite import MetricOptions, describe, evaluate
 from openbench.results.escape import console
 from openbench.results.scores.file import Advance, passes, silent
@@ -28,7 +28,7 @@ _LARGE = 1_000_000  # scores from which on the computation is announced
 
 _EPILOG = """\
 columns: score (larger = more OOD), set, role (id_test, id_val, csid, ood_val, near, far); optionally correct (0/1),
-label, prediction, p_0 … p_{c-1}. Decimals that share a float64 are ties; whole numbers that do are refused.
+label, prediction, p_0 … p_{c-1}. Decimals that share a float64 are ties; numbers beyond 2^53 that do are refused.
 Lists are separated by commas.
 
   python -m openbench evaluate scores.csv
@@ -48,7 +48,8 @@ def main(argv: list[str]) -> int:
     _announce(sets)
     values = evaluate(sets, options)
     tables = tables_of_scores(arguments.scores.name, sets, values, options, arguments.view)
-    for line in remarks(f"'{arguments.scores.name}'", sets).get(WARNINGS, ()):
+    whose = f"'{arguments.scores.name}'"
+    for line in (*remarks(whose, sets).get(WARNINGS, ()), *turned(whose, sets, values)):
         print(console(line), file=sys.stderr)
     if not tables:
         print(f"view '{arguments.view}' is empty: the file or the families do not yield it", file=sys.stderr)

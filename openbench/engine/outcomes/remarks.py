@@ -1,12 +1,13 @@
 """Warnings about scores that rank nothing, or little: all equal, or infinite."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from openbench.core.scores import SetScores
 
+_TURNED = 0.4  # an AUROC below this in every set speaks of scores with the other sign
 WARNINGS = "warnings"  # key of a record's provenance: what was said of the scores, and of memory
 
 
@@ -27,6 +28,15 @@ def remarks(whose: str, scores: Sequence[SetScores], said: Sequence[str] = ()) -
     else:
         found = [text for split in scores if (text := _of_set(whose, split))]
     return {WARNINGS: [*said, *found]} if said or found else {}
+
+
+def turned(whose: str, scores: Sequence[SetScores], values: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return a line that asks about the sign of scores whose AUROC is far below one half in every OOD set."""
+    found = [values[s.name]["auroc"] for s in scores if s.role in ("near", "far") and "auroc" in values[s.name]]
+    if not found or max(found) >= _TURNED:
+        return ()
+    most = f"{100 * max(found):.4g}"
+    return (f"WARNING: {whose}: AUROC is {most} at most: is a larger score more OOD? Else turn the sign of all scores",)
 
 
 def _of_set(whose: str, split: SetScores) -> str:

@@ -1,5 +1,6 @@
 """Cells of a file of scores as numbers: each is taken as written or refused with its place."""
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ _SUM = 0.01  # of a row of probabilities, which may have been written with few d
 _TRUTH = {"1": ("True", "true", "TRUE"), "0": ("False", "false", "FALSE")}
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _INFINITE = r"^[+-]?(?i:inf|infinity)$"
-_WHOLE = r"^[+-]?[0-9]+$"
 
 
 class Cells:
@@ -66,8 +66,8 @@ class Cells:
     def scores(self) -> NDArray[np.float64]:
         """(k,) numbers, ±inf among them, in the order of what was written.
 
-        Text and decimals are rounded to the nearest float64: two that have the same one are a tie. Whole numbers are
-        exact, so two different ones with the same float64 are refused, since their order would be lost.
+        Text and decimals are rounded to the nearest float64: two that have the same one are a tie. From 2^53 on, where
+        float64 no longer holds every whole number, two different ones with the same float64 are refused.
         """
         numbers = self._numbers("a number")
         self._check_order(numbers)
@@ -145,7 +145,7 @@ class Cells:
         return np.asarray(numbers, dtype=np.float64)
 
     def _check_order(self, numbers: NDArray[np.float64]) -> None:
-        """Refuse whole numbers beyond 2^53 of which two become one float."""
+        """Refuse numbers beyond 2^53 of which two become one float."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -157,10 +157,8 @@ class Cells:
         cells = self.cells.take(pa.array(large))
         if self.text:
             cells = pc.utf8_trim_whitespace(cells)
-            whole = np.asarray(pc.match_substring_regex(cells, _WHOLE).to_numpy())
-            large, cells = large[whole], cells.filter(pa.array(whole))
-        exact = [int(value) for value in cells.to_pylist()]
-        seen: dict[float, int] = {}
+        exact = [Decimal(value) for value in cells.to_pylist()]
+        seen: dict[float, Decimal] = {}
         for place, value, number in zip(large, exact, numbers[large].tolist(), strict=True):
             if seen.setdefault(number, value) != value:
                 bad = np.zeros(numbers.size, dtype=bool)
