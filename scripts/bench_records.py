@@ -23,8 +23,8 @@ from rich.table import Table
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.digest import bytes_sha256
 from openbench.results.records.store import RecordStore
+from openbench.storage.checksum import KEY as STATED
 from openbench.storage.plain_json import dumps, plain
-from openbench.storage.stated import KEY as STATED
 
 _SEEDS = 3
 _COMMANDS = {

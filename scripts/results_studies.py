@@ -22,7 +22,7 @@ from openbench.results.escape import markdown
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
-from openbench.storage.whole import write_whole
+from openbench.storage.files import write_whole
 from openbench.studies.catalogue import names, study
 from openbench.studies.cells import NOT_PUBLISHED, Asked, Cell
 from openbench.studies.layout.outputs import Outputs, Sources

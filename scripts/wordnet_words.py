@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openbench.paths import manifest_dir
-from openbench.storage.whole import write_whole
+from openbench.storage.files import write_whole
 
 # Lexicographer files by number (WordNet's lexnames(5)).
 _NOUNS = (

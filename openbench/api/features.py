@@ -1,11 +1,10 @@
 """Methods on features that the caller has already: arrays in, results out; nothing of their size is kept in memory."""
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from secrets import token_hex
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from openbench import paths
@@ -35,7 +34,7 @@ from openbench.metrics.suite import MetricOptions
 from openbench.results.names import PART, is_part
 from openbench.results.scores.stored import ScoreStore
 from openbench.say import Say, silent
-from openbench.storage.owned import delete_ownerless, owned
+from openbench.storage.files import delete_old
 
 Tune = Literal["validation", "none"]
 Labelled = ArrayLike | tuple[ArrayLike, ArrayLike]
@@ -194,13 +193,10 @@ def _runtime(results: str | Path | bool | None, device: str) -> Iterator[tuple[R
         yield Runtime(results=folder, **settings), True
         return
     parent = paths.cache_dir() / "arrays"
-    delete_ownerless(parent)
-    folder = parent / token_hex(8)
-    try:
-        with owned(folder):
-            yield Runtime(cache=folder, **settings), False
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    parent.mkdir(parents=True, exist_ok=True)
+    delete_old(parent, "*")
+    with TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as own:
+        yield Runtime(cache=Path(own), **settings), False
 
 
 def _result(spec: RunSpec, runtime: Runtime, kept: bool, notes: tuple[str, ...], say: Say) -> Result:

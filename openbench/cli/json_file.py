@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from openbench.errors import ConfigError, OpenbenchError
+from openbench.storage.files import output
 from openbench.storage.plain_json import dumps, readable
-from openbench.storage.whole import output
 
 
 def write_json(values: Any, path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from openbench import paths
 from openbench.digest import bytes_sha256, digest
 from openbench.results.leaderboard.index import code_digest, kept_file
-from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
+from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
 
 def kept(name: str, find: Callable[[], tuple[Any, bool]]) -> Any:

@@ -9,8 +9,7 @@ from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSou
 from omegaconf import DictConfig, OmegaConf
 
 from openbench.errors import ConfigError
-from openbench.storage.plain_yaml import parse_yaml
-from openbench.storage.yaml_file import read_text
+from openbench.storage.yaml_file import parse_yaml, read_text
 
 _HEADER = 512  # characters in which Hydra looks for `# @package`
 

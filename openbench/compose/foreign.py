@@ -9,7 +9,7 @@ from openbench.compose.flags import LAUNCHERS
 from openbench.compose.interpolations import calls
 from openbench.errors import ConfigError
 from openbench.public import TARGET
-from openbench.storage.plain_yaml import parse_yaml
+from openbench.storage.yaml_file import parse_yaml
 
 _HYDRA = re.compile(r"((override|optional)\s+)*/?(.*@)?(_global_\.)?hydra\b.*")
 _PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)", re.MULTILINE)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from openbench.storage.plain_yaml import parse_yaml
+from openbench.storage.yaml_file import parse_yaml
 
 _PATTERN = re.compile(r"\$\{by_data:(.*),\{([^{}]*)\}\}")
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from openbench.checkout import uncommitted
@@ -15,10 +16,8 @@ from openbench.core.benchmark import Image, Items, Split
 from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.digest import BlockHasher, digest
 from openbench.say import Say, silent
-from openbench.storage.content import content_digest, remember
-from openbench.storage.locks import Lock
-from openbench.storage.npy import DAMAGED
-from openbench.storage.whole import replacing, write_whole
+from openbench.storage.checksum import DAMAGED, content_digest, remember
+from openbench.storage.files import replacing, write_whole
 
 # Decoding a 64×64 JPEG takes longer than reading its 12 kB; beyond this side the arrays outgrow the files too far.
 MAX_SIDE = 96
@@ -51,7 +50,7 @@ def packed(split: Split, folder: Path, workers: int = 0, say: Say = silent) -> S
     path = folder / f"{_state(split, items)}.npy"
     if _fault(path) is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        with Lock(path.with_suffix(".lock"), say):
+        with FileLock(path.with_suffix(".lock")):
             fault = _fault(path)  # another job may have decoded them while this one waited
             if fault is not None:
                 if path.exists():

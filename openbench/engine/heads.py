@@ -27,8 +27,7 @@ from openbench.engine.runtime import Runtime
 from openbench.errors import NotApplicableError
 from openbench.say import Say
 from openbench.source import foreign_sources
-from openbench.storage.npy import DAMAGED
-from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
+from openbench.storage.checksum import DAMAGED, DamagedError, read_sealed, write_sealed
 
 _LABELLED = Request(fields=frozenset({Field.FEATURES, Field.LABELS}))
 _PROMPTS = ("coop", "locoop")

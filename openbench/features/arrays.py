@@ -17,10 +17,8 @@ from torch import Tensor
 
 from openbench.digest import BlockHasher, file_digest
 from openbench.errors import CacheError
-from openbench.storage.content import content_digest, remember
-from openbench.storage.npy import DAMAGED
-from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
-from openbench.storage.whole import write_whole
+from openbench.storage.checksum import DAMAGED, DamagedError, content_digest, read_sealed, remember, write_sealed
+from openbench.storage.files import write_whole
 
 _CHUNK = 1 << 22
 _FLOAT32 = np.dtype(np.float32).str
@@ -52,7 +50,7 @@ class ColumnFile:
     def fault(self, rows: int) -> str | None:
         """Return what is wrong with the finished array, None if it is as it was written.
 
-        Every byte is read, once for each state of the file that this process meets; see `storage.content`.
+        Every byte is read, once for each state of the file that this process meets; see `storage.checksum`.
         """
         try:
             stated = json.loads(self.sidecar.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from filelock import Timeout
+from filelock import FileLock, Timeout
 
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
@@ -23,8 +23,8 @@ from openbench.errors import CacheError
 from openbench.features.arrays import ColumnFile, ColumnWriter, check_room, writing
 from openbench.features.extract import part_of
 from openbench.features.passes import How, Pass, Source, about, faulty
-from openbench.storage.locks import Lock, held, taken, wait_for
-from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
+from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
+from openbench.storage.locks import held, wait_for
 
 _ROWS = 4096  # joined at a time
 FOLDER, PLAN = "shards", "plan.json"
@@ -75,7 +75,7 @@ class Shards:
         """
         if found := cls.under_way(folder, split, names):
             return found
-        with writing(folder), Lock(folder / ".shards.lock"):
+        with writing(folder), FileLock(folder / ".shards.lock"):
             if found := cls.under_way(folder, split, names):
                 return found
             if not faulty(folder, len(split), names):  # others have joined theirs meanwhile
@@ -113,8 +113,8 @@ class Shards:
         own = cls(folder, split, tuple(names), ())
         with (
             suppress(OSError, Timeout),
-            taken(folder / ".lock"),
-            taken(folder / ".shards.lock"),
+            FileLock(folder / ".lock", timeout=0),
+            FileLock(folder / ".shards.lock", timeout=0),
         ):
             if own._place.exists() and not faulty(folder, len(split), names):
                 own.delete()
@@ -192,7 +192,7 @@ class Shards:
         if not self._missing(at):
             return True
         folder, (start, stop) = self._folder(at), self.borders[at]
-        lock = Lock(folder / ".lock", how.say)
+        lock = FileLock(folder / ".lock")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=-1 if blocking else 0)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from filelock import Timeout
 from torch import Tensor
 
 from openbench.backbones.base import Backbone
@@ -30,7 +29,7 @@ from openbench.features.spent import Spent
 from openbench.features.texts import text_embeddings
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
-from openbench.storage.locks import Lock, wait_for
+from openbench.storage.locks import only_one
 
 
 @dataclass
@@ -229,15 +228,7 @@ class FeatureStore:
 
     @contextmanager
     def _only_writer(self, folder: Path, split: Split) -> Iterator[None]:
-        lock = Lock(folder / ".lock", self.say)
         with writing(folder):
             (folder / ".lock").touch()
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            wait_for(f"features of {split.name}: another job computes them", self.say)
-            lock.acquire()
-        try:
+        with only_one(folder / ".lock", f"features of {split.name}: another job computes them", self.say):
             yield
-        finally:
-            lock.release()

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from filelock import FileLock
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,7 +21,6 @@ from openbench.features.arrays import ColumnFile, ColumnWriter, writing
 from openbench.progress import reporting
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
-from openbench.storage.locks import Lock
 
 _AT_ONCE = 512  # prompts
 _NAME = "text"
@@ -97,7 +97,7 @@ def text_embeddings(root: Path, backbone: Backbone, texts: Texts, say: Say = sil
     if file.fault(rows) is not None:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        with Lock(folder / ".lock", say):
+        with FileLock(folder / ".lock"):
             if file.fault(rows) is not None:  # another job may have made them meanwhile
                 _make(file, corpus, say, reporting_name=backbone.name if progress else "")
     return file.open()

@@ -7,9 +7,8 @@ from typing import Literal, get_args
 
 from openbench.errors import RecordError
 from openbench.results.names import is_part
-from openbench.storage.sealed import DamagedError
-from openbench.storage.stated import read_stated, stated
-from openbench.storage.whole import write_whole
+from openbench.storage.checksum import DamagedError, read_stated, stated
+from openbench.storage.files import write_whole
 
 CHECKS = "checks"  # folder beside `records`
 MadeFrom = Literal["scores", "images"]

@@ -11,9 +11,8 @@ from openbench.errors import RecordError
 from openbench.results.names import PART, is_part
 from openbench.results.tables.render import to_markdown
 from openbench.results.tables.table import Column, Estimate, Table
+from openbench.storage.files import creating, read_regular, write_whole
 from openbench.storage.plain_json import LARGEST, dumps, loads, plain
-from openbench.storage.regular import read_regular
-from openbench.storage.whole import creating, write_whole
 
 _DIGEST = "content_sha256"
 _ENDS = ("auroc_first_quarter", "auroc_last_quarter")

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from openbench.digest import digest
 from openbench.errors import DataError
-from openbench.storage.content import content_digest
-from openbench.storage.npy import DAMAGED
+from openbench.storage.checksum import DAMAGED, content_digest
 
 _LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of its name and of what follows the name
 _NPY = ".npy"

@@ -1,13 +1,40 @@
-"""The one way to read a YAML file."""
+"""YAML as plain values: no other types, no key twice, nothing that grows without end when its aliases are followed."""
 
+import re
 from pathlib import Path
 from typing import Any
 
-from openbench.errors import ConfigError
-from openbench.storage.plain_yaml import parse_yaml
-from openbench.storage.regular import read_regular
+import yaml
 
+from openbench.errors import ConfigError
+from openbench.storage.files import read_regular
+
+MOST_VALUES = 10_000  # scalars, lists and mappings, each alias counted as often as it is used
+DEEPEST = 64
 _MOST_BYTES = 2**20
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge"))
+_NUMBERS = {
+    "float": r"""(?:[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+        |[-+]?[0-9]+(?:_[0-9]+)*[eE][-+]?[0-9]+
+        |\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?
+        |[-+]?\.(?:inf|Inf|INF)
+        |\.(?:nan|NaN|NAN))$""",
+    "int": r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$",
+}
+_Base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first where libyaml is
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """Reads 1e-3 as a number, as Hydra does; dates and times of day are text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag.removeprefix(_TAG) in ("bool", "null", "merge")]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _name, _pattern in _NUMBERS.items():
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(_pattern, re.VERBOSE), list("-+0123456789."))
 
 
 def read_yaml(path: Path) -> Any:
@@ -30,3 +57,65 @@ def read_text(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "the bytes are not UTF-8"
         raise ConfigError(f"'{path}' cannot be read — {reason} — correct the file") from error
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Return the plain values of a YAML text; None for an empty one.
+
+    Args:
+        text: one document.
+        where: what holds it, for messages.
+
+    Raises:
+        ConfigError: not YAML, several documents, a key twice in a mapping, a tag of anything but a plain value, more
+            values than 10,000 where aliases are followed, or deeper than 64.
+    """
+    loader: Any = None
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check(loader, node, where)
+        return loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, LookupError) as error:  # the last two of a text tagged as a number
+        raise ConfigError(f"{where} is not valid YAML — {_one_line(error)} — correct it") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where} — found values nested deeper than {DEEPEST} — write them flatter") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _check(loader: Any, root: yaml.Node, where: str) -> None:
+    """Raise ConfigError for what YAML allows and a plain value is not; an alias is followed wherever it is used."""
+    waiting, seen = [(root, 0)], 0
+    while waiting:
+        node, depth = waiting.pop()
+        seen += 1
+        at = f"{where} line {node.start_mark.line + 1} — found"
+        if node.tag not in _PLAIN:
+            raise ConfigError(f"{at} the tag {node.tag} — allowed: plain values — leave the tag out")
+        if seen > MOST_VALUES:
+            raise ConfigError(f"{at} more than {MOST_VALUES:,} values, aliases followed — write fewer values")
+        if depth > DEEPEST:
+            raise ConfigError(f"{at} values nested deeper than {DEEPEST}, aliases followed — write them flatter")
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(loader, node, where)
+            waiting += [(part, depth + 1) for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [(part, depth + 1) for part in node.value]
+
+
+def _check_keys(loader: Any, node: yaml.MappingNode, where: str) -> None:
+    keys: set[Any] = set()
+    for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+        value = key.value if key.tag == _TAG + "merge" else loader.construct_object(key)
+        if value in keys:
+            line = key.start_mark.line + 1
+            raise ConfigError(f"{where} line {line} — found the key '{key.value}' twice — keep one of them")
+        keys.add(value)
+
+
+def _one_line(error: Exception) -> str:
+    return re.sub(r"\s+", " ", str(error)).strip().rstrip(".")

@@ -14,8 +14,7 @@ from openbench.config.shipped import shipped
 from openbench.errors import ConfigError, did_you_mean
 from openbench.public import TARGET, public, public_name
 from openbench.results.records.trained import NONE, RELEASED
-from openbench.storage.plain_yaml import parse_yaml
-from openbench.storage.yaml_file import read_yaml
+from openbench.storage.yaml_file import parse_yaml, read_yaml
 
 OUTLIERS = "outliers"
 _DEFAULTS = {"training": "cross_entropy", "method": "msp", "tune": "validation", "augment": NONE, "seed": "0"}

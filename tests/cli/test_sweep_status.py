@@ -5,14 +5,14 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from openbench.__main__ import main
 from openbench.cli.hydra.job import Done, Job
 from openbench.cli.hydra.outcome import ALIVE, FAILED_STATUS, RUNNING, WAITING, Outcome, Plan, read_outcomes, summary
 from openbench.cli.hydra.states import Kept, counted, details, kept_sweeps
 from openbench.errors import DataError, NotApplicableError
-from openbench.storage import locks
-from openbench.storage.locks import Lock, wait_for
+from openbench.storage.locks import wait_for
 
 SWEEP = ("+benchmark=digits", "method=knn,msp", "seed=0,1")
 
@@ -29,21 +29,11 @@ def sweep(tmp_path):
 
 
 def test_a_job_runs_as_long_as_its_process_lives(sweep):
-    with Lock(sweep.folder / "3" / ALIVE):
+    with FileLock(sweep.folder / "3" / ALIVE):
         states = {state.name: state.state for state in sweep.states()}
     expected = ["done", "failed", "not applicable", "running", "interrupted", "to do"]
     assert states == {f"seed={seed}": state for seed, state in enumerate(expected)}
     assert [state.state for state in sweep.states()][3] == "interrupted"
-
-
-def test_a_job_that_begins_while_somebody_looks_whether_it_lives_counts_as_running(sweep, monkeypatch):
-    looking = Lock(sweep.folder / "3" / ALIVE)
-    looking.acquire()
-    monkeypatch.setattr(locks.time, "sleep", lambda pause: looking.release())
-    outcome = Outcome(3, ("seed=3",), 0, "", 0.0, RUNNING)
-    with Job(outcome, sweep.folder / "3", sweep.folder, sweep.plan).begun():
-        looking.release()
-        assert sweep.states()[3].state == "running"
 
 
 def test_a_job_whose_record_was_deleted_is_to_do(sweep):
@@ -57,7 +47,7 @@ def test_a_job_whose_record_was_deleted_is_to_do(sweep):
 
 
 def test_what_has_not_begun_is_queued_as_long_as_the_sweep_lives(sweep):
-    with Lock(sweep.folder / ALIVE):
+    with FileLock(sweep.folder / ALIVE):
         assert sweep.states()[5].state == "queued"
 
 
@@ -209,7 +199,7 @@ def test_what_is_no_sweep_is_refused(engine, capsys, typed, said):
 
 
 def test_files_of_another_version_are_read_as_far_as_they_are_known(tmp_path):
-    from openbench.storage.sealed import write_sealed
+    from openbench.storage.checksum import write_sealed
 
     write_sealed(tmp_path / "sweep.json", b'{"jobs": 2, "swept": ["seed"], "later": [], "colour": 1}')
     assert Plan.read(tmp_path) == Plan(2, ("seed",))

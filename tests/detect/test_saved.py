@@ -29,7 +29,7 @@ from openbench.detect.detector import Detector
 from openbench.detect.export.onnx import traced_graph
 from openbench.detect.saved import load_detector
 from openbench.errors import CheckpointError, ConfigError, LeakageError, NotApplicableError, NotFittedError
-from openbench.storage.stated import KEY, stated
+from openbench.storage.checksum import KEY, stated
 from openbench.testing.toy import declared, planted
 
 from .tiny import CLASSES, PREPROCESS, Tiny, calibrated, detector, images, network

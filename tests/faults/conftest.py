@@ -28,7 +28,6 @@ from openbench.compose.config import compose
 from openbench.engine.outcomes.clock import Clock
 from openbench.engine.outcomes.provenance import provenance
 from openbench.features import passes
-from openbench.storage import trust
 from openbench.training.loop import loop
 
 from ..forked import small  # noqa: TID252 — the tests are no package
@@ -203,7 +202,6 @@ def rehearse(folder: Path) -> None:
     os.environ.update(theirs[0])
     os.chdir(theirs[1])
     assert code == 0, said.getvalue()
-    trust._doubts.clear()  # each copy is to find out itself whether locks hold, which it tries on a file
     gc.collect()
 
 

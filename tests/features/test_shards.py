@@ -1,7 +1,5 @@
 """A pass divided among jobs: the same bytes for any number of shards, and nothing lost by a kill."""
 
-import fcntl
-import json
 import os
 import signal
 import time
@@ -18,14 +16,11 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.compose.sweep import sharded
 from openbench.core.request import Field, Request
 from openbench.engine.runtime import Runtime
-from openbench.errors import BusyError, ConfigError
+from openbench.errors import ConfigError
 from openbench.features.arrays import ColumnFile, check_room
 from openbench.features.shards import FOLDER, PLAN, Sharding, Shards
 from openbench.features.store import FeatureStore
-from openbench.storage import trust
-from openbench.storage.content import content_digest
-from openbench.storage.locks import Lock, lease_of, leaving
-from openbench.storage.sealed import write_sealed
+from openbench.storage.checksum import content_digest, write_sealed
 
 from ..forked import Forked  # noqa: TID252 — the tests are no package
 from .feature_toys import toy_backbone, toy_split
@@ -128,19 +123,6 @@ def test_jobs_divide_the_images_and_the_last_one_joins_them(tmp_path: Path, whol
     assert columns(tmp_path / "cache") == whole
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("flock", [lambda *_: None, lambda *_: os.open("/", os.O_WRONLY)], ids=["granted", "refused"])
-def test_jobs_divide_the_images_where_file_locks_do_not_work(
-    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, flock: Callable[..., object]
-) -> None:
-    monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(trust, "_doubts", {})
-    passed = jobs_together(tmp_path / "cache", 2)
-    assert sum(passed) == COUNT
-    assert min(passed) >= 40
-    assert columns(tmp_path / "cache") == whole
-
-
 def test_a_killed_job_is_taken_over_by_whoever_needs_the_columns(tmp_path: Path, whole: dict[str, bytes]) -> None:
     root = tmp_path / "cache"
     Forked(partial(shared, root, 3, 0, partial(killed_after, 56)), tmp_path / "said").ended()
@@ -148,26 +130,6 @@ def test_a_killed_job_is_taken_over_by_whoever_needs_the_columns(tmp_path: Path,
     backbone = toy_backbone()
     store(root, Sharding()).get(backbone, toy_split(COUNT), WANTED)  # as `run` does, which knows of no shards
     assert 0 < backbone.passes <= COUNT - 40
-    assert columns(root) == whole
-
-
-def test_the_shard_of_a_lost_node_is_taken_over_where_file_locks_do_not_work(
-    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    monkeypatch.setattr(trust, "_doubts", {})
-    root = tmp_path / "cache"
-    Forked(partial(shared, root, 3, 0, partial(killed_after, 16)), tmp_path / "said").ended()
-    [part] = root.glob("*/*/shards/*/*/logits.npy.part")
-    lease = lease_of(part.parent / ".lock")
-    assert lease.exists()
-    lease.write_text(json.dumps({"token": "x", "host": "the lost node", "pid": os.getpid()}))
-    backbone = toy_backbone()
-    with pytest.raises(BusyError), leaving():  # it may live as far as anybody knows
-        store(root, Sharding()).get(backbone, toy_split(COUNT), WANTED)
-    os.utime(lease, (0, 0))
-    store(root, Sharding()).get(backbone, toy_split(COUNT), WANTED)
-    assert backbone.passes <= COUNT
     assert columns(root) == whole
 
 
@@ -305,7 +267,7 @@ def test_shards_without_a_plan_are_left_to_a_living_job_of_another_version(
     shared(tmp_path, 1, 0)
     [folder] = {path.parent for path in tmp_path.glob("*/*/*.npy")}
     (folder / FOLDER / "0-40").mkdir(parents=True)
-    with Lock(folder / FOLDER / "0-40" / ".lock"):
+    with FileLock(folder / FOLDER / "0-40" / ".lock"):
         Shards.delete_left(folder, toy_split(COUNT), ("logits",))
         assert (folder / FOLDER / "0-40").exists()
     Shards.delete_left(folder, toy_split(COUNT), ("logits",))

@@ -31,15 +31,6 @@ def test_a_record_lies_under_benchmark_backbone_method_and_reads_back_equal(tmp_
     assert len(store) == 1
 
 
-def test_finding_a_record_deletes_what_a_killed_writer_of_it_left(tmp_path):
-    path = RecordStore(tmp_path).write(make_record())
-    left, other = (path.with_name(f".{name}.0123456789ab.tmp") for name in (path.name, "x.json"))
-    left.write_bytes(path.read_bytes())
-    other.write_bytes(b"of another record")
-    assert RecordStore(tmp_path).find(path.stem)[1] == path
-    assert sorted(path.parent.iterdir()) == sorted([path, other])
-
-
 def test_a_run_that_was_never_recorded_is_not_found(tmp_path):
     store = RecordStore(tmp_path)
     store.write(make_record())

@@ -7,7 +7,7 @@ from typing import Any
 from openbench import paths
 from openbench.core.texts import check_templates
 from openbench.errors import ConfigError, check_choice
-from openbench.storage.regular import read_regular
+from openbench.storage.files import read_regular
 
 OPENAI = "openai_imagenet"
 # What open_clip calls the published prompts: the 80 of CLIP's ImageNet figures, and the 7 best of them.

@@ -13,7 +13,7 @@ from openbench.results.comparisons.runs import compared, config_table, differenc
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import first_with
 from openbench.results.tables.render import FORMATS, render
-from openbench.storage.whole import replacing
+from openbench.storage.files import replacing
 
 _FORMS = ("png", "svg", "pdf")
 _EPILOG = """\

@@ -42,7 +42,7 @@ keys of its own, beside the overrides of `run`:
 
 def main(argv: list[str]) -> int:
     """Run the command line `argv` and return its exit code."""
-    from openbench.storage.plain_yaml import parse_yaml
+    from openbench.storage.yaml_file import parse_yaml
 
     words = _parser().parse_args(argv).override
     own, overrides = dict(_OWN), []

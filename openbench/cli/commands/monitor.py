@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 import openbench
@@ -17,8 +18,7 @@ from openbench.detect.monitor.martingale import Bets
 from openbench.detect.monitor.monitor import Monitor, Rules
 from openbench.detect.monitor.table import SUFFIXES, numbers, table_digest
 from openbench.errors import ConfigError, DataError
-from openbench.storage.locks import Lock
-from openbench.storage.whole import replacing
+from openbench.storage.files import replacing
 
 _FORMS = ("png", "svg", "pdf")
 _EPILOG = f"""\
@@ -132,7 +132,7 @@ def _alone(state: Path | None) -> AbstractContextManager[object]:
         raise ConfigError(f"--state {state} is a folder — give the name of a file in it")
     if not state.parent.is_dir():
         raise ConfigError(f"--state {state}: folder '{state.parent}' not found — make it, or give another name")
-    return Lock(state.with_name(f".{state.name}.lock"))
+    return FileLock(state.with_name(f".{state.name}.lock"))
 
 
 def _save(monitor: Monitor, state: Path) -> None:

@@ -16,7 +16,7 @@ from openbench.cli.process import OK
 from openbench.compose.config import options
 from openbench.config.overrides import is_name
 from openbench.errors import ConfigError
-from openbench.storage.whole import write_whole
+from openbench.storage.files import write_whole
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 FOLDER = "mine"  # of the config files, in the folder where the commands are typed

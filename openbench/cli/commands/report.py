@@ -10,7 +10,7 @@ from openbench.errors import ConfigError, RecordError
 from openbench.paths import writable
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import first_with
-from openbench.storage.whole import write_whole
+from openbench.storage.files import write_whole
 
 _EPILOG = """\
 The page holds what was run, its tables, and, where its scores are kept, ROC, precision and recall, score histograms,

@@ -20,7 +20,7 @@ from openbench.results.escape import csv_row
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.paper_tables import rejection_figures
-from openbench.storage.whole import output
+from openbench.storage.files import output
 
 _EPILOG = """\
 For each OOD set, ρ_max is the largest share of OOD that one of the methods accepts where it accepts 80 % of ID; the

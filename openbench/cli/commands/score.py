@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     if arguments.out is None:
         sys.stdout.buffer.write(content)
     else:
-        from openbench.storage.whole import write_whole
+        from openbench.storage.files import write_whole
 
         write_whole(arguments.out, content)
     failed = [row for row in rows if row["error"]]

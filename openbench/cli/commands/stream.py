@@ -13,7 +13,7 @@ from openbench.config.shipped import names, shipped
 from openbench.errors import ConfigError, check_known, did_you_mean
 from openbench.results.escape import console
 from openbench.results.streams import StreamStore, tables
-from openbench.storage.plain_yaml import parse_yaml
+from openbench.storage.yaml_file import parse_yaml
 
 if TYPE_CHECKING:
     from openbench.compose.composed import Composed

@@ -14,7 +14,7 @@ from openbench.config.overrides import quoted
 from openbench.errors import OpenbenchError, RecordError
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.recompute import PUBLISHED
-from openbench.storage.whole import write_whole
+from openbench.storage.files import write_whole
 from openbench.studies.catalogue import study as named
 from openbench.studies.cells import Asked, archive_of
 

@@ -7,7 +7,7 @@ from openbench.cli.process import OK
 from openbench.compose.sweep import jobs, swept_keys
 from openbench.config.command import command_line
 from openbench.errors import ConfigError
-from openbench.storage.whole import creating
+from openbench.storage.files import creating
 from openbench.studies.catalogue import study
 from openbench.studies.draft import Draft
 from openbench.studies.wanted import key_of

@@ -14,8 +14,8 @@ from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, Re
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part
 from openbench.say import silent
+from openbench.storage.files import read_regular
 from openbench.storage.plain_json import LARGEST, loads
-from openbench.storage.regular import read_regular
 
 if TYPE_CHECKING:
     from openbench.core.record import ResultRecord

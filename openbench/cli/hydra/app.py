@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from filelock import FileLock
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -50,8 +51,7 @@ from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharde
 from openbench.compose.unread import refuse_unread
 from openbench.config.overrides import quoted
 from openbench.errors import BusyError, ConfigError, NotApplicableError
-from openbench.storage.locks import Lock
-from openbench.storage.owned import delete_ownerless, owned
+from openbench.storage.locks import held
 
 Config = Mapping[str, Any]
 # joblib's clean-up process speaks of what it cleans up after an interrupt; processes read this when they start.
@@ -201,11 +201,23 @@ def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
             )
 
 
+_OLD = 86_400.0  # seconds
+
+
+def _delete_dead(parent: Path) -> None:
+    """Delete the folders of sweeps that were killed more than a day ago; a launcher's logs stay."""
+    for alive in parent.glob(f"*/{ALIVE}"):
+        old = time.time() - alive.stat().st_mtime > _OLD
+        if old and not held(alive) and not (alive.parent / LOGS).exists():
+            shutil.rmtree(alive.parent, ignore_errors=True)
+
+
 def _run_sweep(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
     folder = _scratch(typed)
-    delete_ownerless(folder.parent, LOGS)
+    _delete_dead(folder.parent)
+    folder.mkdir(parents=True, exist_ok=True)
     warnings = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), QUIET)))
-    with owned(folder), Lock(folder / ALIVE, _to_stderr), _environment("PYTHONWARNINGS", warnings):
+    with FileLock(folder / ALIVE), _environment("PYTHONWARNINGS", warnings):
         try:
             _sweep(typed, [f"hydra.sweep.dir={quoted(str(folder))}", *flags], job, folder)
         except KeyboardInterrupt as stop:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
+from filelock import FileLock, Timeout
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -30,7 +30,7 @@ from openbench.compose.interpolations import limited
 from openbench.compose.sweep import label
 from openbench.errors import ConfigError
 from openbench.results.escape import console_lines
-from openbench.storage.locks import Lock, leaving
+from openbench.storage.locks import leaving
 
 _GLANCE = 1.0  # seconds; who looks whether a job lives holds its lock for less
 
@@ -113,7 +113,7 @@ class Job:
             return
         self.outcome.write(self.folder)
         print(f"{self.title}{self.plan.left(read_outcomes(self.sweep))}", file=sys.stderr, flush=True)
-        lock = Lock(self.folder / ALIVE)
+        lock = FileLock(self.folder / ALIVE)
         with suppress(Timeout):  # a copy of it that another node has not noticed to be lost
             lock.acquire(timeout=_GLANCE)
         try:

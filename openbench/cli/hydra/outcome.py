@@ -9,7 +9,7 @@ from openbench.compose.sweep import label
 from openbench.errors import ConfigError
 from openbench.results.escape import console_lines
 from openbench.results.tables.table import Cell, Column, Table
-from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
+from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
 OUTCOME = "outcome.json"
 PLAN = "sweep.json"

@@ -12,11 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from openbench import paths
 from openbench.data.download.fetch import Expected, Patience, discard, fetch, hash_of, part_of
 from openbench.errors import DataError
 from openbench.say import Say
-from openbench.storage.locks import Lock
 from openbench.storage.yaml_file import read_yaml
 
 DOWNLOADS = ".downloads"
@@ -164,7 +165,7 @@ def prepare_file(file: RemoteFile, root: Path, say: Say, patience: Patience | No
     store.mkdir(parents=True, exist_ok=True)
     target = root / file.gives
     archive = store / file.name
-    with Lock(store / f"{file.name}.lock", say):
+    with FileLock(store / f"{file.name}.lock"):
         if target.exists():
             problem = file.problem(root)
             if problem:

@@ -32,7 +32,7 @@ from openbench.data.manifests.pattern import Entry, check_pattern, filled, keys_
 from openbench.data.own.listing import own_path, read_rows
 from openbench.digest import digest
 from openbench.errors import DataError, did_you_mean
-from openbench.storage.regular import read_regular
+from openbench.storage.files import read_regular
 
 UNNAMED = "-"
 _WIDTH = 116

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from openbench import paths
 from openbench.errors import DataError, did_you_mean
-from openbench.storage.regular import read_regular
+from openbench.storage.files import read_regular
 
 _FOLDER = "words"
 _SECTION = "# section "

@@ -24,8 +24,7 @@ from openbench.data.sources.orientation import ADVICE, is_turned, not_applied
 from openbench.data.sources.transforms import cropped
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.say import Say
-from openbench.storage.regular import read_regular
-from openbench.storage.whole import write_whole
+from openbench.storage.files import read_regular, write_whole
 
 PARTS = ("train", "val", "test")
 SHARES = (0.6, 0.1, 0.3)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from openbench import paths
 from openbench.digest import digest, file_sha256
 from openbench.errors import DataError
-from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
+from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
 _FOLDER = "contents"
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from openbench.config.constraints import Count
 from openbench.data.sources.base import Found, Source
 from openbench.data.sources.items import VectorItems
-from openbench.storage.regular import read_regular
+from openbench.storage.files import read_regular
 
 _MOST_BYTES = 2**24  # of one text; the longest message of 20 Newsgroups has 160 thousand
 

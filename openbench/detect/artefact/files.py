@@ -10,10 +10,9 @@ from typing import Any
 
 from openbench.digest import bytes_sha256
 from openbench.errors import CheckpointError, ConfigError
+from openbench.storage.checksum import KEY, stated
+from openbench.storage.files import creating, read_regular, write_whole
 from openbench.storage.plain_json import loads
-from openbench.storage.regular import read_regular
-from openbench.storage.stated import KEY, stated
-from openbench.storage.whole import creating, write_whole
 
 MANIFEST = "detector.json"
 PARTS = ("network.safetensors", "method.safetensors", "calibration.safetensors")

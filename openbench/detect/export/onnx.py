@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from openbench.detect.export.graph import DetectorGraph, Traced, example
 from openbench.errors import ConfigError, NotApplicableError
-from openbench.storage.whole import write_whole
+from openbench.storage.files import write_whole
 
 OUTPUTS = ("score", "p_value", "is_ood", "logits")
 _OPSET = 18

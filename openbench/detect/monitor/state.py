@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from openbench.detect.monitor.martingale import Capital
 from openbench.detect.monitor.windows import Window
 from openbench.errors import DataError, OpenbenchError
-from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
+from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from openbench.detect.monitor.monitor import Monitor

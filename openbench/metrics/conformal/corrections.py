@@ -11,8 +11,8 @@ from scipy.special import betaincinv, gammaln
 from openbench.errors import MetricError, did_you_mean
 from openbench.metrics.conformal.crossing import calibrate
 from openbench.metrics.curve import Floats, check_rate
-from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
-from openbench.storage.whole import forbidden
+from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
+from openbench.storage.files import forbidden
 
 _VERSION = 3  # part of the file name on disk: raise it when a table changes
 _SMALL = 1000  # beyond this size a level is first calibrated at n/8, where that is 20 times cheaper

@@ -27,8 +27,8 @@ from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import Figure, Setup, load_published
 from openbench.results.tables.render import to_csv, to_latex
-from openbench.storage.stated import KEY as STATED
-from openbench.storage.whole import write_whole
+from openbench.storage.checksum import KEY as STATED
+from openbench.storage.files import write_whole
 
 MARK = "openbench-site"
 PageOf = Callable[[ResultRecord, ScoreStore], str]

@@ -8,8 +8,8 @@ from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
 from openbench.results.escape import csv_row
 from openbench.results.leaderboard.runs import Run, runs_of
+from openbench.storage.files import output
 from openbench.storage.plain_json import dumps
-from openbench.storage.whole import output
 
 _ABOUT: dict[str, Callable[[Run], object]] = {
     "run_id": lambda run: run.run_id,

@@ -27,7 +27,7 @@ from openbench.errors import OpenbenchError, RecordError
 from openbench.results.leaderboard.runs import Keep, Run, Shared, run_of
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.records.superseded import Made
-from openbench.storage.sealed import DamagedError, read_sealed, write_sealed
+from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
 _UNABLE = "unable"
 _LENGTH = struct.Struct("<Q")

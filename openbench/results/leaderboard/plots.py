@@ -21,7 +21,7 @@ from openbench.results.records.trained import NONE
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.table import Estimate
 from openbench.results.tables.views import GROUPS
-from openbench.storage.whole import replacing
+from openbench.storage.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

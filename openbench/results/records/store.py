@@ -16,10 +16,9 @@ from openbench.errors import RecordError, did_you_mean
 from openbench.results.names import PART, is_page, is_part
 from openbench.results.records.compare import Comparison, Difference, compare
 from openbench.results.scores.stored import ScoreStore
+from openbench.storage.checksum import KEY as STATED
+from openbench.storage.files import creating, delete_old, read_regular
 from openbench.storage.plain_json import LARGEST, dumps, loads, plain
-from openbench.storage.regular import read_regular
-from openbench.storage.stated import KEY as STATED
-from openbench.storage.whole import creating, delete_leftovers, delete_temporary
 
 __all__ = ["Comparison", "Difference", "RecordStore", "ScoreStore", "compare"]
 
@@ -84,7 +83,7 @@ class RecordStore:
         """
         probe = self.folder / f"{_PROBE}{secrets.token_hex(6)}"
         try:
-            delete_leftovers(self.folder, _PROBE)
+            delete_old(self.folder, f"{_PROBE}*")
             with creating(probe):
                 pass
         except OSError as error:
@@ -124,8 +123,6 @@ class RecordStore:
         name = f"{run_id}.json"
         places = (folder / name for folder in _folders(self.folder, _LEVELS)) if is_part(name) else ()
         files = [path for path in places if os.path.lexists(path)]
-        for path in files:
-            delete_temporary(path)  # of a process that was killed when the record had got its name
         return self._first(files, unheard) if files else None
 
     def look_up(self, name: str, on_error: OnError = unheard) -> tuple[ResultRecord, Path]:

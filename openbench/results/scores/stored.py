@@ -11,7 +11,7 @@ from openbench.core.scores import SetScores
 from openbench.digest import array_sha256, digest, file_sha256
 from openbench.errors import CacheError
 from openbench.results.scores.classes import SCORES, SUFFIX, by_class_table, repeated_words, with_classes
-from openbench.storage.whole import forbidden, replacing
+from openbench.storage.files import forbidden, replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,9 +10,8 @@ import torch
 from openbench import __version__
 from openbench.checkout import made_now
 from openbench.errors import CheckpointError
+from openbench.storage.checksum import DamagedError, read_stated, stated
 from openbench.storage.plain_json import readable
-from openbench.storage.sealed import DamagedError
-from openbench.storage.stated import read_stated, stated
 from openbench.training.job import TrainingJob
 from openbench.training.loop.curve import EpochRow
 from openbench.training.loop.files import write_atomically

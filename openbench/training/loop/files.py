@@ -9,8 +9,8 @@ from torch import Tensor
 
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError
-from openbench.storage.sealed import write_sealed
-from openbench.storage.whole import write_whole
+from openbench.storage.checksum import write_sealed
+from openbench.storage.files import write_whole
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -24,7 +24,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_state(path: Path, content: bytes) -> None:
-    """Write the state of a training under the digest of its content; `storage.sealed.read_sealed` reads it.
+    """Write the state of a training under the digest of its content; `storage.checksum.read_sealed` reads it.
 
     Raises:
         CheckpointError: the folder cannot be written.

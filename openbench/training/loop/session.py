@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from openbench.digest import file_sha256
 from openbench.errors import ConfigError, MethodError
 from openbench.say import Say, silent
-from openbench.storage.sealed import DamagedError, read_sealed
+from openbench.storage.checksum import DamagedError, read_sealed
 from openbench.training.job import TrainingJob
 from openbench.training.loop.curve import EpochRow
 from openbench.training.loop.distributed import ALONE, Team

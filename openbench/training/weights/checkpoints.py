@@ -2,17 +2,17 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
+from filelock import FileLock, Timeout
 
 from openbench.digest import file_sha256
 from openbench.errors import CheckpointError
 from openbench.say import Say, silent
-from openbench.storage.locks import Lock, taken, wait_for
+from openbench.storage.locks import only_one
 from openbench.training.job import TrainingJob
 from openbench.training.loop.checkpoint_metadata import read_finished
 from openbench.training.loop.distributed import ALONE, Team
@@ -67,7 +67,7 @@ def _drop_leftovers(job: TrainingJob, root: Path) -> None:
     """Delete what a process leaves if it is killed after finishing a training, unless another process trains now."""
     folder = folder_of(job, root)
     if unfinished(folder):
-        with suppress(OSError, Timeout), taken(_lock_of(job, root)):
+        with suppress(OSError, Timeout), FileLock(_lock_of(job, root), timeout=0):
             if read_finished(folder) is not None:
                 drop_unfinished(folder)
 
@@ -127,20 +127,13 @@ def _followed(job: TrainingJob, root: Path, train: Callable[[Path], object], tea
 
 @contextmanager
 def _only_trainer(job: TrainingJob, root: Path, say: Say) -> Iterator[None]:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = Lock(_lock_of(job, root), say)
+    with ExitStack() as held:
         try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            wait_for(f"checkpoint of {job}: another process trains it", say)
-            lock.acquire()
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoints: cannot write in '{root}' — {error.strerror or error} — choose a folder that can be written: "
-            "set OPENBENCH_CACHE or runtime.cache"
-        ) from error
-    try:
+            root.mkdir(parents=True, exist_ok=True)
+            held.enter_context(only_one(_lock_of(job, root), f"checkpoint of {job}: another process trains it", say))
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoints: cannot write in '{root}' — {error.strerror or error} — choose a folder that can be "
+                "written: set OPENBENCH_CACHE or runtime.cache"
+            ) from error
         yield
-    finally:
-        lock.release()

@@ -1,0 +1,149 @@
+"""No changed byte of a file with a digest passes for what was written, and large files are read once."""
+
+import hashlib
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openbench.digest import BlockHasher, file_digest
+from openbench.storage import checksum
+from openbench.storage.checksum import (
+    DamagedError,
+    content_digest,
+    read_sealed,
+    read_stated,
+    remember,
+    stated,
+    write_sealed,
+)
+
+CONTENT = {"epochs": 2, "accuracy": 0.1 + 0.2, "files": {"a": "ä"}, "none": None}
+BLOCK = 1 << 22
+
+
+@given(content=st.binary(max_size=200))
+def test_what_was_written_is_read(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("sealed") / "file"
+    write_sealed(path, content)
+    assert read_sealed(path) == content
+
+
+def test_every_single_bit_flip_is_noticed(tmp_path):
+    path = tmp_path / "file"
+    write_sealed(path, b"12.5 %")
+    whole = path.read_bytes()
+    for position in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[position // 8] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        with pytest.raises(DamagedError, match="has changed"):
+            read_sealed(path)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 50, 83, 84, 89])
+def test_every_cut_is_noticed(tmp_path, cut):
+    path = tmp_path / "file"
+    write_sealed(path, b"123456")
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(DamagedError):
+        read_sealed(path)
+
+
+def test_a_missing_file_is_missing_and_a_folder_is_damaged(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_sealed(tmp_path / "file")
+    with pytest.raises(DamagedError, match="cannot be read"):
+        read_sealed(tmp_path)
+
+
+def test_what_was_stated_is_read(tmp_path):
+    (tmp_path / "a.json").write_bytes(stated(CONTENT))
+    assert read_stated(tmp_path / "a.json") == CONTENT
+
+
+def test_it_is_plain_json_whose_digest_anybody_can_compute():
+    found = json.loads(stated(CONTENT))
+    digest = found.pop("content_sha256")
+    assert found == CONTENT
+    assert digest == hashlib.sha256((json.dumps(CONTENT, indent=1, ensure_ascii=False) + "\n").encode()).hexdigest()
+
+
+@pytest.mark.parametrize("bit", [0x01, 0x04, 0x20])
+def test_every_flipped_byte_of_a_stated_file_is_noticed(tmp_path, bit):
+    whole, path = stated(CONTENT), tmp_path / "a.json"
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ bit]) + whole[position + 1 :])
+        with pytest.raises(DamagedError):
+            read_stated(path)
+
+
+def test_a_file_from_before_digests_were_stated_is_read(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"files": {}}))
+    assert read_stated(tmp_path / "a.json") == {"files": {}}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\xff"])
+def test_what_is_not_an_object_is_damaged(tmp_path, text):
+    (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DamagedError):
+        read_stated(tmp_path / "a.json")
+
+
+def expected(whole: bytes) -> str:
+    """The definition, written out."""
+    blocks = [hashlib.sha256(whole[i : i + BLOCK]).digest() for i in range(0, len(whole), BLOCK)]
+    return hashlib.sha256(b"".join(blocks)).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 77])
+def test_file_and_hasher_agree_with_the_definition(tmp_path, size):
+    whole = os.urandom(size)
+    (tmp_path / "file").write_bytes(whole)
+    hasher = BlockHasher()
+    for start in range(0, size, 1_000_003):
+        hasher.update(whole[start : start + 1_000_003])
+    assert file_digest(tmp_path / "file") == hasher.hexdigest() == expected(whole)
+    assert file_digest(tmp_path / "file", size // 2) == expected(whole[: size // 2])
+
+
+def test_a_file_shorter_than_said_has_no_digest(tmp_path):
+    (tmp_path / "file").write_bytes(b"abc")
+    with pytest.raises(ValueError, match="fewer than 4 bytes"):
+        file_digest(tmp_path / "file", 4)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The paths that were read for their digest."""
+    found = []
+    monkeypatch.setattr(checksum, "file_digest", lambda path: found.append(path) or file_digest(path))
+    return found
+
+
+def test_a_file_is_read_once(tmp_path, reads):
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    assert content_digest(path) == content_digest(path) == expected(b"abc")
+    assert reads == [path]
+
+
+def test_a_change_is_noticed_though_size_and_time_stamp_are_the_same(tmp_path, reads):
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    content_digest(path)
+    before = path.stat()
+    path.write_bytes(b"abd")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert content_digest(path) == expected(b"abd")
+    assert len(reads) == 2
+
+
+def test_a_file_written_here_is_not_read_again(tmp_path, reads):
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    remember(path, expected(b"abc"))
+    assert content_digest(path) == expected(b"abc")
+    assert reads == []
