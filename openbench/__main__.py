@@ -88,11 +88,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     # bounds the spinning, at no cost on an idle machine. It must be set before torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
+        _check_process()
         code = _dispatch(arguments)
         flush(code)
         return code
     except (Exception, KeyboardInterrupt) as error:
         return report(error)
+
+
+def _check_process() -> None:
+    """Refuse a closed stdout, whose number the next file would get, and a working directory that was deleted."""
+    if sys.stdout is None:
+        raise OpenbenchError("the output is closed (>&-) — discard it with > /dev/null")
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise OpenbenchError("the working directory is gone — change to another one (cd)") from error
 
 
 def script() -> int:

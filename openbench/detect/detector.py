@@ -86,6 +86,16 @@ class Detector:
         model = self._network.backbone.name if self._network else self.asked.name or self._model
         return f"Detector({model if isinstance(model, str) else type(model).__name__}, {self.chosen.name}, {state})"
 
+    def __getstate__(self) -> Any:
+        """Refuse to be pickled: a network may be any object.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "a Detector cannot be pickled — save it with detector.save(path) and load it with openbench.load_detector"
+        )
+
     def fit(self, train: Any = None, val: Any = None, *, features: FeatureSource | None = None) -> Self:
         """Learn what the method learns from ID images, and return itself; an earlier calibration is forgotten.
 

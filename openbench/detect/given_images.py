@@ -14,7 +14,7 @@ from torch import Tensor
 
 from openbench.core.benchmark import Image, Items, Split
 from openbench.core.request import Role
-from openbench.data.sources.items import DEEP
+from openbench.data.sources.items import DEEP, UNREADABLE
 from openbench.digest import bytes_sha256
 from openbench.errors import ConfigError, DataError
 
@@ -47,7 +47,10 @@ def as_pixels(image: Any, where: str = "image") -> Image:
                 f"{where} has more than 8 bits per pixel (mode {image.mode}) — nothing says what is black and what is "
                 "white — scale it to 0…255 and give it as 8-bit grey"
             )
-        pixels = np.asarray(image if image.mode in ("RGB", "L") else image.convert("RGB"))
+        try:
+            pixels = np.asarray(image if image.mode in ("RGB", "L") else image.convert("RGB"))
+        except UNREADABLE as error:
+            raise DataError(f"{where} cannot be decoded — {error} — get its file again, or leave it out") from error
         if 0 in pixels.shape:
             raise DataError(f"{where} has no pixels — found {image.width}×{image.height}")
         return pixels

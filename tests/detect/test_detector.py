@@ -1,5 +1,7 @@
 """A detector from fit to prediction: what it says, in which form images may be given, what it refuses."""
 
+import io
+import pickle
 from math import comb
 
 import numpy as np
@@ -374,3 +376,16 @@ def test_a_classifier_may_be_given_as_arrays():
     assert torch.equal(Detector(network(), head=pair).asked.head.weight, pair[0])
     with pytest.raises(DataError, match="head — found a int — allowed: the name of a module, "):
         Detector(network(), head=3)
+
+
+def test_a_truncated_picture_is_one_message():
+    content = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(content, "PNG")
+    picture = Image.open(io.BytesIO(content.getvalue()[:800]))
+    with pytest.raises(DataError, match="image cannot be decoded — image file is truncated"):
+        calibrated().predict(picture)
+
+
+def test_a_detector_is_saved_and_not_pickled():
+    with pytest.raises(ConfigError, match=r"cannot be pickled — .*save\(path\)"):
+        pickle.dumps(calibrated())
