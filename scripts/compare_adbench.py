@@ -3,7 +3,7 @@
     python scripts/compare_adbench.py --results FOLDER                                # all tables found, draws 1, 2, 3
     python scripts/compare_adbench.py --results FOLDER --tables cardio,wine --methods pca,pyod_knn --csv gaps.csv
     python scripts/compare_adbench.py --results FOLDER --only-compare                 # from the records that are there
-    python scripts/compare_adbench.py --results FOLDER --unpack                       # first write what is committed there
+    python scripts/compare_adbench.py --results FOLDER --unpack  # first write what is committed there
 
 Runs go through the runner of `python -m openbench run`; a run whose record exists is skipped, so a stopped sweep
 continues where it was. A detector that refuses a table is named and skipped. Published figures: results/reference.

@@ -180,7 +180,37 @@ def test_scores_without_class_probabilities_stay_readable_and_leave_none_behind(
     store.write("run", with_probabilities())
     store.write("run", split_scores())
     assert all(s.probabilities is None for s in store.read_whole("run"))
-    assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
+    assert [path.name for path in tmp_path.glob("*.parquet")] == ["run.parquet"]
+
+
+def test_two_methods_on_one_network_share_its_class_probabilities(tmp_path):
+    store, ours = ScoreStore(tmp_path), with_probabilities()
+    store.write("a", ours)
+    store.write("b", [replace(s, scores=-s.scores) for s in ours])
+    store.write("other", [replace(s, probabilities=p[::-1] if (p := s.probabilities) is not None else p) for s in ours])
+    assert len(list((tmp_path / "probabilities").iterdir())) == 2
+    for name in ("a", "b"):
+        for s, read in zip(ours, store.read_whole(name), strict=True):
+            np.testing.assert_array_equal(s.probabilities, read.probabilities)
+
+
+def test_shared_class_probabilities_that_are_changed_others_or_missing_are_refused(tmp_path):
+    store = ScoreStore(tmp_path)
+    store.write("run", with_probabilities())
+    (shared,) = (tmp_path / "probabilities").iterdir()
+    content = shared.read_bytes()
+    store.write(
+        "other",
+        [replace(s, probabilities=p[::-1] if (p := s.probabilities) is not None else p) for s in with_probabilities()],
+    )
+    (others,) = set((tmp_path / "probabilities").iterdir()) - {shared}
+    for wrong in (others.read_bytes(), content[:100] + bytes([content[100] ^ 1]) + content[101:]):
+        shared.write_bytes(wrong)
+        with pytest.raises(CacheError):
+            store.read_whole("run")
+    shared.unlink()
+    with pytest.raises(CacheError, match="not found"):
+        store.read_whole("run")
 
 
 def test_class_probabilities_of_other_scores_or_changed_ones_are_refused(tmp_path):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SUFFIX = ".by_class"
 MOST_VALUES = 4_000_000  # of each kind in a run: 10,000 images of 400 classes; those of more classes are not kept
 SCORES = b"scores"  # key of the digest of the scores that the file belongs to
+PROBABILITIES = "probabilities"  # folder of the network's class probabilities, and key of their digest
 # Field of a set's scores → prefix of its columns.
 _KINDS = {"probabilities": "p", "class_scores": "s", "class_probabilities": "q"}
 _COLUMN = re.compile(r"([psq])_([0-9]+)")
@@ -46,6 +47,28 @@ def by_class_table(run_id: str, scores: Sequence[SetScores]) -> "pa.Table | None
         joined = np.concatenate([np.asarray(getattr(s, field)) for s in found])
         columns |= {f"{_KINDS[field]}_{k}": pa.array(joined[:, k]) for k in range(joined.shape[1])}
     return pa.table(columns).replace_schema_metadata({"run_id": run_id})
+
+
+def parted(table: "pa.Table") -> "tuple[pa.Table, pa.Table | None]":
+    """Return a table of `by_class_table` without the network's class probabilities, and these alone, if any."""
+    shared = [name for name in table.column_names if name.startswith(f"{_KINDS['probabilities']}_")]
+    if not shared:
+        return table, None
+    return table.drop_columns(shared), table.select([*_ROLES, *shared]).replace_schema_metadata({})
+
+
+def joined(own: "pa.Table", shared: "pa.Table") -> "pa.Table":
+    """Return the table of which `parted` made two.
+
+    Raises:
+        ValueError: their rows are not the same.
+    """
+    for name in _ROLES:
+        if own.column(name).to_pylist() != shared.column(name).to_pylist():
+            raise ValueError("the class probabilities are of other rows")
+    for name in own.column_names[len(_ROLES) :]:
+        shared = shared.append_column(name, own.column(name))
+    return shared
 
 
 def repeated_words(words: Sequence[str], counts: Sequence[int]) -> "pa.DictionaryArray":

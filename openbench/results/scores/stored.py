@@ -1,5 +1,6 @@
 """Per-sample scores on disk, so that a new metric needs no model."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,16 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.digest import array_sha256, digest, file_sha256
 from openbench.errors import CacheError
-from openbench.results.scores.classes import SCORES, SUFFIX, by_class_table, repeated_words, with_classes
+from openbench.results.scores.classes import (
+    PROBABILITIES,
+    SCORES,
+    SUFFIX,
+    by_class_table,
+    joined,
+    parted,
+    repeated_words,
+    with_classes,
+)
 from openbench.storage.files import forbidden, replacing
 
 if TYPE_CHECKING:
@@ -18,6 +28,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("set", "role", "score", "label", "prediction", "correct")
 _DIGEST = b"digest"
+_NAME = 32  # hexadecimal digits of a digest that name a file
 
 
 def per_set_name(run_id: str, ood_set: str) -> str:
@@ -29,8 +40,9 @@ class ScoreStore:
     """One parquet file per run: columns set, role, score, label, prediction, correct; one row per image.
 
     Rows stand in manifest order, split after split. `correct` is null for OOD images; it and `prediction` are null
-    where nothing is classified. What prediction sets are made of lies in a file beside it. Scores belong to the cache:
-    they can be computed again, so an existing file is replaced.
+    where nothing is classified. What prediction sets are made of lies in a file beside it; the network's class
+    probabilities, which many methods share, in a file that is named by their digest. Scores belong to the cache: they
+    can be computed again, so an existing file is replaced.
 
     Args:
         root: the folder of the files.
@@ -46,6 +58,10 @@ class ScoreStore:
     def by_class(self, run_id: str) -> Path:
         """Return the file of a run's class probabilities, whether it exists or not."""
         return self.root / f"{run_id}{SUFFIX}.parquet"
+
+    def probabilities(self, content: str) -> Path:
+        """Return the file of class probabilities with this digest, whether it exists or not."""
+        return self.root / PROBABILITIES / f"{content}.parquet"
 
     def state(self, run_id: str) -> str:
         """Return a digest of the files of a run as they are now; empty if there are none."""
@@ -73,18 +89,25 @@ class ScoreStore:
             with replacing(path) as stream:
                 pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
             if classes is not None:
-                bound = {**classes.schema.metadata, SCORES: table.schema.metadata[_DIGEST]}
-                classes = _digested(classes.replace_schema_metadata(bound))
-                with replacing(self.by_class(run_id)) as stream:
-                    pq.write_table(
-                        classes, stream, compression="zstd", use_dictionary=["set", "role"], write_page_checksum=True
-                    )
+                self._write_classes(run_id, classes, table.schema.metadata[_DIGEST])
         except OSError as error:
             raise CacheError(
                 f"scores cannot be written to '{self.root}' — {error.strerror or error} — choose another cache: "
                 "runtime.cache=DIR or OPENBENCH_CACHE"
             ) from error
         return path
+
+    def _write_classes(self, run_id: str, classes: "pa.Table", scores: bytes) -> None:
+        """Write the numbers by class, and the network's class probabilities unless another run has written them."""
+        own, shared = parted(classes)
+        about = {**classes.schema.metadata, SCORES: scores}
+        if shared is not None:
+            shared = _digested(shared)
+            content = shared.schema.metadata[_DIGEST].decode()[:_NAME]
+            about[PROBABILITIES] = content
+            if not self.probabilities(content).is_file():
+                _write_table(self.probabilities(content), shared)
+        _write_table(self.by_class(run_id), _digested(own.replace_schema_metadata(about)))
 
     def keep(self, scores: Mapping[str, Sequence[SetScores]]) -> tuple[str, ...]:
         """Write scores by name; return a warning if the folder is read-only, as a shared cache may be.
@@ -119,9 +142,13 @@ class ScoreStore:
         if not path.is_file():
             return sets
         classes = self._table(run_id, path)
+        about = classes.schema.metadata or {}
+        shared = about.get(PROBABILITIES.encode(), b"").decode(errors="replace")
         try:
-            if (classes.schema.metadata or {}).get(SCORES) != (table.schema.metadata or {}).get(_DIGEST):
+            if about.get(SCORES) != (table.schema.metadata or {}).get(_DIGEST):
                 raise ValueError("they belong to other scores")
+            if shared:
+                classes = joined(classes, self._probabilities(run_id, shared))
             return with_classes(sets, classes)
         except ValueError as error:
             raise CacheError(
@@ -134,6 +161,14 @@ class ScoreStore:
             return _splits(table), table
         except ValueError as error:
             raise CacheError(f"{path}: not the scores of a run — {error} — delete it and repeat the run") from error
+
+    def _probabilities(self, run_id: str, content: str) -> "pa.Table":
+        if not re.fullmatch(f"[0-9a-f]{{{_NAME}}}", content):
+            raise ValueError(f"'{content}' is not a digest")
+        table = self._table(run_id, self.probabilities(content))
+        if not (table.schema.metadata or {}).get(_DIGEST, b"").startswith(content.encode()):
+            raise ValueError(f"{self.probabilities(content)} holds others")
+        return table
 
     def _table(self, run_id: str, path: Path) -> "pa.Table":
         """The content of a file, checked."""
@@ -151,6 +186,14 @@ class ScoreStore:
             return table
         except (OSError, ValueError, pa.ArrowException) as error:
             raise CacheError(f"{path}: not the scores of a run — {error} — delete it and repeat the run") from error
+
+
+def _write_table(path: Path, table: "pa.Table") -> None:
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as stream:
+        pq.write_table(table, stream, compression="zstd", use_dictionary=["set", "role"], write_page_checksum=True)
 
 
 def first_with(run_id: str, folders: Iterable[Path]) -> ScoreStore | None:
