@@ -1,16 +1,18 @@
 """What came of computing a record again, kept beside the records so that others can read when it was checked."""
 
-from collections.abc import Mapping
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
+from filelock import FileLock
+from pydantic import TypeAdapter, ValidationError
+
+from openbench.digest import digest
 from openbench.errors import RecordError
-from openbench.results.names import is_part
-from openbench.storage.checksum import DamagedError, read_stated, stated
 from openbench.storage.files import write_whole
 
-CHECKS = "checks"  # folder beside `records`
+CHECKS = "checks.jsonl"  # a line per record, beside `records`
 MadeFrom = Literal["scores", "images"]
 
 
@@ -49,34 +51,38 @@ class Check:
 
 
 def write_check(results: Path, check: Check) -> Path:
-    """Write a check beside the records, in place of an earlier one, and return its file.
+    """Add a check to the file beside the records, in place of an earlier one of its record, and return the file.
 
     Raises:
         RecordError: the folder cannot be written.
     """
-    path = results / CHECKS / f"{check.run_id}.json"
+    path = results / CHECKS
     try:
-        write_whole(path, stated(asdict(check)))
+        results.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            checks = {**read_checks(results), check.run_id: check}
+            write_whole(path, "".join(_line(checks[run_id]) for run_id in sorted(checks)).encode())
     except OSError as error:
         raise RecordError(f"'{path}' cannot be written — {error.strerror or error} — leave out --keep") from error
     return path
 
 
-def read_checks(results: Path) -> Mapping[str, Check]:
-    """Return {run id: its check}; a file that is not one, or has changed since it was written, tells nothing."""
-    found = {}
-    for path in sorted((results / CHECKS).glob("*.json")):
+def read_checks(results: Path) -> dict[str, Check]:
+    """Return {run id: its check}; a line that is not a check, or has changed since it was written, tells nothing."""
+    path, found = results / CHECKS, {}
+    for line in path.read_bytes().decode(errors="replace").splitlines() if path.is_file() else ():
         try:
-            check = Check(**read_stated(path))
-            whole = path.read_bytes() == stated(asdict(check))  # also without the digest, which old files may lack
-        except (DamagedError, OSError, TypeError):
+            check = _CHECK.validate_json(line, strict=True)
+        except ValidationError:
             continue
-        if whole and path.stem == check.run_id and is_part(check.run_id) and _is_sound(check):
+        if _line(check) == f"{line}\n":
             found[check.run_id] = check
     return found
 
 
-def _is_sound(check: Check) -> bool:
-    texts = (check.record, check.said, check.made_by, check.utc, check.scores)
-    known = check.made_from in get_args(MadeFrom) and isinstance(check.reproduces, bool)
-    return known and all(isinstance(text, str) for text in texts)
+def _line(check: Check) -> str:
+    content = asdict(check)
+    return json.dumps({**content, "digest": digest(content, 32)}, ensure_ascii=False) + "\n"
+
+
+_CHECK = TypeAdapter(Check)

@@ -1,6 +1,5 @@
 """`publish` and `verify`: scores travel with a record only if they prove it, and a record is checked from them."""
 
-import json
 import shutil
 from dataclasses import replace
 
@@ -56,13 +55,9 @@ def test_a_record_with_published_scores_is_checked_without_images_and_the_check_
     assert not check.of(digest_of(replace(load(path), header="another")), scores.state(path.stem))
     scores.by_class(path.stem).unlink()
     assert not check.of(digest_of(load(path)), scores.state(path.stem))  # these were not checked
-    kept = folder / "checks" / path.name
+    kept = folder / "checks.jsonl"
     kept.write_text(kept.read_text().replace("true", "false"))
     assert not read_checks(folder)  # it has changed since it was written
-    stated = [line for line in kept.read_text().splitlines() if "content_sha256" not in line]
-    kept.write_text("\n".join(stated).replace('",\n}', '"\n}'))
-    json.loads(kept.read_text())
-    assert not read_checks(folder)  # nor does it tell anything without its digest
 
 
 @pytest.mark.slow

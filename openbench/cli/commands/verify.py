@@ -232,7 +232,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="leave what comes out in results/checks, where the leaderboard's site says it",
+        help="leave what comes out in results/checks.jsonl, where the leaderboard's site says it",
     )
     parser.add_argument("--results", type=Path, metavar="DIR", help="the results folder")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own group files")
