@@ -23,7 +23,7 @@ from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.sources.items import ArrayItems
-from openbench.training.augment.base import HorizontalFlip, RandomCrop
+from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.images import hold
 from openbench.training.job import TrainingJob
 from openbench.training.loop.session import Session

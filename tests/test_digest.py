@@ -8,7 +8,7 @@ import pytest
 
 from openbench.core.request import Field, Perturb, Request
 from openbench.digest import array_sha256, digest, file_sha256
-from openbench.training.augment.base import HorizontalFlip, RandomCrop
+from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 
 
 def test_key_order_does_not_matter():

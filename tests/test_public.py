@@ -20,10 +20,9 @@ from openbench.errors import ConfigError
 from openbench.methods.godin import GODIN
 from openbench.methods.knn import KNN
 from openbench.public import modules_defining, name_of, public, public_name
-from openbench.training.augment.base import Augmentation
-from openbench.training.augment.consistency import Consistency
+from openbench.training.augment.augmentations import Augmentation, Consistency
 from openbench.training.augment.mixing import Mixing
-from openbench.training.augment.random_resize import Reading
+from openbench.training.augment.reading import Reading
 from openbench.training.base import TrainingMethod
 
 KINDS = (Method, TrainingMethod, Augmentation, Mixing, Consistency, Reading, Source, Backbone)

@@ -49,8 +49,7 @@ from openbench.public import TARGET, public_name
 from openbench.results.records.store import RecordStore
 from openbench.say import Say, silent
 from openbench.training.loop.distributed import require_one_process, under_torchrun
-from openbench.training.weights.ensure import Trained, build_training, ensure_trained
-from openbench.training.weights.members import ensure_members
+from openbench.training.weights.ensure import Trained, build_training, ensure_members, ensure_trained
 
 Config = Mapping[str, Any]
 

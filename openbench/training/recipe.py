@@ -9,10 +9,9 @@ from annotated_types import Ge
 
 from openbench.config.constraints import Checked, Count, Decay, Fraction, NonNegative, Positive
 from openbench.digest import LATER
-from openbench.training.augment.base import Augmentation
-from openbench.training.augment.consistency import Consistency
+from openbench.training.augment.augmentations import Augmentation, Consistency
 from openbench.training.augment.mixing import Mixing
-from openbench.training.augment.random_resize import Reading
+from openbench.training.augment.reading import Reading
 
 TrainPrecision = Literal["fp32", "tf32", "bf16", "fp16"]
 

@@ -14,7 +14,7 @@ from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
 from openbench.errors import CheckpointError, ConfigError
-from openbench.training.augment.policies import RandAugment
+from openbench.training.augment.augmentations import RandAugment
 
 PREPROCESS = Preprocess(8, 8)
 

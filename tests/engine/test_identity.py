@@ -57,7 +57,7 @@ CODE = {
     "augmentation": (
         """
         from dataclasses import dataclass
-        from openbench.training.augment.base import Augmentation
+        from openbench.training.augment.augmentations import Augmentation
 
         @dataclass(frozen=True)
         class Own(Augmentation):
@@ -196,7 +196,7 @@ def test_a_flipped_sign_in_code_of_ones_own_gives_all_that_it_makes_other_names(
         ("openbench.methods.msp.MSP", ("method",)),
         ("openbench.training.methods.cross_entropy.CrossEntropy", ("training",)),
         ("openbench.training.recipe.Recipe", ("training", "recipe")),
-        ("openbench.training.augment.base.RandomCrop", ("training", "recipe", "augment", 0)),
+        ("openbench.training.augment.augmentations.RandomCrop", ("training", "recipe", "augment", 0)),
         ("openbench.backbones.cifar.resnet", ("backbone",)),
         ("openbench.data.sources.embedded.SklearnDigits", ("benchmark", "near", "nine", "sources", "installed")),
     ],
@@ -204,7 +204,9 @@ def test_a_flipped_sign_in_code_of_ones_own_gives_all_that_it_makes_other_names(
 def test_a_class_of_ours_in_another_module_changes_no_name(digits, monkeypatch, fresh, target, at):
     """What moving a file does: the module is another, in the config and in the class itself."""
     config = deepcopy(digits)
-    config["training"]["recipe"]["augment"] = [{"_target_": "openbench.training.augment.base.RandomCrop", "padding": 1}]
+    config["training"]["recipe"]["augment"] = [
+        {"_target_": "openbench.training.augment.augmentations.RandomCrop", "padding": 1}
+    ]
     before = names(config)
     module, _, name = target.rpartition(".")
     code, moved = getattr(importlib.import_module(module), name), type(sys)("openbench.elsewhere.moved")
@@ -223,7 +225,7 @@ def test_a_raised_version_of_an_augmentation_names_other_weights(digits, monkeyp
     config = deepcopy(digits)
     config["training"]["recipe"]["augment"] = [{"_target_": "RandomCrop", "padding": 1}]
     before = names(config)
-    monkeypatch.setattr("openbench.training.augment.base.RandomCrop.version", 2, raising=False)
+    monkeypatch.setattr("openbench.training.augment.augmentations.RandomCrop.version", 2, raising=False)
     assert {what for what, name in names(config).items() if name != before[what]} == {JOB}
     monkeypatch.setattr("openbench.data.sources.embedded.SklearnDigits.version", 2, raising=False)
     assert names(config)[IMAGES] != before[IMAGES]

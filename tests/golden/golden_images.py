@@ -29,16 +29,19 @@ from openbench.data.sources.corruptions import CORRUPTIONS, Corrupted
 from openbench.data.sources.embedded import Embedded, Noise, PhotoPatches, SklearnDigits, Textures
 from openbench.data.sources.imagenet_c import KINDS, SEVERITIES
 from openbench.features.mixed import mixed
-from openbench.training.augment.base import Augmentation, HorizontalFlip, RandomCrop
-from openbench.training.augment.consistency import Consistency, JensenShannon
-from openbench.training.augment.cutout import Cutout
-from openbench.training.augment.fractals import fractals
+from openbench.training.augment.augmentations import (
+    Augmentation,
+    AugMix,
+    Consistency,
+    Cutout,
+    HorizontalFlip,
+    JensenShannon,
+    RandAugment,
+    RandomCrop,
+)
 from openbench.training.augment.mixing import CutMix, Mixing, Mixup, RegMixup
-from openbench.training.augment.picture_folder import PictureFolder
-from openbench.training.augment.pixmix import PixMix
-from openbench.training.augment.policies import AugMix, RandAugment
-from openbench.training.augment.prepared import PreparedVersions
-from openbench.training.augment.random_resize import RandomResizedCrop, Reading
+from openbench.training.augment.pixmix import PixMix, fractals
+from openbench.training.augment.reading import PictureFolder, PreparedVersions, RandomResizedCrop, Reading
 
 Pixels = NDArray[np.uint8]
 # A pixel may be rounded to the next grey level; in a sum its weight is 3 at most.

@@ -28,7 +28,7 @@ from openbench.core.request import Role
 from openbench.data.sources.items import ArrayItems
 from openbench.errors import ConfigError
 from openbench.training import job as jobs
-from openbench.training.augment.base import HorizontalFlip, RandomCrop
+from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.augment.mixing import RegMixup
 from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod
 from openbench.training.images import HeldImages

@@ -9,7 +9,7 @@ import numpy as np
 
 from openbench.core.request import Field
 from openbench.storage.plain_json import dumps, readable
-from openbench.training.augment.cutout import Cutout
+from openbench.training.augment.augmentations import Cutout
 
 
 @dataclass

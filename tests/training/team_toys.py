@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import torch
 
-from openbench.training.augment.base import HorizontalFlip
-from openbench.training.augment.consistency import JensenShannon
+from openbench.training.augment.augmentations import HorizontalFlip, JensenShannon
 from openbench.training.augment.mixing import Mixup, RegMixup
-from openbench.training.augment.random_resize import RandomResizedCrop
+from openbench.training.augment.reading import RandomResizedCrop
 from openbench.training.job import TrainingJob
 from openbench.training.loop import loop
 from openbench.training.loop.distributed import team

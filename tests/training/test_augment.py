@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from openbench.errors import ConfigError
-from openbench.training.augment.base import HorizontalFlip, RandomCrop
+from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 
 
 def seeded(seed: int = 0) -> torch.Generator:

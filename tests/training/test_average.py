@@ -9,8 +9,8 @@ from torch.optim.swa_utils import AveragedModel
 from openbench.digest import digest
 from openbench.errors import ConfigError
 from openbench.training.loop import loop
-from openbench.training.loop.ema import Average
 from openbench.training.loop.loop import accuracy_of, train
+from openbench.training.loop.session import Average
 from openbench.training.recipe import Recipe
 
 from .killing import train_until_killed

@@ -6,7 +6,7 @@ import pytest
 
 from openbench.errors import ConfigError
 from openbench.training.loop.loop import train
-from openbench.training.loop.tensorboard import FOLDER
+from openbench.training.loop.progress import FOLDER
 
 from .killing import train_until_killed
 from .training_toys import QUIET, job

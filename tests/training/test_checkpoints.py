@@ -15,8 +15,8 @@ from openbench.config.build import build
 from openbench.config.shipped import shipped
 from openbench.core.request import Request, Role
 from openbench.errors import CheckpointError, ConfigError, DataError, OpenbenchError
-from openbench.training.augment.base import HorizontalFlip, RandomCrop
-from openbench.training.augment.picture_folder import PictureFolder
+from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
+from openbench.training.augment.reading import PictureFolder
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
@@ -245,7 +245,7 @@ def test_the_printed_command_names_the_outliers_that_a_training_is_shown(tmp_pat
 def test_the_printed_command_composes_to_the_very_training_that_was_asked_for(tmp_path: Path) -> None:
     asked = ["~method", "+benchmark=digits", "seed=3", "training.recipe.lr=0.025", "training.recipe.clip=1.0"]
     asked.append("+training.recipe.ema=0.5")  # no yaml has this key
-    crop = "{_target_:openbench.training.augment.base.RandomCrop,padding:1}"
+    crop = "{_target_:openbench.training.augment.augmentations.RandomCrop,padding:1}"
     cfg = compose("train", [*asked, f"training.recipe.augment=[{crop}]", "training.recipe.channels_last=false"])
     config = {key: plain(cfg, key) for key in ("training", "seed")}
     with pytest.raises(CheckpointError) as caught:

@@ -8,8 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from openbench.core.request import Role
-from openbench.training.loop.compiled import compiled
-from openbench.training.loop.loop import train
+from openbench.training.loop.loop import compiled, train
 
 from .training_toys import QUIET, RECIPE, ToyEntropy, ToyNet, ToyPrototypes, backbone, job, split
 

@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from openbench import _compat
 from openbench.errors import ConfigError
-from openbench.training.augment.base import Augmentation, HorizontalFlip
-from openbench.training.augment.consistency import Consistency, JensenShannon
+from openbench.training.augment.augmentations import Augmentation, Consistency, HorizontalFlip, JensenShannon
 from openbench.training.augment.mixing import Mixup
 from openbench.training.loop.loop import train
 from openbench.training.recipe import Recipe

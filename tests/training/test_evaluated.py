@@ -20,8 +20,7 @@ from openbench.training.methods.mcd import MCD
 from openbench.training.methods.rotpred import RotPred
 from openbench.training.methods.vos import VOS
 from openbench.training.weights.checkpoints import obtain
-from openbench.training.weights.ensure import ensure_trained
-from openbench.training.weights.evaluated import evaluated
+from openbench.training.weights.ensure import ensure_trained, evaluated
 
 from .settings import Setting
 from .training_toys import CLASSES, PREPROCESS, QUIET, RECIPE, backbone, benchmark, job

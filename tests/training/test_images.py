@@ -8,7 +8,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.loading import batches
 from openbench.data.sources.items import ArrayItems
-from openbench.training.augment.base import RandomCrop
+from openbench.training.augment.augmentations import RandomCrop
 from openbench.training.images import hold
 
 from .training_toys import PREPROCESS, split

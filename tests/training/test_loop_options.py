@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.core.request import Role
-from openbench.training.augment.base import RandomCrop
+from openbench.training.augment.augmentations import RandomCrop
 from openbench.training.augment.mixing import Mixed, Mixing
 from openbench.training.base import Batch, TrainingMethod
 from openbench.training.loop.loop import train

@@ -8,8 +8,7 @@ import torch
 from openbench.backbones.ensemble import Ensemble, ensemble
 from openbench.core.request import Request
 from openbench.errors import CheckpointError
-from openbench.training.weights.ensure import Trained, ensure_trained
-from openbench.training.weights.members import ensure_members
+from openbench.training.weights.ensure import Trained, ensure_members, ensure_trained
 
 from .settings import CONFIG, Setting
 from .training_toys import backbone, benchmark

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import beta, kstest
 
 from openbench.errors import ConfigError
-from openbench.training.augment.base import HorizontalFlip
+from openbench.training.augment.augmentations import HorizontalFlip
 from openbench.training.augment.mixing import CutMix, Mixing, Mixup, RegMixup, draw_share
 from openbench.training.base import Batch, TrainingMethod
 from openbench.training.loop.loop import train

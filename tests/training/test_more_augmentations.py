@@ -10,12 +10,9 @@ from openbench import _compat, paths
 from openbench.compose.config import compose, scientific
 from openbench.config.build import build
 from openbench.errors import ConfigError
-from openbench.training.augment.base import Augmentation
-from openbench.training.augment.cutout import Cutout
+from openbench.training.augment.augmentations import Augmentation, AugMix, Cutout, RandAugment
 from openbench.training.augment.pixmix import PixMix
-from openbench.training.augment.policies import AugMix, RandAugment
-from openbench.training.augment.prepared import PreparedVersions
-from openbench.training.augment.random_resize import RandomResizedCrop
+from openbench.training.augment.reading import PreparedVersions, RandomResizedCrop
 from openbench.training.loop.loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy
 from openbench.training.recipe import Recipe

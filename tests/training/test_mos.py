@@ -15,10 +15,9 @@ from openbench.training.base import Batch, Moment, TrainingData, features_and_lo
 from openbench.training.images import hold
 from openbench.training.loop.loop import train
 from openbench.training.methods.fine_tuning import FineTuning
-from openbench.training.methods.mos import MOS, Grouped
-from openbench.training.parts.class_groups import assignment, clustered
+from openbench.training.methods.mos import MOS, Grouped, assignment, clustered
 from openbench.training.weights.checkpoints import obtain
-from openbench.training.weights.evaluated import evaluated
+from openbench.training.weights.ensure import evaluated
 
 from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
 

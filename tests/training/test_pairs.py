@@ -20,7 +20,7 @@ from openbench.training.methods.fine_tuning import FineTuning
 from openbench.training.methods.reweightood import ReweightOOD
 from openbench.training.methods.supcon import SupCon, contrast
 from openbench.training.weights.checkpoints import obtain
-from openbench.training.weights.evaluated import evaluated
+from openbench.training.weights.ensure import evaluated
 
 from .training_toys import CLASSES, FEATURES, QUIET, RECIPE, backbone, job
 

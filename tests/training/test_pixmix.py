@@ -6,10 +6,18 @@ import torch
 from PIL import Image, ImageOps
 
 from openbench.errors import ConfigError, DataError
-from openbench.training.augment.fractals import chaos_game, fractals, random_system
-from openbench.training.augment.operations import OPERATIONS, operated, random_operation
-from openbench.training.augment.picture_folder import PictureFolder
-from openbench.training.augment.pixmix import PixMix, added, multiplied
+from openbench.training.augment.pixmix import (
+    OPERATIONS,
+    PixMix,
+    added,
+    chaos_game,
+    fractals,
+    multiplied,
+    operated,
+    random_operation,
+    random_system,
+)
+from openbench.training.augment.reading import PictureFolder
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -127,7 +135,7 @@ def test_operations_are_those_of_their_names(image: np.ndarray) -> None:
 
 def test_every_operation_is_drawn(image: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, levels = set(), []
-    module = "openbench.training.augment.operations.operated"
+    module = "openbench.training.augment.pixmix.operated"
     monkeypatch.setattr(module, lambda i, name, level, sign: (seen.add((name, sign)), levels.append(level), i)[2])
     for seed in range(400):
         random_operation(image, 3.0, rng(seed))

@@ -10,9 +10,8 @@ from PIL import Image
 from rich.console import Console
 
 from openbench.training.loop import loop, progress
-from openbench.training.loop.curve import EpochRow, as_csv, as_png
 from openbench.training.loop.loop import TrainingSettings, train
-from openbench.training.loop.progress import Bar, reporter, trainings_on
+from openbench.training.loop.progress import Bar, EpochRow, as_csv, as_png, reporter, trainings_on
 
 from .training_toys import QUIET, job
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from openbench.errors import ConfigError
-from openbench.training.augment.base import RandomCrop
+from openbench.training.augment.augmentations import RandomCrop
 from openbench.training.recipe import Recipe
 
 

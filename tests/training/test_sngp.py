@@ -17,11 +17,9 @@ from openbench.training.base import Batch, Moment, TrainingData, features_and_lo
 from openbench.training.images import hold
 from openbench.training.loop import loop
 from openbench.training.loop.loop import train
-from openbench.training.methods.sngp import SNGP, DistanceAware
-from openbench.training.parts.gaussian_process import Posterior, RandomFeatures
-from openbench.training.parts.spectral import SpectralBound, overlap
+from openbench.training.methods.sngp import SNGP, DistanceAware, Posterior, RandomFeatures, SpectralBound, overlap
 from openbench.training.weights.checkpoints import obtain
-from openbench.training.weights.evaluated import evaluated
+from openbench.training.weights.ensure import evaluated
 
 from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, RECIPE, backbone, job, split
 

@@ -14,14 +14,11 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.sources.items import ArrayItems, FileItems
 from openbench.errors import ConfigError, DataError
-from openbench.training.augment.base import HorizontalFlip
-from openbench.training.augment.picture_folder import PictureFolder
-from openbench.training.augment.prepared import PreparedVersions
-from openbench.training.augment.random_resize import RandomResizedCrop, Reading
-from openbench.training.images import HeldImages, hold
-from openbench.training.loop import streamed as module
+from openbench.training import images as module
+from openbench.training.augment.augmentations import HorizontalFlip
+from openbench.training.augment.reading import PictureFolder, PreparedVersions, RandomResizedCrop, Reading
+from openbench.training.images import HeldImages, StreamedImages, hold, open_images
 from openbench.training.loop.loop import train
-from openbench.training.loop.streamed import StreamedImages, open_images
 from openbench.training.recipe import Recipe
 
 from .training_toys import PREPROCESS, QUIET, RECIPE, ToyEntropy, ToyPrototypes, job, split

@@ -17,10 +17,8 @@ from torch import nn
 
 from openbench.errors import ConfigError
 from openbench.training.loop import distributed
-from openbench.training.loop.batch_norm import whole_batch_statistics
-from openbench.training.loop.distributed import Team, require_one_process, team, under_torchrun
-from openbench.training.loop.loop import check_shared_out, train
-from openbench.training.loop.objective import Part
+from openbench.training.loop.distributed import Team, require_one_process, team, under_torchrun, whole_batch_statistics
+from openbench.training.loop.loop import Part, check_shared_out, train
 from openbench.training.loop.session import Session
 from openbench.training.methods.cross_entropy import CrossEntropy
 

@@ -17,7 +17,7 @@ from openbench import paths
 from openbench.config.build import build, target_of
 from openbench.config.shipped import shipped
 from openbench.core.request import Field, Request, Role
-from openbench.training.augment.base import HorizontalFlip, RandomCrop
+from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, Moment, Selection, TrainingData, TrainingMethod
 from openbench.training.images import hold
 from openbench.training.job import TrainingJob
@@ -25,7 +25,7 @@ from openbench.training.loop import loop
 from openbench.training.loop.loop import train
 from openbench.training.recipe import Recipe
 from openbench.training.weights.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
-from openbench.training.weights.evaluated import evaluated
+from openbench.training.weights.ensure import evaluated
 
 from .killing import KilledError
 from .training_toys import CLASSES, FEATURES, PREPROCESS, QUIET, backbone, job, split

@@ -15,8 +15,7 @@ from openbench.errors import ConfigError
 from openbench.training.base import Batch, Moment, TrainingData
 from openbench.training.images import HeldImages, hold
 from openbench.training.methods import udg
-from openbench.training.methods.udg import UDG, Grouped
-from openbench.training.parts.grouping import balancing, k_means, pure_labels, whitened
+from openbench.training.methods.udg import UDG, Grouped, balancing, k_means, pure_labels, whitened
 
 from .training_toys import CLASSES, FEATURES, PREPROCESS, backbone, split
 

@@ -17,7 +17,7 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.sources.items import ArrayItems
-from openbench.training.augment.base import HorizontalFlip, RandomCrop
+from openbench.training.augment.augmentations import HorizontalFlip, RandomCrop
 from openbench.training.base import Batch, TrainingMethod, features_and_logits
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import TrainingSettings, train

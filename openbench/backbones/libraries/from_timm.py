@@ -15,7 +15,7 @@ from openbench.backbones.device import Precision
 from openbench.backbones.libraries.presets import chosen_classes, chosen_preprocess, crop_preprocess
 from openbench.backbones.libraries.stages import stages
 from openbench.backbones.libraries.tokens import INSIDE, TokenFeatures, Tokens, with_tokens
-from openbench.backbones.libraries.tokens import anatomy as anatomy_of_tokens
+
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.errors import CheckpointError, ConfigError, did_you_mean

@@ -1,31 +1,27 @@
 """The only training loop: every method, every network, from the seed to the epoch that is kept."""
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from openbench.backbones.anatomy import last_linear
+from openbench.backbones.compiling import compiled_parts, installed
 from openbench.backbones.device import Precision, arithmetic
-from openbench.errors import ConfigError, TrainingError
+from openbench.errors import ConfigError, MethodError, TrainingError
 from openbench.say import Say, silent
-from openbench.training.base import Batch, Moment, TrainingData
-from openbench.training.images import ImageSet
+from openbench.training.augment.mixing import Mixing
+from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod
+from openbench.training.images import ImageSet, open_images
 from openbench.training.job import TrainingJob
-from openbench.training.loop.batch_norm import whole_batch_statistics
-from openbench.training.loop.checkpoint_metadata import TrainingResult, write_finished, write_job
-from openbench.training.loop.compiled import compiled
-from openbench.training.loop.curve import EpochRow, as_csv, as_png
-from openbench.training.loop.distributed import ALONE, Team
-from openbench.training.loop.files import write_atomically
-from openbench.training.loop.objective import Objective, Part, parts_of
-from openbench.training.loop.progress import Reporter, reporter
+from openbench.training.loop.checkpoint_files import TrainingResult, write_atomically, write_finished, write_job
+from openbench.training.loop.distributed import ALONE, Team, whole_batch_statistics
+from openbench.training.loop.progress import EpochRow, Reporter, as_csv, as_png, board, reporter
 from openbench.training.loop.session import Session, drop_unfinished, stream_of_rank
-from openbench.training.loop.streamed import open_images
-from openbench.training.loop.tensorboard import board
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Reading a loss waits for the device; reading it now and then is enough to stop a training that has diverged.
@@ -192,7 +188,7 @@ class _Loop:
                 batches = [part.repeat(views) for part in torch.split(rows, size)][: self.per_epoch]
                 images.plan(batches, seed, share)
 
-    def _parts(self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int) -> list[Part]:
+    def _parts(self, rows: Tensor, outlier_order: Tensor | None, moment: Moment, index: int) -> "list[Part]":
         """What this process takes the loss of: the whole batch, or its share with a separate generator."""
         batch, versions = self._batch(rows, outlier_order, moment, index)
         parts, team = parts_of(batch, self.recipe.mixing, versions), self.session.team
@@ -222,7 +218,7 @@ class _Loop:
         outliers = self._laid_out(data.outliers.images(outlier_rows, augment, generator))
         return Batch(images, labels, rows, moment, outliers, outlier_rows), tuple(versions)
 
-    def _step(self, parts: list[Part], moment: Moment) -> Tensor:
+    def _step(self, parts: "list[Part]", moment: Moment) -> Tensor:
         """Take one step; return the loss, still on the device."""
         optimiser, scaler = self.session.optimiser, self.session.scaler
         rate = self.recipe.learning_rate(moment.step, self.per_epoch)
@@ -325,3 +321,95 @@ def _finish(session: Session, resumed_after: int) -> TrainingResult:
     # Only now: a process killed before the marker is written still finds all that it needs to get here again.
     drop_unfinished(folder)
     return result
+
+
+@dataclass(frozen=True)
+class Part:
+    """A batch whose loss is one summand of the step's.
+
+    Args:
+        batch: what the loss is taken of.
+        weight: its factor.
+        versions: further versions (n, channels, h, w) of the batch's images, which a consistency compares.
+    """
+
+    batch: Batch
+    weight: float = 1.0
+    versions: tuple[Tensor, ...] = ()
+
+    def share(self, own: slice, processes: int) -> "Part":
+        """Return the part for one of several processes.
+
+        The weight turns the mean over processes of means over shares into the mean over the batch, though shares may
+        differ by one image.
+        """
+        batch = self.batch
+        rows = batch.rows[own]
+        partners = None if batch.partners is None else batch.partners[own]
+        shared = replace(batch, images=batch.images[own], labels=batch.labels[own], rows=rows, partners=partners)
+        versions = tuple(version[own] for version in self.versions)
+        return Part(shared, self.weight * len(rows) * processes / len(batch.rows), versions)
+
+
+def parts_of(batch: Batch, mixing: Mixing | None, versions: tuple[Tensor, ...] = ()) -> "list[Part]":
+    """Return the parts whose losses are summed: the batch, or its mixed images and perhaps its clean images too."""
+    if mixing is None:
+        return [Part(batch, versions=versions)]
+    mixed = mixing(batch.images, batch.moment.generator)
+    partners = batch.labels[mixed.partners.to(batch.labels.device)]
+    parts = [Part(replace(batch, images=mixed.images, partners=partners, share=mixed.share))]
+    return parts if mixing.clean_weight == 0 else [*parts, Part(batch, mixing.clean_weight)]
+
+
+class Objective(nn.Module):
+    """The loss of a method.
+
+    Args:
+        method: gives the loss of a batch.
+        prepared: what the method made of the network.
+    """
+
+    def __init__(self, method: TrainingMethod, prepared: nn.Module) -> None:
+        super().__init__()
+        self.method, self.prepared = method, prepared
+        self.consistency = method.schedule.consistency
+
+    def forward(self, parts: Sequence[Part]) -> Tensor:
+        """Return Σ weight·loss, a scalar.
+
+        Raises:
+            MethodError: the method's loss is not a scalar.
+        """
+        losses = [part.weight * self._loss(part) for part in parts]
+        return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
+
+    def _loss(self, part: Part) -> Tensor:
+        loss = self.method.loss(self.prepared, part.batch)
+        if loss.ndim != 0:
+            raise MethodError(
+                f"{type(self.method).__name__}.loss returned a tensor of shape {tuple(loss.shape)} — "
+                "a scalar is expected, the mean over the batch"
+            )
+        if self.consistency is None or not part.versions:
+            return loss
+        images = (part.batch.images, *part.versions)
+        logits: Tensor = self.prepared(torch.cat(images))
+        return loss + self.consistency.loss(logits.chunk(len(images)))
+
+
+@contextmanager
+def compiled(network: nn.Module) -> Iterator[None]:
+    """Let `torch.compile` speed up the network's stages while the body runs.
+
+    Each child is compiled separately, except the one that holds the classifier: methods read features by hooks at the
+    classifier, and a network compiled as a whole would skip them. Random numbers stay those of the uncompiled network;
+    sums are fused, so they round differently.
+
+    Args:
+        network: the backbone's own module; afterwards it is as before, except for its weights.
+    """
+    head = last_linear(network)
+    parts = [part for name, part in network.named_children() if not (head == name or head.startswith(f"{name}."))]
+    parts = [part for part in parts if any(True for _ in part.parameters())]
+    with installed(compiled_parts(parts, options={"fallback_random": True})):
+        yield

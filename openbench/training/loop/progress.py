@@ -1,18 +1,88 @@
-"""How far a training is: a bar on a terminal or in a notebook; elsewhere a line per epoch, and now and then within."""
+"""The course of a training: rows of epochs as CSV and picture, a bar or lines while it runs, events for TensorBoard."""
 
+import csv
+import io
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
+from openbench.errors import ConfigError
+from openbench.installation import pip_install
 from openbench.progress import AS_IT_IS, SECONDS_BETWEEN_BARS, WIDE, Cell, bars, in_notebook
-from openbench.training.loop.curve import EpochRow
 
 _SECONDS_BETWEEN_LINES = 20.0
+FOLDER = "tensorboard"
+
+
+@dataclass(frozen=True)
+class EpochRow:
+    """The results of one epoch.
+
+    Args:
+        epoch: counted from 1.
+        step: steps taken so far.
+        lr: learning rate of the epoch's last step.
+        loss: mean training loss over the epoch's images.
+        val_accuracy: on the ID validation split after the epoch, in [0, 1].
+        images_per_second: training images, validation excluded.
+        seconds: wall time of the epoch, validation included.
+    """
+
+    epoch: int
+    step: int
+    lr: float
+    loss: float
+    val_accuracy: float
+    images_per_second: float
+    seconds: float
+
+
+def as_csv(rows: Sequence[EpochRow]) -> bytes:
+    """Return the rows as CSV with a header, one line per epoch."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, [f.name for f in fields(EpochRow)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return stream.getvalue().encode()
+
+
+def as_png(rows: Sequence[EpochRow], title: str, best_epoch: int) -> bytes:
+    """Return a picture of loss and learning rate above, validation accuracy with the epoch kept below."""
+    # Imported here, since it takes half a second and only a finished training needs it.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    epochs = [row.epoch for row in rows]
+    marker = "o" if len(rows) < 20 else None
+    above.plot(epochs, [row.loss for row in rows], color="C0", marker=marker)
+    above.set_ylabel("training loss", color="C0")
+    rates = above.twinx()
+    rates.plot(epochs, [row.lr for row in rows], color="C7", linestyle="--")
+    rates.set_ylabel("learning rate", color="C7")
+    below.plot(epochs, [100 * row.val_accuracy for row in rows], color="C2", marker=marker)
+    best = next(row for row in rows if row.epoch == best_epoch)
+    below.axvline(best.epoch, color="C3", linewidth=1)
+    below.annotate(
+        f"kept: epoch {best.epoch}, {100 * best.val_accuracy:.2f} %",
+        (best.epoch, 100 * best.val_accuracy),
+        xytext=(0.98, 0.05),
+        textcoords="axes fraction",
+        horizontalalignment="right",
+    )
+    below.set_ylabel("ID validation accuracy, %")
+    below.set_xlabel("epoch")
+    figure.suptitle(title)
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=110)
+    return stream.getvalue()
 
 
 class Reporter(ABC):
@@ -129,3 +199,79 @@ def reporter(title: str, done: int, total: int, show: bool) -> Iterator[Reporter
             yield Bar(progress, title, done, total)
     else:
         yield Lines(title, done, total)
+
+
+class Board(Reporter):
+    """Writes the running loss now and then, and every number of an epoch; steps are those of the whole training.
+
+    Args:
+        folder: of the checkpoint; events go to `tensorboard` in it.
+        curve: epochs that an earlier, interrupted process had ended; what it wrote beyond them is not shown.
+
+    Raises:
+        ConfigError: TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: Path, curve: Sequence[EpochRow]) -> None:
+        # Imported here, since it takes two seconds and only users who ask for it have it installed.
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError(
+                f"runtime.tensorboard=true — TensorBoard cannot be imported: {error} — "
+                f"{pip_install('tensorboard')}, or leave it out: curve.csv and curve.png are always written"
+            ) from error
+        self._writer = SummaryWriter(str(folder / FOLDER), purge_step=curve[-1].step if curve else None)
+        if curve:
+            # A process may have been killed after an epoch was saved and before it was shown.
+            self.epoch(curve[-1])
+
+    def steps(self, done: int, loss: float, images_per_second: float) -> None:
+        """Write the epoch's mean loss so far."""
+        self._write("train/running_loss", loss, done)
+
+    def epoch(self, row: EpochRow) -> None:
+        """Write the epoch's row."""
+        scalars = {
+            "train/loss": row.loss,
+            "train/learning_rate": row.lr,
+            "train/images_per_second": row.images_per_second,
+            "validation/accuracy": row.val_accuracy,
+        }
+        for name, value in scalars.items():
+            self._write(name, value, row.step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        self._writer.close()
+
+    def _write(self, name: str, value: float, step: int) -> None:
+        self._writer.add_scalar(name, value, step)
+
+
+@contextmanager
+def board(folder: Path, curve: Sequence[EpochRow], shown: Reporter) -> Iterator[Reporter]:
+    """Yield a reporter that passes everything to `shown` and TensorBoard."""
+    writer = Board(folder, curve)
+    try:
+        yield Both(shown, writer)
+    finally:
+        writer.close()
+
+
+class Both(Reporter):
+    """Passes everything to two reporters."""
+
+    def __init__(self, first: Reporter, second: Reporter) -> None:
+        self._all = (first, second)
+
+    def steps(self, done: int, loss: float, images_per_second: float) -> None:
+        """Tell both."""
+        for one in self._all:
+            one.steps(done, loss, images_per_second)
+
+    def epoch(self, row: EpochRow) -> None:
+        """Tell both."""
+        for one in self._all:
+            one.epoch(row)

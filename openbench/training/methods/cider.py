@@ -10,8 +10,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive
 from openbench.training.base import Batch, TrainingData, features_and_logits, prepared
-from openbench.training.parts.contrastive import Contrastive
-from openbench.training.parts.projected import Projected, moved
+from openbench.training.parts.contrastive import Contrastive, Projected, moved
 from openbench.training.recipe import Recipe
 
 # The official code scales the compactness loss by τ over this.

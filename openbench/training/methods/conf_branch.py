@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Positive
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits
-from openbench.training.parts.branches import Branched
+from openbench.training.parts.shared import Branched
 from openbench.training.recipe import Recipe
 
 _STEP = 0.01

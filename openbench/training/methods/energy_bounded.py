@@ -10,7 +10,7 @@ from torch.nn import functional
 from openbench.config.constraints import Count, NonNegative
 from openbench.training.base import Batch
 from openbench.training.methods.fine_tuning import FineTuned, FineTuning
-from openbench.training.parts.outliers import outliers_of
+from openbench.training.parts.shared import outliers_of
 from openbench.training.recipe import Recipe
 
 

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import NonNegative, Probability
 from openbench.training.base import Batch, Surface, TrainingMethod, features_and_logits
-from openbench.training.parts.branches import Branched
-from openbench.training.parts.outliers import outliers_of
+from openbench.training.parts.shared import Branched, outliers_of
 from openbench.training.recipe import Recipe
 
 Compat = Literal["paper", "openood"]

@@ -10,14 +10,14 @@ from torch.nn import functional
 from openbench.config.constraints import Count, Decay, NonNegative, Positive, Probability
 from openbench.training.base import Batch, Moment, TrainingData, prepared
 from openbench.training.methods.cider import OnSphere
-from openbench.training.parts import queues
 from openbench.training.parts.contrastive import Contrastive
+from openbench.training.parts.shared import Queued
 from openbench.training.recipe import Recipe
 
 Compat = Literal["paper", "openood"]
 
 
-class WithBoundary(OnSphere):
+class WithBoundary(OnSphere, Queued):
     """CIDER's network and prototypes, the last features of every class, and an MLP that tells ID from outliers.
 
     Args:
@@ -31,18 +31,7 @@ class WithBoundary(OnSphere):
     def __init__(self, network: nn.Module, feature_dim: int, num_classes: int, width: int, *, length: int) -> None:
         super().__init__(network, feature_dim, num_classes, width)
         self.decide = nn.Sequential(nn.Linear(feature_dim, width), nn.ReLU(inplace=True), nn.Linear(width, 1))
-        self.queue: Tensor
-        self.seen: Tensor
-        self.register_buffer("queue", torch.zeros(num_classes, length, feature_dim))
-        self.register_buffer("seen", torch.zeros(num_classes, dtype=torch.int64))
-
-    def full(self) -> bool:
-        """Whether the queue of every class is full."""
-        return queues.full(self.queue, self.seen)
-
-    def remember(self, features: Tensor, labels: Tensor) -> None:
-        """Put features (n, d) into their classes' queues, in place of the oldest."""
-        queues.remember(self.queue, self.seen, features, labels)
+        self.add_queues(num_classes, length, feature_dim)
 
 
 def remoteness(queries: Tensor, bank: Tensor, k: int) -> Tensor:

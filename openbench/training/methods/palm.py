@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive
 from openbench.training.base import Batch, features_and_logits, prepared
-from openbench.training.parts.contrastive import Contrastive
-from openbench.training.parts.projected import Projected
+from openbench.training.parts.contrastive import Contrastive, Projected
 from openbench.training.recipe import Recipe
 
 _CONTRAST_TEMPERATURE = 0.5

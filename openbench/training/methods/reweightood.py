@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, Positive
 from openbench.training.base import Batch
-from openbench.training.parts.contrastive import Contrastive
-from openbench.training.parts.projected import projected
+from openbench.training.parts.contrastive import Contrastive, projected
 from openbench.training.recipe import Recipe
 
 

@@ -1,10 +1,12 @@
 """Bounded layers under a Gaussian process: a network that knows how far an image is from what it has seen."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from openbench.config.constraints import Count, Positive
 from openbench.training.base import (
@@ -18,11 +20,12 @@ from openbench.training.base import (
     head_of,
     prepared,
 )
-from openbench.training.parts.gaussian_process import Posterior, RandomFeatures, Variance
-from openbench.training.parts.spectral import SpectralBound
 from openbench.training.recipe import Recipe
 
 Likelihood = Literal["softmax", "gaussian"]
+_WARM_UP = 30
+# One step of power iteration, as others take, lags behind weights that move fast.
+_POWER = 3
 
 
 class DistanceAware(nn.Module):
@@ -50,7 +53,7 @@ class DistanceAware(nn.Module):
 class Predictive(nn.Module):
     """The network, the mode of the posterior as a linear head on random features, and the variance of its logits."""
 
-    def __init__(self, trained: DistanceAware, variance: Variance) -> None:
+    def __init__(self, trained: DistanceAware, variance: "Variance") -> None:
         super().__init__()
         self.network, self.random, self.head = trained.network, trained.random, trained.head
         self.variance = variance
@@ -145,3 +148,145 @@ class SNGP(TrainingMethod):
 
 def _aware(model: nn.Module) -> DistanceAware:
     return prepared(model, DistanceAware, "SNGP")
+
+
+class RandomFeatures(nn.Module):
+    """aφ(h), φ(h) = √(2/D) cos(Vh̃/(ℓ√d) + b), h̃ = (h − mean)/deviation over its entries, V ~ N(0, 1), b ~ U(0, 2π).
+
+    φ(h)·φ(h′) is, up to 1/√D, the Gaussian kernel exp(−‖h̃ − h̃′‖²/(2ℓ²d)); ‖h̃‖ = √d.
+
+    Args:
+        feature_dim: d.
+        count: D.
+        length_scale: ℓ > 0.
+        amplitude: a > 0.
+    """
+
+    def __init__(self, feature_dim: int, count: int, length_scale: float, amplitude: float = 1.0) -> None:
+        super().__init__()
+        self.feature_dim = feature_dim
+        self.factor = amplitude * math.sqrt(2 / count)
+        self.directions: Tensor
+        self.phases: Tensor
+        self.register_buffer("directions", torch.randn(count, feature_dim) / (length_scale * math.sqrt(feature_dim)))
+        self.register_buffer("phases", 2 * math.pi * torch.rand(count))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features (n, d) to (n, D) float32."""
+        # An angle with three digits, as under autocast, would be noise.
+        with torch.autocast(features.device.type, enabled=False):
+            normal = functional.layer_norm(features.float(), (self.feature_dim,))
+            angles = functional.linear(normal, self.directions, self.phases)
+            return self.factor * torch.cos(angles)
+
+
+class Posterior(nn.Module):
+    """The precision of the weights' posterior, summed over an epoch, in float64.
+
+    Args:
+        count: D.
+        matrices: how many precisions are kept: one per class, or one for all.
+        amplitude: a > 0, what the features are divided by.
+    """
+
+    def __init__(self, count: int, matrices: int, amplitude: float = 1.0) -> None:
+        super().__init__()
+        self.amplitude = amplitude
+        self.information: Tensor
+        self.register_buffer("information", torch.zeros(matrices, count, count, dtype=torch.float64))
+
+    def forget(self) -> None:
+        """Begin again from zero: weights and features of an earlier epoch are out of date."""
+        self.information.zero_()
+
+    @torch.no_grad()
+    def add(self, features: Tensor, weights: Tensor) -> None:
+        """Add Σ_i w_ik φ_i φ_iᵀ for random features aφ (n, D) and weights w (n, matrices)."""
+        phi = features.detach().double() / self.amplitude
+        for k, weight in enumerate(weights.detach().double().T):
+            self.information[k].addmm_(phi.T * weight, phi)
+
+    def variance(self, ridge: float) -> "Variance":
+        """Return what maps random features aφ to the variance of their logits under a prior of variance 1/ridge."""
+        precision = self.information.clone()
+        precision.diagonal(dim1=1, dim2=2).add_(ridge)
+        factor = torch.linalg.cholesky(precision)
+        identity = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
+        roots = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+        return Variance(roots / self.amplitude)
+
+
+class Variance(nn.Module):
+    """σ²_k(h) = φᵀP_k⁻¹φ, from the inverse Cholesky factors of the precisions P.
+
+    Args:
+        roots: (matrices, D, D) float64, lower triangular.
+    """
+
+    def __init__(self, roots: Tensor) -> None:
+        super().__init__()
+        self.roots: Tensor
+        self.register_buffer("roots", roots)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Random features φ (n, D) to variances (n, matrices) float32."""
+        phi = features.double()
+        squares = [torch.linalg.vector_norm(phi @ root.T, dim=1).square() for root in self.roots]
+        return torch.stack(squares, dim=1).float()
+
+
+def overlap(layer: nn.Module) -> float:
+    """Return √m, m how many windows of a convolution see one pixel at most; 1 for a linear layer.
+
+    A convolution is its weight, as a matrix, times the map to windows, whose norm is at most √m: the operator norm is
+    at most √m times that of the matrix.
+    """
+    if not isinstance(layer, nn.Conv2d):
+        return 1.0
+    windows = [math.ceil(k / s) for k, s in zip(layer.kernel_size, layer.stride, strict=True)]
+    return math.sqrt(windows[0] * windows[1])
+
+
+class SpectralBound(nn.Module):
+    """Holds W ← W·min(1, c/(√m·σ₁(W))) for every convolution and linear layer; σ₁ by power iteration.
+
+    It keeps no reference to the network, whose weights are saved elsewhere; singular vectors are its buffers, so that a
+    resumed training goes on with the same estimates.
+
+    Args:
+        network: at whose weights the iteration starts.
+        bound: c > 0.
+        skip: a layer that is left alone, such as an unused classifier.
+    """
+
+    def __init__(self, network: nn.Module, bound: float, skip: nn.Module | None = None) -> None:
+        super().__init__()
+        self.bound = bound
+        self.names = [
+            name
+            for name, part in network.named_modules()
+            if isinstance(part, nn.Conv2d | nn.Linear) and part is not skip
+        ]
+        for i, matrix in enumerate(self._matrices(network)):
+            self.register_buffer(f"left{i}", _iterated(matrix, torch.randn(len(matrix)).to(matrix), _WARM_UP))
+
+    @torch.no_grad()
+    def hold(self, network: nn.Module) -> None:
+        """Scale down, in place, the weights that exceed the bound."""
+        for i, matrix in enumerate(self._matrices(network)):
+            left = _iterated(matrix, self.get_buffer(f"left{i}"), _POWER)
+            self.get_buffer(f"left{i}").copy_(left)
+            layer = network.get_submodule(self.names[i])
+            norm = torch.linalg.vector_norm(matrix.T @ left)
+            layer.get_parameter("weight").mul_((self.bound / (overlap(layer) * norm)).clamp(max=1.0))
+
+    def _matrices(self, network: nn.Module) -> list[Tensor]:
+        weights = [network.get_submodule(name).get_parameter("weight") for name in self.names]
+        return [weight.detach().flatten(1) for weight in weights]
+
+
+def _iterated(matrix: Tensor, left: Tensor, steps: int) -> Tensor:
+    """Return a left singular vector (rows,) of a matrix after some steps of power iteration."""
+    for _ in range(steps):
+        left = functional.normalize(matrix @ (matrix.T @ left), dim=0)
+    return left

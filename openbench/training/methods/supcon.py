@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from openbench.config.constraints import Count, Positive
 from openbench.training.base import Batch
 from openbench.training.methods.rotpred import ROTATIONS, rotated
-from openbench.training.parts.contrastive import Contrastive
-from openbench.training.parts.projected import projected
+from openbench.training.parts.contrastive import Contrastive, projected
 from openbench.training.recipe import Recipe
 
 

@@ -11,14 +11,14 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, NonNegative, Probability
 from openbench.training.base import Batch, Moment, Surface, TrainingMethod, features_and_logits, head_of, prepared
-from openbench.training.parts import queues
+from openbench.training.parts.shared import Queued
 from openbench.training.recipe import Recipe
 
 Compat = Literal["paper", "openood"]
 _RIDGE = 1e-4
 
 
-class WithQueues(nn.Module):
+class WithQueues(Queued):
     """The network, the last features of every class, and what turns energies into a decision.
 
     Args:
@@ -33,23 +33,12 @@ class WithQueues(nn.Module):
         self.network = network
         self.energy_weight = nn.Parameter(torch.rand(num_classes))
         self.decide = nn.Linear(1, 2)
-        self.queue: Tensor
-        self.seen: Tensor
-        self.register_buffer("queue", torch.zeros(num_classes, length, feature_dim))
-        self.register_buffer("seen", torch.zeros(num_classes, dtype=torch.int64))
+        self.add_queues(num_classes, length, feature_dim)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
         logits: Tensor = self.network(images)
         return logits
-
-    def full(self) -> bool:
-        """Whether the queue of every class is full."""
-        return queues.full(self.queue, self.seen)
-
-    def remember(self, features: Tensor, labels: Tensor) -> None:
-        """Put features (n, d) into their classes' queues, in place of the oldest."""
-        queues.remember(self.queue, self.seen, features, labels)
 
     def energy(self, logits: Tensor) -> Tensor:
         """Return log Σ_k max(w_k, 0) exp(z_k), (n,): minus the weighted free energy."""

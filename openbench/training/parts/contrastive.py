@@ -1,11 +1,107 @@
-"""The common part of methods that learn positions on the sphere but no classifier."""
+"""Methods that learn positions on the unit sphere: projection and class mean directions."""
 
+import copy
 from typing import Any, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
-from openbench.training.base import Moment, Selection, Surface, TrainingData, TrainingMethod
-from openbench.training.parts.projected import Projected, projected
+from openbench.training.base import (
+    Moment,
+    Selection,
+    Surface,
+    TrainingData,
+    TrainingMethod,
+    but_classifier,
+    features_and_logits,
+    head_of,
+    prepared,
+)
+
+
+class Projected(nn.Module):
+    """The network, a projection to the sphere, and class mean directions of the features.
+
+    Nothing trains the network's own classifier. So that accuracy and logits mean something, the directions replace it:
+    an average of unit features per class, updated during training and used by no loss.
+
+    Args:
+        network: the backbone's network.
+        feature_dim: d.
+        num_classes: c.
+        width: dimensions of the projection.
+    """
+
+    def __init__(self, network: nn.Module, feature_dim: int, num_classes: int, width: int) -> None:
+        super().__init__()
+        self.network = network
+        self.project = nn.Sequential(
+            nn.Linear(feature_dim, feature_dim), nn.ReLU(inplace=True), nn.Linear(feature_dim, width)
+        )
+        self.directions: Tensor
+        self.register_buffer("directions", torch.zeros(num_classes, feature_dim))
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return unit features (n, d) and unit projections (n, width)."""
+        features, _ = features_and_logits(self.network, images)
+        return functional.normalize(features, dim=1), functional.normalize(self.project(features), dim=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to products of features with class mean directions (n, c)."""
+        features, _ = features_and_logits(self.network, images)
+        return features @ functional.normalize(self.directions, dim=1).T
+
+    def point_at_means(self, data: TrainingData) -> None:
+        """Put the directions at the class means of all training images."""
+        self.eval()
+        with torch.no_grad():
+            for images, labels, _ in data.train.clean():
+                self.directions.index_add_(0, labels, self.embed(images)[0])
+            self.directions.copy_(functional.normalize(self.directions, dim=1))
+
+    def follow(self, features: Tensor, labels: Tensor, keep: float) -> None:
+        """Move the directions by the unit features (n, d) of a batch; each sample leaves the share `keep` in [0, 1)."""
+        self.directions = moved(self.directions, features.detach().float(), labels, keep)
+
+    def learning(self) -> list[dict[str, Any]]:
+        """Return one optimiser group: all parameters but those of the unused classifier."""
+        return [{"params": [p for p in but_classifier(self) if p.requires_grad]}]
+
+    def surface(self) -> Surface:
+        """What is evaluated: the network with class mean directions as its head."""
+        network = copy.deepcopy(self.network)
+        head = head_of(network)
+        head.weight.copy_(functional.normalize(self.directions, dim=1))
+        head.bias = nn.Parameter(torch.zeros_like(head.weight[:, 0]))
+        return Surface(network, head, network)
+
+
+def projected(model: nn.Module, method: str) -> Projected:
+    """Return `model` as what it must be, or raise TypeError that names the method."""
+    return prepared(model, Projected, method)
+
+
+def moved(prototypes: Tensor, embedded: Tensor, labels: Tensor, keep: float) -> Tensor:
+    """Return prototypes (c, d) after P_y ← normalise(α P_y + (1 − α) h) for every sample in turn, with gradients to h.
+
+    Classes do not influence one another, so the i-th samples of all classes are taken at once.
+
+    Args:
+        prototypes: (c, d) of unit length.
+        embedded: h (n, d).
+        labels: (n,).
+        keep: α in [0, 1].
+    """
+    order = torch.argsort(labels, stable=True)
+    counts = torch.bincount(labels, minlength=len(prototypes))
+    first = counts.cumsum(0) - counts
+    for i in range(int(counts.max())):
+        present = counts > i
+        samples = embedded[order[first[present] + i]]
+        step = functional.normalize(keep * prototypes[present] + (1 - keep) * samples, dim=1)
+        prototypes = prototypes.index_put((present.nonzero()[:, 0],), step)
+    return prototypes
 
 
 class Contrastive(TrainingMethod):

@@ -14,7 +14,7 @@ from openbench.errors import CheckpointError
 from openbench.say import Say, silent
 from openbench.storage.locks import only_one
 from openbench.training.job import TrainingJob
-from openbench.training.loop.checkpoint_metadata import read_finished
+from openbench.training.loop.checkpoint_files import read_finished
 from openbench.training.loop.distributed import ALONE, Team
 from openbench.training.loop.session import EXTRAS, SUFFIX, drop_unfinished, unfinished
 

@@ -1,25 +1,35 @@
 """Weights for a backbone that has none: found, or trained first, or an error with the command that trains them."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
+from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.base import Backbone
+from openbench.backbones.checkpoints import apply_weights, read_weights
 from openbench.backbones.device import resolve_device
+from openbench.backbones.ensemble import Ensemble
+from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build
+from openbench.config.command import OUTLIER_SET, command_line, words_of
+from openbench.config.overrides import AUGMENT, NAME, OUTLIERS, changes
+from openbench.config.shipped import named_for, shipped
 from openbench.core.benchmark import Benchmark
+from openbench.data.benchmark_config import typed
 from openbench.data.decoded_cache import packed
-from openbench.errors import CheckpointError
+from openbench.errors import CheckpointError, ConfigError
+from openbench.public import name_of
 from openbench.say import Say, silent
-from openbench.training.augment.picture_folder import picture_folders
-from openbench.training.base import TrainingMethod
+from openbench.training.augment.reading import picture_folders
+from openbench.training.base import Surface, TrainingMethod
 from openbench.training.job import TrainingJob
 from openbench.training.loop.distributed import team, under_torchrun
 from openbench.training.loop.loop import TrainingSettings, check_shared_out, train
 from openbench.training.weights.checkpoints import Checkpoint, find_checkpoint, folder_of, obtain
-from openbench.training.weights.command import train_command
-from openbench.training.weights.evaluated import evaluated
 
 
 class TrainingRuntime(Protocol):
@@ -187,3 +197,101 @@ def _packed(job: TrainingJob, runtime: TrainingRuntime, say: Say) -> TrainingJob
         id_val=packed(job.id_val, folder, runtime.workers, say),
         ood_train=None if job.ood_train is None else packed(job.ood_train, folder, runtime.workers, say),
     )
+
+
+def ensure_members(
+    ensemble: Ensemble,
+    benchmark: Benchmark,
+    config: Mapping[str, Any],
+    runtime: TrainingRuntime,
+    say: Say = silent,
+) -> Trained:
+    """Return the ensemble of members with the weights that a training gives them; one with weights as it is.
+
+    Member i of m is the network that `seed = m·seed + i` gives alone: it is shared with runs of that network, and
+    ensembles of different seeds share no member.
+
+    Args:
+        ensemble: left as it is.
+        benchmark: as for a single network.
+        config: the scientific nodes, of which `training`, `seed` and the backbone's `member` are read.
+        runtime: as for a single network.
+        say: receives a line whenever a training begins.
+
+    Raises:
+        CheckpointError, ConfigError, TrainingError: as for a single network.
+    """
+    if ensemble.trained:
+        return Trained(ensemble, None)
+    m = len(ensemble.members)
+    single = {**config, "backbone": (config.get("backbone") or {}).get("member") or {}}
+    found = [
+        ensure_trained(copy.deepcopy(member), benchmark, {**single, "seed": m * config["seed"] + i}, runtime, say)
+        for i, member in enumerate(ensemble.members)
+    ]
+    members = [one.backbone for one in found if isinstance(one.backbone, NetworkBackbone) and one.backbone.trained]
+    # Under torchrun only the first process has the weights, and only that one goes on.
+    return Trained(ensemble.of(members) if len(members) == m else ensemble, None, tuple(found))
+
+
+def train_command(job: TrainingJob, config: Mapping[str, Any]) -> str:
+    """Return the command that trains a job.
+
+    Args:
+        job: names benchmark, backbone and seed.
+        config: the scientific nodes; where `training` and `backbone` differ from their yaml files, the command says so.
+    """
+    training = config["training"]
+    name = training.get(NAME) or named_for(name_of(type(job.method)), "training")
+    benchmark = f"+benchmark={typed(config['benchmark']) if 'benchmark' in config else job.benchmark}"
+    outliers = config.get(OUTLIERS) or {}
+    chosen = {"backbone": job.backbone.name, "training": name}
+    chosen |= {OUTLIER_SET: outliers[NAME]} if job.ood_train is not None and outliers.get(NAME) else {}
+    arguments = [*benchmark.split(), *words_of(chosen), f"seed={job.seed}"]
+    for group, file, node in (
+        ("backbone", job.backbone.name, config.get("backbone")),
+        ("training", name, {key: value for key, value in training.items() if key != AUGMENT}),
+    ):
+        plain = shipped(group, file)
+        arguments += changes(group, plain, node) if plain and node else []
+    if OUTLIER_SET in chosen:
+        arguments += changes(OUTLIERS, shipped("dataset", outliers[NAME]) or outliers, outliers)
+    return command_line("train", arguments)
+
+
+def evaluated(job: TrainingJob, checkpoint: Checkpoint) -> Backbone:
+    """Return the job's backbone with a checkpoint's weights, or the surface that its method evaluates instead.
+
+    Raises:
+        CheckpointError: weights that do not fit.
+        ConfigError: the method has its own surface, and the backbone is not a NetworkBackbone.
+    """
+    backbone, method = job.backbone.load(checkpoint.weights, checkpoint.sha256), job.method
+    if type(method).surface is TrainingMethod.surface:
+        return backbone
+    if not isinstance(backbone, NetworkBackbone):
+        raise ConfigError(
+            f"training '{type(method).__name__}' evaluates more than the network — backbone '{backbone.name}' is a "
+            f"{type(backbone).__name__} — choose one made of a torch module"
+        )
+    with torch.random.fork_rng(devices=[]):
+        prepared = method.prepare(backbone.module(), backbone.feature_dim, backbone.num_classes)
+    if checkpoint.extras is not None:
+        # The extras lack only the network, which is loaded already.
+        apply_weights(prepared, prepared.state_dict() | read_weights(checkpoint.extras), f"'{checkpoint.extras}'")
+    with torch.no_grad():
+        surface = method.surface(prepared.eval())
+    if surface is None:
+        return backbone.load(checkpoint.weights, checkpoint.sha256)
+    architecture = f"{backbone.architecture}, evaluated as {type(method).__qualname__} {type(method).version}"
+    return backbone.replaced(surface.module, anatomy_of(surface, backbone.anatomy), architecture)
+
+
+def anatomy_of(surface: Surface, network: Anatomy) -> Anatomy:
+    """Return where head, stages and further outputs are in a surface; stages keep their neutral names."""
+    names = {part: name for name, part in surface.module.named_modules()}
+    within = names[surface.network]
+    prefix = f"{within}." if within else ""
+    stages = {layer: prefix + name for layer, name in network.stages.items()}
+    stages |= {layer: names[part] for layer, part in surface.outputs.items()}
+    return Anatomy(names[surface.head], stages, network.layout, network.prefix_tokens)

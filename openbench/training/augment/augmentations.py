@@ -1,0 +1,223 @@
+"""Augmentations of whole uint8 batches: a value per augmentation, its randomness from a generator that is passed in."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Interval
+from torch import Tensor
+from torch.nn import functional
+
+from openbench import _compat
+from openbench.config.constraints import Checked, Count, NonNegative, Positive, Probability
+
+# Keeps the logarithm of the mean probability finite, as in the authors' code.
+_LEAST = 1e-7
+
+
+class Augmentation(Checked, ABC):
+    """Changes images at random. Final subclasses are frozen dataclasses; their fields enter the checkpoint's digest.
+
+    Attributes:
+        version: raised when a change alters the images that come out; it enters that digest, too.
+    """
+
+    version: ClassVar[int] = 1
+
+    @abstractmethod
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return augmented images, same shape, dtype and device; the argument is not changed.
+
+        Args:
+            images: (n, h, w, channels) uint8.
+            generator: on the CPU, so that every device sees the same images.
+        """
+
+
+@dataclass(frozen=True)
+class RandomCrop(Augmentation):
+    """Returns a window of the image's own size at a uniformly random place of the image padded with black.
+
+    Args:
+        padding: p ≥ 0 black pixels on each side, so that each offset is uniform on {0, …, 2p}; 4 for CIFAR.
+    """
+
+    padding: Annotated[int, Ge(0)] = 4
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return one random window per image."""
+        n, h, w, _ = images.shape
+        p = self.padding
+        top, left = torch.randint(0, 2 * p + 1, (2, n), generator=generator).to(images.device)
+        padded = functional.pad(images, (0, 0, p, p, p, p))
+        rows = top[:, None] + torch.arange(h, device=images.device)
+        columns = left[:, None] + torch.arange(w, device=images.device)
+        # One flat index per pixel: a single gather moves all windows, channels stay together.
+        wide = w + 2 * p
+        image = torch.arange(n, device=images.device)[:, None] * (h + 2 * p)
+        flat = ((image + rows) * wide)[:, :, None] + columns[:, None, :]
+        return padded.view(-1, images.shape[3]).index_select(0, flat.view(-1)).view_as(images)
+
+
+@dataclass(frozen=True)
+class HorizontalFlip(Augmentation):
+    """Mirrors an image left to right with a given probability.
+
+    Args:
+        probability: in [0, 1]; 0.5 for CIFAR. Not for digits and letters.
+    """
+
+    probability: Probability = 0.5
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the images, some of them mirrored."""
+        mirrored = torch.rand(len(images), generator=generator) < self.probability
+        return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(2), images)
+
+
+@dataclass(frozen=True)
+class Cutout(Augmentation):
+    """Blanks squares whose centres are uniform in the image; what sticks out is cut off.
+
+    Args:
+        holes: squares per image; 1.
+        side: length in pixels; 16 on CIFAR-10, 8 on CIFAR-100 in the paper.
+        grey: what is put there, in [0, 1]. The paper takes the training images' mean: about ½ for photographs.
+
+    Reference: DeVries & Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017,
+    arXiv 1708.04552.
+    """
+
+    holes: Count = 1
+    side: Count = 16
+    grey: Probability = 0.5
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the images with holes."""
+        n, h, w, _ = images.shape
+        blank = torch.zeros(n, h, w, dtype=torch.bool)
+        for _ in range(self.holes):
+            inside = []
+            for length in (h, w):
+                start = torch.randint(0, length, (n, 1), generator=generator) - self.side // 2
+                places = torch.arange(length)
+                inside.append((places >= start) & (places < start + self.side))
+            blank |= inside[0][:, :, None] & inside[1][:, None, :]
+        return images.masked_fill(blank.to(images.device)[..., None], round(255 * self.grey))
+
+
+class Policy(Augmentation):
+    """Applies a transform of torchvision to each image separately, with separate draws."""
+
+    @abstractmethod
+    def transform(self) -> Callable[[Tensor], Tensor]:
+        """Return the function that maps one image (channels, h, w) uint8 to another."""
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return transformed images."""
+        transform = self.transform()
+        # torchvision draws from the global generator only: it is seeded from the one passed in, then restored.
+        seed = int(torch.randint(0, 2**62, (), generator=generator))
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too, for good
+            moved = [transform(image) for image in images.cpu().permute(0, 3, 1, 2)]
+        return torch.stack(moved).permute(0, 2, 3, 1).to(images.device).contiguous()
+
+
+@dataclass(frozen=True)
+class RandAugment(Policy):
+    """A number of operations, drawn at random, all at one magnitude.
+
+    Args:
+        operations: per image; 1 on CIFAR and ImageNet-200 in OpenOOD, 2 on ImageNet-1K and in the paper.
+        magnitude: 0 to 30; 14 on CIFAR, 10 on ImageNet-200, 9 on ImageNet-1K in OpenOOD.
+
+    Reference: Cubuk et al., RandAugment: Practical Automated Data Augmentation with a Reduced Search Space,
+    NeurIPS 2020, arXiv 1909.13719; torchvision.transforms.v2.RandAugment.
+    """
+
+    operations: Count = 1
+    magnitude: Annotated[int, Interval(ge=0, le=30)] = 14
+
+    def transform(self) -> Callable[[Tensor], Tensor]:
+        """Return torchvision's transform."""
+        v2 = _compat.library("torchvision.transforms.v2")
+        transform: Callable[[Tensor], Tensor] = v2.RandAugment(self.operations, self.magnitude)
+        return transform
+
+
+@dataclass(frozen=True)
+class AugMix(Policy):
+    """A random average of chains of operations, mixed with the image itself; without the consistency loss.
+
+    Args:
+        severity: 1 to 10; 3.
+        width: chains; 3.
+        depth: operations per chain; −1: one to three, drawn.
+        alpha: of the Dirichlet and Beta distributions of the weights; 1.
+
+    Reference: Hendrycks et al., AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty,
+    ICLR 2020, arXiv 1912.02781; torchvision.transforms.v2.AugMix. The paper's loss over three views is not added.
+    """
+
+    severity: Annotated[int, Interval(ge=1, le=10)] = 3
+    width: Count = 3
+    depth: Count | Literal[-1] = -1
+    alpha: Positive = 1.0
+
+    def transform(self) -> Callable[[Tensor], Tensor]:
+        """Return torchvision's transform."""
+        v2 = _compat.library("torchvision.transforms.v2")
+        transform: Callable[[Tensor], Tensor] = v2.AugMix(self.severity, self.width, self.depth, self.alpha)
+        return transform
+
+
+class Consistency(Checked, ABC):
+    """Makes further versions of images, and a loss of the logits of all; subclasses are frozen dataclasses.
+
+    Attributes:
+        version: raised when a change alters the images or the loss; it enters the checkpoint's digest.
+    """
+
+    version: ClassVar[int] = 1
+
+    @abstractmethod
+    def versions(self, pixels: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Return further versions of images (n, h, w, channels) uint8."""
+
+    @abstractmethod
+    def loss(self, logits: Sequence[Tensor]) -> Tensor:
+        """Return a mean over images, from the logits (n, c) of the images and of each version."""
+
+
+@dataclass(frozen=True)
+class JensenShannon(Consistency):
+    """λ·mean over images of JSD(p₀; p₁; p₂) = λ·⅓·Σ_i KL(p_i ‖ m), m = (p₀ + p₁ + p₂)/3, over two AugMix versions.
+
+    It is added to the loss of any method. The images pass through the network once for that loss, and once more with
+    their versions, so that batch norm sees all three, as in the authors' code. There, with cross-entropy alone, one
+    pass is enough for both.
+
+    Args:
+        mix: makes the versions.
+        weight: λ ≥ 0; 12.
+
+    Reference: Hendrycks et al., AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty,
+    ICLR 2020, arXiv 1912.02781.
+    """
+
+    mix: Augmentation = field(default_factory=AugMix)
+    weight: NonNegative = 12.0
+
+    def versions(self, pixels: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Return two."""
+        return [self.mix(pixels, generator) for _ in range(2)]
+
+    def loss(self, logits: Sequence[Tensor]) -> Tensor:
+        """Return the weighted divergence."""
+        log_p = torch.stack([z.float().log_softmax(dim=1) for z in logits])
+        log_mean = log_p.exp().mean(dim=0).clamp_min(_LEAST).log()
+        divergence = (log_p.exp() * (log_p - log_mean)).sum(dim=2).mean()
+        return self.weight * divergence
