@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -16,19 +16,30 @@ from torch import Tensor, nn
 from openbench.backbones.anatomy import Anatomy, Tapped, changing, tapping
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.checkpoints import apply_weights, read_weights
-from openbench.backbones.compiling import Compiled, check_compiler, compiled_parts, installed, whole_parts
-from openbench.backbones.device import HALVES, Precision, arithmetic, as_input
-from openbench.backbones.perturb import perturbed
+from openbench.backbones.device import (
+    HALVES,
+    Compiled,
+    Precision,
+    arithmetic,
+    as_input,
+    check_compiler,
+    compiled_parts,
+    installed,
+    whole_parts,
+)
+from openbench.config.constraints import Count
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Request
+from openbench.core.request import Perturb, Request
 from openbench.digest import array_sha256, digest
-from openbench.errors import CheckpointError, ConfigError, NotApplicableError, did_you_mean
+from openbench.errors import CheckpointError, ConfigError, MethodError, NotApplicableError, check_choice, did_you_mean
 from openbench.source import note_maker
 
 # Raised when the definition of an output changes (a reduction, the input step): cached columns are then not reused.
 OUTPUTS_VERSION = 1
 _TRAINING, _LEARNING = attrgetter("training"), attrgetter("requires_grad")
+HeadStart = Literal["new", "kept"]
+START: Literal["start"] = "start"
 
 
 class NetworkBackbone(Backbone):
@@ -361,3 +372,127 @@ def state_sha256(state: Mapping[str, Any]) -> str:
         if not key.endswith("num_batches_tracked")
     }
     return digest(hashes, length=64)
+
+
+def perturbed(forward: Callable[[Tensor], Tensor], images: Tensor, std: tuple[float, ...], step: Perturb) -> Tensor:
+    """Return x̃ = x − ε·sign(∇ₓ CE(z/T, ŷ))/σ with ŷ = argmax z and sign(0) = +1, or what `step.kind` says instead.
+
+    Args:
+        forward: images (n, ch, h, w) to logits (n, c); samples must not influence one another (eval mode).
+        images: normalised; not changed.
+        std: σ, the per-channel standard deviation by which images were divided.
+        step: T > 0, ε in pixel units of [0, 1], and which elements move: all (`sign`) or, in each image, the one with
+            the largest |gradient| (`peak`, the first of equals); `logit` moves all towards a larger maximum of z, and
+            `flat` moves the `share` of them with the smallest |gradient|, by ε itself.
+
+    Raises:
+        MethodError: T ≤ 0, ε not finite, or a share outside 0 to 1.
+
+    Reference:
+        Liang, Li, Srikant: Enhancing the reliability of out-of-distribution image detection in neural networks
+        (ODIN), ICLR 2018, arXiv:1706.02690.
+    """
+    if not step.temperature > 0 or not abs(step.epsilon) < float("inf") or not 0 <= step.share <= 1:
+        raise MethodError(
+            f"input-gradient step: temperature {step.temperature}, epsilon {step.epsilon}, share {step.share} — "
+            "allowed: temperature > 0, finite epsilon, share in [0, 1]"
+        )
+    gradient = _gradient(forward, images, step)
+    if step.kind == "flat":
+        flat = gradient.flatten(1)
+        least = flat.abs().topk(int(step.share * flat.shape[1]), dim=1, largest=False, sorted=False).indices
+        chosen = torch.zeros_like(flat).scatter_(1, least, 1.0)
+        return (images - step.epsilon * (flat.sign() * chosen).view_as(images)).detach()
+    direction = torch.where(gradient >= 0, 1.0, -1.0).to(images.dtype)
+    if step.kind == "peak":
+        flat = gradient.abs().flatten(1)
+        peak = torch.zeros_like(flat).scatter_(1, flat.argmax(dim=1, keepdim=True), 1.0)
+        direction = direction * peak.view_as(images)
+    sigma = torch.tensor(std, dtype=images.dtype, device=images.device).view(1, -1, 1, 1)
+    return (images - step.epsilon * direction / sigma).detach()
+
+
+def _gradient(forward: Callable[[Tensor], Tensor], images: Tensor, step: Perturb) -> Tensor:
+    """Return ∇ₓ CE(z/T, ŷ) up to a positive factor per image, which changes neither sign nor peak; or −∇ₓ max z.
+
+    The gradient by z is (p − onehot(ŷ))/T. Divided by (1 − p_ŷ)/T it is −1 at ŷ and, elsewhere, the softmax over the
+    other classes: nothing cancels when p_ŷ rounds to 1, nothing gets small when T is large.
+    """
+    with torch.enable_grad():
+        x = images.detach().clone().requires_grad_(True)
+        logits = forward(x)
+        top = logits.detach().argmax(dim=1, keepdim=True)
+        others = (logits.detach() / step.temperature).scatter(1, top, float("-inf"))
+        others = torch.zeros_like(others) if step.kind in ("logit", "flat") else torch.softmax(others, dim=1)
+        cotangent = others.scatter(1, top, -1.0)
+        (gradient,) = torch.autograd.grad(logits, x, cotangent)
+    return gradient
+
+
+def finetuned(
+    name: str,
+    start: NetworkBackbone,
+    *,
+    head: HeadStart = "new",
+    num_classes: Count | None = None,
+    preprocess: Preprocess | Literal["start"] | None = None,
+    precision: Precision = "fp32",
+    compile: bool = False,
+) -> NetworkBackbone:
+    """Return an untrained backbone whose weights are those of `start` whenever they are drawn.
+
+    A new head is drawn from the seed as torch draws any linear layer; batch norm's statistics come with the weights.
+    With its head kept the network already is a trained classifier, so fine-tunings start from it directly.
+
+    Args:
+        name: what users type after `backbone=`.
+        start: the network to start from, with weights; it stays as it is.
+        head: `new`, or `kept` where the classes are those that `start` was trained on, in the same order.
+        num_classes: c of the head; null = the benchmark's.
+        preprocess: `start` = that of `start`; null = the benchmark's.
+        precision: see NetworkBackbone.
+        compile: see NetworkBackbone.
+
+    Raises:
+        ConfigError: `start` has no weights, classes or preprocessing are not known, or a kept head has another number
+            of classes.
+    """
+    check_choice(f"backbone '{name}': head", head, get_args(HeadStart))
+    if not isinstance(start, NetworkBackbone) or not start.trained:
+        raise ConfigError(
+            f"backbone '{name}': start is {getattr(start, 'name', type(start).__name__)}, without weights — a network "
+            "with released weights is expected — name its weights or checkpoint, or train it without `start`"
+        )
+    if num_classes is None or preprocess is None:
+        raise ConfigError(f"backbone '{name}': num_classes and preprocess — found null — give both, or a benchmark")
+    if head == "kept" and start.num_classes != num_classes:
+        raise ConfigError(
+            f"backbone '{name}': head=kept — '{start.name}' has {start.num_classes} classes, {num_classes} are needed "
+            "— write backbone.head=new"
+        )
+    classes = num_classes
+    given = copy.deepcopy(start.module())
+    anatomy = start.anatomy
+
+    def make() -> nn.Module:
+        module = copy.deepcopy(given)
+        if head == "kept":
+            return module
+        old = anatomy.linear(module)
+        parent, _, last = anatomy.head.rpartition(".")
+        new = nn.Linear(old.in_features, classes, bias=old.bias is not None)
+        setattr(module.get_submodule(parent), last, new)
+        return module
+
+    made = NetworkBackbone(
+        name,
+        f"{start.architecture}, {'head kept' if head == 'kept' else f'new head of {classes}'}, "
+        f"started from weights {start.weights_sha256}",
+        make,
+        lambda _: anatomy,
+        preprocess=start.preprocess if preprocess == START else preprocess,
+        precision=precision,
+        compile=compile,
+    )
+    made.starts_trained = head == "kept"
+    return made

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench.backbones.base import Backbone
-from openbench.backbones.compiling import check_compiler
-from openbench.backbones.device import check_precision, resolve_device
+from openbench.backbones.device import check_compiler, check_precision, resolve_device
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build

@@ -12,8 +12,7 @@ import torch
 
 from openbench.backbones.base import Backbone, HeadKind, PromptKind
 from openbench.backbones.heads.fit import FittedHead, linear_probe, nearest_mean
-from openbench.backbones.heads.headed import Headed
-from openbench.backbones.heads.neighbours import NearestNeighbours
+from openbench.backbones.heads.headed import Headed, NearestNeighbours
 from openbench.backbones.heads.prompts import learnt_prompts
 from openbench.backbones.libraries.zero_shot import ZeroShotBackbone
 from openbench.backbones.network import NetworkBackbone

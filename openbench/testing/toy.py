@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from openbench.backbones.reduction import reduce_map
+from openbench.backbones.anatomy import reduce_map
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Request, Role
 from openbench.testing.toy_texts import PlantedTexts

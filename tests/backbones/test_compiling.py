@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.cifar import resnet
-from openbench.backbones.compiling import check_compiler, whole_parts
+from openbench.backbones.device import check_compiler, whole_parts
 from openbench.backbones.ensemble import Ensemble
-from openbench.backbones.finetuned import finetuned
 from openbench.backbones.libraries.from_timm import timm_model
 from openbench.backbones.libraries.from_torchvision import torchvision_model
-from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.network import NetworkBackbone, finetuned
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
 from openbench.errors import ConfigError

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from openbench import _compat
-from openbench.backbones.anatomy import last_linear
+from openbench.backbones.anatomy import GRAM_POWERS, last_linear
 from openbench.backbones.cifar import resnet
 from openbench.backbones.libraries.from_open_clip import ZeroShot, _random, anatomy
 from openbench.backbones.libraries.from_timm import timm_model
 from openbench.backbones.libraries.from_torchvision import torchvision_model
 from openbench.backbones.network import NetworkBackbone
-from openbench.backbones.reduction import GRAM_POWERS
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
 

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from openbench.backbones.cifar import resnet
 from openbench.backbones.ensemble import MEMBERS, Ensemble, ensemble
-from openbench.backbones.identity import Identity
 from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.rows import Identity
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
 from openbench.errors import CheckpointError, ConfigError

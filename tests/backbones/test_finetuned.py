@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from openbench.backbones.cifar import resnet
-from openbench.backbones.finetuned import finetuned
 from openbench.backbones.libraries.from_timm import timm_model
-from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.network import NetworkBackbone, finetuned
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request
 from openbench.errors import ConfigError

@@ -6,9 +6,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
-from openbench.backbones.heads import fit, neighbours
+from openbench.backbones.heads import fit, headed
 from openbench.backbones.heads.fit import LAMBDAS, linear_probe, nearest_mean
-from openbench.backbones.heads.neighbours import NearestNeighbours
+from openbench.backbones.heads.headed import NearestNeighbours
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import DataError
@@ -104,8 +104,8 @@ def test_neighbours_vote_as_in_scikit_learn_whatever_the_block(monkeypatch):
     oracle = KNeighborsClassifier(20, weights=votes).fit(unit[0], Y)
     expected = (20 * oracle.predict_proba(unit[1]) + 1 / CLASSES) / 21
     assert torch.softmax(logits, 1).numpy() == pytest.approx(expected, abs=1e-3)
-    monkeypatch.setattr(neighbours, "_BANK", 7)
-    monkeypatch.setattr(neighbours, "_QUERIES", 11)
+    monkeypatch.setattr(headed, "_BANK", 7)
+    monkeypatch.setattr(headed, "_QUERIES", 11)
     assert NearestNeighbours(train, CLASSES)(VAL.features).numpy() == pytest.approx(logits.numpy(), abs=1e-4)
 
 

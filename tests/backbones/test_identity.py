@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from openbench.backbones.base import Backbone
-from openbench.backbones.identity import Identity
+from openbench.backbones.rows import Identity
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
 from openbench.errors import ConfigError

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.backbones.cifar import SPECS, CifarResNet
-from openbench.backbones.perturb import perturbed
+from openbench.backbones.network import perturbed
 from openbench.core.request import Perturb
 from openbench.errors import MethodError
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from openbench.backbones.reduction import reduce_map
+from openbench.backbones.anatomy import reduce_map
 
 POOLS = pytest.mark.parametrize(("pool", "powers"), [("gram", range(1, 6)), ("gram10", range(1, 11))])
 

@@ -8,7 +8,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from openbench.backbones.libraries.tokenised import tokenised, tokens_and_cut
+from openbench.backbones.libraries.zero_shot import tokenised, tokens_and_cut
 from openbench.errors import ConfigError
 
 from ..tiny_clip import backbone, library  # noqa: TID252 — the tests are no package

@@ -15,7 +15,7 @@ from openbench.methods.knn import KNN
 from openbench.methods.odin import ODIN
 from openbench.metrics.suite import MetricOptions
 
-IDENTITY = {"_target_": "openbench.backbones.identity.Identity", "name": "identity"}
+IDENTITY = {"_target_": "openbench.backbones.rows.Identity", "name": "identity"}
 RESNET = {"_target_": "openbench.backbones.cifar.resnet", "name": "tiny", "model": "resnet8"}
 SCORED = (Role.ID_VAL, Role.OOD_VAL, Role.NEAR, Role.ID_TEST)
 MSP = {"_target_": "openbench.methods.msp.MSP"}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from openbench import checkout
-from openbench.backbones.identity import Identity
+from openbench.backbones.rows import Identity
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.preprocess import Preprocess

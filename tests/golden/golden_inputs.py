@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openbench.backbones.anatomy import reduce_map
 from openbench.backbones.network import NetworkBackbone
-from openbench.backbones.reduction import reduce_map
 from openbench.core.composite import Composite, leaves
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod

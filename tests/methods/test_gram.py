@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from openbench.backbones.reduction import reduce_map
+from openbench.backbones.anatomy import reduce_map
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import FieldError, MethodError, NotFittedError

@@ -4,7 +4,7 @@ import torch
 from scipy.special import logsumexp
 
 from openbench.backbones.cifar import resnet
-from openbench.backbones.identity import Identity
+from openbench.backbones.rows import Identity
 from openbench.core.preprocess import Preprocess
 from openbench.errors import MethodError, NotApplicableError
 from openbench.methods.rankfeat import RankFeat, top_direction, without_top

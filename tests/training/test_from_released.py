@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from openbench.backbones.finetuned import finetuned
-from openbench.backbones.network import NetworkBackbone
+from openbench.backbones.network import NetworkBackbone, finetuned
 from openbench.training.job import TrainingJob
 from openbench.training.loop.loop import train
 from openbench.training.methods.cross_entropy import CrossEntropy

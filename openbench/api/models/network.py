@@ -15,7 +15,7 @@ from openbench.api.models.preprocess import Prepared, code_of, shown
 from openbench.backbones.anatomy import Anatomy, Layout
 from openbench.backbones.base import Outputs
 from openbench.backbones.libraries import from_torchvision
-from openbench.backbones.libraries.stages import stages
+from openbench.backbones.libraries.presets import stages
 from openbench.backbones.network import NetworkBackbone, evaluating, state_sha256
 from openbench.core.request import Request
 from openbench.digest import digest

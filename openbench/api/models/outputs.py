@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from openbench.api.models.preprocess import Prepared
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.device import arithmetic
-from openbench.backbones.network import OUTPUTS_VERSION
-from openbench.backbones.perturb import perturbed
+from openbench.backbones.network import OUTPUTS_VERSION, perturbed
 from openbench.core.composite import leaves
 from openbench.core.features import Head
 from openbench.core.live import LiveMethod

@@ -16,12 +16,9 @@ from openbench.backbones.base import HeadKind, PromptKind
 from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
 from openbench.backbones.device import Precision
 from openbench.backbones.heads.prompts import PromptLearning
-from openbench.backbones.libraries.no_tower import no_tower, without_no
-from openbench.backbones.libraries.presets import chosen_preprocess
+from openbench.backbones.libraries.presets import chosen_preprocess, stages
 from openbench.backbones.libraries.prompts import class_names_of, templates_of
-from openbench.backbones.libraries.stages import stages
-from openbench.backbones.libraries.tokenised import tokenised
-from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbone
+from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbone, no_tower, tokenised, without_no
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess

@@ -1,9 +1,12 @@
-"""What the library adapters share: the preprocessing a model was published with, and how many classes it has."""
+"""What library adapters share: how a model was published, how many classes it has, where its stages are."""
 
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from torch import nn
+
+from openbench.backbones.anatomy import Layout, choose_stages
 from openbench.core.preprocess import Preprocess
 from openbench.errors import ConfigError
 
@@ -59,3 +62,13 @@ def crop_preprocess(settings: Mapping[str, Any], where: str) -> Preprocess:
         std=tuple(settings["std"]),
         interpolation=filter_name,
     )
+
+
+def stages(module: nn.Module, prefix: str = "") -> tuple[dict[str, str], Layout, int]:
+    """Return the stages of a timm network, their layout and the number of tokens before the patches."""
+    info = [(prefix + part["module"], part["reduction"]) for part in getattr(module, "feature_info", None) or ()]
+    if not info:
+        return {}, "nchw", 0
+    if len({reduction for _, reduction in info}) == 1:
+        return choose_stages(info), "tokens", int(getattr(module, "num_prefix_tokens", 0))
+    return choose_stages(info), "nhwc" if getattr(module, "output_fmt", "") == "NHWC" else "nchw", 0

@@ -1,6 +1,7 @@
 """A vision–language model's two towers as a backbone: images give features, prompts give embeddings in their space."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Self
@@ -11,9 +12,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from openbench.backbones.base import Outputs
+from openbench.backbones.checkpoints import apply_weights
 from openbench.backbones.heads.prompts import PromptLearning
-from openbench.backbones.libraries.patches import patch_source
-from openbench.backbones.libraries.tokenised import tokenised, tokens_and_cut
 from openbench.backbones.network import NetworkBackbone, evaluating, state_sha256
 from openbench.core.request import Field, Request
 from openbench.core.texts import Tower
@@ -22,6 +22,9 @@ from openbench.errors import ConfigError, NotApplicableError
 
 _VERSION = 1  # raised when embeddings of equal weights and prompts change
 _CLASSES = 64  # prompts with learnt vectors in a pass
+_SHOWN = 100  # letters of a prompt in a message
+_PROMPT = "prompt_no"
+_NEGATED = ("transformer_no.", "token_embedding_no.", "positional_embedding_no", "ln_final_no.", "text_projection_no")
 
 
 @dataclass
@@ -190,3 +193,123 @@ class ZeroShotBackbone(NetworkBackbone):
         for tower in self.text_towers.values():
             tower.to(device)
         return super().to(device)
+
+
+@dataclass(frozen=True)
+class PatchSource:
+    """Where in an image tower the features of patches come from.
+
+    Args:
+        module: whose input they are made of.
+        project: makes features (n, p, d) of that input.
+    """
+
+    module: nn.Module
+    project: Callable[[Tensor], Tensor]
+
+
+def patch_source(visual: Any) -> PatchSource | None:
+    """Return where an open_clip image tower has its patches; None for towers of other kinds.
+
+    In a transformer the last block sees each token alone: its value instead of the attention's mixture, then the
+    residual, the block's MLP, the final normalisation and the projection. In CLIP's ResNet the attention pooling does:
+    each position's value, projected.
+
+    Reference:
+        Zhou et al.: Extract free dense labels from CLIP, ECCV 2022, arXiv:2112.01071 (values); Miyai et al.: LoCoOp,
+        NeurIPS 2023, arXiv:2306.01293, and GL-MCM, IJCV 2025, arXiv:2304.04521, whose released towers keep the last
+        block's residual and MLP.
+    """
+    pool: Any = getattr(visual, "attnpool", None)
+    if all(isinstance(getattr(pool, part, None), nn.Linear) for part in ("v_proj", "c_proj")):
+        return PatchSource(pool, lambda maps: pool.c_proj(pool.v_proj(maps.flatten(2).transpose(1, 2))))
+    blocks: Any = getattr(getattr(visual, "transformer", None), "resblocks", None)
+    usual = blocks is not None and isinstance(getattr(blocks[-1], "attn", None), nn.MultiheadAttention)
+    if not usual or getattr(visual, "attn_pool", None) is not None or not hasattr(visual, "ln_post"):
+        return None
+    return PatchSource(blocks[-1], lambda tokens: _projected(visual, blocks[-1], tokens))
+
+
+def _projected(visual: Any, block: Any, tokens: Tensor) -> Tensor:
+    """The patch tokens behind the last block without mixing, normalised and projected, (n, p, d)."""
+    x = tokens if visual.transformer.batch_first else tokens.transpose(0, 1)
+    width, attention = x.shape[-1], block.attn
+    with torch.no_grad():
+        bias = None if attention.in_proj_bias is None else attention.in_proj_bias[2 * width :]
+        values = functional.linear(block.ln_1(x), attention.in_proj_weight[2 * width :], bias)
+        x = x + block.ls_1(attention.out_proj(values))
+        x = x + block.ls_2(block.mlp(block.ln_2(x)))
+        x = visual.ln_post(x)[:, 1:]  # without the class token
+        projected: Tensor = x if visual.proj is None else x @ visual.proj
+    return projected
+
+
+def tokenised(tokenizer: Any, prompts: Sequence[str]) -> Tensor:
+    """Return the tokens (m, context) of whole prompts.
+
+    Args:
+        tokenizer: open_clip's, which cuts what is too long without a word.
+        prompts: m texts.
+
+    Raises:
+        ConfigError: a prompt is longer than the text tower's context.
+    """
+    tokens, cut = tokens_and_cut(tokenizer, prompts)
+    if cut is not None:
+        prompt = prompts[cut] if len(prompts[cut]) <= _SHOWN else f"{prompts[cut][:_SHOWN]}…"
+        raise ConfigError(
+            f"prompt {prompt!r} is too long for the text tower, which would not read its end — found more than "
+            f"{tokens.shape[1]} tokens — allowed: up to {tokens.shape[1]}, start and end among them — shorten the "
+            "template, or the class name or word in it"
+        )
+    return tokens
+
+
+def tokens_and_cut(tokenizer: Any, prompts: Sequence[str]) -> tuple[Tensor, int | None]:
+    """Return the tokens (m, context) of prompts, and the place of the first that is cut; None if all are whole.
+
+    One more place for tokens changes nothing for a whole prompt and holds padding; if the prompt is cut, it holds a
+    token, or moves the end. Padding cannot be told from other tokens otherwise: some tokenizers pad with their end.
+    """
+    tokens: Tensor = tokenizer(list(prompts))
+    length = tokens.shape[1]
+    longer: Tensor = tokenizer([*prompts, ""], context_length=length + 1)
+    whole = (longer[:-1, :length] == tokens).all(dim=1) & (longer[:-1, length] == longer[-1, length])
+    return tokens, None if bool(whole.all()) else int(whole.int().argmin())
+
+
+def without_no(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights of the model itself, and those of its `no` tower under the names of the first tower.
+
+    CLIPN adds the mean of its learnt prompts (k, length, width) to the embeddings of all tokens. Positions are added to
+    these too, so the mean becomes part of the positions. The second dictionary is empty where there is no such tower.
+
+    Reference: Wang et al., ICCV 2023, arXiv:2308.12213; xmed-lab/CLIPN.
+    """
+    negated = {key: value for key, value in state.items() if key.startswith(_NEGATED)}
+    plain = {key: value for key, value in state.items() if key not in negated and key != _PROMPT}
+    renamed = {key.replace("_no", "", 1): value for key, value in negated.items()}
+    if _PROMPT in state and "positional_embedding" in renamed:
+        renamed["positional_embedding"] = renamed["positional_embedding"] + state[_PROMPT].mean(dim=0)
+    return plain, renamed
+
+
+def no_tower(model: Any, weights: Mapping[str, Tensor], where: str) -> Any:
+    """Return a copy of a model whose text tower has other weights; its image tower is gone.
+
+    Args:
+        model: open_clip's.
+        weights: of the text tower.
+        where: their source, for messages.
+
+    Raises:
+        CheckpointError: weights are missing, or do not fit.
+    """
+    visual, model.visual = model.visual, torch.nn.Identity()
+    try:
+        found = copy.deepcopy(model)
+    finally:
+        model.visual = visual
+    rest = {key: value for key, value in found.state_dict().items() if key.startswith("logit_")}
+    apply_weights(found, {**rest, **weights}, where)
+    return found

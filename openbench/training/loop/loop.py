@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from openbench.backbones.anatomy import last_linear
-from openbench.backbones.compiling import compiled_parts, installed
-from openbench.backbones.device import Precision, arithmetic
+from openbench.backbones.device import Precision, arithmetic, compiled_parts, installed
 from openbench.errors import ConfigError, MethodError, TrainingError
 from openbench.say import Say, silent
 from openbench.training.augment.mixing import Mixing
