@@ -8,8 +8,8 @@ import socket
 import time
 from contextlib import closing
 
-from openbench.detect.serve.limits import Limits
-from openbench.detect.serve.server import serve
+from openbench.detect.serve.app import serve
+from openbench.detect.serve.images import Limits
 from tests.forked import Forked
 
 LIMITS = Limits(

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from openbench.detect.serve.batches import Batches, Budget
-from openbench.detect.serve.limits import Limits
-from openbench.detect.serve.refused import RefusedError
+from openbench.detect.serve.images import Limits, RefusedError
 
 LIMITS = Limits(batch=8)
 

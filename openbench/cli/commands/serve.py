@@ -12,11 +12,11 @@ import numpy as np
 
 import openbench
 from openbench.cli.process import OK
-from openbench.detect.serve.limits import Limits
+from openbench.detect.serve.images import Limits
 from openbench.errors import ConfigError, DataError
 from openbench.installation import pip_install
 
-_LIBRARIES = ("starlette", "uvicorn", "python_multipart")
+_LIBRARIES = ("starlette", "uvicorn", "python_multipart", "prometheus_client")
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _EPILOG = """\
 POST /predict   one image as the body, or several as the files of a form; JPEG, PNG, WEBP or BMP
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     missing = [name for name in _LIBRARIES if find_spec(name) is None]
     if missing:
         raise ConfigError(f"serve needs {', '.join(missing)}, which is not installed — {pip_install('serve')}")
-    from openbench.detect.serve.server import serve
+    from openbench.detect.serve.app import serve
 
     detector = openbench.load_detector(arguments.detector)
 

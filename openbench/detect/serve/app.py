@@ -1,32 +1,59 @@
-"""The application: three addresses, each answered from what is in memory; no path and no URL is read from a request."""
+"""The server: four addresses, each answered from what is in memory; no path and no URL is read from a request."""
 
 import asyncio
+import signal
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import uvicorn
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from openbench.detect.serve.batches import Batches, Budget, Pixels, Predict, Rows
-from openbench.detect.serve.counts import Counts
-from openbench.detect.serve.decode import pixels_of, size_of
-from openbench.detect.serve.limits import Limits
-from openbench.detect.serve.refused import RefusedError
+from openbench.detect.serve.images import Limits, RefusedError, pixels_of, size_of
+from openbench.errors import ConfigError
 from openbench.results.escape import one_line
 from openbench.say import Say, silent
 
 PREDICT, HEALTH, METRICS, ABOUT = "/predict", "/health", "/metrics", "/"
 _RAW = ("image/", "application/octet-stream")
 _MULTIPART = "multipart/form-data"
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 _DECODERS = 2  # threads; decoding is let in by the budget of pixels
+
+
+class Counts:
+    """Everything that is counted; labels have the server's own values only, so that nobody can make them many."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        own = self.registry = CollectorRegistry()
+        self.requests = Counter("openbench_requests", "HTTP requests.", ["path", "status"], registry=own)
+        self.images = Counter("openbench_images", "Images scored.", registry=own)
+        self.ood = Counter("openbench_ood", "Images called OOD at alpha.", registry=own)
+        self.waiting = Gauge("openbench_waiting_images", "Images that wait for the network.", registry=own)
+        self.seconds = Histogram(
+            "openbench_request_seconds", "Seconds from the beginning of a prediction to its answer.", registry=own
+        )
+        self.batches = Histogram(
+            "openbench_batch_images", "Images per forward pass.", buckets=_BATCH_SIZES, registry=own
+        )
 
 
 class Service:
@@ -58,7 +85,7 @@ class Service:
 
     @asynccontextmanager
     async def _life(self, _: Starlette) -> AsyncIterator[None]:
-        self.batches = Batches(self._predict, self.limits, self.counts.batches.add)
+        self.batches = Batches(self._predict, self.limits, self.counts.batches.observe)
         self.budget = Budget(self.limits.waiting_pixels)
         self._decoders = ThreadPoolExecutor(_DECODERS, "openbench-decoder")
         self.batches.start()
@@ -88,9 +115,9 @@ class Service:
                 status = 499
                 return Response(status_code=400)
             finally:
-                self.counts.requests[path, status] += 1
+                self.counts.requests.labels(path, status).inc()
                 if path == PREDICT:
-                    self.counts.seconds.add(time.perf_counter() - began)
+                    self.counts.seconds.observe(time.perf_counter() - began)
 
         return counted
 
@@ -101,8 +128,8 @@ class Service:
                 rows = await self._rows(uploads)
         except TimeoutError:
             raise RefusedError(503, "too_slow", f"no answer within {self.limits.answer_s:g} seconds") from None
-        self.counts.images += len(rows)
-        self.counts.ood += sum(bool(row["is_ood"]) for row in rows)
+        self.counts.images.inc(len(rows))
+        self.counts.ood.inc(sum(bool(row["is_ood"]) for row in rows))
         return JSONResponse({"predictions": rows})
 
     async def _rows(self, uploads: Sequence[bytes]) -> Rows:
@@ -174,16 +201,82 @@ class Service:
         return JSONResponse({"status": "ok", "waiting": self.batches.waiting})
 
     async def _metrics(self, _: Request) -> Response:
-        return PlainTextResponse(self.counts.text(self.batches.waiting), media_type=_METRICS_TYPE)
+        self.counts.waiting.set(self.batches.waiting)
+        return Response(generate_latest(self.counts.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def _told(self, _: Request) -> Response:
         return JSONResponse(self.about)
 
     async def _no_such_place(self, _: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        self.counts.requests["other", status] += 1
+        self.counts.requests.labels("other", status).inc()
         told = f"allowed: POST {PREDICT}, GET {HEALTH}, GET {METRICS}, GET {ABOUT}"
         return JSONResponse(RefusedError(status, "no_such_place", told).body, status)
 
     async def _broken(self, _: Request, __: Exception) -> Response:
         return JSONResponse(RefusedError(500, "internal", "an error of the server").body, 500)
+
+
+def serve(predict: Predict, about: Mapping[str, Any], limits: Limits, address: tuple[str, int], say: Say) -> None:
+    """Answer requests until SIGINT or SIGTERM; requests under way are then finished.
+
+    Args:
+        predict: images → a row for each.
+        about: what `GET /` answers.
+        limits: on what is taken.
+        address: host and port; port 0 takes a free one.
+        say: is told the address.
+
+    Raises:
+        ConfigError: the port cannot be listened on.
+    """
+    service = Service(predict, about, limits, say)
+    config = uvicorn.Config(
+        service.application(),
+        host=address[0],
+        port=address[1],
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=int(max(1, limits.upload_s)),
+        timeout_graceful_shutdown=int(max(1, limits.drain_s)),
+    )
+    try:
+        asyncio.run(_Server(config, service, say).serve())
+    except SystemExit:
+        raise ConfigError(
+            f"cannot listen on {address[0]}, port {address[1]} — it may be taken — choose another: "
+            "--port 0 takes a free one"
+        ) from None
+
+
+class _Server(uvicorn.Server):
+    """Says where it listens, and ends as a command does: a signal makes it finish and return."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, say: Say):
+        super().__init__(config)
+        self._service, self._say = service, say
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        def stop(number: int, frame: Any) -> None:
+            self._service.stopping = True
+            self.force_exit = self.should_exit and number == signal.SIGINT  # Ctrl-C twice
+            self.should_exit = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

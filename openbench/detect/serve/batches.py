@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openbench.detect.serve.limits import Limits
-from openbench.detect.serve.refused import RefusedError
+from openbench.detect.serve.images import Limits, RefusedError
 
 Pixels = NDArray[np.uint8]
 Rows = list[dict[str, Any]]

@@ -1,22 +1,76 @@
-"""An uploaded file to pixels, or a refusal; nothing is decoded before its header has been found to fit the limits."""
+"""Uploaded files to pixels: what a server takes, how it refuses the rest, and decoding within its limits."""
 
 import io
 import re
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
+from openbench.config.constraints import Checked, Count, NonNegative, Positive
 from openbench.data.sources.items import DEEP
-from openbench.detect.serve.limits import Limits
-from openbench.detect.serve.refused import RefusedError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 _JPEG = b"\xff\xd8"
 _MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")  # of JPEG, with a segment after it, or the end of the image
 _SCAN, _END = 0xDA, 0xD9
 _SCANS = 100  # of a JPEG; encoders write about ten, and each takes a pass over all pixels however few its bytes
+
+
+@dataclass(frozen=True)
+class Limits(Checked):
+    """The limits of a server; together they bound its memory, whatever is sent.
+
+    Args:
+        body_bytes: of one request, headers not counted.
+        image_pixels: width times height of one image, read from its header before it is decoded.
+        image_aspect: the longer side of an image over the shorter; a network's transform may scale the shorter one up.
+        images: in one request.
+        waiting: images that may wait for the network; more are turned away.
+        waiting_pixels: of all images that are being decoded or wait; one image is always taken.
+        connections: open at a time; more are turned away.
+        upload_s: seconds in which the body of a request must have arrived; also those of an idle connection.
+        answer_s: seconds in which it must have been answered, from when it arrived.
+        batch: images per forward pass.
+        batch_wait_ms: milliseconds that an image waits for others to join it.
+        drain_s: seconds in which requests are finished after the server was told to stop.
+    """
+
+    named = "serve"
+
+    body_bytes: Count = 10 << 20
+    image_pixels: Count = 25_000_000
+    image_aspect: Count = 20
+    images: Count = 32
+    waiting: Count = 256
+    waiting_pixels: Count = 100_000_000
+    connections: Count = 256
+    upload_s: Positive = 10.0
+    answer_s: Positive = 10.0
+    batch: Count = 32
+    batch_wait_ms: NonNegative = 2.0
+    drain_s: Positive = 10.0
+
+
+class RefusedError(Exception):
+    """A request that gets an error, as a status and a text that never repeats what was sent.
+
+    Args:
+        status: of HTTP.
+        code: a word for programs.
+        told: a sentence for people; made of the server's own words and numbers only.
+    """
+
+    def __init__(self, status: int, code: str, told: str):
+        super().__init__(told)
+        self.status, self.code, self.told = status, code, told
+
+    @property
+    def body(self) -> dict[str, dict[str, str]]:
+        """What is answered."""
+        return {"error": {"code": self.code, "message": self.told}}
 
 
 def size_of(content: bytes, limits: Limits) -> int:
