@@ -5,7 +5,8 @@ from generate.markdown import code, hidden_contents, page, table
 from generate.sheets import sheet
 from openbench import paths
 from openbench.cli.commands.data import benchmark_config
-from openbench.cli.commands.listing import Entry, Registry, usage
+from openbench.cli.commands.listing import usage
+from openbench.cli.registry import Entry, Registry
 from openbench.core.request import Role
 from openbench.data.build import survey
 from openbench.data.download.prepare import DataSource, data_sources

@@ -10,7 +10,7 @@ from generate.formula import sentence
 from generate.markdown import Docstring, code, hidden_contents, page, table
 from openbench import paths
 from openbench.__main__ import COMMANDS
-from openbench.cli.method_source import method_source
+from openbench.cli.registry import ClassDescription
 from openbench.errors import ConfigError
 from openbench.storage.yaml_file import read_yaml
 
@@ -77,7 +77,7 @@ def _node(name: str, file: str, lead: str) -> str:
 
 def _arguments(values: dict[str, Any]) -> dict[str, str]:
     try:
-        return Docstring.parse(method_source(str(values["_target_"])).docstring).arguments
+        return Docstring.parse(ClassDescription.of(str(values["_target_"])).docstring).arguments
     except (KeyError, ConfigError):
         return {}
 

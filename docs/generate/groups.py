@@ -6,8 +6,8 @@ from generate.formula import sentence
 from generate.markdown import Docstring, arxiv_linked, code, hidden_contents, page, table
 from generate.rows import differences_of, rows_of_training
 from openbench import paths
-from openbench.cli.commands.listing import Entry, Registry, usage
-from openbench.cli.method_source import MethodSource, method_source
+from openbench.cli.commands.listing import usage
+from openbench.cli.registry import ClassDescription, Entry, Registry
 from openbench.config.shipped import shipped
 from openbench.errors import ConfigError
 
@@ -86,10 +86,10 @@ def apart(entry: Entry) -> str:
     )
 
 
-def _source(node: dict[str, Any]) -> MethodSource | None:
+def _source(node: dict[str, Any]) -> ClassDescription | None:
     target = node.get("_target_")
     try:
-        return method_source(str(target)) if target else None
+        return ClassDescription.of(str(target)) if target else None
     except ConfigError:
         return None
 

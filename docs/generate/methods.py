@@ -6,8 +6,8 @@ from generate.formula import sentence
 from generate.markdown import Docstring, arxiv_linked, cell, code, hidden_contents, page, table
 from generate.rows import differences_of, rows_of
 from openbench import paths
-from openbench.cli.commands.listing import Entry, Registry, usage
-from openbench.cli.method_facts import method_facts
+from openbench.cli.commands.listing import usage
+from openbench.cli.registry import Entry, Registry, method_facts
 from openbench.report.site.facts import MethodFacts
 from openbench.results.records.settings import hyper_parameters
 
@@ -37,13 +37,18 @@ def index(entries: list[Entry]) -> str:
     parts = []
     for family, title in FAMILIES.items():
         rows = [
-            (f"[{entry.name}]({entry.name}.md)", sentence(entry.source().summary), entry.source().year, _needs(entry))
+            (
+                f"[{entry.name}]({entry.name}.md)",
+                sentence(entry.description().summary),
+                entry.description().year,
+                _needs(entry),
+            )
             for entry in entries
             if _family(facts.get(entry.name)) == family
         ]
         parts.append(f"## {title}\n\n" + table(("method", "score", "year", "also needs"), rows) if rows else "")
     others = [entry for entry in entries if entry.name not in facts]
-    rows = [(f"[{entry.name}]({entry.name}.md)", sentence(entry.source().summary)) for entry in others]
+    rows = [(f"[{entry.name}]({entry.name}.md)", sentence(entry.description().summary)) for entry in others]
     parts.append("## Of extras that are not installed here\n\n" + table(("method", "score"), rows) if rows else "")
     lead = (
         f"The {len(entries)} post-hoc methods, by what they read. A score is larger for what looks more "
@@ -55,7 +60,7 @@ def index(entries: list[Entry]) -> str:
 
 def method(entry: Entry) -> str:
     """All about one method."""
-    source, config = entry.source(), entry.config()
+    source, config = entry.description(), entry.config()
     text = Docstring.parse(source.docstring)
     space = config.get(SPACE) or {}
     defaults = source.parameters | {
@@ -79,7 +84,7 @@ def method(entry: Entry) -> str:
         entry.name,
         f"*{sentence(text.summary)}*",
         text.body(),
-        f"Reads: {source.needs}.",
+        f"Reads: {entry.needs()}.",
         code(usage(entry, None)),
         "## Hyper-parameters\n\n" + settings if settings else "It has no hyper-parameters.",
         "## Errors\n\n" + "\n".join(errors) if errors else "",

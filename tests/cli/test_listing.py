@@ -1,28 +1,23 @@
-import ast
 import csv
 import io
 import shlex
-import subprocess
 import sys
-from dataclasses import MISSING, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import ClassVar
 
 import pytest
 import yaml
-from annotated_types import Ge
 
 from openbench import paths
-from openbench.cli.annotation_source import allowed
-from openbench.cli.commands.listing import Registry, main, show
-from openbench.cli.method_source import method_source
+from openbench.cli.commands.listing import main, overview, show
+from openbench.cli.registry import ClassDescription, Registry
 from openbench.compose.config import compose, plain
 from openbench.config.build import target_of
-from openbench.config.constraints import described, hints_of
-from openbench.core.live import LiveMethod
-from openbench.core.method import Method
+from openbench.core.method import HeadMethod
 from openbench.core.record import ResultRecord
+from openbench.core.request import Field, Request, Role
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.errors import ConfigError, RecordError
 from openbench.results.records.store import RecordStore
@@ -42,25 +37,39 @@ def shown(capsys, *argv) -> str:
     return capsys.readouterr().out
 
 
+@dataclass
+class Base(HeadMethod):
+    """Base."""
+
+    needs: ClassVar[Request] = Request(
+        fields=frozenset({Field.FEATURES}), fit_on=Role.ID_VAL, layers=("stage4",), pool="gram"
+    )
+    reference: ClassVar[str] = "A, B, arXiv 2405.01234"
+    beta: int = 3
+
+    def reshape(self, features):
+        return features
+
+
+@dataclass
+class Ours(Base):
+    """Formula f(x) = x.
+
+    More.
+    """
+
+    alpha: float = 1.0
+
+
 @pytest.fixture
-def toys(configs, tmp_path):
-    """Toy classes for the toy configs, in a package that would import torch if it were imported."""
+def toys(configs, tmp_path, monkeypatch):
+    """A method of a user beside the toy configs, in a module on Python's path."""
     folder = tmp_path / "mine"
     (folder / "method").mkdir(parents=True)
     (folder / "method" / "ours.yaml").write_text(
-        "# A user's method.\n_target_: plugin.Ours\nalpha: 0.5\n_space_: {alpha: [0.5, 1]}\n"
+        "# A user's method.\n_target_: listed_toys.Ours\nalpha: 0.5\n_space_: {alpha: [0.5, 1]}\n"
     )
-    (folder / "plugin").mkdir()
-    (folder / "plugin" / "__init__.py").write_text(
-        "import nothing_that_exists\nfrom .inner import Base as Ours0, Ours\n"
-    )
-    (folder / "plugin" / "inner.py").write_text(
-        "from openbench.core.method import HeadMethod as Root\n"
-        "SHARED = Request(fields=frozenset({Field.FEATURES}), fit_on=Role.ID_VAL, layers=('stage4',), pool='gram')\n"
-        "@dataclass\nclass Base(Root):\n    '''Base.'''\n    needs: ClassVar[Request] = SHARED\n    beta: int = 3\n"
-        "    reference: ClassVar[str] = 'A, B, arXiv 2405.01234'\n"
-        "@dataclass\nclass Ours(Base):\n    '''Formula f(x) = x.\n\n    More.\n    '''\n    alpha: float = 1.0\n"
-    )
+    monkeypatch.setitem(sys.modules, "listed_toys", sys.modules[__name__])
     return folder
 
 
@@ -68,7 +77,7 @@ def test_every_group_is_listed_with_the_number_of_its_files(capsys):
     rows = {row["group"]: int(row["entries"]) for row in listed(capsys)}
     folders = [folder for folder in paths.config_dir().iterdir() if folder.is_dir()]
     assert rows == {f.name: len(list(f.rglob("*.yaml"))) for f in folders if list(f.rglob("*.yaml"))}
-    assert frame_of(Registry.of(None).overview())["entries"].tolist() == list(rows.values())
+    assert frame_of(overview(Registry.of(None)))["entries"].tolist() == list(rows.values())
 
 
 @pytest.mark.parametrize("group", sorted(p.name for p in paths.config_dir().iterdir() if p.is_dir()))
@@ -81,41 +90,28 @@ def test_every_file_of_a_group_is_listed_with_a_line_about_it(capsys, group):
     assert [row["name"] for row in rows if not row[line] or row[line].startswith(("@", "python -m"))] == []
 
 
-def as_the_class_says(file: Path) -> dict[str, tuple[object, object]]:
-    """What is read of a method without importing it, and what its class says, where the two differ."""
-    target = yaml.safe_load(file.read_text())["_target_"]
-    cls, source = target_of({"_target_": target}, file.stem), method_source(target)
-    pairs: dict[str, tuple[object, object]] = {}
-    if hasattr(cls, "needs"):
-        read, needs = source.needs, cls.needs
-        pairs["fields"] = read.fields, tuple(sorted(field.value for field in needs.fields))
-        pairs["fit_on"] = read.fit_on, needs.fit_on and needs.fit_on.value
-        pairs["maps"] = (read.head, read.layers, read.pool), (needs.head, needs.layers, needs.pool)
-        pairs["perturb"] = read.perturb, needs.perturb is not None or needs.second_pass is not None
-        pairs["images"] = read.images, issubclass(cls, LiveMethod)
-    pairs["reference"] = source.reference, cls.reference
-    pairs["parameters"] = list(source.parameters), [field.name for field in fields(cls)]
-    pairs["defaults"] = (
-        [bool(text) for text in source.parameters.values()],
-        [field.default is not MISSING or field.default_factory is not MISSING for field in fields(cls)],
-    )
-    return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("msp", "logits"),
+        ("knn", "features, labels; fit on id_train"),
+        ("vim", "features, logits; head; fit on id_train"),
+        ("odin", "logits; input gradient"),
+        ("gram", "labels, logits, maps; stage1, stage2, stage3, stage4 (gram10); fit on id_train"),
+        ("vim_msp", "features, logits; head; fit on id_train"),
+    ],
+)
+def test_a_method_is_listed_with_what_it_reads(name, needs):
+    assert Registry.of(None).entry("method", name).needs() == needs
 
 
-def test_what_a_method_needs_is_read_as_the_class_itself_says():
-    assert {file.stem: found for file in METHODS if (found := as_the_class_says(file))} == {}
+def test_a_method_that_runs_the_network_reads_images():
+    assert Registry.of(None).entry("method", "rankfeat").needs().startswith("images")
 
 
-def test_the_range_of_every_hyper_parameter_is_read_from_source_as_the_class_itself_says():
-    differing, count = [], 0
-    for target in {yaml.safe_load(file.read_text())["_target_"] for file in METHODS}:
-        cls, hints = target_of({"_target_": target}), hints_of(target_of({"_target_": target}))
-        for name, text in method_source(target).ranges.items():
-            expected = "" if hints[name] is Method else described(hints[name])
-            count += 1
-            differing += [(cls.__name__, name, text, expected)] * (text != expected)
-    assert differing == []
-    assert count > 100
+def test_a_method_that_cannot_be_made_alone_is_listed_with_what_its_class_reads(toys):
+    (toys / "method" / "ours.yaml").write_text("_target_: listed_toys.Ours\nalpha: ${seed}\n")
+    assert Registry.of(toys).entry("method", "ours").needs() == "features; stage4 (gram); fit on id_val"
 
 
 def test_a_method_is_shown_with_what_its_hyper_parameters_take(capsys, monkeypatch):
@@ -138,7 +134,7 @@ def test_a_method_is_shown_with_its_formula_and_every_searched_value(capsys):
     assert absent == []
 
 
-def test_a_users_methods_stand_beside_ours_without_being_imported(toys, capsys):
+def test_a_users_methods_stand_beside_ours(toys, capsys):
     (row,) = [r for r in listed(capsys, "backbone", "--config-dir", str(toys)) if r["name"] == "tiny"]
     text = shown(capsys, "method", "ours", "--config-dir", str(toys))
     assert row["name"] == "tiny"
@@ -173,12 +169,13 @@ def test_the_command_of_an_entry_that_is_no_method_names_the_folder_too(toys, ca
 
 
 def test_a_default_that_a_field_call_gives_is_shown_by_itself():
-    assert method_source("openbench.methods.knn.KNN").parameters["normalise"] == "True"
+    assert ClassDescription.of("openbench.methods.knn.KNN").parameters["normalise"] == "True"
 
 
 def test_the_year_comes_from_the_reference(toys):
-    assert method_source("plugin.Ours", (toys,)).year == "2024"
-    assert method_source("openbench.core.method.HeadMethod").year == ""
+    assert ClassDescription.of("listed_toys.Ours").year == "2024"
+    assert ClassDescription.of("openbench.methods.msp.MSP").year == "2017"
+    assert ClassDescription.of("openbench.training.recipe.Recipe").year == ""
 
 
 def test_an_unknown_group_offers_the_nearest():
@@ -201,8 +198,8 @@ def test_a_users_file_with_the_name_of_ours_is_refused(toys):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("_target_: nowhere.Thing\n", "source of 'nowhere.Thing' not found"),
-        ("_target_: plugin.Absent\n", "source of 'plugin.Absent' not found"),
+        ("_target_: nowhere.Thing\n", "`_target_: nowhere.Thing` cannot be imported"),
+        ("_target_: listed_toys.Base0\n", "has no 'Base0'; did you mean 'Base'"),
         ("k: 1\n", "no `_target_`"),
         ("k: [1\n", "not valid YAML"),
         ("- 1\n", "a mapping is needed"),
@@ -307,35 +304,3 @@ def test_explain_adds_every_convention_of_a_record(record, tmp_path, capsys):
 def test_a_record_that_is_not_there_offers_the_nearest(record, tmp_path):
     with pytest.raises(RecordError, match=r"record '0123456789abcdee' not found in .* did you mean '0123456789abcdef'"):
         show(["record", "0123456789abcdee", "--results", str(tmp_path)])
-
-
-@pytest.mark.slow
-def test_it_answers_without_torch():
-    calls = ("main([])", "main(['method'])", "main(['benchmark'])", "show(['method', 'knn'])")
-    program = "import sys\nfrom openbench.cli.commands.listing import main, show\nfound = []\n"
-    program += "".join(f"{call}\nfound.append('torch' in sys.modules)\n" for call in calls)
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}print(found, file=sys.stderr)"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert (done.returncode, done.stderr) == (0, f"{[False] * len(calls)}\n")
-
-
-@pytest.mark.slow
-def test_listing_methods_takes_no_more_calls_than_a_fixed_number_for_each(capsys):
-    calls = 0
-
-    def count(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    sys.setprofile(count)
-    try:
-        main(["method"])
-    finally:
-        sys.setprofile(None)
-    assert calls < 40_000 * len(METHODS)  # 15,000 take a fifth of a second for them all; importing torch takes one
-
-
-def test_a_constraint_is_read_from_source_as_it_would_be_from_the_class():
-    annotation = ast.parse("Annotated[int, Ge(2)] | None", mode="eval").body
-    assert allowed(annotation, lambda name: None) == described(Annotated[int, Ge(2)] | None)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from openbench.__main__ import main
-from openbench.cli import method_needs
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.detect.recommend import memory
@@ -183,24 +182,15 @@ def test_where_no_record_counts_the_reasons_are_told(tmp_path):
         advice(tmp_path)
 
 
-def test_source_and_objects_agree_on_what_every_method_needs():
-    from openbench.config.shipped import shipped
-
-    differ = {}
-    for name in method_needs._sources():
-        params = dict(shipped("method", name) or {})
-        read, built = method_needs.needs_of(name, params), needs_of(name, params)
-        if built is not None and read != built:
-            differ[name] = (read, built)
-    assert not differ
-    assert method_needs.needs_of("knn", {}) == ("training data",)
-    assert method_needs.needs_of("odin", {}) == ("gradients",)
-    assert method_needs.needs_of("of my own", {}) is None
+def test_what_a_method_needs_is_known_by_its_name():
+    assert needs_of("knn", {}) == ("training data",)
+    assert needs_of("odin", {}) == ("gradients",)
+    assert needs_of("of my own", {}) is None
 
 
 @pytest.mark.parametrize("name", ["mcm", "gl_mcm", "zero_shot_mls", "cover", "neglabel", "csp", "eoe", "clipn"])
 def test_scores_of_text_need_text(name):
-    assert "text" in (method_needs.needs_of(name, {}) or ())
+    assert "text" in (needs_of(name, {}) or ())
 
 
 def test_the_best_is_not_called_better_than_what_is_only_worse_than_another(folder):

@@ -20,7 +20,7 @@ from openbench import _compat, paths  # noqa: F401 - torchvision beside a CPU-on
 from openbench.__main__ import COMMANDS
 from openbench.api.methods import beyond_features, chosen_method
 from openbench.cli.commands import study
-from openbench.cli.commands.listing import Registry
+from openbench.cli.registry import Registry
 from openbench.core.composite import leaves
 from openbench.data import dataset
 from openbench.errors import OpenbenchError

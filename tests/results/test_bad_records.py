@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +10,6 @@ from matplotlib.figure import Figure
 
 from openbench.__main__ import main
 from openbench.cli.left_out import say_left_out
-from openbench.cli.method_facts import method_facts
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.engine.verify import _other_weights, recorded
@@ -93,22 +91,11 @@ def split(name, role, shift):
     )
 
 
-@pytest.fixture(scope="module")
-def facts(tmp_path_factory):
-    """A cache with what each method is, which is built of all of them."""
-    cache = tmp_path_factory.mktemp("facts")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("OPENBENCH_CACHE", str(cache))
-        method_facts()
-    return cache
-
-
 @pytest.fixture
-def place(tmp_path, monkeypatch, facts):
+def place(tmp_path, monkeypatch):
     """Two records with kept scores; returns the results, the commands that read them find them by themselves."""
     monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
-    shutil.copytree(facts, tmp_path / "cache")
     splits = [split("toy", Role.ID_TEST, 0), split("toy", Role.ID_VAL, 0), split("v", Role.OOD_VAL, 1)]
     splits += [split("a", Role.NEAR, 1), split("b", Role.NEAR, 1), split("c", Role.FAR, 2)]
     for record in (make_record(), with_method(make_record(), "msp")):

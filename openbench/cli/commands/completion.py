@@ -66,8 +66,9 @@ def candidates(line: str) -> list[str]:
 def _names(command: str, before: list[str]) -> list[str]:
     """Groups after `list` and `show`, entries after `show GROUP`, kinds after `new`, run ids of records."""
     from openbench import paths
-    from openbench.cli.commands.listing import RECORD, Registry
+    from openbench.cli.commands.listing import RECORD
     from openbench.cli.commands.new import KINDS
+    from openbench.cli.registry import Registry
     from openbench.compose.config import options
     from openbench.results.names import is_part
 

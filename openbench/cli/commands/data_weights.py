@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openbench import paths
-from openbench.cli.commands.listing import Registry
 from openbench.cli.process import FAILED, OK
+from openbench.cli.registry import Registry
 from openbench.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -66,15 +66,15 @@ def main(argv: list[str]) -> int:
         return _every_number(results, arguments.every_number)
     if any((arguments.view, arguments.benchmark, arguments.where, arguments.format, arguments.of)):
         return _show(results, arguments)
-    from openbench.cli.seen import seen
+    from openbench.cli.class_overlap import class_overlap
 
-    made = generate(results, seen)
+    made = generate(results, class_overlap)
     code = _check(results, made) if arguments.check else _write(results, made, plots=arguments.plots)
     return _notices(made.boards, made.unreadable) or code
 
 
 def _site(results: Path, folder: Path, *, reports: bool) -> int:
-    from openbench.cli.method_facts import method_facts
+    from openbench.cli.registry import method_facts
     from openbench.report.site.write import write_site
 
     made, unreadable = write_site(results, folder, method_facts(), _page_of if reports else None)
@@ -111,7 +111,7 @@ def _write(results: Path, made: Generated, *, plots: bool) -> int:
     if not changed:
         print("up to date")
     if plots:
-        from openbench.cli.method_facts import method_facts
+        from openbench.cli.registry import method_facts
         from openbench.results.leaderboard.plots import draw_all
         from openbench.results.scores.recompute import PUBLISHED
 

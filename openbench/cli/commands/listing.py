@@ -1,19 +1,19 @@
-"""`list` and `show`: the config directory is the registry; these commands print it, without importing torch."""
+"""`list` and `show`: print the config groups, one entry, or one record."""
 
 import argparse
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from openbench import paths
 from openbench.cli.left_out import left_out
-from openbench.cli.method_source import MethodSource, method_source
 from openbench.cli.process import OK
+from openbench.cli.registry import Entry, Registry
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord
-from openbench.errors import ConfigError, RecordError, did_you_mean
+from openbench.errors import ConfigError, RecordError
+from openbench.public import TARGET
 from openbench.results.escape import console
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.origin import made_by, verify_command
@@ -34,84 +34,14 @@ _USAGE = {
     "study": "python -m openbench study {name}",
     "dataset": "used by benchmarks: /dataset@benchmark.near.{name}: {name}",
 }
-_TARGET, _SPACE = "_target_", "_space_"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One file of a config group.
-
-    Args:
-        group: e.g. `method`.
-        name: what users type.
-        path: the file.
-        folders: where the module of a `_target_` may lie, besides Python's path.
-    """
-
-    group: str
-    name: str
-    path: Path
-    folders: tuple[Path, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The file as written.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
-        try:
-            return self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self.path}: cannot be read — {error} — correct the file") from error
-
-    @property
-    def summary(self) -> str:
-        """The first comment line that is neither a command nor a Hydra directive."""
-        for line in self.text.splitlines():
-            comment = line.removeprefix("#").strip()
-            if not line.startswith("#"):
-                break
-            if comment and not comment.startswith(("@package", "python -m")):
-                return comment
-        return ""
-
-    @property
-    def command(self) -> str:
-        """The command that its comments give; empty if they give none."""
-        comments = (line.removeprefix("#").strip() for line in self.text.splitlines() if line.startswith("#"))
-        return next((comment for comment in comments if comment.startswith("python -m openbench")), "")
-
-    def config(self) -> dict[str, Any]:
-        """The file as plain values, interpolations untouched.
-
-        Raises:
-            ConfigError: not YAML, or not a mapping.
-        """
-        from openbench.storage.yaml_file import read_yaml
-
-        found = read_yaml(self.path)
-        if not isinstance(found, dict):
-            raise ConfigError(f"{self.path}: found a {type(found).__name__} — a mapping is needed")
-        return {str(key): value for key, value in found.items()}
-
-    def source(self) -> MethodSource:
-        """What the class of a method says about itself.
-
-        Raises:
-            ConfigError: the file names no class, or its source is not there.
-        """
-        target = self.config().get(_TARGET)
-        if not isinstance(target, str):
-            raise ConfigError(f"{self.path}: no `{_TARGET}` — every method names its class, e.g. package.module.Class")
-        return method_source(target, self.folders)
+_SPACE = "_space_"
 
 
 def main(argv: list[str]) -> int:
     """List the groups, or what one group offers."""
     arguments = _list_parser().parse_args(argv)
     registry = Registry.of(arguments.config_dir)
-    table = registry.overview() if arguments.group is None else registry.table(arguments.group)
+    table = overview(registry) if arguments.group is None else group_table(registry, arguments.group)
     print(render(table, arguments.format), end="")
     return OK
 
@@ -129,87 +59,30 @@ def show(argv: list[str]) -> int:
     return OK
 
 
-@dataclass(frozen=True)
-class Registry:
-    """The config groups of openbench and, beside them, those of a user.
+def overview(registry: Registry) -> Table:
+    """Return every group with the number of its entries and the first names."""
+    rows = []
+    for group in registry.groups():
+        names = [entry.name for entry in registry.entries(group)]
+        more = f", … ({len(names) - 8} more)" if len(names) > 8 else ""
+        rows.append((group, len(names), ", ".join(names[:8]) + more))
+    columns = (Column("group"), Column("entries", "count"), Column("names"))
+    return Table("Groups", columns, tuple(rows), notes=("Details: python -m openbench list GROUP",))
 
-    Args:
-        roots: config folders, ours first.
-    """
 
-    roots: tuple[Path, ...]
-
-    @classmethod
-    def of(cls, config_dir: Path | None) -> "Registry":
-        """The shipped folder and the user's.
-
-        Raises:
-            ConfigError: the user's folder is missing, or holds a file that ours would hide.
-        """
-        if config_dir is None:
-            return cls((paths.config_dir(),))
-        from openbench.compose.config import check_no_clash
-
-        check_no_clash(config_dir)
-        return cls((paths.config_dir(), config_dir))
-
-    def groups(self) -> list[str]:
-        """The names of groups that offer something."""
-        return sorted({file.relative_to(root).parts[0] for root in self.roots for file in root.glob("*/**/*.yaml")})
-
-    def entries(self, group: str) -> list[Entry]:
-        """What a group offers, by name.
-
-        Raises:
-            ConfigError: no such group.
-        """
-        known = {folder.name for root in self.roots for folder in root.iterdir() if folder.is_dir()}
-        if group not in known:
-            available = ", ".join(self.groups())
-            raise ConfigError(
-                f"group '{group}' not found in configs{did_you_mean(group, known)} — available: {available} "
-                "(python -m openbench list)"
-            )
-        beside = tuple(folder for root in self.roots[1:] for folder in (root, root.parent))
-        files = [(root / group, file) for root in self.roots for file in (root / group).rglob("*.yaml")]
-        found = [Entry(group, _name(folder, file), file, beside) for folder, file in files]
-        return sorted(found, key=lambda entry: entry.name)
-
-    def entry(self, group: str, name: str) -> Entry:
-        """One entry.
-
-        Raises:
-            ConfigError: no such group or name.
-        """
-        entries = {entry.name: entry for entry in self.entries(group)}
-        if name not in entries:
-            hint = did_you_mean(name, entries) or f" — available: {', '.join(entries) or 'none'}"
-            raise ConfigError(f"{group} '{name}' not found in configs/{group}{hint} (python -m openbench list {group})")
-        return entries[name]
-
-    def overview(self) -> Table:
-        """Every group with the number of its entries and the first names."""
-        rows = []
-        for group in self.groups():
-            names = [entry.name for entry in self.entries(group)]
-            more = f", … ({len(names) - 8} more)" if len(names) > 8 else ""
-            rows.append((group, len(names), ", ".join(names[:8]) + more))
-        columns = (Column("group"), Column("entries", "count"), Column("names"))
-        return Table("Groups", columns, tuple(rows), notes=("Details: python -m openbench list GROUP",))
-
-    def table(self, group: str) -> Table:
-        """The entries of a group with one line about each; of methods also what they need and their year."""
-        entries = self.entries(group)
-        note = (f"Details: python -m openbench show {group} NAME",)
-        if group == "backbone":
-            return _backbone_table(entries, note)
-        if group != "method":
-            rows = tuple((entry.name, entry.summary) for entry in entries)
-            return Table(f"{group} ({len(rows)})", (Column("name"), Column("what it is")), rows, notes=note)
-        sources = [entry.source() for entry in entries]
-        listed = tuple((e.name, str(s.needs), s.year, s.summary) for e, s in zip(entries, sources, strict=True))
-        columns = tuple(map(Column, ("name", "needs", "year", "score")))
-        return Table(f"method ({len(listed)})", columns, listed, notes=note)
+def group_table(registry: Registry, group: str) -> Table:
+    """Return the entries of a group with one line about each; of methods also what they need and their year."""
+    entries = registry.entries(group)
+    note = (f"Details: python -m openbench show {group} NAME",)
+    if group == "backbone":
+        return _backbone_table(entries, note)
+    if group != "method":
+        rows = tuple((entry.name, entry.summary) for entry in entries)
+        return Table(f"{group} ({len(rows)})", (Column("name"), Column("what it is")), rows, notes=note)
+    classes = [entry.description() for entry in entries]
+    listed = tuple((e.name, e.needs(), c.year, c.summary) for e, c in zip(entries, classes, strict=True))
+    columns = tuple(map(Column, ("name", "needs", "year", "score")))
+    return Table(f"method ({len(listed)})", columns, listed, notes=note)
 
 
 def _backbone_table(entries: list[Entry], note: tuple[str, ...]) -> Table:
@@ -226,11 +99,6 @@ def _backbone_table(entries: list[Entry], note: tuple[str, ...]) -> Table:
     return Table(f"backbone ({len(rows)})", columns, tuple(rows), notes=(*note, seen))
 
 
-def _name(folder: Path, file: Path) -> str:
-    """What users type for a file of a group: its path below the group's folder, since studies lie in folders."""
-    return file.relative_to(folder).as_posix().removesuffix(".yaml")
-
-
 def usage(entry: Entry, config_dir: Path | None) -> str:
     """Return a command that uses an entry, with the user's folder where the entry comes from there."""
     template = _USAGE.get(entry.group, f"python -m openbench run +benchmark=digits {entry.group}={{name}}")
@@ -241,11 +109,11 @@ def usage(entry: Entry, config_dir: Path | None) -> str:
 
 def method_text(entry: Entry, config_dir: Path | None = None) -> str:
     """Return all about a method: formula, reference, needs, hyper-parameters with default and searched values."""
-    source, config = entry.source(), entry.config()
+    about, config = entry.description(), entry.config()
     space = config.get(_SPACE) or {}
-    defaults = source.parameters | {k: _one_line(v) for k, v in config.items() if not k.startswith("_")}
+    defaults = about.parameters | {k: _one_line(v) for k, v in config.items() if not k.startswith("_")}
     rows = tuple(
-        (name, text, source.ranges.get(name, ""), ", ".join(map(_one_line, space.get(name, ()))))
+        (name, text, about.ranges.get(name, ""), ", ".join(map(_one_line, space.get(name, ()))))
         for name, text in defaults.items()
     )
     columns = tuple(map(Column, ("hyper-parameter", "default", "allowed", "searched on validation")))
@@ -254,12 +122,12 @@ def method_text(entry: Entry, config_dir: Path | None = None) -> str:
         count *= len(values)
     notes = (f"{count} settings in all",) if space else ()
     table = render(Table("Hyper-parameters", columns, rows, notes=notes), "console") if rows else "No hyper-parameters."
-    head = f"{entry.name} · {config[_TARGET]}"
-    facts = [f"Needs: {source.needs}"]
+    head = f"{entry.name} · {config[TARGET]}"
+    facts = [f"Needs: {entry.needs()}"]
     # The docstring has its own `Reference:` section where there is more to say than the citation.
-    facts += [f"Reference: {source.reference}"] if source.reference else []
+    facts += [f"Reference: {about.reference}"] if about.reference else []
     run = f"Run: {usage(entry, config_dir)}"
-    return "\n\n".join([head, source.docstring, "\n".join(facts), table.rstrip("\n"), run]) + "\n"
+    return "\n\n".join([head, about.docstring, "\n".join(facts), table.rstrip("\n"), run]) + "\n"
 
 
 def config_text(entry: Entry, config_dir: Path | None) -> str:

@@ -1,14 +1,12 @@
 """`recommend`: which method to take, from the records."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from openbench import paths
 from openbench.cli.json_file import write_json
 from openbench.cli.left_out import left_out
-from openbench.cli.method_needs import needs_of
 from openbench.cli.tables import print_tables
 from openbench.detect.recommend.choose import NEEDS, Facts, Limits, recommended
 from openbench.detect.recommend.words import as_values, best_table, in_words, out_table
@@ -38,22 +36,18 @@ decide, by far AUROC. Those that are not surely worse than another are shown, wi
 def main(argv: list[str]) -> int:
     """Run the command line `argv` and return its exit code."""
     arguments = _parser().parse_args(argv)
+    from openbench.detect.recommend.face import learnt_of, needs_of  # which loads PyTorch
+
     benchmark, limits = _asked(arguments.words)
     results = arguments.results or paths.results_dir()
     with left_out() as lost:
-        advice = recommended(results, benchmark, limits, Facts(needs_of, _learnt_of), lost.append)
+        advice = recommended(results, benchmark, limits, Facts(needs_of, learnt_of), lost.append)
     for one in advice:
         print(console(in_words(one)) + "\n")
         print_tables([table for table in (best_table(one), out_table(one)) if table.rows], arguments.format)
     if arguments.json is not None:
         write_json([as_values(one) for one in advice], arguments.json)
     return lost.code
-
-
-def _learnt_of(name: str, params: Mapping[str, Any], shape: Mapping[str, float | None]) -> float | None:
-    from openbench.detect.recommend.face import learnt_of  # which loads PyTorch
-
-    return learnt_of(name, params, shape)
 
 
 def _asked(words: Sequence[str]) -> tuple[str, Limits]:

@@ -3,8 +3,7 @@
 import pytest
 
 from openbench import paths
-from openbench.cli import seen as module
-from openbench.cli.seen import seen
+from openbench.cli.class_overlap import class_overlap
 from openbench.data.download.weights import released_weights
 from openbench.data.manifests.manifest import load_classes, load_manifest
 from openbench.public import public
@@ -32,17 +31,17 @@ def node(shipped, **changes):
     ],
 )
 def test_what_a_network_has_seen_goes_by_its_weights(benchmark, backbone, said):
-    expected = said if isinstance(said, str) else seen(benchmark, said)
-    assert seen(benchmark, backbone) == expected
+    expected = said if isinstance(said, str) else class_overlap(benchmark, said)
+    assert class_overlap(benchmark, backbone) == expected
     assert isinstance(said, str) or " of " in expected
 
 
 @pytest.mark.slow
 def test_every_released_backbone_is_known_by_its_weights(monkeypatch):
-    monkeypatch.setattr("openbench.cli.seen._ood_classes", lambda benchmark: (("tabby",),))
+    monkeypatch.setattr("openbench.cli.class_overlap._ood_classes", lambda benchmark: (("tabby",),))
     for name, weights in released_weights().items():
         expected = weights.pretraining.seen(["tabby"]).partition(":")[0]
-        assert seen(f"toy of {name}", node(name)) == expected, name
+        assert class_overlap(f"toy of {name}", node(name)) == expected, name
 
 
 def test_classes_that_imagenet_has_too_are_counted():
@@ -50,29 +49,14 @@ def test_classes_that_imagenet_has_too_are_counted():
     ood = {plain(name) for manifest in lists for name in load_manifest(manifest).class_names()}
     ood -= {plain(name) for name in load_manifest("texture/all").class_names()[10:]}  # it has the first ten textures
     imagenet = {plain(name) for name in load_classes("imagenet1k/classes")}
-    assert seen("cifar10_32px", node("torchvision_resnet50")) == f"{len(ood & imagenet)} of {len(ood)}"
+    assert class_overlap("cifar10_32px", node("torchvision_resnet50")) == f"{len(ood & imagenet)} of {len(ood)}"
 
 
 @pytest.mark.parametrize(("backbone", "said"), [("torchvision_resnet50", "1 of 2"), ("resnet20_cifar10", "none")])
 def test_sets_that_name_no_classes_are_told(monkeypatch, backbone, said):
     listed = ((load_classes("imagenet1k/classes")[0],), (), ("no such thing",))
-    monkeypatch.setattr("openbench.cli.seen._ood_classes", lambda benchmark: listed)
-    assert seen("toy", node(backbone)) == f"{said} (1 of 3 sets name no classes)"
-
-
-def test_classes_of_a_benchmark_are_composed_once_for_all_processes(monkeypatch, tmp_path):
-    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path))
-    first = module._ood_classes.__wrapped__("mnist")
-    assert first
-    monkeypatch.setattr(module, "_listed", lambda benchmark: pytest.fail("composed again"))
-    assert module._ood_classes.__wrapped__("mnist") == first
-
-
-def test_classes_that_cannot_be_read_now_are_not_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path))
-    for listed, expected in ((([], False), ()), (([["cat"]], True), (("cat",),))):
-        monkeypatch.setattr(module, "_listed", lambda benchmark, found=listed: found)
-        assert module._ood_classes.__wrapped__("mnist") == expected
+    monkeypatch.setattr("openbench.cli.class_overlap._ood_classes", lambda benchmark: listed)
+    assert class_overlap("toy", node(backbone)) == f"{said} (1 of 3 sets name no classes)"
 
 
 def plain(name):

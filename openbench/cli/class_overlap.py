@@ -1,4 +1,4 @@
-"""Whether the weights of a network have met the OOD classes of a benchmark: what the leaderboard says of each row."""
+"""Class overlap: how many OOD classes of a benchmark the weights of a network were trained on, for leaderboards."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 from openbench import paths
-from openbench.cli.kept_facts import kept
 from openbench.config.shipped import names
 from openbench.core.benchmark import canonical
 from openbench.data.download.weights import Weights, released_weights
@@ -19,7 +18,7 @@ _TELLS = (TARGET, "model", "weights", "pretrained", "checkpoint", "sha256")
 _UNKNOWN = "not known"
 
 
-def seen(benchmark: str, backbone: Mapping[str, Any]) -> str:
+def class_overlap(benchmark: str, backbone: Mapping[str, Any]) -> str:
     """Return how many OOD classes were among the labels that a network learnt before, e.g. `12 of 160`, or `none`.
 
     Near and far sets count together; how many of them name no classes is said too. `not known` for weights that are
@@ -29,11 +28,11 @@ def seen(benchmark: str, backbone: Mapping[str, Any]) -> str:
         benchmark: its name, as records have it.
         backbone: the node of a network that came with weights, as records have it: its weights count, not its name.
     """
-    return _seen(benchmark, json.dumps(_weights_of(backbone)))
+    return _overlap(benchmark, json.dumps(_weights_of(backbone)))
 
 
 @lru_cache(maxsize=256)
-def _seen(benchmark: str, node: str) -> str:
+def _overlap(benchmark: str, node: str) -> str:
     listed = _ood_classes(benchmark)
     classes = {canonical(name): name for own in listed for name in own}
     if not classes:
@@ -64,22 +63,17 @@ def _released() -> Mapping[str, Weights]:
 
 @lru_cache(maxsize=64)
 def _ood_classes(benchmark: str) -> tuple[tuple[str, ...], ...]:
-    """The classes that each near and far set of a shipped benchmark names; some name none."""
-    if benchmark not in names("benchmark"):
-        return ()
-    return tuple(map(tuple, kept(f"ood-classes-{benchmark}", lambda: _listed(benchmark))))
-
-
-def _listed(benchmark: str) -> tuple[list[list[str]], bool]:
-    """These classes, from config files and manifests, and whether they could be read."""
+    """The classes that each near and far set of a shipped benchmark names; some name none. Empty if unreadable."""
     from openbench.compose.composed import composed
     from openbench.data.benchmark_config import BenchmarkConfig
     from openbench.data.dataset import SetConfig
 
+    if benchmark not in names("benchmark"):
+        return ()
     try:
         node = composed("run", [f"+benchmark={benchmark}"]).config["benchmark"]
         sets = [entry for entry in BenchmarkConfig.parse(node).sets if entry.path.startswith(("near.", "far."))]
         listings = [SetConfig.from_node(entry.node, f"benchmark.{entry.path}").listing() for entry in sets]
-        return [list(listing.class_names()) for listing in listings], True
     except OpenbenchError:
-        return [], False
+        return ()
+    return tuple(tuple(listing.class_names()) for listing in listings)

@@ -1,0 +1,269 @@
+"""The config groups: the directory is the registry, and what an entry is, its file and its class say."""
+
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openbench import paths
+from openbench.config.by_data import resolved
+from openbench.config.constraints import described, hints_of
+from openbench.config.shipped import shipped
+from openbench.errors import ConfigError, OpenbenchError, did_you_mean
+from openbench.public import TARGET
+from openbench.report.site.facts import MethodFacts
+
+_YEAR = re.compile(r"(?<![\d./])(?:19|20)\d{2}(?![\d.]*\d)")
+_ARXIV = re.compile(r"\b(\d{2})(?:0[1-9]|1[0-2])\.\d{4,5}\b")
+_OF_TEXT = ("mcm",)  # methods whose papers make the classifier of text
+
+
+@dataclass(frozen=True)
+class ClassDescription:
+    """A class of a config group, as it describes itself.
+
+    Args:
+        docstring: cleaned of indentation.
+        reference: the paper, as a method cites it; empty if there is none.
+        parameters: {name: default as text, empty if there is none}.
+        ranges: {name: what its annotation allows, in words}.
+    """
+
+    docstring: str
+    reference: str
+    parameters: dict[str, str]
+    ranges: dict[str, str]
+
+    @classmethod
+    def of(cls, target: str) -> "ClassDescription":
+        """Import what a `_target_` names, and describe it.
+
+        Raises:
+            ConfigError: it cannot be imported.
+        """
+        from openbench.config.build import target_of
+
+        made_by = target_of({TARGET: target}, target)
+        signature, hints = inspect.signature(made_by), hints_of(made_by)
+        return cls(
+            docstring=inspect.getdoc(made_by) or "",
+            reference=getattr(made_by, "reference", ""),
+            parameters={name: _default(parameter) for name, parameter in signature.parameters.items()},
+            ranges={name: described(hints.get(name, Any)) for name in signature.parameters},
+        )
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return self.docstring.split("\n", 1)[0]
+
+    @property
+    def year(self) -> str:
+        """The year in the reference, else that of its arXiv id; empty if it names none."""
+        if match := _YEAR.search(self.reference):
+            return match.group()
+        return f"20{match.group(1)}" if (match := _ARXIV.search(self.reference)) else ""
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    text = "" if parameter.default is parameter.empty else repr(parameter.default)
+    return text.replace("<factory>", "")  # of a dataclass's field with `default_factory`
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a config group.
+
+    Args:
+        group: e.g. `method`.
+        name: what users type.
+        path: the file.
+    """
+
+    group: str
+    name: str
+    path: Path
+
+    @property
+    def text(self) -> str:
+        """The file as written.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.path}: cannot be read — {error} — correct the file") from error
+
+    @property
+    def _comments(self) -> list[str]:
+        return [line.removeprefix("#").strip() for line in self.text.splitlines() if line.startswith("#")]
+
+    @property
+    def summary(self) -> str:
+        """The first line, if it is a comment that is neither a command nor a Hydra directive, or a later such line."""
+        for line in self.text.splitlines():
+            comment = line.removeprefix("#").strip()
+            if not line.startswith("#"):
+                break
+            if comment and not comment.startswith(("@package", "python -m")):
+                return comment
+        return ""
+
+    @property
+    def command(self) -> str:
+        """The command that its comments give; empty if they give none."""
+        return next((comment for comment in self._comments if comment.startswith("python -m openbench")), "")
+
+    def config(self) -> dict[str, Any]:
+        """The file as plain values, interpolations untouched.
+
+        Raises:
+            ConfigError: not YAML, or not a mapping.
+        """
+        from openbench.storage.yaml_file import read_yaml
+
+        found = read_yaml(self.path)
+        if not isinstance(found, dict):
+            raise ConfigError(f"{self.path}: found a {type(found).__name__} — a mapping is needed")
+        return {str(key): value for key, value in found.items()}
+
+    def description(self) -> ClassDescription:
+        """What the class that the file names says about itself.
+
+        Raises:
+            ConfigError: the file names no class, or it cannot be imported.
+        """
+        target = self.config().get(TARGET)
+        if not isinstance(target, str):
+            raise ConfigError(f"{self.path}: no `{TARGET}` — every method names its class, e.g. package.module.Class")
+        return ClassDescription.of(target)
+
+    def needs(self) -> str:
+        """What a method reads, in words: `features, labels; fit on id_train`.
+
+        Raises:
+            ConfigError: the file names no class, or it cannot be imported.
+        """
+        from openbench.core.live import LiveMethod
+        from openbench.core.request import Request
+
+        parts = self._parts()
+        requests = [getattr(part, "needs", Request()) if inspect.isclass(part) else part.request for part in parts]
+        fields = sorted({str(field) for request in requests for field in request.fields})
+        layers = dict.fromkeys(layer for request in requests for layer in request.layers)
+        pools = dict.fromkeys(request.pool for request in requests if request.layers)
+        splits = dict.fromkeys(str(request.fit_on) for request in requests if request.fit_on)
+        live = any(isinstance(part, LiveMethod) for part in parts)
+        words = ["images" if live else ", ".join(fields)]
+        words += [f"{', '.join(layers)} ({', '.join(pools)})"] if layers else []
+        words += ["head"] if any(request.head for request in requests) else []
+        words += ["input gradient"] if any(request.perturb or request.second_pass for request in requests) else []
+        words += [f"fit on {', '.join(splits)}"] if splits else []
+        return "; ".join(words)
+
+    def _parts(self) -> list[Any]:
+        """The method that the file makes, or those that it is composed of; its class where it cannot be made alone."""
+        from openbench.config.build import build, target_of
+        from openbench.config.constraints import Checked
+        from openbench.core.composite import leaves
+
+        ours = shipped(self.group, self.name) if paths.config_dir() in self.path.parents else None
+        node = ours or resolved(self.config())
+        try:
+            return list(leaves(build(node, f"{self.group} '{self.name}'", Checked)))
+        except OpenbenchError:  # e.g. it needs a library that is not installed, or values of a composed config
+            return [target_of(node, f"{self.group} '{self.name}'")]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The config groups of openbench and, beside them, those of a user.
+
+    Args:
+        roots: config folders, ours first.
+    """
+
+    roots: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, config_dir: Path | None) -> "Registry":
+        """The shipped folder and the user's.
+
+        Raises:
+            ConfigError: the user's folder is missing, or holds a file that ours would hide.
+        """
+        if config_dir is None:
+            return cls((paths.config_dir(),))
+        from openbench.compose.config import check_no_clash
+
+        check_no_clash(config_dir)
+        return cls((paths.config_dir(), config_dir))
+
+    def groups(self) -> list[str]:
+        """The names of groups that offer something."""
+        return sorted({file.relative_to(root).parts[0] for root in self.roots for file in root.glob("*/**/*.yaml")})
+
+    def entries(self, group: str) -> list[Entry]:
+        """What a group offers, by name.
+
+        Raises:
+            ConfigError: no such group.
+        """
+        known = {folder.name for root in self.roots for folder in root.iterdir() if folder.is_dir()}
+        if group not in known:
+            available = ", ".join(self.groups())
+            raise ConfigError(
+                f"group '{group}' not found in configs{did_you_mean(group, known)} — available: {available} "
+                "(python -m openbench list)"
+            )
+        files = [(root / group, file) for root in self.roots for file in (root / group).rglob("*.yaml")]
+        # Users type the path below the group's folder, since studies lie in folders.
+        found = [Entry(group, file.relative_to(top).as_posix().removesuffix(".yaml"), file) for top, file in files]
+        return sorted(found, key=lambda entry: entry.name)
+
+    def entry(self, group: str, name: str) -> Entry:
+        """One entry.
+
+        Raises:
+            ConfigError: no such group or name.
+        """
+        entries = {entry.name: entry for entry in self.entries(group)}
+        if name not in entries:
+            hint = did_you_mean(name, entries) or f" — available: {', '.join(entries) or 'none'}"
+            raise ConfigError(f"{group} '{name}' not found in configs/{group}{hint} (python -m openbench list {group})")
+        return entries[name]
+
+
+def method_facts() -> dict[str, MethodFacts]:
+    """Return {method as typed: facts for the site} of what openbench ships and can be made here."""
+    from openbench.core.composite import leaves
+    from openbench.detect.recommend.face import method_of, needs_of
+
+    found = {}
+    for entry in Registry((paths.config_dir(),)).entries("method"):
+        method = method_of(entry.name, {})
+        if method is not None:
+            family = "text" if entry.name in _OF_TEXT else _family(list(leaves(method)))
+            about = entry.description()
+            found[entry.name] = MethodFacts(family, needs_of(entry.name, {}) or (), about.year, about.summary)
+    return found
+
+
+def _family(parts: list[Any]) -> str:
+    """What the parts of a method compute their scores from, one of `READS`."""
+    from openbench.core.live import LiveMethod
+    from openbench.core.request import Field
+
+    requests = [part.request for part in parts]
+    fields = {field for request in requests for field in request.fields}
+    if any(r.perturb or r.second_pass or r.mixing for r in requests) or any(isinstance(p, LiveMethod) for p in parts):
+        return "gradients or images"
+    if any(request.layers for request in requests):
+        return "layers"
+    if Field.FEATURES not in fields:
+        return "logits"
+    classifier = Field.LOGITS in fields or any(request.head for request in requests)
+    return "features and classifier" if classifier else "features"
