@@ -46,7 +46,6 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Role
 from openbench.errors import FieldError, MethodError, did_you_mean
 from openbench.metrics.curve import PooledCurve
-from openbench.metrics.curve_ranking import auroc
 from openbench.storage.yaml_file import read_yaml
 
 _LOGIT = 50.0  # about twice what the logit of the true class is
@@ -352,7 +351,7 @@ def print_indexes(data: Data, size: Sizes) -> None:
             torch.stack([torch.isin(a, b).float().mean() for a, b in zip(found, nearest, strict=True)]).mean()
         )
         scores = [torch.cat([method.score(rows) for rows in x.batches(BATCH)]).numpy() for x in (test, ood)]
-        area = auroc(PooledCurve.of(*scores))
+        area = PooledCurve.of(*scores).auroc()
         reference = area if reference is None else reference
         times = [f"{t:.2f}" for t in taken]
         print(line((index, *times, f"{recall:.4f}", f"{area:.5f}", f"{area - reference:+.5f}")), flush=True)

@@ -18,10 +18,9 @@ from rich.table import Table
 from openbench.metrics.conformal import corrections
 from openbench.metrics.conformal.corrections import correction_table
 from openbench.metrics.curve import PooledCurve
-from openbench.metrics.families import IdSide, Pair, Setting, evaluate_pair
 from openbench.metrics.intervals import bootstrap_keys, delong
 from openbench.metrics.options import MetricOptions
-from openbench.metrics.ranking import ranking
+from openbench.metrics.suite import IdSide, Pair, Setting, evaluate_pair
 from openbench.metrics.threshold import tnr_threshold
 
 
@@ -123,7 +122,7 @@ def pair_table(size: int, repeats: int, dtype: type) -> Table:
         table.add_column(column, justify="left" if column == "work" else "right")
     rows: dict[str, Callable[[], object]] = {
         "sort and merge (PooledCurve)": lambda: PooledCurve.of(ids, ood),
-        "ranking family (13 numbers)  (target 2.5)": lambda: ranking(ids, ood),
+        "ranking family (13 numbers)  (target 2.5)": lambda: PooledCurve.of(ids, ood).ranking(),
         "all families, DeLong included  (target 5)": lambda: all_families(ids, ood, losses),
         **peers(ids, ood),
     }

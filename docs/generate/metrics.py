@@ -1,9 +1,9 @@
 """A page for each metric: formula from `metrics.yaml`, the rest from the function that computes it and its key."""
 
-import importlib
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 
 import yaml
 
@@ -22,7 +22,7 @@ class Metric:
     Args:
         name: its title.
         slug: its page.
-        family: which of `metrics.families` computes it.
+        family: which family of metrics it belongs to.
         keys: a pattern of the keys of records.
         example: one of them.
         function: below `openbench.metrics`.
@@ -39,10 +39,7 @@ class Metric:
 
     def docstring(self) -> Docstring:
         """What the function says about itself."""
-        module, _, name = self.function.rpartition(".")
-        return Docstring.parse(
-            inspect.getdoc(getattr(importlib.import_module(f"openbench.metrics.{module}"), name)) or ""
-        )
+        return Docstring.parse(inspect.getdoc(resolve_name(f"openbench.metrics.{self.function}")) or "")
 
     @property
     def direction(self) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, DataError
-from openbench.metrics.paired import paired_delong
+from openbench.metrics.intervals import paired_delong
 from openbench.results.tables.views import GROUPS
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from openbench.api.comparison import scores_of
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.metrics.curve import PooledCurve
-from openbench.metrics.curve_ranking import aupr_out, auroc
 from openbench.metrics.suite import fixed_thresholds
 from openbench.report.style import lines as lines_apart
 from openbench.report.style import thinned
@@ -103,7 +102,7 @@ def _draw_roc(axes: Axes, lines: Sequence[_Line]) -> None:
     for line, style in zip(lines, lines_apart(), strict=False):
         curve = PooledCurve.of(line.ids, line.ood)
         fpr, tpr = 1 - curve.id_accepted / curve.n, 1 - curve.ood_accepted / curve.m
-        axes.plot(*thinned(fpr, tpr), **style, label=plain(f"{line.name} {100 * auroc(curve):.1f}"))
+        axes.plot(*thinned(fpr, tpr), **style, label=plain(f"{line.name} {100 * curve.auroc():.1f}"))
     axes.set(xlabel="FPR (ID flagged)", ylabel="TPR (OOD flagged)", xlim=(0, 1), ylim=(0, 1.005))
     _finish(axes, "AUROC in %", "lower right")
 
@@ -115,7 +114,7 @@ def _draw_pr(axes: Axes, lines: Sequence[_Line]) -> None:
         precision = hits / (hits + curve.n - curve.id_accepted[:-1])
         # Where nothing is flagged, precision is 1, as in AUPR.
         recall, precision = np.append(hits / curve.m, 0.0), np.append(precision, 1.0)
-        axes.plot(*thinned(recall, precision), **style, label=plain(f"{line.name} {100 * aupr_out(curve)[0]:.1f}"))
+        axes.plot(*thinned(recall, precision), **style, label=plain(f"{line.name} {100 * curve.aupr_out()[0]:.1f}"))
     axes.set(xlabel="recall (OOD flagged)", ylabel="precision", xlim=(0, 1), ylim=(0, 1.005))
     _finish(axes, "AUPR-out in %", "lower left")
 

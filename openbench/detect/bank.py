@@ -11,8 +11,7 @@ from openbench.core.method import Method
 from openbench.core.search import with_params
 from openbench.detect.calibration import Calibration, Terms
 from openbench.errors import ConfigError
-from openbench.metrics.curve import Floats
-from openbench.metrics.ranking import auroc
+from openbench.metrics.curve import Floats, auroc
 
 Bank = Literal["exact", "float16", "ivf", "ivf_float16"]
 _HALF, _LISTS = {"precision": "float16"}, {"index": "ivf"}

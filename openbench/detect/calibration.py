@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from openbench.config.constraints import Checked, OneOf
 from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
-from openbench.metrics.conformal.weighted import (
+from openbench.metrics.conformal.p_values import (
     as_weights,
     conditional_size,
     marginal_size,

@@ -26,9 +26,8 @@ from openbench.detect.predictions import Predictions
 from openbench.detect.promise import promise_of
 from openbench.engine.evaluate import FeatureSource, Fitting, fit, for_layers
 from openbench.errors import ConfigError, DataError, LeakageError, NotFittedError
-from openbench.metrics.conformal.p_values import benjamini_hochberg
+from openbench.metrics.conformal.p_values import as_weights, benjamini_hochberg
 from openbench.metrics.conformal.prediction_sets import conformal_quantile, true_class
-from openbench.metrics.conformal.weighted import as_weights
 
 _MOST_READ_AGAIN = 100_000
 _NO_DIGESTS = np.zeros((0, 16), np.uint8)

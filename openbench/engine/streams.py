@@ -32,7 +32,7 @@ from openbench.engine.runtime import Runtime
 from openbench.engine.spec import images_read, tells_apart
 from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.features.texts import Corpus
-from openbench.metrics.ranking import auroc, fpr95
+from openbench.metrics.curve import auroc, fpr95
 from openbench.public import name_of
 from openbench.results.streams import StreamRecord
 from openbench.say import Say, silent

@@ -14,7 +14,7 @@ from openbench.core.method import Method
 from openbench.core.search import Trial, Tuned, best_trial, grid, with_params
 from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score_split
 from openbench.errors import MethodError
-from openbench.metrics.ranking import auroc
+from openbench.metrics.curve import auroc
 
 Strategy = Literal["validation", "none", "oracle", "oracle_per_set"]
 

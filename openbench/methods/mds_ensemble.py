@@ -17,7 +17,7 @@ from openbench.core.request import Request
 from openbench.core.search import SearchContext, Trial, Tuned, best_trial, grid, with_params
 from openbench.errors import MethodError
 from openbench.methods._layer_mds import LayerMDS, SteppedLayerMDS
-from openbench.metrics.ranking import auroc
+from openbench.metrics.curve import auroc
 
 Distances = NDArray[np.float64]
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from openbench.metrics.conformal.corrections import correction_table
     from openbench.metrics.conformal.p_values import benjamini_hochberg, p_values
-    from openbench.metrics.curve import PooledCurve
-    from openbench.metrics.paired import paired_delong
-    from openbench.metrics.ranking import (
+    from openbench.metrics.curve import (
+        PooledCurve,
         aupr_in,
         aupr_out,
         auroc,
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
         fpr_at_tpr,
         fpr_at_tpr_id_positive,
     )
-    from openbench.metrics.selective.coverage import aurc, excess_aurc
+    from openbench.metrics.intervals import paired_delong
+    from openbench.metrics.selective.risk import aurc, excess_aurc
     from openbench.metrics.suite import MetricOptions, SetScores, describe, evaluate, higher_is_better
 
 __all__ = [
@@ -56,11 +56,11 @@ _RANKING = (
 )
 _HOMES = {
     "PooledCurve": "curve",
-    **dict.fromkeys(_RANKING, "ranking"),
-    **dict.fromkeys(("aurc", "excess_aurc"), "selective.coverage"),
+    **dict.fromkeys(_RANKING, "curve"),
+    **dict.fromkeys(("aurc", "excess_aurc"), "selective.risk"),
     **dict.fromkeys(("benjamini_hochberg", "p_values"), "conformal.p_values"),
     "correction_table": "conformal.corrections",
-    "paired_delong": "paired",
+    "paired_delong": "intervals",
 }
 
 

@@ -1,9 +1,9 @@
-"""The sorted, merged scores of one ID/OOD pair: computed once, read by every threshold metric."""
+"""The sorted, merged scores of an ID/OOD pair, and the ranking metrics read from them; OOD is positive unless said."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Real
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -104,6 +104,31 @@ def most_count(rate: float, total: int) -> int:
     return k
 
 
+class PrecisionRecallAreas(NamedTuple):
+    """The two areas that are called AUPR."""
+
+    trapezoid: float
+    average_precision: float
+
+
+class BestF1(NamedTuple):
+    """The operating point of largest F1; an input is flagged iff its score is ≥ `threshold`."""
+
+    f1: float
+    accuracy: float
+    precision: float
+    recall: float
+    threshold: float
+
+
+def _precision(hits: Counts, selected: Counts) -> Floats:
+    """Return hits / selected; an empty selection has precision 1, as the curve starts at (recall 0, precision 1)."""
+    precision = np.asarray(hits / np.maximum(selected, 1))
+    if not (selected[0] and selected[-1]):  # the counts are monotone: an empty selection is at an end
+        precision[selected == 0] = 1.0
+    return precision
+
+
 def _laid_out(ids: Floats, ood: Floats) -> tuple[Floats, int]:
     """Return (3, n+m+1) working rows, the first holding −∞, the ID and the OOD scores, and n.
 
@@ -202,3 +227,222 @@ class PooledCurve:
     def at(self, threshold: float) -> int:
         """Return the entry in force at any λ: the last whose threshold is ≤ λ."""
         return int(np.searchsorted(self.thresholds, threshold, side="right")) - 1
+
+    def auroc(self) -> float:
+        """Return P(b > a) + ½ P(b = a) for an ID score a and an OOD score b; an exact count, divided once."""
+        # Each OOD score beats the ID scores below it and half of those tied with it: Σ ΔB·(A before + A after) / 2.
+        twice_wins = sum(int(np.dot(b[1:] - b[:-1], a[1:] + a[:-1])) for a, b in self.blocks())
+        return twice_wins / (2 * self.n * self.m)
+
+    def aupr_out(self) -> PrecisionRecallAreas:
+        """Return the precision–recall areas with OOD positive.
+
+        Reference: the trapezoid is what OpenOOD's tables use; Davis and Goadrich (ICML 2006) explain why the step-wise
+            form (average precision) is the safer one with few or tied scores.
+        """
+        fewer = more = 0.0
+        for a, b in self.blocks():
+            flagged = self.m - b
+            precision = _precision(flagged, flagged + (self.n - a))
+            gain = (b[1:] - b[:-1]).astype(np.float64)
+            # Flagging runs downwards in λ: a step of recall ends at the lower entry.
+            more += float(np.dot(gain, precision[:-1]))
+            fewer += float(np.dot(gain, precision[1:]))
+        return PrecisionRecallAreas(0.5 * (more + fewer) / self.m, more / self.m)
+
+    def aupr_in(self) -> PrecisionRecallAreas:
+        """Return the precision–recall areas with ID positive (score −s)."""
+        fewer = more = 0.0
+        for a, b in self.blocks():
+            precision = _precision(a, a + b)
+            gain = (a[1:] - a[:-1]).astype(np.float64)
+            more += float(np.dot(gain, precision[1:]))
+            fewer += float(np.dot(gain, precision[:-1]))
+        return PrecisionRecallAreas(0.5 * (more + fewer) / self.n, more / self.n)
+
+    def fpr_at_tpr(self, tpr: float = 0.95) -> float:
+        """Return the smallest share of ID flagged among thresholds that flag at least `tpr` of OOD.
+
+        Args:
+            tpr: 0.95 in every published table.
+
+        Reference: Zhang et al., OpenOOD v1.5, arXiv 2306.09301 (OOD positive).
+        """
+        may_accept = self.m - least_count(tpr, self.m)
+        last = int(np.searchsorted(self.ood_accepted, may_accept, side="right")) - 1
+        return self.rates(last)[0]
+
+    def fpr_at_tpr_id_positive(self, tpr: float = 0.95) -> float:
+        """Return the smallest share of OOD accepted among thresholds that accept at least `tpr` of ID.
+
+        Args:
+            tpr: 0.95 in every published table.
+
+        Reference: Hendrycks and Gimpel, ICLR 2017, arXiv 1610.02136, and most papers before 2023.
+        """
+        first = int(np.searchsorted(self.id_accepted, least_count(tpr, self.n), side="left"))
+        return self.rates(first)[1]
+
+    def detection_error(self) -> float:
+        """Return min over λ of ½(FPR + FNR)."""
+        n, m = self.n, self.m
+        # ½(1 − A/n + B/m) is smallest where m·A − n·B is largest; integers keep ties exact.
+        advantage = max(int((a * m - b * n).max()) for a, b in self.blocks())
+        return 0.5 * (1.0 - advantage / (n * m))
+
+    def best_f1(self) -> BestF1:
+        """Return F1, accuracy, precision and recall (OOD positive) where F1 is largest.
+
+        Of several best thresholds the largest is taken: it flags fewest.
+        """
+        n, m = self.n, self.m
+        best, at, start = -1.0, 0, 0
+        for a, b in self.blocks():
+            # Flagging s ≥ thresholds[j + 1] leaves entry j accepted; F1 = 2·TP / (flagged + m).
+            hits = m - b[:-1]
+            f1 = hits / (hits + (n + m) - a[:-1])
+            last = f1.size - 1 - int(np.argmax(f1[::-1]))
+            if f1[last] >= best:
+                best, at = float(f1[last]), start + last
+            start += f1.size
+        hit = m - int(self.ood_accepted[at])
+        alarms = n - int(self.id_accepted[at])
+        return BestF1(
+            f1=2.0 * best,
+            accuracy=(hit + n - alarms) / (n + m),
+            precision=hit / (hit + alarms),
+            recall=hit / m,
+            threshold=float(self.thresholds[at + 1]),
+        )
+
+    def ranking(self) -> dict[str, float]:
+        """Return the whole family under its keys."""
+        out, into, best = self.aupr_out(), self.aupr_in(), self.best_f1()
+        return {
+            "auroc": self.auroc(),
+            "aupr_in": into.trapezoid,
+            "aupr_out": out.trapezoid,
+            "ap_in": into.average_precision,
+            "ap_out": out.average_precision,
+            "fpr95": self.fpr_at_tpr(),
+            "fpr95_id_positive": self.fpr_at_tpr_id_positive(),
+            "detection_error": self.detection_error(),
+            "f1": best.f1,
+            "accuracy": best.accuracy,
+            "precision": best.precision,
+            "recall": best.recall,
+            "f1_threshold": best.threshold,
+        }
+
+
+CURVE_METRICS: dict[str, Callable[[PooledCurve], float]] = {
+    "auroc": PooledCurve.auroc,
+    "aupr_in": lambda curve: curve.aupr_in().trapezoid,
+    "aupr_out": lambda curve: curve.aupr_out().trapezoid,
+    "ap_in": lambda curve: curve.aupr_in().average_precision,
+    "ap_out": lambda curve: curve.aupr_out().average_precision,
+    "fpr95": PooledCurve.fpr_at_tpr,
+    "fpr95_id_positive": PooledCurve.fpr_at_tpr_id_positive,
+    "detection_error": PooledCurve.detection_error,
+    "f1": lambda curve: curve.best_f1().f1,
+    "accuracy": lambda curve: curve.best_f1().accuracy,
+    "precision": lambda curve: curve.best_f1().precision,
+    "recall": lambda curve: curve.best_f1().recall,
+}
+
+
+def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Return P(b > a) + ½ P(b = a) for an ID score a and an OOD score b.
+
+    Args:
+        id_scores: (n,) larger = more OOD.
+        ood_scores: (m,) on the same scale.
+
+    Raises:
+        MetricError: a side is empty, not one-dimensional, or contains NaN.
+    """
+    return PooledCurve.of(id_scores, ood_scores).auroc()
+
+
+def fpr95(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Return the smallest share of ID flagged among thresholds that flag ≥ 95 % of OOD (OOD positive).
+
+    Args:
+        id_scores: (n,) larger = more OOD.
+        ood_scores: (m,) on the same scale.
+
+    Raises:
+        MetricError: a side is empty, not one-dimensional, or contains NaN.
+
+    Reference: Zhang et al., OpenOOD v1.5, arXiv 2306.09301.
+    """
+    return PooledCurve.of(id_scores, ood_scores).fpr_at_tpr()
+
+
+def fpr_at_tpr(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95) -> float:
+    """Return the smallest share of ID flagged among thresholds that flag at least `tpr` of OOD (OOD positive).
+
+    Args:
+        id_scores: (n,) larger = more OOD.
+        ood_scores: (m,) on the same scale.
+        tpr: in [0, 1]; 0.95 in every published table.
+
+    Raises:
+        MetricError: a side is empty, not one-dimensional, or contains NaN; or `tpr` is not a fraction.
+    """
+    rate = check_rate(tpr, "tpr")
+    return PooledCurve.of(id_scores, ood_scores).fpr_at_tpr(rate)
+
+
+def fpr_at_tpr_id_positive(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95) -> float:
+    """Return the smallest share of OOD accepted among thresholds that accept at least `tpr` of ID (ID positive).
+
+    Args:
+        id_scores: (n,) larger = more OOD.
+        ood_scores: (m,) on the same scale.
+        tpr: in [0, 1]; 0.95 in every published table.
+
+    Raises:
+        MetricError: as for `fpr_at_tpr`.
+    """
+    rate = check_rate(tpr, "tpr")
+    return PooledCurve.of(id_scores, ood_scores).fpr_at_tpr_id_positive(rate)
+
+
+def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Return the area under the precision–recall curve with OOD positive, by trapezoid as in OpenOOD's tables.
+
+    Args:
+        id_scores: (n,) larger = more OOD.
+        ood_scores: (m,) on the same scale.
+
+    Raises:
+        MetricError: a side is empty, not one-dimensional, or contains NaN.
+    """
+    return PooledCurve.of(id_scores, ood_scores).aupr_out().trapezoid
+
+
+def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Return the area under the precision–recall curve with ID positive, by trapezoid as in OpenOOD's tables.
+
+    Args:
+        id_scores: (n,) larger = more OOD.
+        ood_scores: (m,) on the same scale.
+
+    Raises:
+        MetricError: a side is empty, not one-dimensional, or contains NaN.
+    """
+    return PooledCurve.of(id_scores, ood_scores).aupr_in().trapezoid
+
+
+def detection_error(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Return min over thresholds of ½(FPR + FNR).
+
+    Args:
+        id_scores: (n,) larger = more OOD.
+        ood_scores: (m,) on the same scale.
+
+    Raises:
+        MetricError: a side is empty, not one-dimensional, or contains NaN.
+    """
+    return PooledCurve.of(id_scores, ood_scores).detection_error()

@@ -11,7 +11,7 @@ from openbench.digest import LATER
 from openbench.errors import MetricError, OpenbenchError, did_you_mean
 from openbench.metrics.conformal.corrections import CORRECTIONS
 from openbench.metrics.conformal.prediction_sets import KINDS, OWN
-from openbench.metrics.curve_ranking import CURVE_METRICS
+from openbench.metrics.curve import CURVE_METRICS
 from openbench.metrics.threshold import SCALINGS
 
 PER_SET = "_per_set"

@@ -1,7 +1,8 @@
-"""All metrics of one run: scores of its sets in, {set or group: {key: value}} out."""
+"""All metrics of one run: scores of its sets in, {set or group: {key: value}} out, one family after another."""
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,19 +11,52 @@ import numpy as np
 from openbench.core.scores import SetScores
 from openbench.digest import digest
 from openbench.errors import MetricError, did_you_mean
-from openbench.metrics import curve_ranking
 from openbench.metrics.conformal.corrections import correction_table
-from openbench.metrics.conformal.prediction_sets import OWN, Nonconformity, probabilities_from
-from openbench.metrics.conformal.sorted_classes import SortedClasses, given_split, over_splits
+from openbench.metrics.conformal.p_values import conformal_auroc, conformal_fpr95, discoveries
+from openbench.metrics.conformal.prediction_sets import (
+    OWN,
+    Nonconformity,
+    SortedClasses,
+    given_split,
+    over_splits,
+    probabilities_from,
+)
 from openbench.metrics.curve import Floats, PooledCurve, as_scores
-from openbench.metrics.families import IdSide, Pair, Setting, Values, evaluate_pair
-from openbench.metrics.intervals import group_bootstrap_keys, group_delong_variance, normal_interval
-from openbench.metrics.keys import higher_is_better
+from openbench.metrics.intervals import (
+    bootstrap_keys,
+    delong,
+    group_bootstrap_keys,
+    group_delong_variance,
+    normal_interval,
+)
+from openbench.metrics.keys import higher_is_better, rate_label
 from openbench.metrics.options import FAMILIES, MetricOptions, describe
-from openbench.metrics.selective.coverage import aurc, excess_aurc
-from openbench.metrics.selective.risk import UNABLE
-from openbench.metrics.threshold import balanced_threshold, choose_scale, threshold_stability, tnr_threshold
+from openbench.metrics.selective.risk import (
+    UNABLE,
+    Costs,
+    OperatingPoint,
+    PrecisionRecall,
+    SelectiveCurve,
+    TprFpr,
+    aurc,
+    ccr_at_fpr,
+    excess_aurc,
+    least_cost,
+    least_risk,
+    oscr,
+    oscr_selective,
+    running_loss,
+)
+from openbench.metrics.threshold import (
+    balanced_threshold,
+    choose_scale,
+    error_rates,
+    threshold_areas,
+    threshold_stability,
+    tnr_threshold,
+)
 
+Values = dict[str, float | int | str]
 __all__ = [
     "FAMILIES",
     "ROLES",
@@ -33,13 +67,175 @@ __all__ = [
     "fixed_thresholds",
     "higher_is_better",
 ]
-
 ROLES: tuple[str, ...] = ("id_test", "id_val", "csid", "ood_val", "near", "far")
 GROUPS: tuple[str, ...] = ("near", "far")
 _RESERVED = (*GROUPS, "id")
 _FULL_SPECTRUM = "full_spectrum/"
 _MOST = 8  # sources of prediction sets whose numbers are kept: a few bytes each
 _FOUND: dict[str, Mapping[str, float | int | str]] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class IdSide:
+    """The ID side of every pair: ID test, or ID test ∪ csID.
+
+    Args:
+        scores: (n,) checked.
+        ordered: (n,) the same, ascending.
+        cumulated: (n+1,) cumulated losses in that order, or None if correctness is unknown.
+    """
+
+    scores: Floats
+    ordered: Floats
+    cumulated: Floats | None
+
+    @classmethod
+    def of(cls, scores: Floats, losses: Floats | None) -> "IdSide":
+        """Sort checked scores once, with their losses where these are known."""
+        if losses is None:
+            return cls(scores, np.sort(scores), None)
+        order = np.argsort(scores)
+        return cls(scores, scores[order], running_loss(scores, losses, order))
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What all pairs of a benchmark have in common.
+
+    Args:
+        options: operating points.
+        id_side: the ID scores.
+        benchmark: score sets that fix the `benchmark` scaling: the ID side and every OOD test set.
+        validation: score sets that fix the `validation` scaling; may be empty.
+        id_val: ID validation scores, calibration of the Benjamini–Hochberg selection; may be None.
+        thresholds: `95tnr` and, with validation splits, `val`.
+        table: conformal correction for this n, or None if that family is off.
+    """
+
+    options: MetricOptions
+    id_side: IdSide
+    benchmark: tuple[Floats, ...]
+    validation: tuple[Floats, ...]
+    id_val: Floats | None
+    thresholds: Mapping[str, float]
+    table: Floats | None
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """One OOD set against the ID side; without a name, pooled sets."""
+
+    ood: Floats
+    curve: PooledCurve
+    name: str = ""
+
+    @classmethod
+    def of(cls, id_side: IdSide, ood: Floats, name: str = "") -> "Pair":
+        """Sort the OOD side and merge it with the ID side, which is sorted already."""
+        return cls(ood, PooledCurve.of_sorted_id(id_side.ordered, ood), name)
+
+
+def finite_or_unable(value: float) -> float | str:
+    """Return the value, or `unable` where it is infinite: JSON and tables cannot hold infinity."""
+    return float(value) if np.isfinite(value) else UNABLE
+
+
+def ranking_family(pair: Pair, setting: Setting) -> Values:
+    """Return the ranking metrics of a pair."""
+    values: Values = dict(pair.curve.ranking())
+    values["f1_threshold"] = finite_or_unable(float(values["f1_threshold"]))
+    return values
+
+
+def threshold_family(pair: Pair, setting: Setting) -> Values:
+    """Return AUTC, AUFPR, AUFNR and the error rates at fixed thresholds."""
+    o, values = setting.options, dict[str, float | int | str]()
+    try:
+        sources = ((setting.id_side.scores, pair.ood), setting.benchmark, setting.validation)
+        scale = choose_scale(o.autc_scaling, *sources)
+        areas = threshold_areas(setting.id_side.scores, pair.ood, scale, o.autc_weight)
+        values.update(areas._asdict())
+    except MetricError:
+        # Constant or infinite scores: AUTC is undefined, the other metrics are not.
+        values.update(dict.fromkeys(("autc", "aufpr", "aufnr"), UNABLE))
+    for name, threshold in {"test": balanced_threshold(pair.curve), **setting.thresholds}.items():
+        rates = error_rates(pair.curve, threshold)
+        values[f"fpr@{name}"], values[f"fnr@{name}"] = rates.fpr, rates.fnr
+    return values
+
+
+def _value(found: OperatingPoint | str) -> float | str:
+    return found if isinstance(found, str) else found.value
+
+
+def selective_family(pair: Pair, setting: Setting) -> Values:
+    """Return the reject-option metrics of a pair; nothing if ID correctness is unknown."""
+    if setting.id_side.cumulated is None:
+        return {}
+    o, curve = setting.options, SelectiveCurve(pair.curve, setting.id_side.cumulated)
+    most = o.fpr_of(pair.name)
+    # Pooled sets have no common rate where rates are given by set.
+    bounded = None if most is None else least_risk(curve, TprFpr(o.tpr, most))
+    precise = least_risk(curve, PrecisionRecall(o.precision, o.recall, o.prior))
+    costs = Costs(o.cost_reject_id, o.cost_accept_ood, o.cost_reject_ood, o.prior)
+    risk = {} if bounded is None else {f"risk@tpr{o.tpr:g},fpr{o.fpr_label}": _value(bounded)}
+    return {
+        **risk,
+        f"risk@prec{o.precision:g},rec{o.recall:g}": _value(precise),
+        "cost": least_cost(curve, costs).value,
+        "oscr": oscr(curve),
+        "oscr_selective": oscr_selective(curve),
+        **{f"ccr@fpr{rate_label(fpr)}": ccr_at_fpr(curve, fpr) for fpr in o.ccr_fprs},
+    }
+
+
+def conformal_family(pair: Pair, setting: Setting) -> Values:
+    """Return the conformal AUROC and FPR@95, and with ID validation the Benjamini–Hochberg selection."""
+    if setting.table is None:
+        return {}
+    values: Values = {
+        "conformal_auroc": conformal_auroc(pair.curve, setting.table),
+        "conformal_fpr95": conformal_fpr95(pair.curve, setting.table),
+    }
+    if setting.id_val is not None and setting.options.fdr is not None:
+        alarms, found = discoveries(pair.curve, setting.id_val, setting.options.fdr)
+        label = rate_label(setting.options.fdr)
+        values[f"bh_power@{label}"] = found / pair.curve.m
+        values[f"bh_fdp@{label}"] = alarms / max(1, alarms + found)
+    return values
+
+
+def interval_family(pair: Pair, setting: Setting) -> Values:
+    """Return `_low` and `_high` for AUROC (DeLong) and the bootstrapped keys."""
+    o = setting.options
+    intervals = {"auroc": delong(pair.curve, o.confidence)}
+    if o.replicates and o.bootstrap_metrics:
+        intervals |= bootstrap_keys(pair.curve, o.bootstrap_metrics, o.replicates, o.seed, o.confidence)
+    return {f"{key}_{end}": value for key, ci in intervals.items() for end, value in ci._asdict().items()}
+
+
+PAIR_FAMILIES: dict[str, Callable[[Pair, Setting], Values]] = {
+    "ranking": ranking_family,
+    "threshold": threshold_family,
+    "selective": selective_family,
+    "conformal": conformal_family,
+    "intervals": interval_family,
+}
+
+
+def evaluate_pair(pair: Pair, setting: Setting, *, skip: tuple[str, ...] = ()) -> Values:
+    """Return the chosen families of one pair, with the number of its OOD scores.
+
+    Args:
+        pair: the OOD set against the ID side.
+        setting: what is common to all pairs.
+        skip: families left out although they are chosen.
+    """
+    chosen = (family for family in PAIR_FAMILIES if family in setting.options.families and family not in skip)
+    values: Values = {"n_ood": pair.ood.size}
+    for compute in map(PAIR_FAMILIES.__getitem__, chosen):
+        values.update(compute(pair, setting))
+    return values
 
 
 def evaluate(
@@ -179,7 +375,7 @@ def _evaluate_side(
             continue
         pairs = {s.name: Pair.of(setting.id_side, _floats(s), s.name) for s in by_role[group]}
         members = {name: evaluate_pair(pair, setting) for name, pair in pairs.items()}
-        f1_thresholds += [curve_ranking.best_f1(pair.curve).threshold for pair in pairs.values()]
+        f1_thresholds += [pair.curve.best_f1().threshold for pair in pairs.values()]
         results |= members
         results[group] = _group_values(list(pairs.values()), list(members.values()), setting)
     results["id"] = _id_values(by_role, side, setting, losses) | _stability(f1_thresholds, setting)
@@ -204,7 +400,7 @@ def _group_values(pairs: list[Pair], members: list[Values], setting: Setting) ->
 
 def _group_intervals(curves: list[PooledCurve], options: MetricOptions) -> Values:
     """Return `_low` and `_high` of a group's mean AUROC (DeLong) and of the means of the bootstrapped keys."""
-    mean = float(np.mean([curve_ranking.auroc(curve) for curve in curves]))
+    mean = float(np.mean([curve.auroc() for curve in curves]))
     found = {"auroc": normal_interval(mean, group_delong_variance(curves), options.confidence)}
     if options.replicates and options.bootstrap_metrics:
         keys = options.bootstrap_metrics

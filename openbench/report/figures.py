@@ -13,7 +13,6 @@ from openbench.errors import MetricError
 from openbench.metrics.conformal.corrections import correction_table
 from openbench.metrics.conformal.p_values import conformal_fpr
 from openbench.metrics.curve import PooledCurve
-from openbench.metrics.curve_ranking import aupr_out, auroc
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.selective.risk import SelectiveCurve, oscr, risk_coverage
 from openbench.metrics.suite import fixed_thresholds
@@ -41,7 +40,7 @@ def roc(sets: Sets) -> Figure:
     for ood, style in zip(oods, lines(), strict=False):
         curve = PooledCurve.of(ids.scores, ood.scores)
         fpr, tpr = 1 - curve.id_accepted / curve.n, 1 - curve.ood_accepted / curve.m
-        axes.plot(*thinned(fpr, tpr), **style, label=plain(f"{_called(ood)} {100 * auroc(curve):.1f}"))
+        axes.plot(*thinned(fpr, tpr), **style, label=plain(f"{_called(ood)} {100 * curve.auroc():.1f}"))
     axes.set(xlabel="FPR (ID flagged)", ylabel="TPR (OOD flagged)", xlim=(0, 1), ylim=(0, 1.005))
     finish(axes, "lower right", "AUROC in %")
     return figure
@@ -55,7 +54,7 @@ def precision_recall(sets: Sets) -> Figure:
         curve = PooledCurve.of(ids.scores, ood.scores)
         hits = curve.m - curve.ood_accepted[:-1]
         precision = np.append(hits / (hits + curve.n - curve.id_accepted[:-1]), 1.0)
-        label = plain(f"{_called(ood)} {100 * aupr_out(curve)[0]:.1f}")
+        label = plain(f"{_called(ood)} {100 * curve.aupr_out()[0]:.1f}")
         axes.plot(*thinned(np.append(hits / curve.m, 0.0), precision), **style, label=label)
     axes.set(xlabel="recall (OOD flagged)", ylabel="precision", xlim=(0, 1), ylim=(0, 1.005))
     finish(axes, "lower left", "AUPR-out in %")
@@ -236,7 +235,7 @@ def roc_of_runs(runs: Mapping[str, Sets]) -> Figure:
             ids, own = sides(sets)
             curve = PooledCurve.of(ids.scores, own[at].scores)
             fpr, tpr = 1 - curve.id_accepted / curve.n, 1 - curve.ood_accepted / curve.m
-            axes.plot(*thinned(fpr, tpr), **style, label=plain(f"{name} {100 * auroc(curve):.1f}"))
+            axes.plot(*thinned(fpr, tpr), **style, label=plain(f"{name} {100 * curve.auroc():.1f}"))
         axes.set(xlabel="FPR (ID flagged)", ylabel="TPR (OOD flagged)", xlim=(0, 1), ylim=(0, 1.005))
         axes.set_title(plain(_called(ood)), fontsize=9)
         finish(axes, "lower right", "AUROC in %")

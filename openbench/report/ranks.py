@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from openbench.metrics.mean_ranks import bars, mean_ranks
+from openbench.metrics.rank_ranges import bars, mean_ranks
 from openbench.report.style import COLOURS, INK, finish, panels
 from openbench.results.escape import plot as plain
 

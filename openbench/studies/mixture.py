@@ -8,7 +8,6 @@ from scipy.stats import norm
 
 from openbench.config.constraints import Count, check_value
 from openbench.errors import ConfigError
-from openbench.metrics.curve_ranking import aupr_in, auroc
 from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, least_risk, oscr_selective
 from openbench.results.tables.table import Estimate
 from openbench.studies.cells import Cell
@@ -23,8 +22,8 @@ _SCORES = ("r", "g")
 Floats = NDArray[np.float64]
 
 _METRICS: dict[str, Callable[[SelectiveCurve], float | str]] = {
-    "auroc": lambda curve: auroc(curve.pair),
-    "aupr_in": lambda curve: aupr_in(curve.pair).trapezoid,
+    "auroc": lambda curve: curve.pair.auroc(),
+    "aupr_in": lambda curve: curve.pair.aupr_in().trapezoid,
     "oscr_selective": oscr_selective,
     "risk@tpr0.7,fpr0.2": lambda curve: found if isinstance(found := least_risk(curve, _BOUND), str) else found.value,
 }

@@ -20,7 +20,7 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field
 from openbench.errors import FieldError, MethodError, NotFittedError
-from openbench.metrics.ranking import auroc
+from openbench.metrics.curve import auroc
 from openbench.testing.toy import declared, planted
 from openbench.testing.toy_network import images_with, network_with
 from openbench.testing.trial import fitted, read_by, samples_of, scored

@@ -15,7 +15,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import FieldError, NotFittedError
-from openbench.metrics.ranking import auroc
+from openbench.metrics.curve import auroc
 from openbench.testing.checks import SEPARATION, CheckError, check_metadata_is_complete
 from openbench.testing.toy import Toy, declared, planted
 

@@ -11,7 +11,7 @@ from openbench.api.result import Result, Results
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, DataError
-from openbench.metrics.paired import paired_delong
+from openbench.metrics.intervals import paired_delong
 from openbench.results.tables.views import VIEWS
 
 from ..results.records import full_record, make_record, metrics, split_scores, with_method  # noqa: TID252 — the tests are no package

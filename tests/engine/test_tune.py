@@ -14,7 +14,7 @@ from openbench.core.search import Tuned, grid, with_params
 from openbench.engine.evaluate import Fitting, Scoring, fit, predictions, score, score_splits
 from openbench.engine.tune import TuneContext, Tuning, _Candidates, tune
 from openbench.errors import ConfigError, FieldError, MethodError
-from openbench.metrics.ranking import auroc
+from openbench.metrics.curve import auroc
 
 CPU = torch.device("cpu")
 

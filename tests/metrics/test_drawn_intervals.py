@@ -9,8 +9,7 @@ from scipy.stats import chisquare
 
 from openbench.errors import MetricError
 from openbench.metrics import intervals
-from openbench.metrics.curve import PooledCurve
-from openbench.metrics.curve_ranking import CURVE_METRICS
+from openbench.metrics.curve import CURVE_METRICS, PooledCurve
 from openbench.metrics.intervals import bootstrap, bootstrap_keys
 
 from . import metric_oracles as oracle

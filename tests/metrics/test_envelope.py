@@ -5,8 +5,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from openbench.errors import MetricError
-from openbench.metrics.selective.double_score import ScorePair, Standard
-from openbench.metrics.selective.envelope import envelope
+from openbench.metrics.selective.double_score import ScorePair, Standard, envelope
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
 
 from . import metric_oracles as oracle

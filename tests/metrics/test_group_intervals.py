@@ -10,8 +10,7 @@ from scipy.stats import chisquare, norm
 
 from openbench.errors import MetricError
 from openbench.metrics import intervals
-from openbench.metrics.curve import PooledCurve
-from openbench.metrics.curve_ranking import CURVE_METRICS
+from openbench.metrics.curve import CURVE_METRICS, PooledCurve
 from openbench.metrics.intervals import group_bootstrap_keys
 
 from . import metric_oracles as oracle

@@ -3,8 +3,7 @@ import pytest
 from scipy.stats import norm
 
 from openbench.errors import MetricError
-from openbench.metrics.curve import PooledCurve
-from openbench.metrics.curve_ranking import CURVE_METRICS, auroc
+from openbench.metrics.curve import CURVE_METRICS, PooledCurve
 from openbench.metrics.intervals import (
     bootstrap,
     delong,
@@ -58,7 +57,7 @@ def test_interval_half_width_is_z_standard_errors():
     curve = PooledCurve.of(*oracle.random_pair(0, 300, 300))
     low, high = delong(curve, 0.9)
     assert (high - low) / 2 == pytest.approx(1.6448536 * np.sqrt(delong_variance(curve)), rel=1e-6)
-    assert (low + high) / 2 == pytest.approx(auroc(curve))
+    assert (low + high) / 2 == pytest.approx(curve.auroc())
 
 
 def test_intervals_stay_within_the_unit_interval():
@@ -69,7 +68,7 @@ def test_intervals_stay_within_the_unit_interval():
 
 def test_bootstrap_interval_of_auroc_agrees_with_delong():
     curve = PooledCurve.of(*oracle.random_pair(1, 400, 300))
-    drawn = bootstrap(curve, {"auroc": auroc}, replicates=2000, seed=3)["auroc"]
+    drawn = bootstrap(curve, {"auroc": PooledCurve.auroc}, replicates=2000, seed=3)["auroc"]
     assert drawn == pytest.approx(delong(curve), abs=0.006)
 
 
@@ -117,7 +116,7 @@ def test_equal_seeds_give_equal_intervals_and_others_do_not():
 @pytest.mark.parametrize(("replicates", "level"), [(1, 0.95), (0, 0.95), (10, 1.0), (10, 95.0)])
 def test_bootstrap_refuses_what_gives_no_interval(replicates, level):
     with pytest.raises(MetricError):
-        bootstrap(PooledCurve.of([0.0], [1.0]), {"auroc": auroc}, replicates, level=level)
+        bootstrap(PooledCurve.of([0.0], [1.0]), {"auroc": PooledCurve.auroc}, replicates, level=level)
 
 
 def test_seeds_are_summarised_with_the_population_deviation():

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from openbench.metrics.curve_ranking import CURVE_METRICS
+from openbench.metrics.curve import CURVE_METRICS
 from openbench.metrics.keys import bounds
 from openbench.metrics.suite import MetricOptions, SetScores, evaluate
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from openbench.errors import MetricError
-from openbench.metrics.mean_ranks import MeanRanks, bars, mean_ranks
+from openbench.metrics.rank_ranges import MeanRanks, bars, mean_ranks
 
 # Four methods on 14 sets, with ties, whose mean ranks are those of the example in Demšar 2006, section 3.2.2, where the
 # statistic (9.28) and the critical differences (1.25 and 1.12) are worked out by hand.

@@ -6,8 +6,7 @@ from scipy import stats
 
 from openbench.errors import MetricError
 from openbench.metrics.curve import PooledCurve
-from openbench.metrics.intervals import delong_variance, group_delong_variance
-from openbench.metrics.paired import paired_delong
+from openbench.metrics.intervals import delong_variance, group_delong_variance, paired_delong
 
 
 def scores(seed=0, n=60, sizes=(40, 70), shift=1.0, noise=1.0, decimals=1):

@@ -16,9 +16,7 @@ from sklearn.metrics import (
 
 from openbench import metrics
 from openbench.errors import MetricError
-from openbench.metrics.curve import PooledCurve
-from openbench.metrics.curve_ranking import CURVE_METRICS
-from openbench.metrics.ranking import auroc, fpr95, ranking
+from openbench.metrics.curve import CURVE_METRICS, PooledCurve, auroc, fpr95
 
 from . import metric_oracles as oracle
 
@@ -47,7 +45,7 @@ def test_auroc_equals_scikit_learn_and_all_pairs(a, b):
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_aupr_equals_trapezoid_over_scikit_learn_curve(a, b):
     labels, scores = labelled(a, b)
-    got = ranking(a, b)
+    got = PooledCurve.of(a, b).ranking()
     assert got["aupr_out"] == pytest.approx(trapezoid_aupr(labels, scores), abs=1e-12)
     assert got["aupr_in"] == pytest.approx(trapezoid_aupr(1 - labels, -scores), abs=1e-12)
 
@@ -55,7 +53,7 @@ def test_aupr_equals_trapezoid_over_scikit_learn_curve(a, b):
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_ap_equals_scikit_learn(a, b):
     labels, scores = labelled(a, b)
-    got = ranking(a, b)
+    got = PooledCurve.of(a, b).ranking()
     assert got["ap_out"] == pytest.approx(average_precision_score(labels, scores), abs=1e-12)
     assert got["ap_in"] == pytest.approx(average_precision_score(1 - labels, -scores), abs=1e-12)
 
@@ -70,12 +68,14 @@ def test_fpr95_equals_scikit_learn_roc_and_definition(a, b):
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_fpr95_id_positive_equals_definition(a, b):
-    assert ranking(a, b)["fpr95_id_positive"] == pytest.approx(oracle.fpr95_id_positive(a, b), abs=1e-15)
+    assert PooledCurve.of(a, b).ranking()["fpr95_id_positive"] == pytest.approx(
+        oracle.fpr95_id_positive(a, b), abs=1e-15
+    )
 
 
 def test_the_two_fpr95_conventions_differ():
     a, b = oracle.random_pair(0, 400, 400)
-    got = ranking(a, b * 3)
+    got = PooledCurve.of(a, b * 3).ranking()
     assert abs(got["fpr95"] - got["fpr95_id_positive"]) > 0.1
 
 
@@ -89,12 +89,12 @@ def test_fpr95_counts_an_exact_share_as_reached(total):
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_detection_error_equals_definition(a, b):
-    assert ranking(a, b)["detection_error"] == pytest.approx(oracle.detection_error(a, b), abs=1e-12)
+    assert PooledCurve.of(a, b).ranking()["detection_error"] == pytest.approx(oracle.detection_error(a, b), abs=1e-12)
 
 
 def test_each_metric_alone_is_that_of_all_together():
     a, b = PAIRS[0]
-    every = ranking(a, b)
+    every = PooledCurve.of(a, b).ranking()
     alone = {
         key: of(PooledCurve.of(np.asarray(a, dtype=float), np.asarray(b, dtype=float)))
         for key, of in CURVE_METRICS.items()
@@ -105,7 +105,7 @@ def test_each_metric_alone_is_that_of_all_together():
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_f1_is_the_largest_and_its_point_is_reproduced_at_the_recorded_threshold(a, b):
     labels, scores = labelled(a, b)
-    got = ranking(a, b)
+    got = PooledCurve.of(a, b).ranking()
     flagged = scores >= got["f1_threshold"]
     for key, of in [("f1", f1_score), ("accuracy", accuracy_score), ("precision", precision_score)]:
         assert got[key] == pytest.approx(of(labels, flagged), abs=1e-12)
@@ -118,7 +118,7 @@ def test_f1_is_the_largest_and_its_point_is_reproduced_at_the_recorded_threshold
 
 
 def test_perfect_separation_gives_the_ideal_values():
-    got = ranking([0.0, 1.0], [2.0, 3.0])
+    got = PooledCurve.of([0.0, 1.0], [2.0, 3.0]).ranking()
     ideal = {"auroc": 1, "aupr_in": 1, "aupr_out": 1, "ap_in": 1, "ap_out": 1, "fpr95": 0, "fpr95_id_positive": 0}
     assert got == {
         **ideal,
@@ -132,7 +132,7 @@ def test_perfect_separation_gives_the_ideal_values():
 
 
 def test_constant_scores_give_chance():
-    got = ranking(np.zeros(30), np.zeros(10))
+    got = PooledCurve.of(np.zeros(30), np.zeros(10)).ranking()
     assert got["auroc"] == 0.5
     assert got["fpr95"] == got["fpr95_id_positive"] == 1.0
     assert got["ap_out"] == pytest.approx(10 / 40)
@@ -147,7 +147,7 @@ def test_infinite_scores_are_ranked_at_the_ends():
     a, b = np.array([-np.inf, 0.0, np.inf]), np.array([-np.inf, 1.0, np.inf])
     finite = {-np.inf: -9.0, np.inf: 9.0}
     replaced = [np.array([finite.get(x, x) for x in side]) for side in (a, b)]
-    got, want = ranking(a, b), ranking(*replaced)
+    got, want = PooledCurve.of(a, b).ranking(), PooledCurve.of(*replaced).ranking()
     for key in CURVE_METRICS:
         assert got[key] == want[key]
 
@@ -172,7 +172,7 @@ def test_swapping_the_sides_gives_one_minus_auroc(a, b):
 @given(SIDES, SIDES)
 @settings(deadline=None, max_examples=60)
 def test_negating_and_swapping_exchanges_the_in_and_out_metrics(a, b):
-    got, mirrored = ranking(a, b), ranking(-b, -a)
+    got, mirrored = PooledCurve.of(a, b).ranking(), PooledCurve.of(-b, -a).ranking()
     for one, other in [("aupr_in", "aupr_out"), ("ap_in", "ap_out"), ("fpr95", "fpr95_id_positive")]:
         assert got[one] == pytest.approx(mirrored[other], abs=1e-12)
         assert got[other] == pytest.approx(mirrored[one], abs=1e-12)
@@ -182,7 +182,7 @@ def test_negating_and_swapping_exchanges_the_in_and_out_metrics(a, b):
 @given(SIDES, SIDES)
 @settings(deadline=None, max_examples=60)
 def test_a_monotone_map_changes_only_the_threshold(a, b):
-    got, mapped = ranking(a, b), ranking(np.exp(a) - 3, np.exp(b) - 3)
+    got, mapped = PooledCurve.of(a, b).ranking(), PooledCurve.of(np.exp(a) - 3, np.exp(b) - 3).ranking()
     assert {k: v for k, v in got.items() if k != "f1_threshold"} == {
         k: v for k, v in mapped.items() if k != "f1_threshold"
     }
@@ -194,13 +194,13 @@ def test_the_order_of_the_samples_does_not_matter(a, b, random):
     shuffled = list(a), list(b)
     for side in shuffled:
         random.shuffle(side)
-    assert ranking(*shuffled) == ranking(a, b)
+    assert PooledCurve.of(*shuffled).ranking() == PooledCurve.of(a, b).ranking()
 
 
 @given(SIDES, SIDES)
 @settings(deadline=None, max_examples=60)
 def test_integer_scores_agree_with_the_slow_definitions(a, b):
-    got = ranking(a, b)
+    got = PooledCurve.of(a, b).ranking()
     assert got["auroc"] == pytest.approx(oracle.auroc(a, b), abs=1e-12)
     assert got["fpr95"] == pytest.approx(oracle.fpr95(a, b), abs=1e-12)
     assert got["fpr95_id_positive"] == pytest.approx(oracle.fpr95_id_positive(a, b), abs=1e-12)
@@ -210,7 +210,7 @@ def test_integer_scores_agree_with_the_slow_definitions(a, b):
 @pytest.mark.parametrize("key", list(CURVE_METRICS))
 def test_each_metric_alone_equals_its_family_value(key):
     a, b = oracle.random_pair(7, 80, 50, 1)
-    assert CURVE_METRICS[key](PooledCurve.of(a, b)) == ranking(a, b)[key]
+    assert CURVE_METRICS[key](PooledCurve.of(a, b)) == PooledCurve.of(a, b).ranking()[key]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_bad_scores_are_refused_with_what_was_found(a, b, message):
 def test_inputs_are_left_untouched():
     a, b = oracle.random_pair(0)
     kept = a.copy(), b.copy()
-    ranking(a, b)
+    PooledCurve.of(a, b).ranking()
     np.testing.assert_array_equal(a, kept[0])
     np.testing.assert_array_equal(b, kept[1])
 
@@ -248,7 +248,7 @@ def test_fpr_at_any_tpr_is_read_from_scikit_learns_curve(tpr):
 
 def test_metrics_of_two_arrays_are_those_of_the_ranking_family():
     for a, b in PAIRS:
-        family = ranking(a, b)
+        family = PooledCurve.of(a, b).ranking()
         for key in ("auroc", "fpr95", "aupr_in", "aupr_out", "detection_error"):
             assert getattr(metrics, key)(a, b) == family[key]
 

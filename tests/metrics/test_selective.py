@@ -6,14 +6,15 @@ from scipy.integrate import quad
 
 from openbench.errors import MetricError
 from openbench.metrics.curve import BLOCK
-from openbench.metrics.selective.coverage import aurc, excess_aurc
 from openbench.metrics.selective.risk import (
     UNABLE,
     Costs,
     PrecisionRecall,
     SelectiveCurve,
     TprFpr,
+    aurc,
     ccr_at_fpr,
+    excess_aurc,
     least_cost,
     least_risk,
     oscr,

@@ -8,8 +8,7 @@ from sklearn.metrics import f1_score
 
 from openbench.errors import MetricError
 from openbench.metrics.curve import PooledCurve
-from openbench.metrics.curve_ranking import best_f1
-from openbench.metrics.shared_threshold import f1_at, shared_thresholds
+from openbench.metrics.threshold import f1_at, shared_thresholds
 
 RNG = np.random.default_rng(0)
 GROUPS = {
@@ -45,7 +44,7 @@ def test_each_group_has_its_own_best_and_finds_it_in_the_common_set():
         assert group.own == pytest.approx(max(every.values()))
         assert every[group.threshold] == pytest.approx(group.own)
         assert (group.pooled, group.pooled_threshold) == (group.own, group.threshold)
-        assert group.threshold == best_f1(PooledCurve.of(*pair)).threshold
+        assert group.threshold == PooledCurve.of(*pair).best_f1().threshold
 
 
 def test_the_other_groups_thresholds_and_one_for_all_are_the_best_of_those():

@@ -13,13 +13,16 @@ from openbench.errors import MetricError
 from openbench.metrics import suite
 from openbench.metrics.conformal.prediction_sets import (
     Nonconformity,
+    SortedClasses,
+    Split,
     conformal_quantile,
+    given_split,
+    over_splits,
     prediction_sets,
     probabilities_from,
     set_report,
     true_class,
 )
-from openbench.metrics.conformal.sorted_classes import SortedClasses, Split, given_split, over_splits
 from openbench.metrics.suite import MetricOptions, evaluate
 
 KINDS = {"lac": Nonconformity("lac"), "aps": Nonconformity("aps"), "raps": Nonconformity("raps", 0.1, 2), "score": None}

@@ -8,9 +8,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import MetricError
 from openbench.metrics.curve import PooledCurve
 from openbench.metrics.intervals import delong, group_delong_variance
-from openbench.metrics.ranking import ranking
-from openbench.metrics.selective.coverage import aurc
-from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, least_risk
+from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, aurc, least_risk
 from openbench.metrics.suite import MetricOptions, evaluate, fixed_thresholds, higher_is_better
 from openbench.metrics.threshold import Scale, threshold_areas
 
@@ -53,7 +51,7 @@ def test_every_set_and_group_has_its_entry(results):
 
 def test_set_values_are_those_of_the_metric_functions(results):
     for name, s in (("cifar100", C100), ("mnist", MNIST)):
-        for key, value in ranking(ID.scores, s.scores).items():
+        for key, value in PooledCurve.of(ID.scores, s.scores).ranking().items():
             assert results[name][key] == value
         assert (results[name]["auroc_low"], results[name]["auroc_high"]) == delong(PooledCurve.of(ID.scores, s.scores))
         curve = SelectiveCurve.of(ID.scores, 1.0 - ID.correct, s.scores)
@@ -92,7 +90,7 @@ def test_group_values_are_unweighted_means_over_sets(results):
 
 def test_pooled_values_are_those_of_the_sets_thrown_together(results):
     both = np.concatenate([C100.scores, TIN.scores])
-    for key, value in ranking(ID.scores, both).items():
+    for key, value in PooledCurve.of(ID.scores, both).ranking().items():
         assert results["near"][f"pooled_{key}"] == value
     assert results["near"]["pooled_auroc"] != results["near"]["auroc"]
 
@@ -212,7 +210,7 @@ def test_selective_metrics_are_absent_without_correctness():
 
 def test_only_the_chosen_families_are_computed():
     got = evaluate(SETS, MetricOptions(families=("ranking",)))
-    assert set(got["tin"]) == {*ranking([0.0], [1.0]), "n_ood"}
+    assert set(got["tin"]) == {*PooledCurve.of([0.0], [1.0]).ranking(), "n_ood"}
     assert set(got["id"]) == {"n_id", "accuracy", "id_val_accuracy"}
 
 

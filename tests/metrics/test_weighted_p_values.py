@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from openbench.errors import MetricError
-from openbench.metrics.conformal.p_values import p_values
-from openbench.metrics.conformal.weighted import conditional_size, marginal_size, weighted_p_values
+from openbench.metrics.conformal.p_values import conditional_size, marginal_size, p_values, weighted_p_values
 
 
 def test_equal_weights_give_the_marginal_p_value():

@@ -12,8 +12,7 @@ from openbench.__main__ import main
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import RecordError
-from openbench.metrics.selective.double_score import DEFAULT_MUS
-from openbench.metrics.selective.envelope import Envelope
+from openbench.metrics.selective.double_score import DEFAULT_MUS, Envelope
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
 from openbench.results.comparisons.kept import Who
 from openbench.results.comparisons.rejection import Curves, compare, contenders

@@ -13,7 +13,7 @@ from openbench.cli.left_out import LeftOut, left_out
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import print_tables
 from openbench.errors import OpenbenchError
-from openbench.metrics.shared_threshold import shared_thresholds
+from openbench.metrics.threshold import shared_thresholds
 from openbench.results.comparisons.thresholds import Scored, group_table, scored_runs, summary_tables
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore

@@ -1,8 +1,4 @@
-"""Selective classification in the presence of OOD inputs: a classifier that may reject, judged as a whole.
-
-In this module ID is the positive class, as in that literature: the true-positive rate φ is the share of ID accepted,
-the false-positive rate ρ the share of OOD accepted.
-"""
+"""Selective classification: the risk of a classifier that may reject, with OOD inputs and on ID alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -286,3 +282,45 @@ def ccr_at_fpr(curve: SelectiveCurve, fpr: float) -> float:
     last = TprFpr(0.0, fpr).feasible(curve.pair).stop - 1
     accepted = int(curve.pair.id_accepted[last])
     return (accepted - float(curve.cumulated[accepted])) / curve.pair.n
+
+
+def _mean_prefix_risk(cumulated: Floats) -> float:
+    """Return the mean over k = 1 … n of (sum of the first k losses) / k."""
+    return float(np.mean(cumulated[1:] / np.arange(1, cumulated.size)))
+
+
+def aurc(id_scores: ArrayLike, losses: ArrayLike) -> float:
+    """Return the area under the risk–coverage curve, (1/n) Σ_k (risk of the k lowest-scored samples).
+
+    A tie contributes its expectation over all orders, so the value does not depend on the order of the samples.
+
+    Args:
+        id_scores: (n,) larger = more OOD.
+        losses: (n,) e_i ≥ 0, usually 1 − correct.
+
+    Raises:
+        MetricError: invalid scores or losses.
+
+    Reference: Geifman and El-Yaniv, NeurIPS 2017, arXiv 1705.08500; Geifman, Uziel, El-Yaniv, ICLR 2019,
+        arXiv 1805.08206.
+    """
+    scores = as_scores(id_scores, "ID scores")
+    cumulated = running_loss(scores, losses)
+    ordered = np.sort(scores)
+    ends = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [ordered.size]])
+    # Expected cumulated loss is linear inside a tie.
+    return _mean_prefix_risk(np.interp(np.arange(cumulated.size), ends, cumulated[ends]))
+
+
+def excess_aurc(id_scores: ArrayLike, losses: ArrayLike) -> float:
+    """Return AURC minus that of the oracle that rejects the largest losses first.
+
+    Args:
+        id_scores: (n,) larger = more OOD.
+        losses: (n,) e_i ≥ 0.
+
+    Raises:
+        MetricError: invalid scores or losses.
+    """
+    e = as_scores(losses, "ID losses")
+    return aurc(id_scores, e) - aurc(e, e)

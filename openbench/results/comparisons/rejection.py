@@ -10,9 +10,15 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.metrics.curve import Floats
-from openbench.metrics.curve_ranking import aupr_in, auroc, fpr_at_tpr_id_positive
-from openbench.metrics.selective.double_score import DEFAULT_MUS, ScorePair, Standard, best_weighing, weighings
-from openbench.metrics.selective.envelope import Envelope, envelope
+from openbench.metrics.selective.double_score import (
+    DEFAULT_MUS,
+    Envelope,
+    ScorePair,
+    Standard,
+    best_weighing,
+    envelope,
+    weighings,
+)
 from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, Unable, least_risk, oscr_selective
 from openbench.results.comparisons.kept import OnLost, Who, by_row, is_per_set, refuse, strategy_of
 from openbench.results.scores.stored import ScoreStore, per_set_name
@@ -189,15 +195,15 @@ def _compare(
     rows: Sequence[Contender], pairs: Sequence[tuple[Contender, Contender]], name: str, tpr: float
 ) -> Comparison:
     curves = [SelectiveCurve.of(s.id_test, s.losses, s.ood) for s in (row.sets[name] for row in rows)]
-    shares = [fpr_at_tpr_id_positive(curve.pair, tpr) for curve in curves]
+    shares = [curve.pair.fpr_at_tpr_id_positive(tpr) for curve in curves]
     deciding = [i for i, row in enumerate(rows) if not row.in_sample] or list(range(len(rows)))
     first = max(deciding, key=lambda i: shares[i])
     bound = TprFpr(tpr, shares[first])
     found = []
     for row, curve, share in zip(rows, curves, shares, strict=True):
-        point, precision = least_risk(curve, bound), aupr_in(curve.pair).average_precision
+        point, precision = least_risk(curve, bound), curve.pair.aupr_in().average_precision
         risk = point if isinstance(point, str) else point.value
-        areas = (auroc(curve.pair), oscr_selective(curve), precision)
+        areas = (curve.pair.auroc(), oscr_selective(curve), precision)
         found.append(Rejection(row.who, row.in_sample, share, risk, *areas))
     doubles = [_double(*pair, name, bound) for pair in pairs]
     return Comparison(name, tpr, shares[first], rows[first].who.method, (*found, *doubles))

@@ -11,7 +11,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import DataError
 from openbench.metrics.curve import share_below
-from openbench.metrics.paired import PairedDifference, paired_delong
+from openbench.metrics.intervals import PairedDifference, paired_delong
 from openbench.results.tables.table import Cell, Column, Estimate, Table
 from openbench.results.tables.views import GROUPS
 

@@ -11,8 +11,7 @@ from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.errors import CacheError, RecordError, did_you_mean
 from openbench.metrics.curve import Floats, PooledCurve
-from openbench.metrics.curve_ranking import aupr_out, auroc, best_f1, fpr_at_tpr
-from openbench.metrics.shared_threshold import SharedThresholds, shared_thresholds
+from openbench.metrics.threshold import SharedThresholds, shared_thresholds
 from openbench.results.comparisons.kept import OnLost, Who, by_row, is_per_set, refuse
 from openbench.results.records.settings import hyper_parameters
 from openbench.results.scores.stored import ScoreStore
@@ -227,10 +226,10 @@ def _means(scored: Scored) -> dict[str, float]:
     """Means over groups by the names of the paper's figures."""
     curves = [PooledCurve.of(*pair) for pair in scored.groups.values()]
     measures: dict[str, Callable[[PooledCurve], float]] = {
-        "f1": lambda curve: best_f1(curve).f1,
-        "auroc": auroc,
-        "fpr95": fpr_at_tpr,
-        "aupr": lambda curve: aupr_out(curve).trapezoid,
+        "f1": lambda curve: curve.best_f1().f1,
+        "auroc": PooledCurve.auroc,
+        "fpr95": PooledCurve.fpr_at_tpr,
+        "aupr": lambda curve: curve.aupr_out().trapezoid,
     }
     return {key: float(np.mean([measure(curve) for curve in curves])) for key, measure in measures.items()}
 

@@ -12,12 +12,16 @@ from openbench.errors import CacheError, MetricError
 from openbench.metrics.conformal.corrections import FINITE_SAMPLE, correction_table
 from openbench.metrics.conformal.p_values import conformal_auroc, conformal_fpr
 from openbench.metrics.curve import PooledCurve
-from openbench.metrics.curve_ranking import auroc
 from openbench.metrics.options import MetricOptions
 from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, oscr, oscr_selective
-from openbench.metrics.shared_threshold import shared_thresholds
 from openbench.metrics.suite import fixed_thresholds
-from openbench.metrics.threshold import balanced_threshold, choose_scale, error_rates, threshold_areas
+from openbench.metrics.threshold import (
+    balanced_threshold,
+    choose_scale,
+    error_rates,
+    shared_thresholds,
+    threshold_areas,
+)
 from openbench.report.figures import sides
 from openbench.results.scores.stored import ScoreStore
 from openbench.studies.cells import Cell
@@ -216,7 +220,7 @@ def _conformal(found: Sequence[Scored]) -> Chart:
         name, sure = one.cell.row.path, conformal_fpr(flagged, table)
         printed = [one.figures.get((ood.name, key)) for key in ("auroc", "conformal_auroc")]
         return [
-            Line(name, flagged / curve.n, tpr, auroc(curve), printed[0]),
+            Line(name, flagged / curve.n, tpr, curve.auroc(), printed[0]),
             Line(f"{name}{GUARANTEED}", sure, tpr, conformal_auroc(curve, table), printed[1]),
         ]
 

@@ -11,7 +11,7 @@ from scipy.stats import t as student
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError
-from openbench.metrics.paired import paired_delong
+from openbench.metrics.intervals import paired_delong
 from openbench.results.tables.table import Estimate
 from openbench.studies.cells import Cell
 from openbench.studies.made import Made
