@@ -6,8 +6,7 @@ from omegaconf import OmegaConf
 
 from openbench import paths
 from openbench.compose.config import VERSION_BASE
-from openbench.config.by_data import resolved
-from openbench.config.shipped import data_of, merged, named_for, names, shipped
+from openbench.config.shipped import data_of, merged, named_for, names, resolved, shipped
 
 GROUPS = ("augment", "backbone", "dataset", "method", "recipe", "training")
 # Files that are more than their own keys: they have defaults, or values that hold on some data.

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.config.by_data import resolved
 from openbench.config.constraints import described, hints_of
-from openbench.config.shipped import shipped
+from openbench.config.shipped import resolved, shipped
 from openbench.errors import ConfigError, OpenbenchError, did_you_mean
 from openbench.public import TARGET
 from openbench.report.site.facts import MethodFacts

@@ -9,8 +9,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from openbench.compose.config import SCIENTIFIC, compose, options, scientific
-from openbench.config.command import choices, command_line, words_of
-from openbench.config.overrides import OUTLIERS, changes
+from openbench.config.overrides import OUTLIERS, changes, choices, command_line, words_of
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import ConfigError, RecordError

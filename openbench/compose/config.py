@@ -16,9 +16,9 @@ from openbench.compose.augmented import augmented
 from openbench.compose.foreign import check_file
 from openbench.compose.interpolations import RUNTIME, limited
 from openbench.compose.published import SCORER_OF_TRAINING, published_scorer
-from openbench.config.by_data import by_data
 from openbench.config.constraints import Seed, check_value
 from openbench.config.overrides import NAME, OUTLIERS, quoted
+from openbench.config.shipped import by_data
 from openbench.errors import ConfigError, check_known
 
 SCIENTIFIC = ("benchmark", "backbone", "training", "method", "tune", "metrics", "seed")

@@ -1,1 +1,1 @@
-"""Config nodes as plain values: read, checked and built into objects. No Hydra here."""
+"""Config nodes as plain values, without Hydra: types and checks of values, building objects, shipped files, overrides."""

@@ -1,8 +1,10 @@
-"""Hydra's override grammar: values as they are typed, and the overrides that make one node into another."""
+"""Overrides of Hydra's grammar: values as they are typed, and the command line that makes a config again."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from openbench.digest import digest
@@ -10,6 +12,10 @@ from openbench.digest import digest
 NAME = "_name_"  # key of a node that holds the name of its file, and is not part of it
 AUGMENT = "_augment_"  # key of a training that holds the name typed after `+augment=`; its recipe holds what that means
 OUTLIERS = "outliers"  # key of the node with the outliers that a training is shown
+GROUPS = ("backbone", "training", "method", "tune", "metrics")
+OUTLIER_SET = f"dataset@{OUTLIERS}"
+_ADDED = "augment"  # no default chooses a file of this group
+_UNTYPED = {"metrics": "default"}  # what is chosen where nothing is typed, and need not be
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _NUMBER = re.compile(r"[0-9][0-9_]*(e[0-9_]+)?|0[box][0-9a-f_]+", re.IGNORECASE)
 _WORDS_OF_YAML = {"null", "true", "false", "yes", "no", "on", "off", "nan", "inf"}
@@ -52,3 +58,39 @@ def changes(path: str, now: Any, wanted: Any) -> Iterator[str]:
             yield from changes(f"{path}.{key}", now[key], wanted[key])
         elif key != NAME:
             yield f"+{path}.{key}={word(wanted[key])}"
+
+
+def choices(config: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return {group: the file that was chosen} of a scientific config, None where none was; as Hydra names groups.
+
+    Args:
+        config: nodes with the names of their files.
+    """
+    found = {group: config.get(group, {}).get(NAME) for group in GROUPS}
+    return {
+        **found,
+        OUTLIER_SET: config.get(OUTLIERS, {}).get(NAME),
+        _ADDED: config.get("training", {}).get(AUGMENT),
+    }
+
+
+def words_of(chosen: Mapping[str, str | None]) -> list[str]:
+    """Return the overrides that choose files, e.g. `["backbone=vit_b_16", "+augment=pixmix"]`.
+
+    Args:
+        chosen: as `choices` returns it, or a part of it.
+    """
+    typed = {group: name for group, name in chosen.items() if name and name != _UNTYPED.get(group)}
+    return [f"{'+' * (group == _ADDED)}{group}={name}" for group, name in typed.items()]
+
+
+def command_line(name: str, arguments: Iterable[str], config_dir: Path | None = None) -> str:
+    """Return a command line of openbench, quoted for the shell.
+
+    Args:
+        name: of the sub-command.
+        arguments: what follows it.
+        config_dir: the user's folder of group files, if there is one.
+    """
+    folder = [] if config_dir is None else ["--config-dir", str(config_dir)]
+    return shlex.join(["python", "-m", "openbench", name, *arguments, *folder])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.config.command import OUTLIER_SET
+from openbench.config.overrides import OUTLIER_SET
 from openbench.config.shipped import merged as merged_nodes
 from openbench.config.shipped import shipped
 from openbench.errors import ConfigError, did_you_mean

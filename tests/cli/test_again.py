@@ -11,7 +11,7 @@ import yaml
 from openbench.cli.commands.listing import show
 from openbench.cli.reproduce import again, command
 from openbench.compose.config import compose, scientific
-from openbench.config.command import choices, words_of
+from openbench.config.overrides import choices, words_of
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.paths import config_dir

@@ -9,8 +9,7 @@ from openbench import paths
 from openbench.cli.left_out import LeftOut, left_out
 from openbench.cli.process import INTERRUPTED, OK, TERMINATED
 from openbench.compose.config import check_no_clash
-from openbench.config.command import command_line
-from openbench.config.overrides import quoted
+from openbench.config.overrides import command_line, quoted
 from openbench.errors import OpenbenchError, RecordError
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.recompute import PUBLISHED

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from openbench.cli.process import OK
 from openbench.compose.sweep import jobs, swept_keys
-from openbench.config.command import command_line
+from openbench.config.overrides import command_line
 from openbench.errors import ConfigError
 from openbench.storage.files import creating
 from openbench.studies.catalogue import study

@@ -10,7 +10,7 @@ from openbench.cli.hydra.states import FINISHED, State, details, kept_sweep, kep
 from openbench.cli.left_out import left_out
 from openbench.cli.process import FAILED, OK
 from openbench.compose.config import check_no_clash
-from openbench.config.command import command_line
+from openbench.config.overrides import command_line
 from openbench.errors import ConfigError
 from openbench.results.records.store import OnError, RecordStore
 

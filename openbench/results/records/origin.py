@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.config.command import command_line
+from openbench.config.overrides import command_line
 from openbench.core.record import ResultRecord
 
 

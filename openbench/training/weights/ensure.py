@@ -15,8 +15,7 @@ from openbench.backbones.device import resolve_device
 from openbench.backbones.ensemble import Ensemble
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.build import build
-from openbench.config.command import OUTLIER_SET, command_line, words_of
-from openbench.config.overrides import AUGMENT, NAME, OUTLIERS, changes
+from openbench.config.overrides import AUGMENT, NAME, OUTLIER_SET, OUTLIERS, changes, command_line, words_of
 from openbench.config.shipped import named_for, shipped
 from openbench.core.benchmark import Benchmark
 from openbench.data.benchmark_config import typed
