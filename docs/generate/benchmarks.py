@@ -9,7 +9,7 @@ from openbench.cli.commands.listing import usage
 from openbench.cli.registry import Entry, Registry
 from openbench.core.request import Role
 from openbench.data.build import survey
-from openbench.data.download.prepare import DataSource, data_sources
+from openbench.data.download import DataSource, data_sources
 from openbench.data.missing import SetStatus
 
 ROLES = {

@@ -8,7 +8,7 @@ from typing import Any
 from openbench import paths
 from openbench.config.shipped import names
 from openbench.core.benchmark import canonical
-from openbench.data.download.weights import Weights, released_weights
+from openbench.data.weights import Weights, released_weights
 from openbench.errors import OpenbenchError
 from openbench.public import TARGET, public
 from openbench.storage.yaml_file import read_yaml

@@ -9,10 +9,9 @@ from sklearn.datasets import load_digits
 
 from openbench.__main__ import main
 from openbench.cli.commands import data_new
+from openbench.data import download
 from openbench.data.checking import contact_sheet
-from openbench.data.download import prepare
-from openbench.data.download.fetch import Expected
-from openbench.data.download.prepare import DataSource, RemoteFile
+from openbench.data.download import DataSource, RemoteFile
 from openbench.data.own.benchmark import OwnBenchmark
 from openbench.errors import DataError
 
@@ -110,12 +109,12 @@ def test_a_download_that_fails_is_said_and_does_not_end_in_success(here, capsys,
     def refused(file, root, say):
         raise DataError("the server is gone")
 
-    monkeypatch.setattr(prepare, "prepare_file", refused)
+    monkeypatch.setattr(download, "prepare_file", refused)
     assert main(["data", "prepare", "svhn"]) == 1
     said = capsys.readouterr()
     assert "the server is gone" in said.err
     assert "ready" not in said.out
-    monkeypatch.setattr(prepare, "prepare_file", lambda file, root, say: "done")
+    monkeypatch.setattr(download, "prepare_file", lambda file, root, say: "done")
     assert main(["data", "prepare", "svhn"]) == 0
     assert "ready" in capsys.readouterr().out
 
@@ -156,9 +155,9 @@ def test_prepare_fetches_what_a_benchmark_lacks_and_looks_again(here, photos, ca
             (gone / name).write_bytes(content)
         return "done"
 
-    source = DataSource("nines", "Nines", "mine", "http://x", (RemoteFile(Expected(("http://x/n.tar",)), "nines"),))
-    monkeypatch.setattr(prepare, "data_sources", lambda: {"nines": source})
-    monkeypatch.setattr(prepare, "prepare_file", fetched)
+    source = DataSource("nines", "Nines", "mine", "http://x", (RemoteFile("http://x/n.tar", "nines"),))
+    monkeypatch.setattr(download, "data_sources", lambda: {"nines": source})
+    monkeypatch.setattr(download, "prepare_file", fetched)
     assert main(["data", "list", "mine", "--config-dir", "mine"]) == 1
     assert main(["data", "prepare", "mine", "--config-dir", "mine"]) == 0
     assert asked == ["nines"]

@@ -13,7 +13,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import build_benchmark
-from openbench.data.download.prepare import data_sources
+from openbench.data.download import data_sources
 from openbench.data.loading import batches
 from openbench.methods.knn import KNN
 

@@ -6,14 +6,12 @@ import sys
 import tarfile
 import zipfile
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from openbench import _compat, paths
-from openbench.data.download import prepare
-from openbench.data.download.fetch import Expected, Patience
-from openbench.data.download.prepare import RemoteFile, data_sources, parse_source, prepare_file
+from openbench.data import download
+from openbench.data.download import RemoteFile, data_sources, parse_source, prepare_file
 from openbench.errors import DataError
 
 from .file_server import FileServer
@@ -50,19 +48,20 @@ def server():
 def offered(server):
     def offer(body, unpack="tar", name="/pack.tar.gz", **changes):
         server.files[name] = body
-        expected = Expected((server.url(name),), len(body), hashlib.md5(body).hexdigest())
-        return replace(RemoteFile(expected, "my/set", unpack, "set" if unpack else "."), **changes)
+        facts = {"size": len(body), "md5": hashlib.md5(body).hexdigest()}
+        file = RemoteFile(server.url(name), "my/set", unpack=unpack, member="set" if unpack else ".", **facts)
+        return replace(file, **changes)
 
     return offer
 
 
 def run(file, root):
-    return prepare_file(file, root, lambda text: None, Patience(attempts=2, timeout=5.0, sleep=lambda s: None))
+    return prepare_file(file, root, lambda text: None)
 
 
 def visible(root):
     return sorted(
-        p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and prepare.DOWNLOADS not in p.parts
+        p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and download.DOWNLOADS not in p.parts
     )
 
 
@@ -71,7 +70,7 @@ def test_an_archive_becomes_its_folder_and_nothing_else(offered, tmp_path, make,
     run(offered(make(FILES), unpack), tmp_path)
     assert visible(tmp_path) == ["my/set/deep/two.bin", "my/set/one.bin"]
     assert (tmp_path / "my/set/one.bin").read_bytes() == FILES["set/one.bin"]
-    assert [p.name for p in (tmp_path / prepare.DOWNLOADS).iterdir()] == ["pack.tar.gz.lock"]
+    assert [p.name for p in (tmp_path / download.DOWNLOADS).iterdir()] == ["pack.tar.gz.lock"]
 
 
 def test_a_single_file_is_put_where_it_belongs(offered, tmp_path):
@@ -137,7 +136,7 @@ def test_a_full_disk_keeps_the_archive_and_does_not_blame_it(offered, server, tm
 
     file = offered(tar_of(FILES))
     with monkeypatch.context() as patched:
-        patched.setattr(prepare.tarfile.TarFile, "extractall", full)
+        patched.setattr(download.tarfile.TarFile, "extractall", full)
         with pytest.raises(DataError, match="No space left on device — make room there"):
             run(file, tmp_path)
     asked = len(server.asked)
@@ -154,7 +153,7 @@ def test_an_archive_cannot_write_outside(offered, tmp_path):
 
 
 def test_too_little_room_is_said_before_anything_is_fetched(offered, server, tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100})())
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100})())
     with pytest.raises(DataError, match="are free at"):
         run(offered(tar_of(FILES)), tmp_path)
     assert server.asked == []
@@ -165,17 +164,16 @@ def test_a_process_killed_while_unpacking_leaves_no_half_folder_and_no_second_do
     killed = (
         "import os, sys, tarfile\n"
         "from pathlib import Path\n"
-        "from openbench.data.download.fetch import Expected\n"
-        "from openbench.data.download.prepare import RemoteFile, prepare_file\n"
+        "from openbench.data.download import RemoteFile, prepare_file\n"
         "one = tarfile.TarFile.extract\n"
         "def extractall(pack, path, **rest):\n"
         "    one(pack, 'set/one.bin', path, filter='data')\n"
         "    os._exit(9)\n"
         "tarfile.TarFile.extractall = extractall\n"
-        "file = RemoteFile(Expected((sys.argv[1],), int(sys.argv[2]), sys.argv[3]), 'my/set', 'tar', 'set')\n"
+        "file = RemoteFile(sys.argv[1], 'my/set', int(sys.argv[2]), sys.argv[3], unpack='tar', member='set')\n"
         "prepare_file(file, Path(sys.argv[4]), print)\n"
     )
-    facts = [file.expected.urls[0], str(file.expected.size), file.expected.md5, str(tmp_path)]
+    facts = [file.url, str(file.size), file.md5, str(tmp_path)]
     done = subprocess.run([sys.executable, "-c", killed, *facts], capture_output=True, text=True)
     assert done.returncode == 9, done.stderr
     assert visible(tmp_path) == []
@@ -193,7 +191,7 @@ def test_the_sources_file_can_be_read_and_every_entry_has_a_data_set():
         assert source.licence
         assert source.page.startswith("http")
         for file in source.files:
-            assert all(url.startswith(("http://", "https://")) for url in file.expected.urls)
+            assert all(url.startswith(("http://", "https://")) for url in file.urls)
             assert not file.gives.startswith(("/", ".."))
 
 
@@ -202,18 +200,18 @@ def test_hashes_agree_with_those_in_torchvision():
     CIFAR10, CIFAR100, MNIST = published_by.CIFAR10, published_by.CIFAR100, published_by.MNIST
     FashionMNIST, KMNIST = published_by.FashionMNIST, published_by.KMNIST
     by_name = {file.name: file for source in data_sources().values() for file in source.files}
-    assert by_name["cifar-10-python.tar.gz"].expected.md5 == CIFAR10.tgz_md5
-    assert by_name["cifar-100-python.tar.gz"].expected.md5 == CIFAR100.tgz_md5
+    assert by_name["cifar-10-python.tar.gz"].md5 == CIFAR10.tgz_md5
+    assert by_name["cifar-100-python.tar.gz"].md5 == CIFAR100.tgz_md5
     for cls, file in ((CIFAR10, "cifar-10-python.tar.gz"), (CIFAR100, "cifar-100-python.tar.gz")):
         published = dict([*cls.train_list, *cls.test_list, (cls.meta["filename"], cls.meta["md5"])])
         assert by_name[file].holds == published
     for name, cls in {"mnist": MNIST, "fashion_mnist": FashionMNIST, "kmnist": KMNIST}.items():
-        assert {file.name: file.expected.md5 for file in data_sources()[name].files} == dict(cls.resources)
-    assert by_name["test_32x32.mat"].expected.md5 == published_by.SVHN.split_list["test"][2]
-    assert by_name["dtd-r1.0.1.tar.gz"].expected.md5 == published_by.DTD._MD5
+        assert {file.name: file.md5 for file in data_sources()[name].files} == dict(cls.resources)
+    assert by_name["test_32x32.mat"].md5 == published_by.SVHN.split_list["test"][2]
+    assert by_name["dtd-r1.0.1.tar.gz"].md5 == published_by.DTD._MD5
     places = published_by.Places365._IMAGES_META
     for file, of in (("val_256.tar", "val"), ("train_256_places365standard.tar", "train-standard")):
-        assert (file, by_name[file].expected.md5) == places[of, True]
+        assert (file, by_name[file].md5) == places[of, True]
 
 
 @pytest.mark.parametrize(
@@ -228,12 +226,3 @@ def test_hashes_agree_with_those_in_torchvision():
 def test_an_entry_that_is_wrong_says_how(entry, text):
     with pytest.raises(DataError, match=text):
         parse_source("x", entry)
-
-
-def test_members_that_fit_alone_and_not_together_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: SimpleNamespace(free=250))
-    room = prepare._Room(tmp_path / "a.tar", tmp_path)
-    room.take(100)
-    room.take(150)
-    with pytest.raises(DataError, match="unpacks to"):
-        room.take(1)

@@ -8,7 +8,7 @@ import yaml
 from openbench import _compat
 from openbench.cli.commands import data
 from openbench.cli.process import FAILED, OK
-from openbench.data.download.weights import Pretraining, parse_weights, released_weights
+from openbench.data.weights import Pretraining, parse_weights, released_weights
 from openbench.errors import DataError
 from openbench.paths import config_dir
 
@@ -33,7 +33,7 @@ def test_torchvisions_weights_have_the_address_that_torchvision_states():
         if "from_torchvision" in node["_target_"] and node["weights"]:
             stated = models.get_model_weights(node["model"])[node["weights"]].url
             (file,) = weights.source.files
-            if (file.expected.urls, file.gives) != ((stated,), f"weights/{stated.rpartition('/')[2]}"):
+            if (file.url, file.gives) != (stated, f"weights/{stated.rpartition('/')[2]}"):
                 wrong[name] = file
     assert wrong == {}
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from openbench.data.download import fetch, prepare
-from openbench.data.download.fetch import Expected
-from openbench.data.download.prepare import DataSource, RemoteFile
+from openbench.data import download
+from openbench.data.download import DataSource, RemoteFile
 
 from ..data.file_server import FileServer  # noqa: TID252 — the tests are no package
 from .conftest import COUNTS, DEEP, Place, sampled
@@ -53,7 +52,8 @@ def sources(server: FileServer) -> dict[str, DataSource]:
 
     def remote(name: str, body: bytes, **rest: str) -> RemoteFile:
         server.files[f"/{name}"] = body
-        return RemoteFile(Expected((server.url(f"/{name}"),), len(body), hashlib.md5(body).hexdigest()), **rest)
+        facts = {"size": len(body), "md5": hashlib.md5(body).hexdigest()}
+        return RemoteFile(server.url(f"/{name}"), **facts, **rest)
 
     files = {
         "plain": remote("plain.bin", PLAIN, gives="plain/images.bin"),
@@ -64,8 +64,8 @@ def sources(server: FileServer) -> dict[str, DataSource]:
 
 def offering(sources: dict[str, DataSource], root: Path, act: Callable[[int], object]) -> None:
     """Have this process know these data sets, and call `act(n)` before its n-th change below the root or answer."""
-    prepare.data_sources = lambda: sources
-    fetch._CHUNK = CHUNK
+    download.data_sources = lambda: sources
+    download._CHUNK = CHUNK
     real, count = http.client.HTTPResponse.read, 0
 
     def at(_: int) -> None:

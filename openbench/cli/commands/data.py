@@ -13,7 +13,7 @@ from openbench.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from openbench.data.benchmark_config import BenchmarkConfig
-    from openbench.data.download.prepare import DataSource
+    from openbench.data.download import DataSource
     from openbench.data.missing import SetStatus
     from openbench.results.tables.table import Table
 
@@ -77,7 +77,7 @@ def list_data(arguments: argparse.Namespace) -> int:
     """Print every data set, or what a benchmark needs and how to get what is missing."""
     from openbench.cli.tables import print_tables
     from openbench.data.build import survey
-    from openbench.data.download.prepare import data_sources
+    from openbench.data.download import data_sources
 
     sources = data_sources()
     if not arguments.words:
@@ -100,7 +100,7 @@ def prepare(arguments: argparse.Namespace) -> int:
     """Download what is missing and may be downloaded; print how to get the rest."""
     from openbench.cli.tables import print_tables
     from openbench.data.build import survey
-    from openbench.data.download.prepare import data_sources
+    from openbench.data.download import data_sources
 
     if backbone := named_backbone(arguments.words):
         return prepare_weights(backbone, arguments)
@@ -201,7 +201,7 @@ def download_root(asked: Path | None) -> Path:
 
 def fetch_all(sources: Sequence["DataSource"], root: Path) -> bool:
     """Fetch every file of the sources; one that fails does not keep the others from being fetched."""
-    from openbench.data.download.prepare import prepare_file
+    from openbench.data.download import prepare_file
 
     failed = False
     for source in sources:
@@ -276,7 +276,7 @@ def how(source: "DataSource", benchmark: str | None = None) -> str:
     lines = [f"{source.title} · licence: {source.licence} · {source.page}"]
     if source.files:
         lines.append(f"download: python -m openbench data prepare {benchmark or source.name}")
-        lines += [f"  {file.expected.urls[0]} → {file.gives}" for file in source.files]
+        lines += [f"  {file.urls[0]} → {file.gives}" for file in source.files]
     if source.by_hand:
         lines.append(f"by hand: {source.by_hand} (below the folder that OPENBENCH_DATA names, or ./data)")
     if source.note:

@@ -11,7 +11,7 @@ from openbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from openbench.data.benchmark_config import BenchmarkConfig
-    from openbench.data.download.weights import Weights
+    from openbench.data.weights import Weights
     from openbench.results.tables.table import Table
 
 _WORD = "backbone="
@@ -35,7 +35,7 @@ def weights_of(name: str, config_dir: Path | None) -> "Weights | None":
     Raises:
         ConfigError: no such backbone.
     """
-    from openbench.data.download.weights import released_weights
+    from openbench.data.weights import released_weights
 
     Registry.of(config_dir).entry("backbone", name)
     return released_weights().get(name)

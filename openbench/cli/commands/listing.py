@@ -87,7 +87,7 @@ def group_table(registry: Registry, group: str) -> Table:
 
 def _backbone_table(entries: list[Entry], note: tuple[str, ...]) -> Table:
     """Backbones with what those with released weights were trained on."""
-    from openbench.data.download.weights import released_weights
+    from openbench.data.weights import released_weights
 
     rows = []
     for entry in entries:

@@ -5,8 +5,8 @@ from typing import Any
 
 from openbench.config.overrides import NAME
 from openbench.config.shipped import shipped
-from openbench.data.download.prepare import DataSource, data_sources
-from openbench.data.download.weights import released_weights
+from openbench.data.download import DataSource, data_sources
+from openbench.data.weights import released_weights
 
 _WHICH = ("model", "weights", "checkpoint", "pretrained")  # keys of a config that say which weights are loaded
 _UNKNOWN = "not known to openbench — those that they came with apply"

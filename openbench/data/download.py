@@ -1,28 +1,32 @@
-"""Getting data sets: what the sources file says about them, download, and unpacking that never leaves half a folder."""
+"""Data sets that are downloaded: the sources file, resumable downloads by pooch, and unpacking."""
 
 import gzip
 import lzma
 import shutil
+import sys
 import tarfile
+import time
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock
 
-from openbench import paths
-from openbench.data.download.fetch import Expected, Patience, discard, fetch, hash_of, part_of
-from openbench.errors import DataError
+from openbench import __version__, paths
+from openbench.config.constraints import Checked
+from openbench.errors import ConfigError, DataError
 from openbench.say import Say
 from openbench.storage.yaml_file import read_yaml
 
 DOWNLOADS = ".downloads"
 _FILE = "sources.yaml"
-_FORMATS = ("tar", "zip")
+_CHUNK = 1 << 18
+_ATTEMPTS = 5  # in a row without a single new byte, per mirror
+_BUSY = (408, 425, 429)
 _DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -37,40 +41,72 @@ _DAMAGED = (
 
 
 @dataclass(frozen=True)
-class RemoteFile:
+class RemoteFile(Checked):
     """One file to download, and what it becomes below the data root.
 
     Args:
-        expected: addresses, size and hashes.
+        url: its address, or those of mirrors, tried in this order.
         gives: what exists afterwards, relative to the data root: the file itself, or a folder from the archive.
+        size: in bytes, or None if not published.
+        md5: 32 hex digits, or None.
+        sha256: 64 hex digits, or None.
         unpack: `tar` (compressed or not) or `zip`; None = the file is kept as it is.
         member: which part of the archive becomes `gives`; `.` = all of it.
         holds: MD5 by path below `gives`, where published.
     """
 
-    expected: Expected
+    url: str | Sequence[str]
     gives: str
-    unpack: str | None = None
+    size: int | None = None
+    md5: str | None = None
+    sha256: str | None = None
+    unpack: Literal["tar", "zip"] | None = None
     member: str = "."
     holds: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def urls(self) -> Sequence[str]:
+        """The addresses."""
+        return [self.url] if isinstance(self.url, str) else self.url
+
+    @property
     def name(self) -> str:
         """The name under which it is downloaded."""
-        return self.expected.urls[0].partition("?")[0].rpartition("/")[2]
+        return self.urls[0].partition("?")[0].rpartition("/")[2]
+
+    def wrong(self, path: Path) -> str:
+        """Return how a file differs from the published one, or an empty string; without a hash, only size counts."""
+        import pooch
+
+        if self.size is not None and (size := path.stat().st_size) != self.size:
+            return f"{size} bytes, {self.size} published"
+        for name, published in (("sha256", self.sha256), ("md5", self.md5)):
+            if published is not None:
+                found = pooch.file_hash(str(path), name)
+                return "" if found == published else f"{name} {found}, {published} published"
+        return ""
 
     def problem(self, root: Path) -> str:
         """Return what is wrong with what stands at `gives` below a root, as far as hashes are published."""
         target = root / self.gives
         if self.unpack is None:
-            return self.expected.wrong(target)
-        for name, published in self.holds.items():
-            path = target / name
-            if not path.is_file():
+            return self.wrong(target)
+        for name in self.holds:
+            if not (target / name).is_file():
                 return f"'{name}' is missing"
-            if hash_of(path, "md5") != published:
-                return f"'{name}' is not the published file"
+        if other := self.others(target):
+            return f"'{other[0]}' is not the published file"
         return "" if target.is_dir() and any(target.iterdir()) else "it is empty"
+
+    def others(self, folder: Path) -> list[str]:
+        """Return those of the files with a published MD5 that are not the published ones."""
+        import pooch
+
+        return sorted(
+            name
+            for name, published in self.holds.items()
+            if not (folder / name).is_file() or pooch.file_hash(str(folder / name), "md5") != published
+        )
 
 
 @dataclass(frozen=True)
@@ -98,7 +134,7 @@ class DataSource:
     @property
     def size(self) -> int | None:
         """Bytes to download, or None if not all of it is known."""
-        sizes = [file.expected.size for file in self.files]
+        sizes = [file.size for file in self.files]
         return None if not sizes or None in sizes else sum(size or 0 for size in sizes)
 
     def missing(self, roots: tuple[Path, ...]) -> list[RemoteFile]:
@@ -131,9 +167,9 @@ def parse_source(name: str, entry: Mapping[str, Any], file_name: str = _FILE) ->
         DataError: an unknown or missing key, or neither files nor instructions.
     """
     try:
-        files = tuple(_remote(f"{file_name}: '{name}'", file) for file in entry.get("files", ()))
+        files = tuple(RemoteFile(**file) for file in entry.get("files", ()))
         source = DataSource(name, **{**entry, "files": files})
-    except TypeError as error:
+    except (TypeError, ConfigError) as error:
         raise DataError(
             f"{file_name}: '{name}' — {error} — allowed: title, licence, page, files, by_hand, note"
         ) from error
@@ -142,17 +178,77 @@ def parse_source(name: str, entry: Mapping[str, Any], file_name: str = _FILE) ->
     return source
 
 
-def _remote(where: str, entry: Mapping[str, Any]) -> RemoteFile:
-    rest = dict(entry)
-    urls = rest.pop("url")
-    facts = {key: rest.pop(key) for key in ("size", "md5", "sha256") if key in rest}
-    file = RemoteFile(Expected((urls,) if isinstance(urls, str) else tuple(urls), **facts), **rest)
-    if file.unpack not in (None, *_FORMATS):
-        raise DataError(f"{where} — unpack {file.unpack!r} — allowed: {', '.join(_FORMATS)}")
-    return file
+def fetch(file: RemoteFile, target: Path) -> None:
+    """Download a file to `target`, which exists afterwards only if it is what was published.
+
+    What has arrived is kept in `target` + `.part`: the next call goes on from there, whatever ended this one.
+
+    Raises:
+        DataError: no mirror gave the file, or what it gave is not what was published.
+    """
+    part, failures = part_of(target), []
+    for url in file.urls:
+        problem = _from_mirror(url, file, part)
+        if not problem:
+            part.replace(target)
+            return
+        failures.append(f"\n  {url}: {problem}")
+    raise DataError(
+        f"'{target.name}' could not be downloaded:{''.join(failures)}\ntry again later (what has arrived is kept), or "
+        f"get the file by other means and put it at {target}"
+    )
 
 
-def prepare_file(file: RemoteFile, root: Path, say: Say, patience: Patience | None = None) -> str:
+def _from_mirror(url: str, file: RemoteFile, part: Path) -> str:
+    """Fetch what is missing from one mirror; return why that failed, or an empty string. Wrong bytes are deleted."""
+    failures, problem = 0, ""
+    while failures < _ATTEMPTS:
+        time.sleep(min(30.0, 2.0**failures - 1))
+        before = _length(part)
+        try:
+            if before == 0 or before != file.size:
+                _append(url, part)
+            problem = file.wrong(part)
+            if not problem:
+                return ""
+            part.unlink()
+            if not before:  # else what had arrived earlier may be the fault
+                return problem
+        except ValueError as error:  # an address that is none
+            return str(error)
+        except OSError as error:  # as all errors of requests are
+            status = getattr(getattr(error, "response", None), "status_code", 0)
+            problem = f"{type(error).__name__}: {error}"
+            if status == 416:  # there is no more than has arrived
+                part.unlink()
+            elif 400 <= status < 500 and status not in _BUSY:
+                return problem
+        failures = 0 if _length(part) > before else failures + 1
+    return problem
+
+
+def _append(url: str, part: Path) -> None:
+    """Ask for the bytes that have not arrived. If the server sends all of them, the file is wrong, and begun again."""
+    from pooch import HTTPDownloader
+
+    headers = {"User-Agent": f"openbench/{__version__}", "Accept-Encoding": "identity"}
+    if start := _length(part):
+        headers["Range"] = f"bytes={start}-"
+    download = HTTPDownloader(sys.stderr.isatty(), _CHUNK, headers=headers, timeout=30)
+    with open(part, "ab") as stream:
+        download(url, stream, None)
+
+
+def _length(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def part_of(target: Path) -> Path:
+    """Where what has arrived of a file is kept."""
+    return target.with_name(target.name + ".part")
+
+
+def prepare_file(file: RemoteFile, root: Path, say: Say) -> str:
     """Download and unpack one file below a data root, unless it is there; return what was done.
 
     A folder or file gets its name in one step, when it is complete, so everything that this function puts below the
@@ -175,10 +271,10 @@ def prepare_file(file: RemoteFile, root: Path, say: Say, patience: Patience | No
             _clear(archive)
             return f"{target}: is there"
         _check_space(file, root)
-        if not archive.exists() or file.expected.wrong(archive):
+        if not archive.exists() or file.wrong(archive):
             archive.unlink(missing_ok=True)
-            say(f"download {file.expected.urls[0]}")
-            fetch(file.expected, archive, say, patience)
+            say(f"download {file.urls[0]}")
+            fetch(file, archive)
         target.parent.mkdir(parents=True, exist_ok=True)
         if file.unpack is None:
             archive.replace(target)
@@ -193,7 +289,7 @@ def prepare_file(file: RemoteFile, root: Path, say: Say, patience: Patience | No
 def _clear(archive: Path) -> None:
     """Delete an archive that is no longer needed, and what a process that was killed left of it."""
     archive.unlink(missing_ok=True)
-    discard(part_of(archive))
+    part_of(archive).unlink(missing_ok=True)
     shutil.rmtree(_workplace(archive), ignore_errors=True)
 
 
@@ -210,17 +306,15 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
     try:
         if file.unpack == "zip":
             with zipfile.ZipFile(archive) as pack:
-                _Room(archive, workplace).take(sum(member.file_size for member in pack.infolist()))
                 pack.extractall(workplace)
         else:
             with tarfile.open(archive) as pack:
-                pack.extractall(workplace, filter=_Room(archive, workplace).admitted)
+                pack.extractall(workplace, filter="data")
         found = workplace / file.member
         if not found.is_dir():
             inside = sorted(path.name for path in workplace.iterdir())[:5]
             raise DataError(f"archive '{archive.name}' holds {inside} — '{file.member}' expected — {archive} was kept")
-        wrong = sorted(name for name, published in file.holds.items() if _differs(found / name, published))
-        if wrong:
+        if wrong := file.others(found):
             raise DataError(f"archive '{archive.name}': {wrong} are not the published files — delete {archive}")
         found.replace(target)
     except _DAMAGED as error:
@@ -234,42 +328,11 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
         shutil.rmtree(workplace, ignore_errors=True)
 
 
-class _Room:
-    """The free space of a disk: an archive that needs more is refused.
-
-    Args:
-        archive: for messages.
-        folder: where it is unpacked.
-    """
-
-    def __init__(self, archive: Path, folder: Path) -> None:
-        self._archive, self._free = archive, shutil.disk_usage(folder).free
-        self._taken = 0
-
-    def take(self, size: int) -> None:
-        """Raise DataError if `size` bytes more do not fit."""
-        self._taken += size
-        if self._taken > self._free:
-            raise DataError(
-                f"archive '{self._archive}' unpacks to {self._taken / 1e9:,.1f} GB or more — "
-                f"{self._free / 1e9:,.1f} GB are free — delete it if it is not the published one, or make room"
-            )
-
-    def admitted(self, member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-        """The member, if it is a file, a folder or a link within the folder, and there is room for it."""
-        self.take(member.size)
-        return tarfile.data_filter(member, folder)
-
-
-def _differs(path: Path, published: str) -> bool:
-    return not path.is_file() or hash_of(path, "md5") != published
-
-
 def _check_space(file: RemoteFile, root: Path) -> None:
-    if file.expected.size is None:
+    if file.size is None:
         return
     # The archive and what comes out of it; images do not compress further.
-    needed = file.expected.size * (1 if file.unpack is None else 2)
+    needed = file.size * (1 if file.unpack is None else 2)
     free = shutil.disk_usage(root).free
     if free < needed:
         raise DataError(

@@ -8,7 +8,7 @@ from typing import Any
 from openbench import paths
 from openbench.config.constraints import check_values
 from openbench.core.benchmark import canonical
-from openbench.data.download.prepare import DataSource, parse_source
+from openbench.data.download import DataSource, parse_source
 from openbench.data.manifests.manifest import load_classes
 from openbench.errors import DataError, check_known
 from openbench.storage.yaml_file import read_yaml

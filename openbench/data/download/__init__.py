@@ -1,1 +1,0 @@
-"""Getting data sets: downloads that resume, checked by hash, and unpacking."""
