@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from openbench.api.arrays import as_array, as_labels, refuse_not_finite, refuse_sparse
 from openbench.backbones.rows import AS_THEY_ARE
 from openbench.config.constraints import check_value
-from openbench.core.benchmark import Benchmark, Split
+from openbench.core.benchmark import Benchmark, RowItems, Split
 from openbench.core.request import Role
-from openbench.core.rows import RowItems
 from openbench.data.checking.verify import must_differ
 from openbench.digest import array_sha256, digest, row_digests
 from openbench.errors import DataError, LeakageError

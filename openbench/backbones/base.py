@@ -13,8 +13,7 @@ from torch import Tensor
 
 from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Request
-from openbench.core.texts import Tower
+from openbench.core.request import Request, Tower
 from openbench.errors import NotApplicableError
 
 HeadKind = Literal["linear_probe", "nearest_mean", "knn"]

@@ -9,10 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from openbench.backbones.rows import Rows
-from openbench.core.benchmark import Split
+from openbench.core.benchmark import RowItems, Split
 from openbench.core.features import Head
 from openbench.core.request import Role
-from openbench.core.rows import RowItems
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.paths import data_roots

@@ -1,1 +1,1 @@
-"""Config nodes as plain values, without Hydra: types and checks of values, building objects, shipped files, overrides."""
+"""Config nodes as plain values, without Hydra: types and checks of values, objects, shipped files, overrides."""

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from openbench.core.products import by_rows
-from openbench.core.request import Field
-from openbench.core.texts import Texts
+from openbench.core.request import Field, Texts
 from openbench.errors import FieldError
 
 DEFAULT_BATCH = 4096

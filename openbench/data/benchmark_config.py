@@ -7,7 +7,7 @@ from typing import Any
 
 from openbench.config.build import check_keys
 from openbench.config.constraints import Seed, check_values, hints_of
-from openbench.core.class_names import check_distinct
+from openbench.core.benchmark import check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.dataset import Incomplete

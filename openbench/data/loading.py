@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.core.benchmark import Split
+from openbench.core.benchmark import RowItems, Split
 from openbench.core.preprocess import OwnPreprocess, Preprocess
-from openbench.core.rows import RowItems
 from openbench.data.sources.items import ArrayItems
 from openbench.data.sources.transforms import normalise, prepared, resized_shape, stack
 from openbench.errors import ConfigError, DataError

@@ -19,8 +19,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.preprocess import OwnPreprocess, Preprocess
-from openbench.core.request import Field, Mixing, Request
-from openbench.core.texts import Texts
+from openbench.core.request import Field, Mixing, Request, Texts
 from openbench.data.sources.transforms import normalise, prepared, stack
 from openbench.errors import MethodError
 from openbench.features.columns import Column, kept_of, read_by, separated

@@ -5,8 +5,7 @@ from openbench.core.benchmark import Benchmark
 from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import Field, Request
-from openbench.core.texts import Texts
+from openbench.core.request import Field, Request, Texts
 from openbench.engine.evaluate import mixed_with
 from openbench.engine.spec import tells_apart
 from openbench.errors import NotApplicableError

@@ -12,8 +12,7 @@ from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
-from openbench.core.request import Field, Mixing, Request
-from openbench.core.texts import Texts
+from openbench.core.request import Field, Mixing, Request, Texts
 from openbench.engine.outcomes.clock import Clock
 from openbench.features.mixed import READ as MIXED_READ
 from openbench.features.mixed import mixed

@@ -14,10 +14,9 @@ from openbench.core.composite import Composite
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import Field, Mixing, Request, Role
+from openbench.core.request import Field, Mixing, Request, Role, Texts
 from openbench.core.scores import SetScores
 from openbench.core.search import with_params
-from openbench.core.texts import Texts
 from openbench.digest import digest
 from openbench.errors import ConfigError, DataError, MethodError
 

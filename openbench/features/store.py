@@ -13,8 +13,7 @@ from openbench.checkout import uncommitted
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
-from openbench.core.request import Field, Request
-from openbench.core.texts import Texts
+from openbench.core.request import Field, Request, Texts
 from openbench.digest import digest
 from openbench.errors import NotApplicableError
 from openbench.features.arrays import ColumnFile, writing

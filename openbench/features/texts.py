@@ -13,7 +13,7 @@ from torch.nn import functional
 from openbench import __version__
 from openbench.backbones.base import Backbone, TextTower
 from openbench.checkout import made_now, uncommitted
-from openbench.core.texts import CLASSES, Texts
+from openbench.core.request import CLASSES, Texts
 from openbench.data.manifests.words import load_words
 from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError

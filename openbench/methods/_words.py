@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from openbench.core.features import Head
 from openbench.core.products import by_rows
-from openbench.core.texts import Texts
+from openbench.core.request import Texts
 from openbench.errors import MethodError
 from openbench.methods._stats import BLOCK
 

@@ -12,8 +12,7 @@ from openbench.config.constraints import Positive
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
-from openbench.core.request import Field, Request
-from openbench.core.texts import CLASSES, Texts
+from openbench.core.request import CLASSES, Field, Request, Texts
 from openbench.methods._inputs import classifier
 from openbench.methods._stats import row_normalise
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from openbench.config.constraints import Count, Positive, Probability, Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
-from openbench.core.request import Field, Request
-from openbench.core.texts import CLASSES, Texts
+from openbench.core.request import CLASSES, Field, Request, Texts
 from openbench.methods._inputs import classifier
 from openbench.methods._words import Far, far_of, grouped, negative_odds
 

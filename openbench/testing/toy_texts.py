@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from openbench.core.texts import CLASSES, Texts
+from openbench.core.request import CLASSES, Texts
 from openbench.digest import digest
 
 WORDS = 40

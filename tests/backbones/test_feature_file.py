@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from openbench.backbones.feature_file import FeatureFile, features
-from openbench.core.benchmark import Split
+from openbench.core.benchmark import RowItems, Split
 from openbench.core.request import Role
-from openbench.core.rows import RowItems
 from openbench.errors import ConfigError, DataError
 from openbench.storage.array_file import open_arrays
 

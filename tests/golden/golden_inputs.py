@@ -19,10 +19,9 @@ from openbench.core.composite import Composite, leaves
 from openbench.core.features import FeatureSet, Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
-from openbench.core.request import Field, Request, Role
+from openbench.core.request import CLASSES as OF_CLASSES
+from openbench.core.request import Field, Request, Role, Texts
 from openbench.core.streaming import StreamingMethod
-from openbench.core.texts import CLASSES as OF_CLASSES
-from openbench.core.texts import Texts
 from openbench.digest import digest
 from openbench.testing.toy import LAYERS
 from openbench.testing.toy_network import images_with, network_with

@@ -6,8 +6,7 @@ import torch
 from scipy.special import expit
 
 from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field
-from openbench.core.texts import CLASSES
+from openbench.core.request import CLASSES, Field
 from openbench.methods import eoe
 from openbench.methods.csp import CSP
 from openbench.methods.eoe import EOE

@@ -22,7 +22,7 @@ from openbench.backbones.libraries.zero_shot import OpenClipText, ZeroShotBackbo
 from openbench.backbones.network import NetworkBackbone
 from openbench.config.constraints import Count
 from openbench.core.preprocess import Preprocess
-from openbench.core.texts import Tower
+from openbench.core.request import Tower
 from openbench.errors import CheckpointError, ConfigError, did_you_mean
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.core.texts import check_templates
+from openbench.core.request import check_templates
 from openbench.errors import ConfigError, check_choice
 from openbench.storage.files import read_regular
 

@@ -15,8 +15,7 @@ from openbench.backbones.base import Outputs
 from openbench.backbones.checkpoints import apply_weights
 from openbench.backbones.heads.prompts import PromptLearning
 from openbench.backbones.network import NetworkBackbone, evaluating, state_sha256
-from openbench.core.request import Field, Request
-from openbench.core.texts import Tower
+from openbench.core.request import Field, Request, Tower
 from openbench.digest import digest
 from openbench.errors import ConfigError, NotApplicableError
 

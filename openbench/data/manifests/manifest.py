@@ -27,7 +27,7 @@ from itertools import islice, repeat
 from pathlib import Path
 
 from openbench import paths
-from openbench.core.class_names import check_distinct
+from openbench.core.benchmark import check_distinct
 from openbench.data.manifests.pattern import Entry, check_pattern, filled, keys_of
 from openbench.data.own.listing import own_path, read_rows
 from openbench.digest import digest

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openbench.core.benchmark import Image
-from openbench.core.class_names import check_distinct
+from openbench.core.benchmark import Image, check_distinct
 from openbench.data.own.contents import contents_within, state_of
 from openbench.data.sources.items import UNREADABLE, pixels_of, read_bytes
 from openbench.data.sources.npz_file import read_npz

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from openbench import paths
 from openbench.config.overrides import is_name
-from openbench.core.class_names import check_distinct
+from openbench.core.benchmark import check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.data.own.listing import NO_CLASS, Row, own_path, read_rows
 from openbench.data.own.source import OwnImages

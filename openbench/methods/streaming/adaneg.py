@@ -13,9 +13,8 @@ from torch import Tensor
 from openbench.config.constraints import Count, NonNegative, Positive, Probability, Seed, Share
 from openbench.core.features import FeatureSet, Head
 from openbench.core.products import by_rows
-from openbench.core.request import Field, Request
+from openbench.core.request import CLASSES, Field, Request, Texts
 from openbench.core.streaming import StreamingMethod
-from openbench.core.texts import CLASSES, Texts
 from openbench.methods._inputs import classifier
 from openbench.methods._stats import row_normalise
 from openbench.methods._words import Far, far_of, grouped, two_lists
