@@ -141,7 +141,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         )
     with clock.stage("metrics"):
         sets = metric_sets(scores, benchmark, features, by_class, _class_probabilities(method, by_class))
-        metrics = evaluate(sets, spec.metrics, runtime.corrections)
+        metrics = evaluate(sets, spec.metrics)
     record = ResultRecord(
         run_id=spec.run_id,
         config=spec.scientific,

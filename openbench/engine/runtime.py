@@ -117,11 +117,6 @@ class Runtime(Checked):
         return self._cache / "scores"
 
     @property
-    def corrections(self) -> Path:
-        """Where conformal corrections live."""
-        return self._cache / "corrections"
-
-    @property
     def checkpoints(self) -> Path:
         """Where trained weights live."""
         return self._cache / "checkpoints"

@@ -3,7 +3,6 @@
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -239,7 +238,7 @@ def evaluate_pair(pair: Pair, setting: Setting, *, skip: tuple[str, ...] = ()) -
 
 
 def evaluate(
-    sets: Sequence[SetScores], options: MetricOptions | None = None, cache_dir: Path | None = None
+    sets: Sequence[SetScores], options: MetricOptions | None = None
 ) -> dict[str, dict[str, float | int | str]]:
     """Return {set or group: {key: value}}: every near and far set, their groups, and `id` for ID-only values.
 
@@ -251,7 +250,6 @@ def evaluate(
     Args:
         sets: scores of one run; exactly one `id_test`, at least one `near` or `far`.
         options: families and operating points; None for the defaults.
-        cache_dir: where conformal corrections are kept between processes.
 
     Raises:
         MetricError: invalid scores, roles or names, or options that do not fit the sets.
@@ -262,10 +260,10 @@ def evaluate(
     scaled = "threshold" in options.families and options.autc_scaling == "validation"
     if scaled and not (by_role["id_val"] or by_role["ood_val"]):
         choose_scale("validation", (), (), ())  # raises: the fault is in the sets, so it is said once, before any work
-    results = _evaluate_side(by_role, (*by_role["id_test"],), options, cache_dir)
+    results = _evaluate_side(by_role, (*by_role["id_test"],), options)
     if by_role["csid"]:
         side = (*by_role["id_test"], *by_role["csid"])
-        wide = _evaluate_side(by_role, side, options, cache_dir)
+        wide = _evaluate_side(by_role, side, options)
         results |= {f"{_FULL_SPECTRUM}{name}": values for name, values in wide.items()}
     return results
 
@@ -321,7 +319,7 @@ def _losses(side: Iterable[SetScores]) -> Floats | None:
 
 
 def _setting(
-    by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], options: MetricOptions, cache_dir: Path | None
+    by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], options: MetricOptions
 ) -> tuple[Setting, Floats | None]:
     """Return what is common to all pairs of one ID side, and its losses."""
     scores, losses = np.concatenate([_floats(s) for s in side]), _losses(side)
@@ -335,7 +333,7 @@ def _setting(
         validation=(*id_val, *ood_val),
         id_val=np.concatenate(id_val) if id_val else None,
         thresholds=_fixed_thresholds(id_side.ordered, id_val, ood_val),
-        table=correction_table(scores.size, options.delta, options.correction, cache_dir) if conformal else None,
+        table=correction_table(scores.size, options.delta, options.correction) if conformal else None,
     )
     return setting, losses
 
@@ -365,9 +363,9 @@ def _fixed_thresholds(ordered: Floats, id_val: list[Floats], ood_val: list[Float
 
 
 def _evaluate_side(
-    by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], options: MetricOptions, cache_dir: Path | None
+    by_role: dict[str, list[SetScores]], side: tuple[SetScores, ...], options: MetricOptions
 ) -> dict[str, Values]:
-    setting, losses = _setting(by_role, side, options, cache_dir)
+    setting, losses = _setting(by_role, side, options)
     results: dict[str, Values] = {}
     f1_thresholds: list[float] = []
     for group in GROUPS:

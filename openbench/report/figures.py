@@ -1,7 +1,6 @@
 """Pictures of one run, from its scores: each function takes sets of scores and returns a matplotlib figure."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -143,19 +142,18 @@ def selective(sets: Sets) -> Figure | None:
     return figure
 
 
-def conformal(sets: Sets, options: MetricOptions | None = None, cache: Path | None = None) -> Figure:
+def conformal(sets: Sets, options: MetricOptions | None = None) -> Figure:
     """Return the ROC of every OOD set beside the FPR that holds with probability 1 − δ over the draw of ID test images.
 
     Args:
         sets: of a run.
         options: δ and the correction.
-        cache: where corrections are kept.
 
     Reference: Bates et al., Annals of Statistics 51 (2023), arXiv 2104.08279; Magesh et al., 2022, arXiv 2206.09522.
     """
     options = options or MetricOptions()
     ids, oods = sides(sets)
-    table = correction_table(len(ids.scores), options.delta, options.correction, cache)
+    table = correction_table(len(ids.scores), options.delta, options.correction)
     figure, all_axes = panels(len(oods))
     for axes, ood in zip(all_axes, oods, strict=True):
         curve = PooledCurve.of(ids.scores, ood.scores)

@@ -25,8 +25,8 @@ def test_defaults_in_code_are_those_of_the_config(monkeypatch, tmp_path):
 
 def test_what_is_kept_has_folders_of_its_own_in_the_cache(tmp_path):
     setting = Runtime(cache=tmp_path, results=tmp_path / "results")
-    found = {getattr(setting, name) for name in ("features", "scores", "corrections", "checkpoints")}
-    assert found == {tmp_path / name for name in ("features", "scores", "corrections", "checkpoints")}
+    found = {getattr(setting, name) for name in ("features", "scores", "checkpoints")}
+    assert found == {tmp_path / name for name in ("features", "scores", "checkpoints")}
     assert Runtime(cache=Path("~/x")).cache == Path.home() / "x"
 
 

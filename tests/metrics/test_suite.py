@@ -223,11 +223,6 @@ def test_the_order_of_samples_and_sets_does_not_matter():
         assert one[name] == pytest.approx(two[name], abs=1e-12)
 
 
-def test_a_stored_correction_gives_the_same_numbers(tmp_path):
-    assert evaluate(SETS, FAST, tmp_path) == evaluate(SETS, FAST)
-    assert [p.name for p in tmp_path.iterdir()] == ["correction-v3-monte_carlo-n200-delta0.05.table"]
-
-
 @pytest.mark.parametrize(
     ("sets", "message"),
     [

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
                 continue
             try:
                 scores = kept.read_whole(record.run_id)
-                found = recompute(record, scores, cache / "corrections")
+                found = recompute(record, scores)
             except CacheError as error:
                 if kept.path(record.run_id).is_file() or arguments.run_ids != [ALL]:
                     lost.append(error)
@@ -72,7 +72,7 @@ def check_scores(results: Path, run_ids: list[str], done: Done) -> int:
             if run_ids == [ALL] and not published.path(record.run_id).is_file():
                 continue
             try:
-                found = recompute(record, published.read_whole(record.run_id), paths.cache_dir() / "corrections")
+                found = recompute(record, published.read_whole(record.run_id))
             except OpenbenchError as error:
                 lost.append(error)
                 continue

@@ -1,9 +1,7 @@
 """Finite-sample corrections of conformal p-values: boundaries b with P(U_(i) ≤ b_i for all i) ≥ 1 − δ."""
 
-import io
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from scipy.special import betaincinv, gammaln
@@ -11,10 +9,7 @@ from scipy.special import betaincinv, gammaln
 from openbench.errors import MetricError, did_you_mean
 from openbench.metrics.conformal.crossing import calibrate
 from openbench.metrics.curve import Floats, check_rate
-from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
-from openbench.storage.files import forbidden
 
-_VERSION = 3  # part of the file name on disk: raise it when a table changes
 _SMALL = 1000  # beyond this size a level is first calibrated at n/8, where that is 20 times cheaper
 _LARGE, _LOOSE = 100_000, 1e-2  # above this size a share of δ is left unspent for the sake of fewer trials
 _FINE = 2e-4  # share of δ left unspent up to 8·_SMALL, whose levels are the first guesses for larger sizes
@@ -157,7 +152,7 @@ CORRECTIONS: tuple[str, ...] = tuple(_FORMULAS)
 FINITE_SAMPLE: tuple[str, ...] = ("monte_carlo", "equal_local_level", "simes", "dkwm")
 
 
-def correction_table(n: int, delta: float, correction: str = "monte_carlo", cache_dir: Path | None = None) -> Floats:
+def correction_table(n: int, delta: float, correction: str = "monte_carlo") -> Floats:
     """Return the read-only table b_1 … b_{n+1} (b_{n+1} = 1) that corrects an integer rank K = (n+1)·p to h(p) = b_K.
 
     `none` gives the marginal p-value K/(n+1). `simes`, `dkwm`, `monte_carlo` and `equal_local_level` hold for every n
@@ -173,7 +168,6 @@ def correction_table(n: int, delta: float, correction: str = "monte_carlo", cach
         n: number of calibration scores.
         delta: δ in (0, 1), the probability that the calibration set is an unlucky one.
         correction: one of CORRECTIONS.
-        cache_dir: where calibrated tables are kept between processes; None keeps them in this one.
 
     Raises:
         MetricError: n < 1, δ outside (0, 1), an unknown correction, or `asymptotic` with n < 16.
@@ -189,35 +183,11 @@ def correction_table(n: int, delta: float, correction: str = "monte_carlo", cach
         )
     if n < 1:
         raise MetricError(f"a correction needs calibration scores — found n = {n} — pass at least one")
-    return _table(int(n), float(delta), correction, cache_dir)
+    return _table(int(n), float(delta), correction)
 
 
 @lru_cache(maxsize=64)
-def _table(n: int, delta: float, correction: str, cache_dir: Path | None) -> Floats:
-    path = None if cache_dir is None else cache_dir / f"correction-v{_VERSION}-{correction}-n{n}-delta{delta!r}.table"
-    table = None if path is None else _read(path)
-    if table is None:
-        table = np.append(_bounds(_FORMULAS[correction](n, delta)), 1.0)
-        if path is not None:
-            _write(path, table)
+def _table(n: int, delta: float, correction: str) -> Floats:
+    table = np.append(_bounds(_FORMULAS[correction](n, delta)), 1.0)
     table.flags.writeable = False
     return table
-
-
-def _read(path: Path) -> Floats | None:
-    """Return the stored table, or None if it is missing or damaged; it is then computed again."""
-    try:
-        return np.asarray(np.load(io.BytesIO(read_sealed(path)), allow_pickle=False), dtype=np.float64)
-    except (FileNotFoundError, DamagedError):
-        return None
-
-
-def _write(path: Path, table: Floats) -> None:
-    """Store a table under the digest of its content."""
-    stream = io.BytesIO()
-    np.save(stream, table)
-    try:
-        write_sealed(path, stream.getvalue())
-    except OSError as error:
-        if not forbidden(error):  # in a cache that can only be read, it is computed each time
-            raise

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 from openbench.core.record import ResultRecord
@@ -49,13 +48,12 @@ class Recomputed:
         return f"{self.comparison}{left}"
 
 
-def recompute(record: ResultRecord, sets: Sequence[SetScores], corrections: Path | None = None) -> Recomputed:
+def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
     """Return a record's metrics as its scores give them, beside the recorded ones.
 
     Args:
         record: of one run.
         sets: its scores.
-        corrections: where conformal corrections are kept between processes.
 
     Raises:
         RecordError: the record's metrics cannot be computed from one file of scores, sets or images differ, it states
@@ -72,7 +70,7 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores], corrections: Path
         n, stated = counts.get(key, 0), record.counts.get(key, {}).get("n", 0)
         if stated != n:
             raise RecordError(f"record {record.run_id} counts {stated} images in {key}, its scores {n}")
-    found = evaluate(sets, options_of(record), corrections)
+    found = evaluate(sets, options_of(record))
     both: dict[str, dict[str, Any]] = {
         name: {key: value for key, value in values.items() if key in found.get(name, {})}
         for name, values in record.metrics.items()
