@@ -21,9 +21,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field
 from openbench.errors import FieldError, MethodError, NotFittedError
 from openbench.metrics.curve import auroc
-from openbench.testing.toy import declared, planted
-from openbench.testing.toy_network import images_with, network_with
-from openbench.testing.trial import fitted, read_by, samples_of, scored
+from openbench.testing.toy import declared, fitted, images_with, network_with, planted, read_by, samples_of, scored
 
 MethodFactory = Callable[[], Method]  # returns a new, unfitted method at each call
 Check = Callable[[MethodFactory], None]

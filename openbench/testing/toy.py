@@ -1,20 +1,66 @@
-"""Small planted data on which every sensible OOD score must work: tight ID clusters and weak, scattered OOD samples."""
+"""A small planted problem that every sensible OOD score solves: tight ID clusters and weak, scattered OOD samples.
 
+It is there as columns, as images with a network that finds these columns, and as texts; `fitted` and `scored` run a
+method of any kind on it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from openbench.backbones.anatomy import reduce_map
+from openbench.backbones.anatomy import Anatomy, reduce_map
+from openbench.backbones.network import NetworkBackbone
+from openbench.core.composite import Composite, leaves
 from openbench.core.features import FeatureSet, Head
-from openbench.core.request import Field, Request, Role
-from openbench.testing.toy_texts import PlantedTexts
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import CLASSES, Field, Request, Role, Texts
+from openbench.digest import digest
 
 SAMPLES_PER_CLASS = 120
 LAYERS = ("stage1", "stage2", "stage3", "stage4")
+WORDS = 40  # of a corpus that is not the classes
 _OWN = 4  # dimensions in which one class is active
 _SIDE = 2  # height and width of maps
+
+
+class PlantedTexts(Mapping[Texts, Tensor]):
+    """Any corpus, made when it is read: (c, d) for the classes, (40, d) for a list of words.
+
+    The classes lie along the rows of the head. Every second word lies close to a class, the others lie anywhere among
+    directions without negative parts, as rectified features do. The `no` tower gives such words for the classes too.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        """Keep the rows (c, d) of the head."""
+        self._rows = functional.normalize(weight, dim=1)
+
+    def __getitem__(self, texts: Texts) -> Tensor:
+        """Unit embeddings (m, d) float32; equal for equal corpora."""
+        generator = torch.Generator().manual_seed(int(digest(texts), 16) % 2**31)
+        classes, d = self._rows.shape
+        if texts.words == CLASSES and texts.tower == "text":
+            return functional.normalize(self._rows + 0.01 * torch.randn(classes, d, generator=generator), dim=1)
+        count = classes if texts.words == CLASSES else WORDS
+        anywhere = torch.randn(count, d, generator=generator).relu() + 0.01
+        if texts.words != CLASSES:
+            near = self._rows[torch.arange(count) % classes] + 0.02 * torch.randn(count, d, generator=generator)
+            anywhere = torch.where(torch.arange(count)[:, None] % 2 == 0, near, anywhere)
+        return functional.normalize(anywhere, dim=1)
+
+    def __iter__(self) -> Iterator[Texts]:
+        """No corpus is made before it is read."""
+        return iter(())
+
+    def __len__(self) -> int:
+        """As many as `__iter__` yields."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -150,3 +196,106 @@ def _outputs_of_trainings(features: Tensor, head: Head) -> dict[str, Tensor]:
     # Three members of an ensemble, which differ where the head is unsure.
     apart = torch.tensor([-1.0, 0.0, 1.0])[:, None] * (1 - sure)[:, None] * logits.roll(1, dims=1)[:, None]
     return maps | {"members": (logits[:, None] + apart)[..., None]}
+
+
+class _Spread(nn.Module):
+    """Pixels to maps (n, d, 2, 2) whose mean over positions is the first d pixels."""
+
+    texture: Tensor
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        texture = 0.5 + torch.rand(d, _SIDE, _SIDE, generator=torch.Generator().manual_seed(0))
+        self.register_buffer("texture", texture / texture.mean(dim=(1, 2), keepdim=True))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, : len(self.texture), None, None] * self.texture
+
+
+class _ToyNetwork(nn.Module):
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        classes, d = head.weight.shape
+        for name in LAYERS:
+            self.add_module(name, _Spread(d) if name == LAYERS[0] else nn.Identity())
+        self.fc = nn.Linear(d, classes)
+        with torch.no_grad():
+            self.fc.weight.copy_(head.weight)
+            self.fc.bias.copy_(head.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images
+        for name in LAYERS:
+            x = self.get_submodule(name)(x)
+        logits: Tensor = self.fc(x.mean(dim=(2, 3)))
+        return logits
+
+
+def network_with(head: Head) -> NetworkBackbone:
+    """Return a network that reads features off its images, and has stages `stage1` … `stage4` and a head.
+
+    Args:
+        head: weight (c, d) and bias (c,).
+    """
+    side = _side(head.weight.shape[1])
+    backbone = NetworkBackbone(
+        "toy",
+        "toy network",
+        lambda: _ToyNetwork(head),
+        lambda _: Anatomy("fc", {name: name for name in LAYERS}),
+        preprocess=Preprocess(side, side, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    )
+    return backbone.load_state(backbone.module().state_dict(), "the planted head")
+
+
+def images_with(features: Tensor) -> Tensor:
+    """Return images (n, 3, side, side) of which the network finds the features (n, d)."""
+    n, d = features.shape
+    side = _side(d)
+    images = features.new_zeros(n, 3 * side * side)
+    images[:, :d] = features
+    return images.view(n, 3, side, side)
+
+
+def _side(d: int) -> int:
+    return math.ceil(math.sqrt(d / 3))
+
+
+def fitted(method: Method, data: Toy) -> Method:
+    """Fit a method on the columns that it declares, of the split that it names; return what `fit` returns."""
+    if isinstance(method, Composite):
+        return method.fit_parts(
+            lambda part: fitted(part, data),
+            lambda part: scored(part, declared(data.val, read_by(part)).without_labels(), data),
+        )
+    request = method.request
+    return method.fit(data.for_fit(request), data.head_for(request))
+
+
+def scored(method: Method, x: FeatureSet, data: Toy) -> Tensor:
+    """Return the scores (n,) of samples; a live method gets images, with a network that finds their features."""
+    if isinstance(method, LiveMethod):
+        return method.score_images(images_with(x.features), network_with(data.head))
+    # The planted copies of an image are the image itself.
+    apart = any(isinstance(leaf, LiveMethod) or leaf.request.corruption for leaf in leaves(method))
+    if isinstance(method, Composite) and apart:
+        return method.combine({name: scored(part, x, data) for name, part in method.fitted_parts.items()})
+    return method.score(x)
+
+
+def read_by(method: Method) -> Request:
+    """Return what scoring reads; for live methods the features from which the images are made."""
+    if not any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
+        return method.request
+    return replace(method.request, fields=method.request.fields | {Field.FEATURES})
+
+
+def samples_of(method: Method, data: Toy) -> FeatureSet:
+    """Return ID and OOD samples alternating, without labels, with only the declared columns."""
+    # The first ones before maps are reduced: those of the others would be thrown away.
+    parts = [declared(split[:160], read_by(method)).without_labels() for split in (data.id_test, data.ood_test)]
+    order = torch.arange(320).view(2, 160).T.reshape(-1)
+    return FeatureSet(
+        {name: torch.cat([part.columns[name] for part in parts])[order] for name in parts[0].columns},
+        {name: torch.cat([part.maps[name] for part in parts])[order] for name in parts[0].maps},
+    )

@@ -11,7 +11,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Role
-from openbench.testing.toy_texts import PlantedTexts
+from openbench.testing.toy import PlantedTexts
 
 Array = NDArray[np.float64]
 KINDS = ("rectified", "signed", "hot", "two_classes", "many_classes", "dead")

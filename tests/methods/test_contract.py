@@ -21,8 +21,7 @@ from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.storage.plain_json import plain
 from openbench.testing import checks
 from openbench.testing.checks import all_checks
-from openbench.testing.toy import Toy, declared, planted
-from openbench.testing.trial import fitted, read_by, samples_of
+from openbench.testing.toy import Toy, declared, fitted, planted, read_by, samples_of
 from tests.conftest import seed_all
 from tests.testing.test_checks import BUGS, Right
 

@@ -8,7 +8,7 @@ from openbench.core.features import Head
 from openbench.core.preprocess import Preprocess
 from openbench.errors import MethodError
 from openbench.methods.pro import PRO
-from openbench.testing.toy_network import network_with
+from openbench.testing.toy import network_with
 
 
 @pytest.fixture(scope="module")

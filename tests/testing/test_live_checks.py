@@ -13,8 +13,7 @@ from openbench.methods.double_score import DoubleScore
 from openbench.methods.msp import MSP
 from openbench.testing import checks
 from openbench.testing.checks import CheckError, all_checks
-from openbench.testing.toy import LAYERS, planted
-from openbench.testing.toy_network import images_with, network_with
+from openbench.testing.toy import LAYERS, images_with, network_with, planted
 
 FEATURES = Request(fields=frozenset({Field.FEATURES}))
 
