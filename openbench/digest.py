@@ -73,18 +73,18 @@ class BlockHasher:
         return hashlib.sha256(bytes(self._blocks) + last).hexdigest()
 
 
-def file_digest(path: str | Path, size: int | None = None) -> str:
-    """Return the block digest of a file, or of its first `size` bytes, as `BlockHasher` computes it.
+def file_digest(path: str | Path) -> str:
+    """Return the block digest of a file, as `BlockHasher` computes it.
 
     Blocks are read and hashed by as many threads as there are processors.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it has fewer than `size` bytes.
+        ValueError: it has become shorter meanwhile.
     """
     with open(path, "rb", buffering=0) as stream:
         handle = stream.fileno()
-        length = os.fstat(handle).st_size if size is None else size
+        length = os.fstat(handle).st_size
 
         def block(start: int) -> bytes:
             wanted = min(_BLOCK, length - start)

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from openbench.checkout import uncommitted
 from openbench.core.benchmark import Image, Items, Split
 from openbench.data.sources.items import ArrayItems, FileItems
-from openbench.digest import BlockHasher, digest
+from openbench.digest import digest
 from openbench.say import Say, silent
-from openbench.storage.checksum import DAMAGED, content_digest, remember
-from openbench.storage.files import replacing, write_whole
+from openbench.storage.array_file import writing_array
+from openbench.storage.checksum import DAMAGED, content_digest
+from openbench.storage.files import write_whole
 
 # Decoding a 64×64 JPEG takes longer than reading its 12 kB; beyond this side the arrays outgrow the files too far.
 MAX_SIDE = 96
@@ -85,25 +86,16 @@ def _fault(path: Path) -> str | None:
 
 def _write(items: Items, shape: tuple[int, ...], path: Path, workers: int) -> bool:
     """Decode all images into a file that gets its name when it is whole; False if their shapes differ."""
-    hasher = BlockHasher()
-    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.uint8)), "fortran_order": False}
     try:
-        # Written from start to end, not into a map of an empty file: a full disk is then an error, not a signal.
-        with replacing(path) as stream:
-            np.lib.format.write_array_header_2_0(stream, {**header, "shape": (len(items), *shape)})
-            stream.seek(0)
-            hasher.update(stream.read())
+        with writing_array(path, (len(items), *shape), np.uint8) as array:
             for part in _decoded(items, workers):
                 if any(image.shape != shape for image in part):
                     raise _ShapesDifferError
-                content = np.stack(part).data
-                hasher.update(content)
-                stream.write(content)
+                array.append(np.stack(part))
             # The digest is written first: a reader that finds only one of the two files takes the array for damaged.
-            write_whole(path.with_suffix(".json"), json.dumps({"digest": hasher.hexdigest()}).encode())
+            write_whole(path.with_suffix(".json"), json.dumps({"digest": array.digest}).encode())
     except _ShapesDifferError:
         return False
-    remember(path, hasher.hexdigest())
     return True
 
 

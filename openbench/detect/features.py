@@ -22,12 +22,9 @@ from openbench.core.preprocess import OwnPreprocess, Preprocess
 from openbench.core.request import Field, Mixing, Request, Texts
 from openbench.data.sources.transforms import normalise, prepared, stack
 from openbench.errors import MethodError
+from openbench.features.changed_images import MIXED_READ, corrupted, mixed
 from openbench.features.columns import Column, kept_of, read_by, separated
-from openbench.features.corrupted import corrupted
-from openbench.features.extract import extract
-from openbench.features.live import score_rows
-from openbench.features.mixed import READ as MIXED_READ
-from openbench.features.mixed import mixed
+from openbench.features.extract import extract, score_rows
 from openbench.features.texts import text_embeddings
 from openbench.metrics.curve import Floats
 

@@ -41,8 +41,7 @@ from openbench.engine.spec import RunSpec
 from openbench.engine.tune import Tuning
 from openbench.engine.verify import check_material
 from openbench.errors import ConfigError, DataError, MethodError
-from openbench.features.mixed import READ as MIXED_READ
-from openbench.features.mixed import mixed
+from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.metrics.suite import MetricOptions
 from openbench.public import TARGET, public_name
 from openbench.results.records.store import RecordStore
@@ -170,7 +169,7 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
     """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split.
 
     Where images were passed, the last line said is the network's share of the time.
-    With several shards a job makes those that no other job makes, says how many others are still making, and ends.
+    With several shards a job makes what no other job makes, says how much others are still making, and ends.
     """
     setting = Runtime.from_config(runtime)
     sharding = setting.sharding
@@ -191,7 +190,7 @@ def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int
             if sharding.count == 1:
                 store.get(backbone, split, request)
             elif left := store.share(backbone, split, request):
-                say(f"features of {split.role}/{split.name}: shards that other jobs are still making: {left}")
+                say(f"features of {split.role}/{split.name}: portions that other jobs are still making: {left}")
         for mixing in mixings_of(method, space, split.role):
             store.get(backbone, mixed(split, mixed_with(benchmark.ood_val), mixing, backbone.preprocess), MIXED_READ)
         passes[f"{split.role}/{split.name}"] = backbone.passes - before

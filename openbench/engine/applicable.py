@@ -9,7 +9,7 @@ from openbench.core.request import Field, Request, Texts
 from openbench.engine.evaluate import mixed_with
 from openbench.engine.spec import tells_apart
 from openbench.errors import NotApplicableError
-from openbench.features.corrupted import check_corruption
+from openbench.features.changed_images import check_corruption
 from openbench.features.texts import Corpus
 
 

@@ -14,8 +14,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Mixing, Request, Texts
 from openbench.engine.outcomes.clock import Clock
-from openbench.features.mixed import READ as MIXED_READ
-from openbench.features.mixed import mixed
+from openbench.features.changed_images import MIXED_READ, mixed
 from openbench.features.store import FeatureStore
 from openbench.say import Say, silent
 

@@ -42,8 +42,7 @@ from openbench.engine.spec import RunSpec, images_read
 from openbench.engine.tune import TestSplits, TuneContext, tune
 from openbench.engine.verify import check_weights, recorded, verdict
 from openbench.errors import MethodError, RecordError
-from openbench.features.shards import WHOLE, Sharding
-from openbench.features.store import FeatureStore
+from openbench.features.store import WHOLE, FeatureStore, Sharding
 from openbench.metrics.suite import describe, evaluate
 from openbench.results.records.store import RecordStore, ScoreStore
 from openbench.results.scores.stored import per_set_name
@@ -171,7 +170,7 @@ def _compute(spec: RunSpec, runtime: Runtime, say: Say) -> tuple[ResultRecord, l
         },
         provenance=provenance(clock, device, backbone.passes - passes_before)
         | _made_from(spec, features)
-        | remarks(f"method '{spec.method_name}'", scores, features.store.portions.said),
+        | remarks(f"method '{spec.method_name}'", scores, features.store.halving.said),
     )
     return record, sets
 

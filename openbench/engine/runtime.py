@@ -12,7 +12,7 @@ from annotated_types import Ge
 from openbench import paths
 from openbench.config.constraints import Checked, Count
 from openbench.errors import ConfigError, check_known
-from openbench.features.shards import Sharding
+from openbench.features.store import Sharding
 from openbench.training.loop.distributed import under_torchrun
 
 OnExisting = Literal["skip", "verify", "error"]

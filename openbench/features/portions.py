@@ -1,82 +1,147 @@
-"""Batches that are halved where they do not fit into memory, so that a long pass goes on."""
+"""A pass in portions, each a file that appears whole: a kill loses at most one, and several jobs may share them."""
 
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TypeVar
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from filelock import FileLock
 
-from openbench.backbones.base import Backbone
-from openbench.say import Say, silent
+from openbench.core.benchmark import Split
+from openbench.digest import digest
+from openbench.errors import CacheError
+from openbench.features.arrays import NamedRows, faulty, write_columns, writing
+from openbench.progress import Advance
+from openbench.say import Say
+from openbench.storage.checksum import DAMAGED
+from openbench.storage.files import delete_old, replacing
 
-# What torch, cuDNN, cuBLAS and oneDNN say, each in an error of its own or in a plain RuntimeError.
-_LACKING = re.compile(
-    r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED|could not create a (primitive|memory object)",
-    re.IGNORECASE,
-)
-T = TypeVar("T")
+FOLDER = "portions"
+_LARGE = 10**9  # bytes of a column whose size is told beforehand
 
 
-@dataclass
+@dataclass(frozen=True)
 class Portions:
-    """How many images a network is given at a time, once it is known that a whole batch is too many.
+    """The portions of a pass over a split: whole batches, so that jobs pass the same batches through the network.
+
+    A file lock says who works on a portion; it ends with its process.
 
     Args:
-        say: receives a line whenever that number gets smaller.
-        said: these lines.
+        folder: of the columns.
+        split: all images.
+        names: of the columns; passes for others have portions of their own.
+        size: images of a portion.
     """
 
-    say: Say = silent
-    said: list[str] = field(default_factory=list)
-    _most: int | None = None
+    folder: Path
+    split: Split
+    names: tuple[str, ...]
+    size: int
 
-    def of(self, images: Tensor, backbone: Backbone, act: Callable[[Tensor], T]) -> Iterator[T]:
-        """Yield what `act` makes of consecutive portions of a batch: of the whole where it fits into memory.
+    def __len__(self) -> int:
+        return -(-len(self.split) // self.size)
 
-        Where halves are whole, as of the default batch size, the portions are the batches of a run with a smaller batch
-        size, and their rows those of it; elsewhere the last one of each batch is smaller.
+    def border(self, at: int) -> tuple[int, int]:
+        """The first row of a portion, and the one behind its last."""
+        return at * self.size, min((at + 1) * self.size, len(self.split))
+
+    def lock(self, at: int, timeout: float) -> FileLock:
+        """The lock of a portion.
 
         Args:
-            images: (n, 3, h, w), or what the backbone takes.
-            backbone: that passes them; a portion that failed does not count as passed.
-            act: is called again, with half as many images, where memory does not suffice.
+            at: which.
+            timeout: seconds to wait for it; −1: as long as it takes.
 
         Raises:
-            RuntimeError, MemoryError: a single image does not fit.
+            CacheError: the folder cannot be written.
         """
-        at = 0
-        while at < len(images):
-            size, passed = min(self._most or len(images), len(images) - at), backbone.passes
-            try:
-                made = act(images[at : at + size])
-            except (RuntimeError, MemoryError) as error:
-                if size == 1 or not lacks_memory(error):
-                    raise
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            else:
-                yield made
-                at += size
-                continue
-            # Here the error is gone, and with it what the failed pass held.
-            backbone.passes = passed
-            self._halve(size, backbone, reason)
+        with writing(self.folder):
+            self._place.mkdir(parents=True, exist_ok=True)
+        return FileLock(self._file(at).with_suffix(".lock"), timeout=timeout)
 
-    def _halve(self, size: int, backbone: Backbone, reason: str) -> None:
-        self._most = -(-size // 2)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        line = (
-            f"WARNING: a batch of {size} does not fit into memory on {backbone.device} ({reason}) — it goes on with "
-            f"{self._most} at a time; runtime.batch_size={self._most} begins with that"
-        )
-        self.said.append(line)
-        self.say(line)
+    def missing(self, at: int) -> bool:
+        """Whether a portion is still to be made; none is once the columns are whole."""
+        return not self._file(at).exists() and bool(faulty(self.folder, len(self.split), self.names))
 
+    def write(self, at: int, parts: Iterator[NamedRows], say: Say, advance: Advance) -> None:
+        """Write a portion.
 
-def lacks_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory does not suffice."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and _LACKING.search(str(error)) is not None
-    )
+        Args:
+            at: which.
+            parts: consecutive rows from its first one on, whole batches; no more are taken than it needs.
+            say: receives a line for each large column, with the first portion.
+            advance: is called with the number of rows of each part.
+
+        Raises:
+            CacheError: the folder cannot be written or has no room, or there are too few rows.
+        """
+        start, stop = self.border(at)
+        taken: list[NamedRows] = []
+        rows = 0
+        while rows < stop - start and (part := next(parts, None)) is not None:
+            if not taken:
+                self._check_room(part, say if at == 0 else None)
+            taken.append(part)
+            added = len(next(iter(part.values())))
+            rows += added
+            advance(added)
+        if rows != stop - start:
+            raise CacheError(
+                f"split '{self.split.name}': {rows} rows were extracted of {stop - start} from row {start} on — the "
+                "loader lost images; nothing was cached"
+            )
+        with writing(self.folder), replacing(self._file(at)) as stream:
+            columns: Any = {name: np.concatenate([part[name] for part in taken]) for name in self.names}
+            np.savez(stream, **columns)
+
+    def join(self, about: dict[str, Any]) -> None:
+        """Put the columns in place, made of all portions in their order; the caller holds the lock of the columns.
+
+        Raises:
+            CacheError: a portion is damaged, or the folder cannot be written.
+        """
+        write_columns(self.folder, len(self.split), map(self._read, range(len(self))), about)
+        shutil.rmtree(self._place, ignore_errors=True)
+        delete_old(self._place.parent, "*")  # of jobs that were killed and wanted other columns
+        with suppress(OSError):
+            self._place.parent.rmdir()
+
+    def _read(self, at: int) -> NamedRows:
+        file = self._file(at)
+        try:
+            with np.load(file, allow_pickle=False) as pack:  # the checksums of its members are compared
+                return {name: pack[name] for name in self.names}
+        except (*DAMAGED, zipfile.BadZipFile) as error:
+            file.unlink(missing_ok=True)
+            raise CacheError(
+                f"feature cache: '{file}' is damaged ({error}) — give the same command again, which makes it again"
+            ) from error
+
+    def _check_room(self, part: NamedRows, say: Say | None) -> None:
+        """Raise CacheError if the disk has no room for portions and columns."""
+        sizes = {name: rows[0].nbytes * len(self.split) for name, rows in part.items()}
+        for name, size in sizes.items():
+            if say is not None and (part[name].ndim > 2 or size > _LARGE):
+                shape = (len(self.split), *part[name].shape[1:])
+                taken = f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+                say(f"cache: {name} of {self.split.name}, {shape} {part[name].dtype.name}, take {taken}")
+        with writing(self.folder):
+            free = shutil.disk_usage(self.folder).free
+            made = sum(file.stat().st_size for file in self._place.glob("*.npz"))
+        if (needed := 2 * sum(sizes.values()) - made) > free:
+            raise CacheError(
+                f"feature cache: columns {', '.join(self.names)} of '{self.split.name}' take {needed / 1e9:.1f} GB "
+                f"while they are made — '{self.folder}' has {free / 1e9:.1f} GB free — set OPENBENCH_CACHE or "
+                "runtime.cache to a folder with more room"
+            )
+
+    @property
+    def _place(self) -> Path:
+        return self.folder / FOLDER / digest(sorted(self.names))
+
+    def _file(self, at: int) -> Path:
+        return self._place / "{}-{}.npz".format(*self.border(at))

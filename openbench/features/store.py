@@ -1,34 +1,54 @@
 """The columnar cache of features: one pass per image and network, shared by all methods and all jobs."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from filelock import Timeout
 from torch import Tensor
 
+from openbench import __version__
 from openbench.backbones.base import Backbone
-from openbench.checkout import uncommitted
+from openbench.checkout import made_now, uncommitted
 from openbench.core.benchmark import Split
 from openbench.core.features import FeatureSet
 from openbench.core.live import LiveMethod
 from openbench.core.request import Field, Request, Texts
+from openbench.data.decoded_cache import packed
 from openbench.digest import digest
 from openbench.errors import NotApplicableError
-from openbench.features.arrays import ColumnFile, writing
+from openbench.features.arrays import ColumnFile, NamedRows, faulty, write_columns, writing
+from openbench.features.changed_images import corrupted
 from openbench.features.columns import Column, kept_of, read_by, separated
-from openbench.features.corrupted import corrupted
-from openbench.features.extract import NamedRows, extract
-from openbench.features.live import column_of, score_rows
-from openbench.features.passes import How, Pass, Source, faulty
+from openbench.features.extract import Halving, Spent, column_of, extract, part_of, score_rows
 from openbench.features.portions import Portions
-from openbench.features.shards import WHOLE, Sharding, Shards
-from openbench.features.spent import Spent
 from openbench.features.texts import text_embeddings
+from openbench.progress import reporting
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
-from openbench.storage.locks import only_one
+from openbench.storage.locks import only_one, wait_for
+
+_PORTION = 1024  # images; at least a batch
+_AT_ONCE = 4096  # rows that a fitted head classifies
+RowsOf = Callable[[Split, tuple[str, ...]], Iterator[NamedRows]]  # a pass over some images for some columns
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Among how many jobs a pass is divided.
+
+    Args:
+        count: of jobs; one: a job makes the whole, and others wait.
+        first: 0 … count − 1, which of them this is: it begins with another part of the images.
+    """
+
+    count: int = 1
+    first: int = 0
+
+
+WHOLE = Sharding()
 
 
 @dataclass
@@ -36,16 +56,15 @@ class FeatureStore:
     """Columns of splits under `<root>/<backbone.digest>/<split.digest>/<column>.npy`.
 
     Only the two digests and the column's name select a file, so only they may influence its content. Where code that
-    openbench does not ship makes the backbone, its sources enter the first digest. Several processes may share a root,
-    also over a network file system; see `storage.locks`.
+    openbench does not ship makes the backbone, its sources enter the first digest. Several processes may share a root.
 
     Args:
         root: the cache folder, created when something is written.
         batch_size: images per forward pass.
         workers: decode images while the network runs.
         progress: whether long passes are reported on stderr.
-        shard: a pass is flushed to disk after this many images, or after 15 seconds if that is sooner.
-        sharding: into how many parts a pass is divided among jobs.
+        portion: images after which a pass is safe on disk, rounded to whole batches.
+        sharding: among how many jobs a pass is divided.
         say: receives a line where damage is computed again, images are decoded, or another job is waited for.
     """
 
@@ -53,13 +72,13 @@ class FeatureStore:
     batch_size: int = 256
     workers: int = 0
     progress: bool = True
-    shard: int = 4096
+    portion: int = _PORTION
     sharding: Sharding = WHOLE
     say: Say = silent
 
     def __post_init__(self) -> None:
         """Begin with whole batches, and to count seconds."""
-        self.portions, self.spent = Portions(self.say), Spent()
+        self.halving, self.spent = Halving(self.say), Spent()
 
     def get(self, backbone: Backbone, split: Split, request: Request) -> FeatureSet:
         """Return the columns that `request` names, memory-mapped, computing in a single pass those that are missing.
@@ -86,7 +105,7 @@ class FeatureStore:
         if Field.LOGITS in request.fields and not backbone.num_classes:
             raise NotApplicableError(f"backbone '{backbone.name}' has no classifier, so no logits — read features")
         folder = self._folder(backbone, split)
-        self._ensure(folder, backbone, split, self._extraction(backbone, request))
+        self._extract(backbone, split, request)
         tensors = {column: ColumnFile(folder, column.name).open() for column in wanted}
         columns: dict[Field, Tensor] = {c.field: tensor for c, tensor in tensors.items() if c.field != Field.MAPS}
         if Field.LABELS in request.fields:
@@ -100,16 +119,18 @@ class FeatureStore:
         found = self.get(network, split, replace(request, fields=request.fields - {Field.LOGITS} | {Field.FEATURES}))
         if Field.LOGITS not in request.fields:
             return found
-        name, folder = str(Field.LOGITS), self._folder(backbone, split)
+        file = ColumnFile(self._folder(backbone, split), str(Field.LOGITS))
 
-        def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
-            start = len(split) - len(rest)
-            for part in range(start, len(split), self.shard):
-                features = found.features[part : part + self.shard].to(backbone.device)
-                yield {name: backbone.classify(features).cpu().numpy()}
+        def parts() -> Iterator[NamedRows]:
+            for start in range(0, len(split), _AT_ONCE):
+                features = found.features[start : start + _AT_ONCE].to(backbone.device)
+                yield {file.name: backbone.classify(features).cpu().numpy()}
 
-        self._ensure(folder, backbone, split, Source((name,), (name,), rows, divisible=False))
-        return replace(found, columns={**found.columns, Field.LOGITS: ColumnFile(folder, name).open()})
+        if file.fault(len(split)) is not None:
+            with writing(file.folder):
+                file.folder.mkdir(parents=True, exist_ok=True)
+            write_columns(file.folder, len(split), parts(), _about(backbone, split))
+        return replace(found, columns={**found.columns, Field.LOGITS: file.open()})
 
     def scores(self, backbone: Backbone, split: Split, method: LiveMethod) -> Tensor:
         """Return the scores (n,) float32 of a split by a fitted live method, made now if they are not cached.
@@ -119,13 +140,13 @@ class FeatureStore:
             MethodError: a score is NaN, or there is not one per image.
             CacheError, CheckpointError, DataError: as for columns.
         """
-        name, folder = column_of(method), self._folder(backbone, split, "openbench.features.live")
+        name = column_of(method)
 
-        def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
-            return score_rows(method, backbone, rest, self.batch_size, self.workers, portions=self.portions)
+        def rows(images: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
+            return score_rows(method, backbone, images, self.batch_size, self.workers, halving=self.halving)
 
-        self._ensure(folder, backbone, split, Source((name,), (name,), rows))
-        return ColumnFile(folder, name).open()
+        self._ensure(backbone, split, (name,), (name,), rows)
+        return ColumnFile(self._folder(backbone, split), name).open()
 
     def texts(self, backbone: Backbone, texts: Texts) -> Tensor:
         """Return the unit embeddings (m, d) float32 of a corpus by the backbone's text tower, memory-mapped.
@@ -149,34 +170,8 @@ class FeatureStore:
         """Return by which version, commit and when the cached features of a split were made."""
         return ColumnFile(self._folder(backbone.features_from or backbone, split), str(Field.FEATURES)).made()
 
-    def _folder(self, backbone: Backbone, split: Split, made_by: str = "openbench.features.extract") -> Path:
-        """The two digests name it; code that openbench does not ship, or that is not committed, enters the first.
-
-        Args:
-            backbone: the network.
-            split: its images.
-            made_by: the module that makes the columns, with all that it imports.
-        """
-        sources = foreign_sources(backbone)
-        changed = uncommitted(made_by, parts=(backbone, split.source, type(split.items)))
-        made_from = {key: files for key, files in (("sources", sources), ("uncommitted", changed)) if files}
-        network = digest({"backbone": backbone.digest, **made_from}) if made_from else backbone.digest
-        return self.root / network / split.digest
-
-    def _extraction(self, backbone: Backbone, request: Request) -> Source:
-        kept = {column.name: column for column in kept_of(backbone, request)}
-        read = tuple(column.name for column in read_by(request))
-
-        def rows(rest: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
-            columns = tuple(kept[name] for name in names)
-            batch = self.batch_size, self.workers
-            for found in extract(backbone, rest, columns, *batch, portions=self.portions, spent=self.spent):
-                yield {column.name: array for column, array in found.items()}
-
-        return Source(read, tuple(sorted(kept, key=read.__contains__)), rows)
-
     def share(self, backbone: Backbone, split: Split, request: Request) -> int:
-        """Make the shards of what `request` names that nobody makes, and return how many others are still making.
+        """Make what nobody makes of the columns that `request` names; return how many portions others still make.
 
         Raises:
             As `get` does.
@@ -184,50 +179,111 @@ class FeatureStore:
         if request.corruption is not None:
             copies = corrupted(split, request.corruption, backbone.preprocess)
             return self.share(backbone, copies, replace(request, corruption=None))
-        backbone, left = backbone.features_from or backbone, 0
-        for part in separated(request):
-            if part is not None:
-                source = self._extraction(backbone, part)
-                left = max(left, self._ensure(self._folder(backbone, split), backbone, split, source, wait=False))
-        return left
+        backbone = backbone.features_from or backbone
+        parts = [part for part in separated(request) if part is not None]
+        return max(self._extract(backbone, split, part, wait=False) for part in parts)
 
-    def _ensure(self, folder: Path, backbone: Backbone, split: Split, source: Source, wait: bool = True) -> int:
-        """Have columns made; return how many shards other jobs are still making, which is none after waiting."""
-        if not faulty(folder, len(split), source.read):
-            Shards.delete_left(folder, split, source.kept)
+    def _folder(self, backbone: Backbone, split: Split) -> Path:
+        """The two digests name it; code that openbench does not ship, or that is not committed, enters the first."""
+        sources = foreign_sources(backbone)
+        changed = uncommitted("openbench.features.extract", parts=(backbone, split.source, type(split.items)))
+        made_from = {key: files for key, files in (("sources", sources), ("uncommitted", changed)) if files}
+        network = digest({"backbone": backbone.digest, **made_from}) if made_from else backbone.digest
+        return self.root / network / split.digest
+
+    def _extract(self, backbone: Backbone, split: Split, request: Request, wait: bool = True) -> int:
+        """Have the columns of outputs made that a request names, and those that the same pass yields."""
+        kept = {column.name: column for column in kept_of(backbone, request)}
+
+        def rows(images: Split, names: tuple[str, ...]) -> Iterator[NamedRows]:
+            columns = tuple(kept[name] for name in names)
+            batch = self.batch_size, self.workers
+            for found in extract(backbone, images, columns, *batch, halving=self.halving, spent=self.spent):
+                yield {column.name: array for column, array in found.items()}
+
+        read = tuple(column.name for column in read_by(request))
+        return self._ensure(backbone, split, read, tuple(kept), rows, wait=wait)
+
+    def _ensure(
+        self,
+        backbone: Backbone,
+        split: Split,
+        read: tuple[str, ...],
+        kept: tuple[str, ...],
+        rows: RowsOf,
+        *,
+        wait: bool = True,
+    ) -> int:
+        """Have columns made unless those that are read are whole.
+
+        Args:
+            backbone: with weights.
+            split: the images.
+            read: names of the columns that are wanted.
+            kept: of all that the pass yields.
+            rows: makes the pass.
+            wait: whether to wait for what other jobs make, and to make it if they are killed.
+
+        Returns:
+            How many portions other jobs are still making; none after waiting.
+        """
+        folder = self._folder(backbone, split)
+        if not faulty(folder, len(split), read):
             return 0
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        shards = self._shards(folder, split, source.kept) if source.divisible else None
-        if shards and (left := shards.make(backbone, source, self._how, self.sharding.first, wait)):
+            (folder / ".lock").touch()
+        missing = faulty(folder, len(split), kept)
+        for name in missing:
+            if (file := ColumnFile(folder, name)).array.exists():
+                self.say(f"cache: {file.fault(len(split))} in {folder} — computed again")
+        portion = -(-self.portion // self.batch_size) * self.batch_size
+        portions = Portions(folder, split, missing, portion)
+        if self.sharding.count > 1 and (left := self._make(portions, backbone, rows, wait)):
             return left
-        with self._only_writer(folder, split):
-            # Another job may have computed them while this one waited.
-            missing = faulty(folder, len(split), source.kept)
-            for name in missing:
-                file = ColumnFile(folder, name)
-                if file.array.exists():
-                    self.say(f"cache: {file.fault(len(split))} in {folder} — computed again")
-                    file.array.unlink()
-            if missing and shards:
-                shards.join(backbone, missing)
-            elif missing:
-                Pass(self._how, folder, backbone, split, missing, source.rows).run()
+        with only_one(folder / ".lock", f"features of {split.name}: another job computes them", self.say):
+            self._make(portions, backbone, rows, wait=True)
+            if faulty(folder, len(split), missing):  # else another job has made them while this one waited
+                portions.join(_about(backbone, split))
         return 0
 
-    def _shards(self, folder: Path, split: Split, names: Sequence[str]) -> Shards | None:
-        """The shards of a pass: as many as this job is told, or those that others work on."""
-        if self.sharding.count > 1:
-            return Shards.planned(folder, split, names, self.sharding.count, self.batch_size)
-        return Shards.under_way(folder, split, names)
+    def _make(self, portions: Portions, backbone: Backbone, rows: RowsOf, wait: bool) -> int:
+        """Make the portions that no other job makes; return how many others are still making, none after waiting."""
+        first = self.sharding.first * len(portions) // self.sharding.count
+        order = [at for at in (*range(first, len(portions)), *range(first)) if portions.missing(at)]
+        if not order:
+            return 0
+        split = portions.split
+        if self.sharding.count == 1:  # small files are decoded once for all backbones
+            with self.spent.on("images"):
+                split = packed(split, self.root.parent / "images", self.workers, self.say)
+        title = f"{backbone.name} on {split.name} ({split.role})"
+        done = len(split) - sum(stop - start for start, stop in map(portions.border, order))
+        batches: Iterator[NamedRows] = iter(())
+        following = -1  # the portion whose rows `batches` yields next
+        with reporting(title, len(split), done=done, show=self.progress) as advance:
+            for timeout in (0, -1) if wait else (0,):
+                left = [at for at in order if portions.missing(at)]
+                if timeout and left:
+                    jobs = f"other jobs make {len(left)} of {len(portions)} portions"
+                    wait_for(f"features of {split.name}: {jobs}", self.say)
+                for at in left:
+                    with suppress(Timeout), portions.lock(at, timeout):
+                        if portions.missing(at):
+                            if at != following:
+                                batches = rows(part_of(split, portions.border(at)[0]), portions.names)
+                            portions.write(at, batches, self.say, advance)
+                            following = at + 1
+        return sum(map(portions.missing, order))
 
-    @property
-    def _how(self) -> How:
-        return How(self.shard, self.workers, self.progress, self.root.parent / "images", self.say, self.spent)
 
-    @contextmanager
-    def _only_writer(self, folder: Path, split: Split) -> Iterator[None]:
-        with writing(folder):
-            (folder / ".lock").touch()
-        with only_one(folder / ".lock", f"features of {split.name}: another job computes them", self.say):
-            yield
+def _about(backbone: Backbone, split: Split) -> dict[str, str]:
+    """What a column's sidecar tells a reader."""
+    return {
+        "backbone": backbone.name,
+        "architecture": backbone.architecture,
+        "split": split.name,
+        "role": str(split.role),
+        "package": __version__,
+        "made": made_now(),
+    }

@@ -17,7 +17,7 @@ from openbench.core.request import CLASSES, Texts
 from openbench.data.manifests.words import load_words
 from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError
-from openbench.features.arrays import ColumnFile, ColumnWriter, writing
+from openbench.features.arrays import ColumnFile, NamedRows, write_columns, writing
 from openbench.progress import reporting
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
@@ -115,22 +115,16 @@ def _make(file: ColumnFile, corpus: Corpus, say: Say, reporting_name: str) -> No
     count = sum(map(len, prompts))
     if count > _AT_ONCE:
         say(f"texts: {count:,} prompts of {len(prompts):,} words ({corpus.texts.words}) to embed")
-    writer: ColumnWriter | None = None
+    about = {"corpus": corpus.described(), "tower": corpus.tower.digest, "package": __version__, "made": made_now()}
     title = f"{reporting_name} on texts '{corpus.texts.words}'"
-    try:
-        with reporting(title, len(prompts), done=0, show=bool(reporting_name)) as advance:
+    with reporting(title, len(prompts), done=0, show=bool(reporting_name)) as advance:
+
+        def parts() -> Iterator[NamedRows]:
             for rows in _embedded(corpus, prompts):
-                with writing(file.folder):
-                    writer = writer or ColumnWriter(file, (len(prompts), rows.shape[1]))
-                    writer.append(rows.contiguous().numpy())
+                yield {file.name: rows.contiguous().numpy()}
                 advance(len(rows))
-        if writer is not None:
-            with writing(file.folder):
-                about = {"tower": corpus.tower.digest, "package": __version__, "made": made_now()}
-                writer.finish({"corpus": corpus.described(), **about})
-    finally:
-        if writer is not None:
-            writer.close()
+
+        write_columns(file.folder, len(prompts), parts(), about)
 
 
 def _embedded(corpus: Corpus, prompts: Sequence[Sequence[str]]) -> Iterator[Tensor]:

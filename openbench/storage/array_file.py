@@ -1,18 +1,22 @@
-"""Named arrays of any size: a folder of `.npy` files or one `.npz`, memory-mapped wherever the file allows."""
+"""Arrays of any size: written whole, row by row; read from a folder of `.npy` files or an `.npz`, memory-mapped."""
 
 import math
+import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from openbench.digest import digest
+from openbench.digest import BlockHasher, digest
 from openbench.errors import DataError
-from openbench.storage.checksum import DAMAGED, content_digest
+from openbench.storage.checksum import DAMAGED, content_digest, remember
+from openbench.storage.files import replacing
 
 _LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of its name and of what follows the name
 _NPY = ".npy"
@@ -42,6 +46,52 @@ def arrays_digest(path: Path) -> str:
     """
     files = {_name(file, path): file for file in sorted(path.rglob("*.npy"))} if path.is_dir() else {"": path}
     return digest({name: _checked(f, lambda f=f: content_digest(f)) for name, f in files.items()}, length=64)
+
+
+@contextmanager
+def writing_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator["ArrayWriter"]:
+    """Yield what appends rows to a new `.npy` file, which appears whole when the block ends without an exception.
+
+    It is written from start to end, not into a map of an empty file: a full disk is then an error, not a signal.
+
+    Args:
+        path: the file.
+        shape: of the whole array.
+        dtype: of its numbers.
+    """
+    with replacing(path) as stream:
+        writer = ArrayWriter(stream, shape, np.dtype(dtype))
+        yield writer
+    remember(path, writer.digest)
+
+
+class ArrayWriter:
+    """Appends rows to an array file."""
+
+    def __init__(self, stream: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.shape, self.dtype = shape, dtype
+        self._stream, self._hasher = stream, BlockHasher()
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_2_0(stream, header)
+        stream.seek(0)
+        self._hasher.update(stream.read())
+
+    @property
+    def digest(self) -> str:
+        """The digest of all bytes so far, as `content_digest` has it."""
+        return self._hasher.hexdigest()
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Append rows."""
+        content = np.ascontiguousarray(rows, self.dtype).view(np.uint8).reshape(-1).data
+        self._hasher.update(content)
+        self._stream.write(content)
+
+    def sync(self) -> int:
+        """Have everything on the disk, and return how many bytes that is."""
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        return self._stream.tell()
 
 
 def _checked(file: Path, read: Any) -> Any:

@@ -14,7 +14,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Mixing, Perturb, Request, Role
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.engine.tune import TestSplits
-from openbench.features.live import column_of
+from openbench.features.extract import column_of
 from openbench.methods.double_score import DoubleScore
 
 CPU = torch.device("cpu")

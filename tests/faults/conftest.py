@@ -27,7 +27,6 @@ from openbench.__main__ import main
 from openbench.compose.config import compose
 from openbench.engine.outcomes.clock import Clock
 from openbench.engine.outcomes.provenance import provenance
-from openbench.features import passes
 from openbench.training.loop import loop
 
 from ..forked import small  # noqa: TID252 — the tests are no package
@@ -184,7 +183,6 @@ def quick() -> None:
     checkout.made_now()  # … and for what records name
     provenance(Clock(), torch.device("cpu"), 0)  # parses what is known of nine libraries
     compose("run", ["+benchmark=digits"])  # finds Hydra's plug-ins and parses the files that most commands begin with
-    passes._FLUSH_SECONDS = 0.0  # every batch of an extraction is safe on disk, as it is after seconds of a large one
 
 
 def rehearse(folder: Path) -> None:

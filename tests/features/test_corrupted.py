@@ -11,7 +11,7 @@ from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.core.request import Corruption
 from openbench.data.loading import batches
 from openbench.data.sources.imagenet_c import corrupt
-from openbench.features.corrupted import corrupted
+from openbench.features.changed_images import corrupted
 
 from .feature_toys import toy_split
 

@@ -15,7 +15,7 @@ from openbench import progress
 from openbench.core.request import Field, Perturb, Request
 from openbench.errors import DataError, FieldError
 from openbench.features.columns import Column, extracted_with, pass_for, read_by
-from openbench.features.extract import extract, rest_of
+from openbench.features.extract import extract, part_of
 from openbench.progress import passes_on, reporting
 
 from .feature_toys import Pixels, toy_backbone, toy_split
@@ -24,7 +24,7 @@ LOGITS, FEATURES = Column(Field.LOGITS), Column(Field.FEATURES)
 
 
 def joined(column: Column, start: int = 0, batch_size: int = 7, workers: int = 0) -> NDArray[np.float32]:
-    split = rest_of(toy_split(), start)
+    split = part_of(toy_split(), start)
     return np.concatenate([rows[column] for rows in extract(toy_backbone(), split, (column,), batch_size, workers)])
 
 
@@ -36,7 +36,7 @@ def test_rows_do_not_depend_on_batch_size_or_workers() -> None:
 
 def test_the_rest_of_a_split_is_its_later_rows() -> None:
     np.testing.assert_allclose(joined(LOGITS, start=11), joined(LOGITS)[11:], rtol=1e-5, atol=1e-6)
-    rest = rest_of(toy_split(), 11)
+    rest = part_of(toy_split(), 11)
     assert len(rest) == 26
     assert rest.keys[0] == "toy/00011.png"
     assert rest.labels[0] == 11 % 3
@@ -63,7 +63,7 @@ def test_an_output_that_is_not_finite_names_the_split_and_the_first_image(start:
         return outputs
 
     backbone.outputs = spoilt  # type: ignore[method-assign,assignment]
-    split = rest_of(replace(toy_split(), items=Marked(37)), start)
+    split = part_of(replace(toy_split(), items=Marked(37)), start)
     with pytest.raises(DataError, match=r"'toy' \(id_test\): features is NaN or infinite.*'toy/00020\.png'"):
         list(extract(backbone, split, (LOGITS, FEATURES), 8))
 

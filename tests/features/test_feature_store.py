@@ -1,7 +1,6 @@
 """The feature store: what is cached, what it costs, what is refused, and that damage never becomes a number."""
 
 import errno
-import hashlib
 import os
 import pickle
 from dataclasses import replace
@@ -18,6 +17,7 @@ from openbench.data.loading import batches
 from openbench.errors import CacheError, CheckpointError, FieldError
 from openbench.features import arrays
 from openbench.features.store import FeatureStore
+from openbench.storage.array_file import ArrayWriter
 
 from .feature_toys import toy_backbone, toy_split
 
@@ -35,9 +35,7 @@ def store(tmp_path: Path) -> FeatureStore:
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")
 def test_no_changed_bit_in_the_header_of_a_column_is_an_exception(tmp_path: Path) -> None:
     file = arrays.ColumnFile(tmp_path, "logits")
-    writer = arrays.ColumnWriter(file, (5, 2))
-    writer.append(np.zeros((5, 2), dtype=np.float32))
-    writer.finish({})
+    arrays.write_columns(tmp_path, 5, [{"logits": np.zeros((5, 2), dtype=np.float32)}], {})
     content = file.array.read_bytes()
     silent = []
     for place in range(128 * 8):
@@ -198,28 +196,6 @@ def test_a_copied_cache_is_used_after_its_content_was_checked(store: FeatureStor
     assert backbone.passes == len(split)
 
 
-def test_notes_of_an_interrupted_pass_are_used_only_as_they_were_written(tmp_path: Path) -> None:
-    noted = {"logits": arrays.Flushed(8, 400, "0" * 64, (37, 5))}
-    path = tmp_path / "progress.json"
-    arrays.save_progress(path, noted)
-    assert arrays.load_progress(path) == noted
-    path.write_bytes(path.read_bytes().replace(b'"rows": 8', b'"rows": 9'))
-    assert arrays.load_progress(path) == {}
-
-
-def test_a_growing_column_that_lost_its_bytes_is_not_gone_on_from(tmp_path: Path) -> None:
-    file = arrays.ColumnFile(tmp_path, "logits")
-    file.growing.write_bytes(b"x" * 100)
-    of_hundred = arrays.Flushed(1, 100, hashlib.sha256(hashlib.sha256(b"x" * 100).digest()).hexdigest(), (37, 5))
-    assert of_hundred.intact(file)
-    file.growing.write_bytes(b"x" * 100 + b"of a later, unfinished write")
-    assert of_hundred.intact(file)
-    file.growing.write_bytes(b"x" * 99)
-    assert not of_hundred.intact(file)
-    file.growing.unlink()
-    assert not of_hundred.intact(file)
-
-
 def test_nothing_unfinished_stays_behind(store: FeatureStore) -> None:
     split = toy_split()
     store.get(toy_backbone(), split, GRAM)
@@ -238,7 +214,7 @@ def test_a_full_disk_is_a_cache_error(store: FeatureStore, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(arrays.ColumnWriter, "append", full)
+    monkeypatch.setattr(ArrayWriter, "append", full)
     with pytest.raises(CacheError, match=r"No space left on device.*has room"):
         store.get(toy_backbone(), toy_split(), LOGITS)
 

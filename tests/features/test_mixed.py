@@ -10,7 +10,7 @@ from openbench.core.benchmark import Split
 from openbench.core.preprocess import OwnPreprocess, OwnTransform, Preprocess
 from openbench.core.request import Mixing, Role
 from openbench.data.loading import batches
-from openbench.features.mixed import mixed
+from openbench.features.changed_images import mixed
 
 CROP = Preprocess(resize=4, crop=4, mean=(0.5,) * 3, std=(0.5,) * 3)
 

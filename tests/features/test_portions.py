@@ -1,102 +1,305 @@
-"""A batch that does not fit into memory is halved: the rows of the smaller batch, said, and nothing counted twice."""
+"""A pass in portions: the same bytes for any number of jobs, at most a portion lost by a kill, nothing done twice."""
 
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from openbench.backbones.base import Backbone, Outputs
-from openbench.backbones.heads.headed import Headed
-from openbench.core.features import Head
-from openbench.core.request import Field, Perturb, Request
-from openbench.features.portions import lacks_memory
-from openbench.features.store import FeatureStore
+from openbench.backbones.base import Outputs
+from openbench.compose.sweep import sharded
+from openbench.core.request import Field, Request
+from openbench.engine.runtime import Runtime
+from openbench.errors import CacheError, ConfigError
+from openbench.features import portions as module
+from openbench.features.portions import FOLDER, Portions
+from openbench.features.store import FeatureStore, Sharding
 
 from .feature_toys import toy_backbone, toy_split
 
-COUNT = 37
-WANTED = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
-# As CUDA and the CPU's allocator say it, and as Python does.
-ERRORS = [
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10 GiB"),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-    MemoryError(),
-]
+WANTED = Request(fields=frozenset({Field.LOGITS, Field.FEATURES, Field.MAPS}), layers=("stage3",), pool="mean")
+COUNT, BATCH, PORTION = 101, 8, 16
+FORK = multiprocessing.get_context("fork")
 
 
-def with_room_for(most: int, error: Exception, backbone: Backbone | None = None) -> tuple[Backbone, list[int]]:
-    """A network that raises for more images than `most`, and how many it was given each time."""
-    backbone, given = backbone or toy_backbone(), list[int]()
+def nothing(passed: int) -> None:
+    """What happens before a batch of a job that is left alone."""
+
+
+def job(root: Path, count: int = 1, first: int = 0, before: Callable[[int], object] = nothing) -> int:
+    """Ask for columns as one of some jobs, and return how many images passed the network.
+
+    Args:
+        root: the cache.
+        count: of the jobs.
+        first: which of them this is.
+        before: is given the number of images that have passed before each batch.
+    """
+    backbone, split = toy_backbone(), toy_split(COUNT)
     outputs = backbone.outputs
 
-    def short(images: torch.Tensor, request: Request) -> Outputs:
-        given.append(len(images))
-        found = outputs(images, request)
-        if len(images) > most:
-            raise error
-        return found
+    def watched(images: torch.Tensor, request: Request) -> Outputs:
+        before(backbone.passes)
+        return outputs(images, request)
 
-    backbone.outputs = short  # type: ignore[method-assign]
-    return backbone, given
-
-
-def logits(root: Path, backbone: Backbone, batch_size: int, said: list[str], request: Request = WANTED) -> bytes:
-    store = FeatureStore(root, batch_size=batch_size, progress=False, say=said.append)
-    return np.asarray(store.get(backbone, toy_split(COUNT), request).logits).tobytes()
+    backbone.outputs = watched  # type: ignore[method-assign]
+    store = FeatureStore(root, BATCH, progress=False, portion=PORTION, sharding=Sharding(count, first))
+    if count > 1:
+        store.share(backbone, split, WANTED)
+    else:
+        store.get(backbone, split, WANTED)
+    return backbone.passes
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_a_batch_that_is_too_large_is_halved_until_it_fits(tmp_path: Path, error: Exception) -> None:
-    said: list[str] = []
-    backbone, given = with_room_for(5, error)
-    found = logits(tmp_path / "short", backbone, 16, said)
-    assert given == [16, 8, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1]  # found once, and held on to
+class Other:
+    """A job in a process of its own, which may be killed."""
+
+    def __init__(self, root: Path, count: int = 1, first: int = 0, before: Callable[[int], object] = nothing) -> None:
+        self._passed = FORK.Value("i", -1)
+
+        def act() -> None:
+            self._passed.value = job(root, count, first, before)
+
+        self._process = FORK.Process(target=act)
+        self._process.start()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.join()
+
+    def ended(self) -> int:
+        """Wait for its end; return how many images passed its network, or -1."""
+        self._process.join()
+        return int(self._passed.value)
+
+
+def kill_after(images: int, passed: int) -> None:
+    """Have a job kill itself when so many images have passed."""
+    if passed >= images:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def appears(*files: Path) -> None:
+    """Wait for files that other processes make."""
+    deadline = time.monotonic() + 600
+    while not all(file.exists() for file in files):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def touch_and_wait(own: Path, others: tuple[Path, ...], passed: int) -> None:
+    """Have a job say that it holds a portion, and wait until others do."""
+    own.touch()
+    appears(*others)
+
+
+def columns(root: Path) -> dict[str, bytes]:
+    """The finished columns; nothing is left over beside them."""
+    assert not list(root.rglob("*.tmp"))
+    assert not list(root.rglob(FOLDER))
+    return {path.name: path.read_bytes() for path in root.glob("*/*/*.npy")}
+
+
+def made(root: Path) -> list[Path]:
+    """The portions that are made and not joined yet."""
+    return sorted(root.glob(f"*/*/{FOLDER}/*/*.npz"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The columns that one job makes."""
+    root = tmp_path_factory.mktemp("whole")
+    assert job(root) == COUNT
+    assert len(columns(root)) == 3
+    return columns(root)
+
+
+def test_rows_are_those_of_a_pass_without_portions(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    store = FeatureStore(tmp_path, BATCH, progress=False)
+    store.get(toy_backbone(), toy_split(COUNT), WANTED)
+    assert columns(tmp_path) == whole
+
+
+@pytest.mark.parametrize("count", [2, 3, 500])
+def test_any_number_of_jobs_gives_the_same_bytes(tmp_path: Path, whole: dict[str, bytes], count: int) -> None:
+    assert job(tmp_path, count, 1) == COUNT
+    assert columns(tmp_path) == whole
+
+
+def test_portions_are_whole_batches_and_leave_nothing_out(tmp_path: Path) -> None:
+    portions = Portions(tmp_path, toy_split(COUNT), ("features",), 40)
+    assert [portions.border(at) for at in range(len(portions))] == [(0, 40), (40, 80), (80, 101)]
+
+
+@pytest.mark.parametrize(("count", "first"), [(1, 0), (3, 1)])
+def test_a_killed_job_loses_at_most_a_portion(tmp_path: Path, whole: dict[str, bytes], count: int, first: int) -> None:
+    assert Other(tmp_path, count, first, partial(kill_after, 56)).ended() == -1
+    assert len(made(tmp_path)) == 3
+    assert job(tmp_path) == COUNT - 3 * PORTION  # as `run` does, which knows of no shards
+    assert columns(tmp_path) == whole
+
+
+def test_a_job_that_is_killed_when_all_portions_are_made_loses_none(
+    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "write_columns", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    assert Other(tmp_path).ended() == -1
+    monkeypatch.undo()
+    assert job(tmp_path) == 0
+    assert columns(tmp_path) == whole
+
+
+def test_of_three_jobs_one_computes_and_all_get_the_same(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    root, holds = tmp_path / "cache", tmp_path / "holds"
+    first = Other(root, before=partial(touch_and_wait, holds, ()))
+    appears(holds)
+    others = [Other(root), Other(root)]
+    assert sorted(other.ended() for other in (first, *others)) == [0, 0, COUNT]
+    assert columns(root) == whole
+
+
+def test_jobs_divide_the_images_and_the_last_one_joins_them(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    root, marks = tmp_path / "cache", (tmp_path / "0", tmp_path / "1")
+    jobs = [Other(root, 2, at, partial(touch_and_wait, mark, marks)) for at, mark in enumerate(marks)]
+    passed = [other.ended() for other in jobs]
+    assert sum(passed) == COUNT
+    assert min(passed) >= PORTION
+    assert columns(root) == whole
+
+
+def test_whoever_needs_the_columns_makes_the_rest_and_waits_for_what_others_make(
+    tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    root, holds, waits = tmp_path / "cache", tmp_path / "holds", tmp_path / "waits"
+    other, said = Other(root, 2, 0, partial(touch_and_wait, holds, (waits,))), list[str]()
+    appears(holds)
+
+    def say(line: str) -> None:
+        said.append(line)
+        waits.touch()
+
+    backbone = toy_backbone()
+    store = FeatureStore(root, BATCH, progress=False, portion=PORTION, say=say)
+    store.get(backbone, toy_split(COUNT), WANTED)
+    assert other.ended() == PORTION
+    assert backbone.passes == COUNT - PORTION
+    assert said == ["features of toy: other jobs make 1 of 7 portions, waiting"]
+    assert columns(root) == whole
+
+
+def test_what_a_job_made_that_is_killed_while_others_wait_is_made_by_them(
+    tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    root, holds = tmp_path / "cache", tmp_path / "holds"
+    other = Other(root, 2, 0, partial(touch_and_wait, holds, (tmp_path / "never",)))
+    appears(holds)
+    backbone = toy_backbone()
+    store = FeatureStore(root, BATCH, progress=False, portion=PORTION, say=lambda _: other.kill())
+    store.get(backbone, toy_split(COUNT), WANTED)
     assert backbone.passes == COUNT
-    assert found == logits(tmp_path / "small", toy_backbone(), 4, [])
-    assert [line.split(" — ")[1].split(";")[0] for line in said] == [
-        "it goes on with 8 at a time",
-        "it goes on with 4 at a time",
-    ]
+    assert columns(root) == whole
 
 
-def test_an_input_step_is_counted_once_too(tmp_path: Path) -> None:
-    request = Request(fields=frozenset({Field.LOGITS}), perturb=Perturb(temperature=10.0, epsilon=0.01))
-    backbone, _ = with_room_for(5, ERRORS[0])
-    found = logits(tmp_path / "short", backbone, 16, [], request)
-    assert backbone.passes == 2 * COUNT
-    assert found == logits(tmp_path / "small", toy_backbone(), 4, [], request)
+def test_a_portion_that_another_job_ends_meanwhile_is_not_counted_as_under_way(tmp_path: Path) -> None:
+    backbone, split = toy_backbone(), toy_split(COUNT)
+    store = FeatureStore(tmp_path, BATCH, progress=False, portion=PORTION, sharding=Sharding(2, 0))
+    portions = Portions(store._folder(backbone, split), split, ("features", "logits"), PORTION)
+    with portions.lock(2, timeout=0):
+        assert store.share(backbone, split, Request()) == 1
+    assert (backbone.passes, store.share(backbone, split, Request())) == (COUNT - PORTION, 0)
+    assert backbone.passes == COUNT
 
 
-def test_a_network_with_a_fitted_head_counts_what_a_smaller_batch_counts(tmp_path: Path) -> None:
-    request = Request(fields=frozenset({Field.LOGITS}), perturb=Perturb(temperature=10.0, epsilon=0.01))
-
-    def headed() -> Headed:
-        head = Head(torch.eye(3, 64), torch.zeros(3))
-        return Headed(toy_backbone(), "linear_probe", head, classes=3, fitted_on="toy")
-
-    (short, given), small = with_room_for(5, ERRORS[0], headed()), headed()
-    assert logits(tmp_path / "short", short, 16, [], request) == logits(tmp_path / "small", small, 4, [], request)
-    assert given[:3] == [16, 8, 4]
-    assert short.passes == small.passes == 2 * COUNT
-
-
-def test_a_single_image_that_does_not_fit_is_the_error_it_is(tmp_path: Path) -> None:
-    backbone, given = with_room_for(0, ERRORS[0])
-    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
-        logits(tmp_path, backbone, 16, [])
-    assert given == [16, 8, 4, 2, 1]
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_damaged_portion_is_an_error_and_then_made_again(
+    tmp_path: Path, whole: dict[str, bytes], place: float
+) -> None:
+    Other(tmp_path, before=partial(kill_after, 56)).ended()
+    file = made(tmp_path)[1]
+    content = bytearray(file.read_bytes())
+    content[int(place * len(content))] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CacheError, match=r"'.*16-32\.npz' is damaged .* give the same command again"):
+        job(tmp_path)
+    assert job(tmp_path) == PORTION
+    assert columns(tmp_path) == whole
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory(tmp_path: Path) -> None:
-    backbone, given = with_room_for(0, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    with pytest.raises(RuntimeError, match="shapes"):
-        logits(tmp_path, backbone, 16, [])
-    assert given == [16]
+def test_a_full_disk_under_a_portion_is_an_error_and_leaves_the_others(
+    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = np.savez
+
+    def full(stream: object, **arrays: object) -> None:
+        if len(made(tmp_path)) == 2:
+            raise OSError(28, "No space left on device")
+        save(stream, **arrays)
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(CacheError, match=r"No space left on device.*has room"):
+        job(tmp_path)
+    monkeypatch.undo()
+    assert job(tmp_path) == COUNT - 2 * PORTION
+    assert columns(tmp_path) == whole
 
 
-def test_the_error_of_torch_s_own_allocator_is_known() -> None:
-    with pytest.raises(RuntimeError) as raised:
-        torch.empty(1 << 60, dtype=torch.uint8)
-    assert lacks_memory(raised.value)
+def test_a_disk_without_room_for_the_columns_is_told_before_the_first_portion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(CacheError, match=r"columns features, logits of 'toy' take 0\.1 GB .* has 0\.0 GB free"):
+        FeatureStore(tmp_path, BATCH, progress=False).get(toy_backbone(), toy_split(200_000), Request())
+    assert made(tmp_path) == []
+
+
+def test_portions_of_jobs_killed_long_ago_are_deleted(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    Other(tmp_path, before=partial(kill_after, 56)).ended()
+    [left] = {file.parent for file in made(tmp_path)}
+    os.utime(left, (0, 0))
+    FeatureStore(tmp_path, BATCH, progress=False).get(toy_backbone(), toy_split(COUNT), Request())
+    assert set(columns(tmp_path)) == {"features.npy", "logits.npy"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["+benchmark=digits"], []),
+        (["runtime.shards=3"], ["runtime.shard=range(3)"]),
+        (["runtime.shards=3", "runtime.shard=1"], []),
+        (["runtime.shards=null"], []),
+    ],
+)
+def test_a_sweep_has_a_job_for_each_shard(typed: list[str], meant: list[str]) -> None:
+    assert sharded(typed) == [*typed, *meant]
+
+
+def test_a_shard_that_is_none_of_them_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"runtime\.shard — found 3 — allowed: 0 to 2, as runtime\.shards is 3"):
+        _ = Runtime(shards=3, shard=3).sharding
+    assert Runtime(shards=3, shard=2).sharding == Sharding(3, 2)
+    assert Runtime().sharding == Sharding(1, 0)
+
+
+def test_torchrun_s_processes_are_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "8", "RANK": "5"}.items():
+        monkeypatch.setenv(name, value)
+    assert Runtime().sharding == Sharding(8, 5)
+
+
+@pytest.mark.parametrize("rank", ["0", "5"])
+def test_fewer_shards_than_processes_of_torchrun_are_refused_in_each_of_them(
+    monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "8", "RANK": rank}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"runtime\.shards — found 2, and torchrun started 8 processes.*8 or more"):
+        _ = Runtime(shards=2).sharding
+    assert Runtime(shards=9).sharding == Sharding(9, int(rank))
+    assert Runtime(shards=2, shard=1).sharding == Sharding(2, 1)

@@ -9,11 +9,10 @@ import torch
 
 from openbench.core.benchmark import Image, Split
 from openbench.core.request import Field, Request
-from openbench.features import passes
-from openbench.features import spent as module
+from openbench.features import extract as module
+from openbench.features import store as stores
 from openbench.features.columns import Column
-from openbench.features.extract import extract
-from openbench.features.spent import Spent
+from openbench.features.extract import Spent, extract
 from openbench.features.store import FeatureStore
 
 from .feature_toys import Pixels, toy_backbone, toy_split
@@ -62,7 +61,7 @@ def test_a_store_counts_what_it_passes_and_what_it_decodes_ahead(
         passed.append(50.0)
         return split
 
-    monkeypatch.setattr(passes, "packed", packed)
+    monkeypatch.setattr(stores, "packed", packed)
     store, split = FeatureStore(tmp_path / "cache", progress=False), toy_split()
     split, request = replace(split, items=Slow(len(split), passed=passed)), Request()
     backbone = toy_backbone()

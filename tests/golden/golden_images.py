@@ -28,7 +28,7 @@ from openbench.data.sources.common_corruptions import CommonCorruptions
 from openbench.data.sources.corruptions import CORRUPTIONS, Corrupted
 from openbench.data.sources.embedded import Embedded, Noise, PhotoPatches, SklearnDigits, Textures
 from openbench.data.sources.imagenet_c import KINDS, SEVERITIES
-from openbench.features.mixed import mixed
+from openbench.features.changed_images import mixed
 from openbench.training.augment.augmentations import (
     Augmentation,
     AugMix,

@@ -16,7 +16,7 @@ from openbench.data.sources.common_corruptions import CommonCorruptions
 from openbench.data.sources.imagenet_c import corrupt
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.errors import ConfigError, FieldError, MethodError
-from openbench.features.corrupted import corrupted
+from openbench.features.changed_images import corrupted
 from openbench.features.store import FeatureStore
 from openbench.methods import cover
 from openbench.methods.cover import CoVer, OnCorrupted

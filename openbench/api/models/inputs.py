@@ -13,7 +13,7 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Request
 from openbench.data.loading import batches
 from openbench.errors import ConfigError, DataError
-from openbench.features.extract import rest_of
+from openbench.features.extract import part_of
 
 FIRST = 8
 _LARGEST = 30.0  # of normalised pixels: 0 to 1 becomes about −3 to 3, 0 to 255 does not
@@ -60,7 +60,7 @@ def first_images(benchmark: Audience, preprocess: Preprocess) -> Tensor:
         )
     step = max(1, len(split) // FIRST)
     return torch.cat(
-        [next(batches(rest_of(split, start), preprocess, 1)) for start in range(0, len(split), step)][:FIRST]
+        [next(batches(part_of(split, start), preprocess, 1)) for start in range(0, len(split), step)][:FIRST]
     )
 
 
