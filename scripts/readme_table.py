@@ -6,8 +6,7 @@ from pathlib import Path
 
 from openbench.results.leaderboard.ranking import Board, boards
 from openbench.results.records.store import RecordStore
-from openbench.results.tables.render import to_markdown
-from openbench.results.tables.table import Column, Table
+from openbench.results.tables.render import Column, Table, to_markdown
 
 BEGIN, END = "<!-- table:begin -->", "<!-- table:end -->"
 README = Path(__file__).resolve().parent.parent / "README.md"

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import did_you_mean
-from openbench.results.records.trained import network_of
-from openbench.results.tables.frames import frame
-from openbench.results.tables.html import to_html
-from openbench.results.tables.methods import methods_frame, methods_table
-from openbench.results.tables.render import to_console
-from openbench.results.tables.table import Table
+from openbench.results.records.settings import network_of
+from openbench.results.tables.frames import frame, methods_frame, methods_table
+from openbench.results.tables.render import Table, to_console, to_html
 from openbench.results.tables.views import run_tables
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Any
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.metrics.suite import MetricOptions, describe, fixed_thresholds
-from openbench.results.tables.render import rendered
-from openbench.results.tables.table import Table
+from openbench.results.tables.render import Table, rendered
 from openbench.results.tables.views import GROUPS, SIDES, VIEWS, run_tables
 
 ALL = "all"

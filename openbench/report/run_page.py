@@ -18,9 +18,8 @@ from openbench.report import figures
 from openbench.report.style import prefixed, svg
 from openbench.results.leaderboard.runs import cost_of
 from openbench.results.scores.recompute import options_of
-from openbench.results.tables.conventions import explained
-from openbench.results.tables.table import Column, Table
-from openbench.results.tables.views import VIEWS, run_tables
+from openbench.results.tables.render import Column, Table
+from openbench.results.tables.views import VIEWS, explained, run_tables
 
 _HERE = Path(__file__).parent
 _APART = ("overview", "trials")  # views with places of their own

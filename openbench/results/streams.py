@@ -9,8 +9,7 @@ from typing import Any
 from openbench.digest import bytes_sha256
 from openbench.errors import RecordError
 from openbench.results.names import PART, is_part
-from openbench.results.tables.render import to_markdown
-from openbench.results.tables.table import Column, Estimate, Table
+from openbench.results.tables.render import Column, Estimate, Table, to_markdown
 from openbench.storage.files import creating, read_regular, write_whole
 from openbench.storage.plain_json import LARGEST, dumps, loads, plain
 

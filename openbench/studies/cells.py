@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 from openbench.core.record import ResultRecord
 from openbench.metrics.selective.risk import UNABLE
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 from openbench.studies.figures import Printed, Published
 from openbench.studies.made import Archive, Made
 from openbench.studies.spread import Difference, difference

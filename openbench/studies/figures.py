@@ -7,7 +7,7 @@ from pathlib import Path
 from openbench import paths
 from openbench.errors import ConfigError, RecordError, check_known, did_you_mean
 from openbench.results.tables.published import reference_rows
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 from openbench.studies.study import Column, Figures, Row, Study
 
 _NOTHING = ("", "/", "-", "–")

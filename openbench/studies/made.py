@@ -12,8 +12,8 @@ from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.public import public
 from openbench.results.leaderboard.runs import Keep, Run, runs_of
+from openbench.results.records.settings import NONE, RELEASED
 from openbench.results.records.superseded import superseded
-from openbench.results.records.trained import NONE, RELEASED
 from openbench.studies.claims import Claim
 from openbench.studies.wanted import OUTLIERS, Wanted
 

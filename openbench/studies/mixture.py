@@ -9,7 +9,7 @@ from scipy.stats import norm
 from openbench.config.constraints import Count, check_value
 from openbench.errors import ConfigError
 from openbench.metrics.selective.risk import SelectiveCurve, TprFpr, least_risk, oscr_selective
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 from openbench.studies.cells import Cell
 from openbench.studies.figures import Published
 from openbench.studies.spread import difference

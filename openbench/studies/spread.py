@@ -6,7 +6,7 @@ from math import sqrt
 
 from scipy.stats import t as student
 
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 
 _CONFIDENCE = 0.95
 Sample = tuple[Estimate, int]  # a mean over runs, and how many

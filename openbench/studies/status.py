@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from openbench.results.tables.render import to_console
-from openbench.results.tables.table import Column, Table
+from openbench.results.tables.render import Column, Table, to_console
 from openbench.studies.plan import Estimated, Part
 from openbench.studies.study import Study
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from openbench.config.constraints import Count, check_value
 from openbench.errors import ConfigError, check_known, did_you_mean
 from openbench.metrics.keys import bounds, higher_is_better
-from openbench.results.tables.table import Kind
+from openbench.results.tables.render import Kind
 from openbench.storage.yaml_file import read_yaml
 
 Layout = Literal["grid", "rejection", "thresholds", "mixture"]

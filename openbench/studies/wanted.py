@@ -13,7 +13,7 @@ from openbench.config.shipped import merged as merged_nodes
 from openbench.config.shipped import shipped
 from openbench.errors import ConfigError, did_you_mean
 from openbench.public import TARGET, public, public_name
-from openbench.results.records.trained import NONE, RELEASED
+from openbench.results.records.settings import NONE, RELEASED
 from openbench.storage.yaml_file import parse_yaml, read_yaml
 
 OUTLIERS = "outliers"

@@ -168,7 +168,7 @@ class Place:
 # What a run imports when it gets there; else the first copy imports it, and then the process that it was copied from.
 IMPORTED = (
     *("openbench.cli.commands.jobs", "openbench.cli.hydra.app", "openbench.engine.api", "openbench.backbones.cifar"),
-    *("openbench.methods.knn", "openbench.training.methods.cross_entropy", "openbench.results.records.intervals"),
+    *("openbench.methods.knn", "openbench.training.methods.cross_entropy", "openbench.results.records.schema"),
     *("openbench.results.records.schema", "pandas", "pyarrow.parquet", "scipy.stats", "torch._dynamo"),
 )
 

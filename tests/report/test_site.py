@@ -13,7 +13,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError
 from openbench.report.site import write
-from openbench.report.site.beside import Figures
+from openbench.report.site.columns import Figures
 from openbench.report.site.data import board_data
 from openbench.report.site.others import adbench
 from openbench.report.site.write import write_site
@@ -24,7 +24,7 @@ from openbench.results.leaderboard.tabular import METRICS, Gap, write_table
 from openbench.results.records.store import digest_of
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import Figure, Setup
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 
 from .conftest import FACTS, HOSTILE, record, records
 

@@ -10,8 +10,7 @@ import pytest
 from openbench.errors import ConfigError
 from openbench.results.leaderboard.across import across, across_csv, needed
 from openbench.results.leaderboard.ranking import boards
-from openbench.results.tables.render import to_csv, to_latex
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate, to_csv, to_latex
 from openbench.results.tables.views import FAMILIES, run_tables
 
 from .records import full_record, make_record, metrics, named, with_method, with_seed

@@ -8,8 +8,7 @@ import pytest
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.metrics.suite import MetricOptions, evaluate
-from openbench.results.records.compare import compare
-from openbench.results.records.rounding import allowance, rule_of
+from openbench.results.records.compare import allowance, compare, rule_of
 
 from .records import make_record
 

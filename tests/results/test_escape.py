@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from openbench.results import escape
-from openbench.results.tables.html import to_html
-from openbench.results.tables.render import FORMATS, render
-from openbench.results.tables.table import Column, Link, Table
+from openbench.results.tables.render import FORMATS, Column, Link, Table, render, to_html
 
 ATTACKS = (
     "<script>alert(1)</script>",

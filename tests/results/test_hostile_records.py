@@ -17,8 +17,7 @@ from pydantic_core import PydanticCustomError
 from openbench import paths
 from openbench.core.record import ResultRecord
 from openbench.errors import RecordError
-from openbench.results.leaderboard.across import ACROSS, across, across_csv, needed
-from openbench.results.leaderboard.every_number import write_every_number
+from openbench.results.leaderboard.across import ACROSS, across, across_csv, needed, write_every_number
 from openbench.results.leaderboard.pages import MARK, generate, write
 from openbench.results.leaderboard.plots import draw_all
 from openbench.results.leaderboard.ranking import boards

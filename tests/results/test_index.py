@@ -12,7 +12,7 @@ from openbench.results.leaderboard import index
 from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.ranking import board_keys
 from openbench.results.leaderboard.runs import runs_of
-from openbench.results.records import trained
+from openbench.results.records import settings as trained
 from openbench.results.records.store import RecordStore, text_of
 
 from .records import full_record, make_record, metrics, named, with_method

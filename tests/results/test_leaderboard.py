@@ -12,7 +12,7 @@ from openbench.results.leaderboard import pages, ranking
 from openbench.results.leaderboard.pages import MARK, generate, outdated, write
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.published import Figure, Setup
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 
 from .records import make_record, markdown_table, metrics, named, with_method, with_seed
 

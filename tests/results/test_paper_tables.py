@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from openbench.errors import RecordError
 from openbench.paths import config_dir
-from openbench.results.tables.paper_tables import RejectionFigure, rebench_figures, rejection_figures
+from openbench.results.tables.published import RejectionFigure, rebench_figures, rejection_figures
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 

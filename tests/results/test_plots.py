@@ -10,7 +10,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import RecordError
 from openbench.metrics.rank_ranges import RankRange
 from openbench.results.leaderboard import plots
-from openbench.results.leaderboard.crowd import STYLES
+from openbench.results.leaderboard.plots import STYLES
 from openbench.results.leaderboard.ranking import boards
 
 from .records import make_record, metrics, named, split_scores, with_method, with_seed

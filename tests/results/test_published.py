@@ -6,7 +6,7 @@ import pytest
 from openbench import paths
 from openbench.errors import RecordError
 from openbench.results.tables.published import SOURCES, Setup, load_published
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 

@@ -15,11 +15,10 @@ from openbench.errors import RecordError
 from openbench.metrics.selective.double_score import DEFAULT_MUS, Envelope
 from openbench.metrics.selective.risk import SelectiveCurve, oscr_selective
 from openbench.results.comparisons.kept import Who
-from openbench.results.comparisons.rejection import Curves, compare, contenders
-from openbench.results.comparisons.rejection_tables import curve_rows, rejection_tables
+from openbench.results.comparisons.rejection import Curves, compare, contenders, curve_rows, rejection_tables
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore, per_set_name
-from openbench.results.tables.paper_tables import RejectionFigure
+from openbench.results.tables.published import RejectionFigure
 
 from .records import make_record, with_method
 

@@ -7,13 +7,16 @@ import pytest
 from openbench.errors import ConfigError
 from openbench.results.tables.render import (
     FORMATS,
+    Column,
+    Estimate,
+    Table,
+    cell_text,
     render,
     to_console,
     to_csv,
     to_latex,
     to_markdown,
 )
-from openbench.results.tables.table import Column, Estimate, Table, cell_text
 
 PERCENT = Column("AUROC", "percent")
 

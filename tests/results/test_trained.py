@@ -8,7 +8,7 @@ import pytest
 
 from openbench.results.leaderboard import ranking
 from openbench.results.leaderboard.pages import leaderboard
-from openbench.results.records.trained import network_of
+from openbench.results.records.settings import network_of
 
 from .records import make_record, markdown_table, named
 

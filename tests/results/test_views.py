@@ -7,10 +7,8 @@ import pytest
 
 from openbench.errors import ConfigError
 from openbench.results.records.settings import hyper_parameters
-from openbench.results.tables.conventions import conventions, explained
-from openbench.results.tables.render import to_console, to_csv
-from openbench.results.tables.table import Estimate
-from openbench.results.tables.views import VIEWS, family_of, kind_of, run_table, run_tables
+from openbench.results.tables.render import Estimate, to_console, to_csv
+from openbench.results.tables.views import VIEWS, conventions, explained, family_of, kind_of, run_table, run_tables
 
 from .records import full_record, make_record
 

@@ -6,7 +6,7 @@ from scipy.stats import t as student
 from scipy.stats import ttest_ind
 
 from openbench.errors import CacheError
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 from openbench.studies.layout.paired import ON_IMAGES, OVER_RUNS, Pair, _holm, _over_runs, paired
 from openbench.studies.spread import Verdict, difference
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from openbench.data.benchmark_config import BenchmarkConfig
     from openbench.data.download import DataSource
     from openbench.data.missing import SetStatus
-    from openbench.results.tables.table import Table
+    from openbench.results.tables.render import Table
 
 _EPILOG = """\
 to begin with:
@@ -215,7 +215,7 @@ def fetch_all(sources: Sequence["DataSource"], root: Path) -> bool:
 
 
 def _all_table(sources: Mapping[str, "DataSource"]) -> "Table":
-    from openbench.results.tables.table import Column, Table
+    from openbench.results.tables.render import Column, Table
 
     roots = paths.data_roots()
     rows = []
@@ -238,7 +238,7 @@ def _state(source: "DataSource", roots: tuple[Path, ...]) -> str:
 
 
 def _benchmark_table(name: str, statuses: Sequence["SetStatus"], sources: Mapping[str, "DataSource"]) -> "Table":
-    from openbench.results.tables.table import Column, Table
+    from openbench.results.tables.render import Column, Table
 
     rows = []
     for status in statuses:

@@ -12,7 +12,7 @@ from openbench.errors import ConfigError
 if TYPE_CHECKING:
     from openbench.data.benchmark_config import BenchmarkConfig
     from openbench.data.weights import Weights
-    from openbench.results.tables.table import Table
+    from openbench.results.tables.render import Table
 
 _WORD = "backbone="
 
@@ -99,7 +99,7 @@ def prepare_weights(name: str, arguments: argparse.Namespace) -> int:
 def seen_table(name: str, weights: "Weights", benchmark: "BenchmarkConfig") -> "Table":
     """Return for each OOD set of a benchmark how many of its classes were among the labels of the pre-training."""
     from openbench.data.dataset import SetConfig
-    from openbench.results.tables.table import Column, Table
+    from openbench.results.tables.render import Column, Table
 
     rows = []
     for entry in benchmark.sets:

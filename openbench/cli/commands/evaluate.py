@@ -20,8 +20,8 @@ from openbench.engine.outcomes.remarks import WARNINGS, remarks, turned
 from openbench.metrics.suite import MetricOptions, describe, evaluate
 from openbench.results.escape import console
 from openbench.results.scores.file import Advance, passes, silent
-from openbench.results.tables.conventions import explained
 from openbench.results.tables.render import FORMATS
+from openbench.results.tables.views import explained
 
 _LONG = 1 << 24  # bytes from which on reading is shown
 _LARGE = 1_000_000  # scores from which on the computation is announced

@@ -13,8 +13,7 @@ from openbench.cli.process import FAILED, OK
 from openbench.core.record import ResultRecord
 from openbench.errors import ConfigError, OpenbenchError, RecordError, did_you_mean
 from openbench.results.escape import console
-from openbench.results.leaderboard.across import ACROSS, SETS, across, across_csv, needed
-from openbench.results.leaderboard.every_number import write_every_number
+from openbench.results.leaderboard.across import ACROSS, SETS, across, across_csv, needed, write_every_number
 from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.pages import (
     FOLDER,
@@ -29,9 +28,8 @@ from openbench.results.leaderboard.pages import (
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.conventions import explained, said_once
-from openbench.results.tables.render import FORMATS, render
-from openbench.results.tables.table import Table
+from openbench.results.tables.render import FORMATS, Table, render
+from openbench.results.tables.views import explained, said_once
 
 _BOARD = "board"
 _ATTRIBUTES = ("method", "training", "augment", "outliers", "backbone", "tuned")

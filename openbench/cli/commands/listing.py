@@ -18,10 +18,8 @@ from openbench.results.escape import console
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.origin import made_by, verify_command
 from openbench.results.records.settings import hyper_parameters
-from openbench.results.tables.conventions import explained
-from openbench.results.tables.render import FORMATS, render, rendered
-from openbench.results.tables.table import Column, Table
-from openbench.results.tables.views import VIEWS, run_tables
+from openbench.results.tables.render import FORMATS, Column, Table, render, rendered
+from openbench.results.tables.views import VIEWS, explained, run_tables
 
 RECORD = "record"
 _USAGE = {

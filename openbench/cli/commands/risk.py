@@ -14,12 +14,11 @@ from openbench.cli.left_out import left_out
 from openbench.cli.tables import print_tables
 from openbench.errors import OpenbenchError
 from openbench.metrics.curve import check_rate
-from openbench.results.comparisons.rejection import Curves, compare, contenders, curves
-from openbench.results.comparisons.rejection_tables import curve_rows, rejection_tables
+from openbench.results.comparisons.rejection import Curves, compare, contenders, curve_rows, curves, rejection_tables
 from openbench.results.escape import csv_row
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.paper_tables import rejection_figures
+from openbench.results.tables.published import rejection_figures
 from openbench.storage.files import output
 
 _EPILOG = """\

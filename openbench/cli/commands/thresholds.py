@@ -17,7 +17,7 @@ from openbench.metrics.threshold import shared_thresholds
 from openbench.results.comparisons.thresholds import Scored, group_table, scored_runs, summary_tables
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.paper_tables import rebench_figures
+from openbench.results.tables.published import rebench_figures
 
 _EPILOG = """\
 Each group has a threshold of largest F1. The tables show how far it moves from group to group, and what F1 is lost

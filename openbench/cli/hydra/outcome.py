@@ -8,7 +8,7 @@ from pathlib import Path
 from openbench.compose.sweep import label
 from openbench.errors import ConfigError
 from openbench.results.escape import console_lines
-from openbench.results.tables.table import Cell, Column, Table
+from openbench.results.tables.render import Cell, Column, Table
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
 OUTCOME = "outcome.json"

@@ -21,8 +21,7 @@ from openbench.cli.hydra.outcome import (
 from openbench.compose.sweep import combinations, label, swept_keys
 from openbench.errors import ConfigError
 from openbench.results.escape import console_lines
-from openbench.results.tables.render import to_console
-from openbench.results.tables.table import Column, Table
+from openbench.results.tables.render import Column, Table, to_console
 from openbench.storage.locks import held
 
 DONE, INTERRUPTED, QUEUED, TO_DO = "done", "interrupted", "queued", "to do"

@@ -13,8 +13,8 @@ from openbench.metrics.rank_ranges import RankRange
 from openbench.results.leaderboard.ranking import Board, Row, boards
 from openbench.results.leaderboard.runs import Run, cost_of
 from openbench.results.leaderboard.separable import ranges_of
+from openbench.results.records.settings import NONE
 from openbench.results.records.store import RecordStore
-from openbench.results.records.trained import NONE
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.views import GROUPS

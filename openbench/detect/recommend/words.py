@@ -4,7 +4,7 @@ from typing import Any
 
 from openbench.detect.recommend.choose import GRADIENTS, Advice, Candidate
 from openbench.metrics.rank_ranges import RankRange
-from openbench.results.tables.table import Cell, Column, Estimate, Table, cell_text
+from openbench.results.tables.render import Cell, Column, Estimate, Table, cell_text
 
 _PERCENT = Column("", "percent")
 _SHOWN = 12  # methods beyond the limits that are listed, the best ones

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from openbench.metrics.rank_ranges import RankRange
-from openbench.report.site.beside import Figures, with_columns, with_values
-from openbench.report.site.columns import Metric, metrics_of, titled
+from openbench.report.site.columns import Figures, Metric, metrics_of, titled, with_columns, with_values
 from openbench.report.site.facts import UNKNOWN, MethodFacts
 from openbench.results.checks import Check
 from openbench.results.leaderboard.pages import letters, side_of
@@ -14,7 +13,7 @@ from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.published import SOURCES, Figure, Setup
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 
 Plain = dict[str, Any]
 Facts = Mapping[str, MethodFacts]

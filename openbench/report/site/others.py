@@ -9,8 +9,8 @@ from typing import Any
 from openbench.report.site.columns import Metric
 from openbench.results.leaderboard.tabular import METRICS, SOURCE, Gap, read_table
 from openbench.results.leaderboard.trainings import comparison, read_runs
-from openbench.results.records.trained import NONE
-from openbench.results.tables.table import Column, Estimate, Table, cell_text
+from openbench.results.records.settings import NONE
+from openbench.results.tables.render import Column, Estimate, Table, cell_text
 
 Plain = dict[str, Any]
 _AUTC = tuple(f"{group}.{key}" for group in ("near", "far") for key in ("autc", "aufpr", "aufnr"))

@@ -5,8 +5,7 @@ from typing import NamedTuple, NoReturn
 
 from openbench.core.record import ResultRecord
 from openbench.errors import CacheError, RecordError
-from openbench.results.records.settings import hyper_parameters
-from openbench.results.records.trained import training_of
+from openbench.results.records.settings import hyper_parameters, training_of
 from openbench.results.tables.views import tuned_on
 
 OnLost = Callable[[CacheError], None]  # receives why the scores of a run cannot be read

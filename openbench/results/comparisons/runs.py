@@ -12,7 +12,7 @@ from openbench.core.scores import SetScores
 from openbench.errors import DataError
 from openbench.metrics.curve import share_below
 from openbench.metrics.intervals import PairedDifference, paired_delong
-from openbench.results.tables.table import Cell, Column, Estimate, Table
+from openbench.results.tables.render import Cell, Column, Estimate, Table
 from openbench.results.tables.views import GROUPS
 
 Keys = Mapping[tuple[str, str], Sequence[str]]

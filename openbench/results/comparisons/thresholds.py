@@ -15,7 +15,7 @@ from openbench.metrics.threshold import SharedThresholds, shared_thresholds
 from openbench.results.comparisons.kept import OnLost, Who, by_row, is_per_set, refuse
 from openbench.results.records.settings import hyper_parameters
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.table import Cell, Column, Table
+from openbench.results.tables.render import Cell, Column, Table
 
 Pairs = Mapping[str, tuple[Floats, Floats]]
 Scores = NDArray[np.float32]

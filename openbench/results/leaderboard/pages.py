@@ -9,12 +9,11 @@ from openbench.errors import RecordError
 from openbench.results.escape import markdown
 from openbench.results.leaderboard.index import indexed_runs
 from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of, places
+from openbench.results.records.settings import NONE, RELEASED
 from openbench.results.records.store import RecordStore
-from openbench.results.records.trained import NONE, RELEASED
-from openbench.results.tables.conventions import conventions
 from openbench.results.tables.published import SOURCES, Figure, Setup, load_published, published_name
-from openbench.results.tables.render import to_csv, to_markdown
-from openbench.results.tables.table import Cell, Column, Link, Table, cell_text
+from openbench.results.tables.render import Cell, Column, Link, Table, cell_text, to_csv, to_markdown
+from openbench.results.tables.views import conventions
 from openbench.storage.files import write_whole
 
 FOLDER = "leaderboard"

@@ -13,7 +13,7 @@ from openbench.core.record import ResultRecord
 from openbench.results.leaderboard.runs import Keep, Run, runs_of
 from openbench.results.records.settings import hyper_parameters, not_default, over_runs
 from openbench.results.records.superseded import superseded
-from openbench.results.tables.table import Column, Estimate, cell_text
+from openbench.results.tables.render import Column, Estimate, cell_text
 from openbench.results.tables.views import FULL_SPECTRUM, GROUPS
 
 _LEVEL = 0.95

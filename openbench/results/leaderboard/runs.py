@@ -10,8 +10,8 @@ from openbench.core.record import ResultRecord, Value
 from openbench.core.request import Role
 from openbench.digest import digest
 from openbench.results.leaderboard.consistency import inconsistencies
+from openbench.results.records.settings import augmentation_of, outliers_of, training_of
 from openbench.results.records.superseded import Made
-from openbench.results.records.trained import augmentation_of, outliers_of, training_of
 
 Metrics = Mapping[str, Mapping[str, Value]]
 Keep = Callable[[str, str], bool]

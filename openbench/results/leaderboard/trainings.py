@@ -14,7 +14,7 @@ from openbench.core.record import ResultRecord
 from openbench.digest import digest
 from openbench.errors import RecordError
 from openbench.results.escape import csv_row
-from openbench.results.tables.table import Cell, Column, Estimate, Table
+from openbench.results.tables.render import Cell, Column, Estimate, Table
 
 BASELINE = "cross_entropy"
 BASELINE_SCORE = "msp"

@@ -10,7 +10,7 @@ from scipy.stats import t as student
 
 from openbench.core.record import ResultRecord
 from openbench.digest import digest
-from openbench.results.records.rounding import allowance
+from openbench.results.records.compare import allowance
 
 _HEADLINES = (
     ("ID accuracy", "id", "accuracy"),

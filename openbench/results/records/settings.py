@@ -1,13 +1,17 @@
-"""Hyper-parameters as tables show them: what was tuned, or set otherwise than the method's config file says."""
+"""Settings as tables show them: hyper-parameters that were tuned or set, and how the network was trained."""
 
-from collections.abc import Mapping, Sequence
+import ast
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import openbench
 from openbench.config.overrides import NAME
-from openbench.config.shipped import shipped
+from openbench.config.shipped import data_of, names, shipped
+from openbench.core.record import ResultRecord
 from openbench.digest import digest
-from openbench.public import public
+from openbench.public import TARGET, modules_defining, public
 from openbench.results.names import is_part
 
 _ALTERNATIVES = 24  # characters in which differing words are listed; more are counted
@@ -79,3 +83,127 @@ def _file(method: str) -> Mapping[str, Any]:
     """The values of a method's config file; none for a method that openbench does not ship."""
     found = shipped("method", method) if is_part(method) else None
     return public(found or {})  # type: ignore[no-any-return]
+
+
+NONE = "none"
+RELEASED = "released weights"
+OWN = "own weights"  # of a model given from Python: nothing is known of its training
+_OF_OWN = {TARGET, NAME, "name", "architecture"}  # what a config says of such a model
+# Crops and flips belong to every recipe, in sizes that depend on the benchmark; they are not named.
+_PLAIN = ("RandomCrop", "HorizontalFlip", "RandomResizedCrop")
+
+
+def training_of(record: ResultRecord) -> str:
+    """Return how a run's backbone was trained, as users type it after `training=`."""
+    node = record.config.get("backbone")
+    given = isinstance(node, Mapping) and "architecture" in node and _OF_OWN.issuperset(node)
+    return str(record.backbone.get("training") or (OWN if given else RELEASED))
+
+
+def network_of(record: ResultRecord) -> str:
+    """Return a run's backbone and how it was trained; the name alone where features were given and no network ran."""
+    backbone = record.backbone
+    one_pixel = (backbone.get("preprocess") or {}).get("crop") == 1  # rows of numbers pass as images of one pixel
+    if not backbone.get("training") and (one_pixel or backbone.get("weights_sha256") == ""):
+        return str(backbone.get("name"))
+    return f"{backbone.get('name')} ({training_of(record)})"
+
+
+def augmentation_of(record: ResultRecord) -> str:
+    """Return the augmentation beyond crops and flips, as users type it after `+augment=`; `none` if there is none.
+
+    What differs from that config file stands in brackets, e.g. `pixmix (rounds=2)`, so that two augmentations never
+    have one name. Records that do not name theirs are compared with the config files.
+    """
+    stated = record.backbone.get("augment")
+    found = _augmentations(record)
+    if stated is None and (not found or not record.backbone.get("training")):
+        return NONE
+    files = _files()
+    name = str(stated) if stated is not None else _nearest(found, files)
+    if not found or name not in files or found in files[name]:
+        return name
+    changed = sorted(set(_leaves(found)) - set(_leaves(files[name][0])))
+    return f"{name} ({', '.join(changed)})" if changed else f"{name} (shortened)"
+
+
+def outliers_of(record: ResultRecord) -> str:
+    """Return the data set of outliers that the training saw, `none` if it saw none."""
+    stated = record.backbone.get("outliers")
+    if stated is not None:
+        return str(stated)
+    node = record.config.get("training")
+    target = str(node.get(TARGET)) if isinstance(node, Mapping) else ""
+    if not record.backbone.get("training") or not _uses_outliers(target):
+        return NONE
+    names = sorted(key.partition("/")[2] for key in record.counts if key.startswith("ood_train/"))
+    return ", ".join(names) or "unknown"
+
+
+def _augmentations(record: ResultRecord) -> list[Mapping[str, Any]]:
+    """The augmentations of a record's recipe that are not crops and flips."""
+    node: Any = record.config
+    for key in ("training", "recipe", "augment"):
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return _special(node)
+
+
+def _special(augment: Any) -> list[Mapping[str, Any]]:
+    found = [a for a in augment if isinstance(a, Mapping)] if isinstance(augment, list | tuple) else []
+    return [a for a in found if _class(a) not in _PLAIN]
+
+
+def _class(node: Mapping[str, Any]) -> str:
+    return str(node.get(TARGET)).rpartition(".")[2]
+
+
+@cache
+def _files() -> dict[str, list[list[Mapping[str, Any]]]]:
+    """The special augmentations of each config file by name: in general, and as they are on some data."""
+    found = {}
+    for name in names("augment"):
+        nodes = [public(shipped("augment", name, data)) for data in ("", *data_of("augment", name))]
+        found[name] = [_special(node.get("then") or node.get("augment")) for node in nodes]
+    return found
+
+
+def _nearest(found: list[Mapping[str, Any]], files: Mapping[str, list[list[Mapping[str, Any]]]]) -> str:
+    """The file with these augmentations, else the first with these classes, else the names of the classes."""
+    same = [name for name, versions in files.items() if found in versions]
+    alike = [name for name, versions in files.items() if list(map(_class, versions[0])) == list(map(_class, found))]
+    return next(iter((*same, *alike)), " + ".join(_class(node).lower() for node in found))
+
+
+def _leaves(node: Any, path: str = "") -> Iterator[str]:
+    """Every `key=value` of a nested node; keys are joined by dots, places in the list of augmentations left out."""
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from _leaves(child, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list | tuple) and any(isinstance(child, Mapping) for child in node):
+        for child in node:
+            yield from _leaves(child, path)
+    else:
+        yield f"{path}={node:g}" if isinstance(node, float) else f"{path}={node}"
+
+
+@cache
+def _uses_outliers(target: str) -> bool:
+    """Whether the source of one of openbench's trainings says `uses_outliers = True`.
+
+    It is read, not imported, which would need torch. A foreign class is not read: even looking for its
+    module would import the packages around it, and the record that names it may come from anybody.
+    """
+    if not target.isidentifier():
+        return False
+    root = Path(openbench.__file__).parent.parent
+    files = [module for module in modules_defining(target) if module.startswith("openbench.training.")]
+    trees = [ast.parse((root / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")) for name in files]
+    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef) and node.name == target]
+    return any(
+        isinstance(line, ast.AnnAssign)
+        and ast.unparse(line.target) == "uses_outliers"
+        and ast.unparse(line.value) == "True"
+        for node in classes
+        for line in node.body
+        if isinstance(line, ast.AnnAssign) and line.value is not None
+    )

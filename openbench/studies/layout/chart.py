@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from openbench.report.style import INK, finish, lines, panels, save, thinned
 from openbench.results import escape
-from openbench.results.tables.table import Column, Table
+from openbench.results.tables.render import Column, Table
 from openbench.studies.layout.curves import GUARANTEED, Chart, Line, Panel
 
 _POINTS = 50  # of a line in the table of points

@@ -14,12 +14,11 @@ from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, check_known, did_you_mean
 from openbench.results.comparisons.kept import OnLost
-from openbench.results.comparisons.rejection import compare, contenders
-from openbench.results.comparisons.rejection_tables import rejection_tables
+from openbench.results.comparisons.rejection import compare, contenders, rejection_tables
 from openbench.results.comparisons.thresholds import scored_runs, summary_tables
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.paper_tables import rebench_figures, rejection_figures
-from openbench.results.tables.table import Table
+from openbench.results.tables.published import rebench_figures, rejection_figures
+from openbench.results.tables.render import Table
 from openbench.studies.cells import Cell
 from openbench.studies.layout.curves import KINDS
 from openbench.studies.study import Study
@@ -125,7 +124,7 @@ def _thresholds(study: Study, records: Sequence[ResultRecord], scores: ScoreStor
 
 
 def _without(study: Study, cells: Sequence[Sequence[Cell]]) -> Table:
-    from openbench.results.tables.table import Column
+    from openbench.results.tables.render import Column
 
     rows = tuple((line[0].row.name, "–") for line in cells)
     notes = (*_absent(cells), *([f"paper: {study.source}"] * bool(study.source)))

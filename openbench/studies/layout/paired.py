@@ -12,7 +12,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import CacheError
 from openbench.metrics.intervals import paired_delong
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 from openbench.studies.cells import Cell
 from openbench.studies.made import Made
 from openbench.studies.study import Study

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from openbench.report.style import COLOURS, GRID, panels
 from openbench.results.escape import plot
-from openbench.results.tables.table import Estimate
+from openbench.results.tables.render import Estimate
 from openbench.studies.cells import Cell
 from openbench.studies.study import Study
 

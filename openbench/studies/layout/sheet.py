@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from openbench.results.tables.table import Column as TableColumn
-from openbench.results.tables.table import Estimate, cell_text
+from openbench.results.tables.render import Column as TableColumn
+from openbench.results.tables.render import Estimate, cell_text
 from openbench.studies.cells import NOT_PUBLISHED, Cell
 from openbench.studies.layout.paired import Pair
 from openbench.studies.spread import Verdict

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from openbench.results import escape
-from openbench.results.tables.render import to_console
-from openbench.results.tables.table import Column, Table
+from openbench.results.tables.render import Column, Table, to_console
 from openbench.studies.cells import Cell
 from openbench.studies.layout.sheet import Line, Sheet, Text
 
