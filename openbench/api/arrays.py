@@ -30,8 +30,9 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
     """
     refuse_sparse(value, where)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        masked = int(np.ma.getmaskarray(value).sum())
         raise DataError(
-            f"{where} — found a masked array, {int(np.ma.getmaskarray(value).sum())} of {value.size} numbers masked — "
+            f"{where} — found a masked array with {masked} of {value.size} numbers masked — "
             "allowed: numbers — leave out what is masked: value.compressed()"
         )
     torch = sys.modules.get("torch")  # whoever passes a tensor has imported it
