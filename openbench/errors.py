@@ -56,10 +56,6 @@ class RecordError(OpenbenchError):
     """A result record is malformed, exists with other content, or does not reproduce."""
 
 
-class BusyError(OpenbenchError):
-    """Another job makes what this one needs, and it is to do something else meanwhile."""
-
-
 class NotReproducedError(RecordError):
     """A record was computed again, and its numbers did not come out."""
 

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from openbench.backbones.base import Backbone
-from openbench.compose.config import compose, options, plain
+from openbench.compose.config import compose, plain
+from openbench.compose.sweep import options
 from openbench.config.build import build
 from openbench.core.preprocess import Preprocess
 from openbench.data.build import build_benchmark

@@ -8,7 +8,8 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from openbench.compose.config import SCIENTIFIC, compose, options, scientific
+from openbench.compose.config import SCIENTIFIC, compose, scientific
+from openbench.compose.sweep import options
 from openbench.config.overrides import OUTLIERS, changes, choices, command_line, words_of
 from openbench.core.record import ResultRecord
 from openbench.digest import digest

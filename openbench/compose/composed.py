@@ -1,21 +1,22 @@
-"""One job as the command line would compose it, for those who call openbench from Python."""
+"""One job's config, plain and resolved: for the command line, and for those who call openbench from Python."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
+from omegaconf import DictConfig
 
-from openbench import paths
-from openbench.compose import loader
-from openbench.compose.config import VERSION_BASE, check_no_clash, runtime, scientific, search_path
+from openbench.compose.config import check_no_clash, compose_with_hydra, runtime, scientific
 from openbench.compose.errors import Typed, explained
-from openbench.compose.flags import check_overrides
-from openbench.compose.renamed import refuse_moved
 from openbench.compose.sweep import parse
-from openbench.compose.unread import refuse_unread
+from openbench.config.build import target_of
+from openbench.config.overrides import NAME, OUTLIERS
+from openbench.config.shipped import names, shipped
+from openbench.errors import NotApplicableError
+
+_SOURCES = ("weights", "checkpoint", "pretrained")
+Node = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Composed:
 
 
 def composed(command: str, overrides: Sequence[str], config_dir: Path | None = None) -> Composed:
-    """Return the config of one job, with the checks and in the words of the command line.
+    """Return the config of one job.
 
     Args:
         command: the primary config: run, train, extract or check.
@@ -43,19 +44,67 @@ def composed(command: str, overrides: Sequence[str], config_dir: Path | None = N
         ConfigError: anything about the overrides or the config files.
         NotApplicableError: a key that nothing would read.
     """
-    typed = Typed(command, list(overrides), config_dir)
-    check_overrides(parse(typed.overrides))
-    refuse_moved(parse(typed.overrides))
     if config_dir is not None:
         check_no_clash(config_dir)
-    loader.install()
-    with explained(typed):
-        with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
-            words = [*search_path(config_dir), *typed.overrides]
-            cfg = hydra_compose(command, words, return_hydra_config=True)
-        choices = dict(cfg.hydra.runtime.choices)
-        del cfg._content["hydra"]  # type: ignore[union-attr]
-        config = scientific(cfg, choices, command)
-        node = runtime(cfg)
-    refuse_unread(command, typed.overrides, config)
-    return Composed(config, node)
+    with explained(Typed(command, list(overrides), config_dir)):
+        cfg = compose_with_hydra(command, overrides, config_dir)
+    return nodes(command, cfg, cfg.hydra.runtime.choices, overrides)
+
+
+def nodes(command: str, cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str]) -> Composed:
+    """Return the plain nodes of a config that Hydra has composed.
+
+    Args:
+        command: the primary config.
+        cfg: composed.
+        choices: group → chosen file, Hydra's `runtime.choices`.
+        overrides: as typed for this job.
+    """
+    config = scientific(cfg, choices, command)
+    _refuse_unread(command, overrides, config)
+    return Composed(config, runtime(cfg))
+
+
+def _refuse_unread(command: str, overrides: Sequence[str], config: Mapping[str, Node]) -> None:
+    """Refuse keys of a training that released weights would ignore, and outliers that a training would.
+
+    `check` reads outliers whatever the weights. A sweep skips the combination as not applicable.
+    """
+    outliers, recipe = list(_typed_of(overrides, OUTLIERS)), list(_typed_of(overrides, "training"))
+    if command != "check" and comes_with_weights(config["backbone"]) and (recipe or outliers):
+        raise NotApplicableError(
+            f"{' '.join(recipe + outliers)} would be ignored — backbone '{_name(config['backbone'])}' comes with "
+            "weights, so nothing is trained — choose a backbone that is trained, e.g. backbone=resnet18_cifar "
+            "(python -m openbench list backbone), or leave it out"
+        )
+    if outliers and not _learns_from_outliers(config["training"]):
+        known = [name for name in names("training") if _learns_from_outliers(shipped("training", name) or {})]
+        raise NotApplicableError(
+            f"{' '.join(outliers)} would be ignored — training '{_name(config['training'])}' does not learn from "
+            f"outliers — trainings that do: {', '.join(known)} (training=NAME) — choose one, or leave it out"
+        )
+
+
+def comes_with_weights(backbone: Node) -> bool:
+    """Whether the node of a backbone names weights, so that there is nothing to train; False where it does not tell."""
+    if "start" in backbone:
+        return False
+    member = backbone.get("member")
+    found = [backbone[key] for key in _SOURCES if key in backbone]
+    return any(found) or (isinstance(member, Mapping) and comes_with_weights(member))
+
+
+def _typed_of(overrides: Sequence[str], node: str) -> Iterator[str]:
+    """The overrides below a node, or that put a group there; removing outliers is always allowed."""
+    for override in parse(overrides):
+        below = override.key_or_group.startswith(f"{node}.") or (override.package or "").split(".")[0] == node
+        if below and not (node == OUTLIERS and override.is_delete()):
+            yield override.input_line or override.key_or_group
+
+
+def _name(node: Node) -> str:
+    return str(node.get(NAME) or node.get("name"))
+
+
+def _learns_from_outliers(training: Node) -> bool:
+    return bool(getattr(target_of(training, "training"), "uses_outliers", False))

@@ -1,28 +1,28 @@
 """Hydra configs as plain values: composing them, and separating what is scientific from how it is carried out."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from openbench import paths
-from openbench.compose import loader
-from openbench.compose.augmented import augmented
-from openbench.compose.foreign import check_file
-from openbench.compose.interpolations import RUNTIME, limited
-from openbench.compose.published import SCORER_OF_TRAINING, published_scorer
+from openbench.compose.sweep import options, with_folders
+from openbench.config.build import target_of
 from openbench.config.constraints import Seed, check_value
-from openbench.config.overrides import NAME, OUTLIERS, quoted
-from openbench.config.shipped import by_data
+from openbench.config.overrides import AUGMENT, NAME, OUTLIERS
+from openbench.config.shipped import by_data, shipped
 from openbench.errors import ConfigError, check_known
+from openbench.public import TARGET
 
 SCIENTIFIC = ("benchmark", "backbone", "training", "method", "tune", "metrics", "seed")
+RUNTIME, HYDRA = "runtime", "hydra"
 VERSION_BASE = "1.3"
+_SCORER_OF_TRAINING = "_scorer_of_training_"  # a key of the method node that configs/scorer/published.yaml sets
+_THEN = "then"  # a list of a training's recipe: what `+augment=NAME` puts after the recipe's own augmentation
 
 
 def _by_data(general: Any, others: Mapping[str, Any], *, _root_: DictConfig) -> Any:
@@ -47,21 +47,18 @@ def compose(command: str, overrides: Sequence[str], config_dir: Path | None = No
 
     Raises:
         HydraException, OmegaConfBaseException: whatever Hydra has to say; `explained` puts it into words.
-        ConfigError: a config file that is not plain, valid YAML.
     """
-    loader.install()
+    cfg = compose_with_hydra(command, overrides, config_dir)
+    with open_dict(cfg):
+        del cfg[HYDRA]
+    return cfg
+
+
+def compose_with_hydra(command: str, overrides: Sequence[str], config_dir: Path | None = None) -> DictConfig:
+    """Return what `compose` does with Hydra's own node, which knows the choices and the launcher."""
+    folders = [] if config_dir is None else [config_dir]
     with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
-        return hydra_compose(command, [*search_path(config_dir), *overrides])
-
-
-def search_path(config_dir: Path | None) -> list[str]:
-    """Return the override by which Hydra looks into a user's folder too; none without a folder."""
-    return [] if config_dir is None else [f"hydra.searchpath=[{as_searched(config_dir)}]"]
-
-
-def as_searched(folder: Path) -> str:
-    """Return a folder as Hydra's search path takes it: its name after `file://`, with nothing encoded."""
-    return quoted(f"file://{folder.absolute().as_posix()}")
+        return hydra_compose(command, with_folders(overrides, folders), return_hydra_config=True)
 
 
 def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run") -> dict[str, Any]:
@@ -77,8 +74,7 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
     Raises:
         ConfigError: no benchmark, a node that is missing, unknown or without value, or a seed that is not whole.
     """
-    known = (*SCIENTIFIC, OUTLIERS, RUNTIME)
-    check_known(map(str, cfg), known, "config")
+    check_known((str(key) for key in cfg if key != HYDRA), (*SCIENTIFIC, OUTLIERS, RUNTIME), "config")
     if "benchmark" not in cfg:
         raise no_benchmark(command)
     nodes = {key: plain(cfg, key) for key in SCIENTIFIC if key in cfg}
@@ -86,11 +82,11 @@ def scientific(cfg: DictConfig, choices: Mapping[str, Any], command: str = "run"
         if not isinstance(nodes.get(key), dict):
             raise ConfigError(f"{key} is not chosen — found {nodes.get(key)!r} (python -m openbench list {key})")
         if key != "benchmark" and isinstance(choices.get(key), str):
-            nodes[key][NAME] = choices[key]
-    augmented(nodes["training"], choices.get("augment"))
+            nodes[key][NAME] = choices[key].removesuffix(".yaml")
+    _augment(nodes["training"], choices.get("augment"))
     if OUTLIERS in cfg:
         nodes[OUTLIERS] = {**plain(cfg, OUTLIERS), NAME: choices.get(f"dataset@{OUTLIERS}")}
-    if nodes["method"].get(SCORER_OF_TRAINING):
+    if nodes["method"].get(_SCORER_OF_TRAINING):
         nodes["method"] = published_scorer(nodes["training"])
     check_value(nodes.get("seed"), Seed, "seed")
     return nodes
@@ -108,18 +104,52 @@ def plain(cfg: DictConfig, key: str) -> Any:
     """Return one node of a config as plain Python values.
 
     Raises:
-        ConfigError: an interpolation that does not resolve, reads the environment or does not end, or a `???` that
-            nobody filled in.
+        ConfigError: an interpolation that does not resolve, or a `???` that nobody filled in.
     """
     try:
-        with limited(key):
-            node = cfg[key]
-            if not OmegaConf.is_config(node):
-                return node
-            return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+        node = cfg[key]
+        return OmegaConf.to_container(node, resolve=True, throw_on_missing=True) if OmegaConf.is_config(node) else node
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{key} has no value: {reason} — set it on the command line or in the yaml") from error
+
+
+def _augment(training: dict[str, Any], name: str | None) -> None:
+    """Append the list `then` of a training's recipe to its `augment`, and note the file that `+augment=NAME` chose."""
+    recipe = training.get("recipe")
+    if not isinstance(recipe, dict):
+        return
+    if _THEN in recipe:
+        recipe["augment"] = [*(recipe.get("augment") or ()), *recipe.pop(_THEN)]
+    if name is None:
+        return
+    whole = (shipped("augment", name) or {}).get("augment")
+    if whole is not None and whole != recipe["augment"]:
+        raise ConfigError(
+            f"+augment={name} has no effect — a later argument replaces the list training.recipe.augment — "
+            f"write +augment={name} after +benchmark=NAME, and do not set the list"
+        )
+    training[AUGMENT] = name
+
+
+def published_scorer(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the method that a training's paper evaluates it with, as its yaml has it: `+scorer=published`.
+
+    Raises:
+        ConfigError: the target is not a training method, or what it names is not in configs/method.
+    """
+    from openbench.training.base import TrainingMethod
+
+    target = target_of(training, "training", (TrainingMethod,))
+    if not (isinstance(target, type) and issubclass(target, TrainingMethod)):
+        raise ConfigError(f"training: `{TARGET}: {training[TARGET]}` is not an openbench.training.base.TrainingMethod")
+    node = shipped("method", target.scorer)
+    if node is None:
+        raise ConfigError(
+            f"training '{target.__name__}' is evaluated with '{target.scorer}' — no such file in configs/method — "
+            "choose a method by name instead of +scorer=published"
+        )
+    return {**node, **target.scorer_params, NAME: target.scorer}
 
 
 def no_benchmark(command: str, config_dir: Path | None = None) -> ConfigError:
@@ -132,37 +162,18 @@ def no_benchmark(command: str, config_dir: Path | None = None) -> ConfigError:
     )
 
 
-def options(group: str, config_dir: Path | None = None) -> list[str]:
-    """Return the names that a config group offers, sorted."""
-    folders = [paths.config_dir() / group, *([] if config_dir is None else [config_dir / group])]
-    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
-
-
 def check_no_clash(config_dir: Path) -> None:
     """Refuse a user's folder whose files ours would hide: Hydra takes the first it finds and says nothing.
 
     Raises:
-        ConfigError: the folder does not exist, a file in it has the name of a shipped one, or sets up Hydra itself.
+        ConfigError: the folder does not exist, or a file in it has the name of a shipped one.
     """
     if not config_dir.is_dir():
         raise ConfigError(f"--config-dir '{config_dir}' is not a folder — give one that holds e.g. method/mine.yaml")
-    ours = paths.config_dir()
-    for file in _config_files(config_dir):
+    for file in sorted(config_dir.glob("*/**/*.yaml")):
         relative = file.relative_to(config_dir)
-        check_file(file, relative)
-        if (ours / relative).exists():
+        if (paths.config_dir() / relative).exists():
             raise ConfigError(
                 f"'{file}' has the name of a config that openbench ships ({relative}), which would hide it — "
                 "rename your file"
             )
-
-
-def _config_files(config_dir: Path) -> Iterator[Path]:
-    """Every YAML file below a folder that may be a group's, sorted, linked folders included, each folder once."""
-    seen: set[str] = set()
-    for folder, below, files in os.walk(config_dir, followlinks=True):
-        # No group has a name that begins with a dot; Hydra's own notes on a run lie in such a folder.
-        groups = [name for name in below if not name.startswith(".")]
-        below[:] = sorted(name for name in groups if os.path.realpath(os.path.join(folder, name)) not in seen)
-        seen |= {os.path.realpath(os.path.join(folder, name)) for name in below}
-        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".yaml"))

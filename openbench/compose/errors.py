@@ -1,27 +1,25 @@
 """Hydra's and OmegaConf's errors in the project's words: what is wrong, what is allowed, what to type."""
 
 import re
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from inspect import signature
+from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from openbench import paths
 from openbench.compose.config import compose
 from openbench.compose.sweep import jobs, label, parse, swept_keys
-from openbench.config.build import target_of
-from openbench.errors import ConfigError, did_you_mean
+from openbench.errors import ConfigError, OpenbenchError, did_you_mean
 from openbench.installation import pip_install
-from openbench.public import TARGET
 
 # Launchers are plug-ins that not everybody needs: launcher → the extra that installs it.
 EXTRAS = {"joblib": "joblib", "submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
+_OF_CONFIGS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -48,39 +46,30 @@ def explained(typed: Typed) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
-        told = _explain(error, typed)
-        if told is None:
-            raise
-        raise told from error
+    except OpenbenchError:
+        raise
+    except _OF_CONFIGS as error:
+        raise _explanation(error, typed) from error
 
 
-def _explain(error: Exception, typed: Typed) -> ConfigError | None:
-    """Return the error as a ConfigError, or None if it is not about configuration."""
+def _explanation(error: Exception, typed: Typed) -> ConfigError:
     if isinstance(error, OverrideParseException):
         return _grammar(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _missing_file(error)
-    for pattern, words in _PATTERNS:
-        if isinstance(error, HydraException | ValueError) and (match := re.search(pattern, str(error))):
-            return words(match, typed)
-    if isinstance(error, HydraException | OmegaConfBaseException):
-        parts = [str(error), str(error.__cause__ or "")]
-        return ConfigError(f"the config does not compose — {_one_line(' '.join(parts))}")
-    if isinstance(error, ValueError) and _raised_by_hydra(error):
-        return ConfigError(f"the config does not compose — {_one_line(str(error))}")
-    if isinstance(error, AssertionError) and _raised_by_hydra(error):  # which says nothing to a user
+    said = _one_line(f"{error} {error.__cause__ or ''}")
+    if match := re.match(r"Could not override '([^'@]+)'\. To append to your config", said):
+        return _unknown_key(match.group(1), typed)
+    if match := re.match(r"Could not override '([^']+)'\. No match in the defaults list", said):
+        return ConfigError(f"'{match.group(1)}' is added with a plus sign — write +{match.group(1)}=NAME")
+    if match := re.search(r"An item is already at '([^']+)'|Multiple values for ([\w/]+)\.", said):
+        return ConfigError(f"'{match.group(1) or match.group(2)}' exists already — drop the plus sign, choose it once")
+    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", said):
         return ConfigError(
-            "the config does not compose — an argument, or an entry of `defaults` in a config file, is not of a form "
-            "that can be used — look for a name that is empty or of the wrong kind"
+            f"'{match.group(1)}' names several values — add -m to run them all "
+            f"(python -m openbench {typed.command} -m …), or brackets for one list: key=[a,b]"
         )
-    return None
-
-
-def _raised_by_hydra(error: Exception) -> bool:
-    """Whether an error that is none of Hydra's own was raised in its code: of its checks some raise others."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return str(frame.f_globals.get("__name__")).startswith("hydra.")
+    return ConfigError(f"the config does not compose — {said or 'look for a name that is empty or of the wrong kind'}")
 
 
 def _grammar(error: OverrideParseException) -> ConfigError:
@@ -90,141 +79,53 @@ def _grammar(error: OverrideParseException) -> ConfigError:
         plus = "+" if found and found[0].parent.name == "benchmark" else ""
         hint = f"; did you mean '{plus}{found[0].parent.name}={text}'?" if found else ""
         return ConfigError(f"argument '{text}' is not an override{hint} — write key=value")
-    reason = _one_line(re.sub(r"See https?://\S+.*", "", error.message).replace(f"Error parsing override '{text}'", ""))
-    return ConfigError(
-        f"override '{text}' cannot be read: {reason} — write key=value, and quote lists, commas and spaces for the "
-        "shell: 'key=[1,2]'"
-    )
+    return ConfigError(f"override '{text}' cannot be read — write key=value, and quote it for the shell: 'key=[1,2]'")
 
 
 def _missing_file(error: MissingConfigException) -> ConfigError:
     group, _, name = str(error.missing_cfg_file).rpartition("/")
-    choices = list(error.options or [])
     if group == "hydra/launcher" and name in EXTRAS:
-        extra = EXTRAS[name]
-        return ConfigError(f"the launcher '{name}' is not installed — it is an optional extra: {pip_install(extra)}")
-    if not group:
-        return ConfigError(f"config '{name}' not found in {paths.config_dir().name}{did_you_mean(name, choices)}")
+        return ConfigError(
+            f"the launcher '{name}' is not installed — it is an optional extra: {pip_install(EXTRAS[name])}"
+        )
+    choices = list(error.options or [])
     hint = did_you_mean(name, choices) or f" — available: {', '.join(choices) or 'none'}"
-    source = re.match(r"In '([^']+/[^']+)'", str(error))
-    named = f", named in {source.group(1)}.yaml" if source and source.group(1) != "hydra/config" else ""
-    command = (
-        "" if group.startswith("hydra") else f" (python -m openbench list {group}; your own files: --config-dir DIR)"
-    )
-    return ConfigError(f"{group} '{name}' not found in configs/{group}{named}{hint}{command}")
-
-
-def _unknown_key(match: re.Match[str], typed: Typed) -> ConfigError:
-    key = match.group(1)
-    job, where = _job_without(key, typed)
-    base = _without(key, job)
-    parent, leaf, allowed = _first_unknown(base, key)
-    nested = "" if parent or leaf not in (base.get("runtime") or {}) else f"; did you mean 'runtime.{leaf}'?"
-    if _is_taken(OmegaConf.select(base, parent) if parent else None, leaf):
-        nested = f"; its yaml leaves it out: did you mean '+{key}=…'?"
-    hint = (nested or did_you_mean(leaf, allowed)) + f" — allowed: {', '.join(allowed) or 'none'}"
-    if where and "did you mean" not in hint:
-        where += "; run the jobs without this key in a separate command"
-    return ConfigError(f"{parent or 'the config'} has no key '{leaf}'{hint}{where}")
-
-
-def _is_taken(node: object, leaf: str) -> bool:
-    """Whether what a node makes has a parameter of that name, which its yaml need not name."""
-    if not OmegaConf.is_dict(node) or TARGET not in node:  # type: ignore[operator]
-        return False
-    try:
-        return leaf in signature(target_of({TARGET: node[TARGET]})).parameters  # type: ignore[index]
-    except Exception:  # whatever the user's code raises while it is imported: the key is not there, and that is said
-        return False
-
-
-def _job_without(key: str, typed: Typed) -> tuple[Typed, str]:
-    """The first job of a sweep whose config lacks a key, and its name; all that was typed if none does."""
-    swept = swept_keys(typed.overrides, typed.config_dir)
-    for_all = [o.input_line or "" for o in parse(typed.overrides) if o.is_hydra_override()]
-    for overrides in jobs(typed.overrides, typed.config_dir) if swept else []:
-        job = replace(typed, overrides=[*for_all, *overrides])
-        parent, _, leaf = key.rpartition(".")
-        node = OmegaConf.select(_without(key, job), parent) if parent else _without(key, job)
-        if not OmegaConf.is_dict(node) or leaf not in node:
-            return job, f" — in the job {label(overrides, swept)}"
-    return typed, ""
-
-
-def _nothing_to_remove(match: re.Match[str], typed: Typed) -> ConfigError:
-    key = match.group(1)
-    parent, leaf, allowed = _first_unknown(_without(key, typed), key)
-    where = f" of {parent}" if parent else ""
     return ConfigError(
-        f"~{key} removes nothing: '{leaf}' is not a key{where}{did_you_mean(leaf, allowed)} — allowed: "
-        f"{', '.join(allowed) or 'none'}"
+        f"{group} '{name}' not found in configs/{group}{hint} "
+        f"(python -m openbench list {group}; your own files: --config-dir DIR)"
     )
 
 
-def _needs_plus(match: re.Match[str], typed: Typed) -> ConfigError:
-    key = match.group(1)
-    written = next((o for o in typed.overrides if o.startswith(f"{key}=")), f"{key}=NAME")
-    if key == "benchmark":
-        return ConfigError(f"a benchmark is added with a plus sign — found {written} — write +{written}")
-    return ConfigError(f"'{key}' is not a group of `{typed.command}` — found {written} (python -m openbench list)")
+def _unknown_key(key: str, typed: Typed) -> ConfigError:
+    """The error for a key that the config of a job lacks: the keys that would be allowed, of the first such job."""
+    for job in jobs(typed.overrides, typed.config_dir):
+        rest = [o.input_line or "" for o in parse(job) if o.key_or_group != key]
+        try:
+            cfg = compose(typed.command, rest, typed.config_dir)
+        except _OF_CONFIGS:  # other arguments are wrong too
+            cfg = OmegaConf.create()
+        parent, leaf, allowed = _first_unknown(cfg, key)
+        if leaf not in allowed:
+            break
+    hint = did_you_mean(leaf, allowed)
+    if not parent and leaf in (cfg.get("runtime") or {}):
+        hint = f"; did you mean 'runtime.{leaf}'?"
+    said = f"{parent or 'the config'} has no key '{leaf}'{hint} — allowed: {', '.join(allowed) or 'none'}"
+    if parent:
+        said += f" — a parameter that its yaml leaves out takes a plus sign: +{key}=VALUE"
+    apart = label(job, swept_keys(typed.overrides, typed.config_dir))
+    return ConfigError(said + f" — in the job {apart}" * bool(apart))
 
 
-def _drop_plus(match: re.Match[str], typed: Typed) -> ConfigError:
-    key = match.group(1)
-    written = next((o for o in typed.overrides if re.match(rf"\+{re.escape(key)}[=@]", o)), None)
-    if written is None:
-        return ConfigError(f"'{key}' is chosen twice — choose it once")
-    return ConfigError(f"'{key}' exists already — found {written} — drop the plus sign: {written[1:]}")
-
-
-def _needs_multirun(match: re.Match[str], typed: Typed) -> ConfigError:
-    return ConfigError(
-        f"'{match.group(1)}' names several values — add -m to run them all "
-        f"(python -m openbench {typed.command} -m …), or brackets for one list: key=[a,b]"
-    )
-
-
-def _no_group_value(match: re.Match[str], typed: Typed) -> ConfigError:
-    groups = {folder.name for folder in paths.config_dir().iterdir() if folder.is_dir()}
-    wrong = [o for o in parse(typed.overrides) if o.key_or_group in groups and not isinstance(o.value(), str | list)]
-    found = f" — found {wrong[0].input_line}" if wrong else ""
-    group = wrong[0].key_or_group if wrong else "GROUP"
-    return ConfigError(f"a config group takes a name{found} (python -m openbench list {group})")
-
-
-_PATTERNS: tuple[tuple[str, Callable[[re.Match[str], Typed], ConfigError]], ...] = (
-    (r"Could not override '([^']+)'\. No match in the defaults list", _needs_plus),
-    (r"Could not override '([^'@]+)'\.\s+To append to your config", _unknown_key),
-    (r"Could not delete from config\. '([^']+)' does not exist", _nothing_to_remove),
-    (r"Could not delete '([^']+)'\. No match in the defaults list", _nothing_to_remove),
-    (r"An item is already at '([^']+)'", _drop_plus),
-    (r"Multiple values for ([\w/]+)\.", _drop_plus),
-    (r"Ambiguous value for argument '(.+)'", _needs_multirun),
-    (r"Sweep parameters '(.+)' requires --multirun", _needs_multirun),
-    (r"Config group override must be a string or a list", _no_group_value),
-    (r"^(Only one of --.+|The --resolve flag .+)", lambda match, typed: ConfigError(match.group(1))),
-)
-
-
-def _without(key: str, typed: Typed) -> DictConfig:
-    """The config that the other arguments make; an empty one where they are wrong too."""
-    kept = [o.input_line for o in parse(typed.overrides) if o.key_or_group != key and not o.is_sweep_override()]
-    try:
-        return compose(typed.command, [text for text in kept if text is not None], typed.config_dir)
-    except (HydraException, OmegaConfBaseException, ValueError):
-        return OmegaConf.create()
-
-
-def _first_unknown(base: DictConfig, key: str) -> tuple[str, str, list[str]]:
-    """Walk down a dotted key: the last node that exists, the first part that does not, and the keys that would."""
-    node, parts = base, key.split(".")
+def _first_unknown(cfg: DictConfig, key: str) -> tuple[str, str, list[str]]:
+    """Walk down a dotted key: the last node that exists, the first part that does not, and the keys of that node."""
+    node, parts = cfg, key.split(".")
     for depth, part in enumerate(parts):
-        below = OmegaConf.select(node, part) if OmegaConf.is_dict(node) else None
-        if below is None:
-            allowed = [str(k) for k in node if not str(k).startswith("_")] if OmegaConf.is_dict(node) else []
-            return ".".join(parts[:depth]), part, allowed
-        node = below
-    return ".".join(parts[:-1]), parts[-1], []
+        allowed = [str(k) for k in node if not str(k).startswith("_")] if OmegaConf.is_dict(node) else []
+        if part not in allowed or depth == len(parts) - 1:
+            break
+        node = node[part]
+    return ".".join(parts[:depth]), part, allowed
 
 
 def _one_line(text: str) -> str:

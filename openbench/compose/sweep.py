@@ -1,21 +1,26 @@
-"""The jobs of a sweep: which there are, what sets each apart, and choices that depend on the benchmark."""
+"""Overrides as Hydra reads them: the jobs of a sweep, what sets each apart, and choices that depend on a benchmark."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
-from openbench.compose.config import as_searched, options
-from openbench.errors import ConfigError, did_you_mean
+from openbench import paths
+from openbench.config.overrides import quoted
+from openbench.errors import ConfigError, check_choice, did_you_mean
 
 BENCHMARK = "+benchmark"
 PAIRED = ("backbone", "training", "method", "tune", "metrics")
+_SEARCHED = "hydra.searchpath"
+
+
+def options(group: str, config_dir: Path | None = None) -> list[str]:
+    """Return the names that a config group offers, sorted."""
+    folders = [paths.config_dir() / group, *([] if config_dir is None else [config_dir / group])]
+    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -23,57 +28,30 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     return [found for text in overrides if (found := _parsed(text)) is not None]
 
 
+def with_folders(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Return overrides by which Hydra looks into these folders too, after those of a typed `hydra.searchpath`."""
+    typed = [override for override in parse(overrides) if override.key_or_group == _SEARCHED]
+    if not folders:
+        return list(overrides)
+    rest = [text for text in overrides if text not in [override.input_line for override in typed]]
+    named = [str(place) for override in typed for place in override.value()]  # type: ignore[union-attr]
+    places = [*named, *(f"file://{folder.absolute().as_posix()}" for folder in folders)]
+    return [f"{_SEARCHED}=[{','.join(map(quoted, places))}]", *rest]
+
+
 def jobs(overrides: Sequence[str], config_dir: Path | None) -> list[list[str]]:
     """Return the overrides of every job of a sweep, in the order in which Hydra numbers them.
 
     Args:
-        overrides: as typed, those of `hydra.…` left out.
+        overrides: as typed.
         config_dir: a folder of the user's group files, which `glob` looks into too.
     """
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
-        if not override.is_hydra_override():
-            key = override.get_key_element()
-            swept = override.is_sweep_override()
-            choices[key] = [f"{key}={v}" for v in _values(override, config_dir)] if swept else [_typed(override)]
+        key = override.get_key_element()
+        swept = override.is_sweep_override()
+        choices[key] = [f"{key}={value}" for value in _values(override, config_dir)] if swept else [_typed(override)]
     return [list(job) for job in itertools.product(*choices.values())]
-
-
-@dataclass(frozen=True)
-class Combination:
-    """One job of a sweep.
-
-    Args:
-        typed: its overrides as its launcher gets them, in which a pair is the name of a benchmark made for it.
-        plain: the same, with the names of a pair each by itself.
-    """
-
-    typed: tuple[str, ...]
-    plain: tuple[str, ...]
-
-
-def combinations(overrides: Sequence[str], config_dir: Path | None) -> list[Combination]:
-    """Return every job of a sweep, in the order in which Hydra numbers them; nothing is written.
-
-    Args:
-        overrides: as typed; pairs such as `backbone={cifar10:resnet20_cifar10}` among them.
-        config_dir: a folder of the user's group files.
-
-    Raises:
-        ConfigError: as `paired` does.
-    """
-    made = dict[str, tuple[str, ...]]()
-
-    def note(benchmark: str, choice: dict[str, str]) -> str:
-        name = _name_of(benchmark, choice)
-        made[f"{BENCHMARK}={name}"] = (f"{BENCHMARK}={benchmark}", *(f"{k}={v}" for k, v in choice.items()))
-        return name
-
-    typed = _paired(overrides, config_dir, note)
-    return [
-        Combination(tuple(job), tuple(word for text in job for word in made.get(text, (text,))))
-        for job in jobs(typed, config_dir)
-    ]
 
 
 def swept_keys(overrides: Sequence[str], config_dir: Path | None) -> list[str]:
@@ -102,13 +80,12 @@ def _deferred(text: str) -> str:
     if override is None or override.is_sweep_override() or override.type not in (OverrideType.CHANGE, OverrideType.ADD):
         return text
     first, _, rest = override.key_or_group.partition(".")
-    if not rest or first in ("hydra", "runtime") or override.is_hydra_override():
+    if not rest or first in ("hydra", "runtime"):
         return text
     waiting = f"{override.get_key_element()}=choice({text.partition('=')[2]})"
-    in_jobs = [_parsed(job) for [job] in jobs([waiting], None)] if _parsed(waiting) else []
+    in_jobs = parse([job for [job] in jobs([waiting], None)] if _parsed(waiting) else [])
     # Hydra writes the value again for the job; where that would change it (null, '1'), it stays as typed.
-    same = [job is not None and repr(job.value()) == repr(override.value()) for job in in_jobs]
-    return waiting if same == [True] else text
+    return waiting if [repr(job.value()) for job in in_jobs] == [repr(override.value())] else text
 
 
 def paired(overrides: Sequence[str], config_dir: Path | None, folder: Path) -> list[str]:
@@ -125,35 +102,24 @@ def paired(overrides: Sequence[str], config_dir: Path | None, folder: Path) -> l
     Raises:
         ConfigError: a pair names a benchmark that is not swept over, or something else than names of the group.
     """
-    found = _paired(overrides, config_dir, lambda benchmark, choice: _write(folder / "benchmark", benchmark, choice))
-    if found == list(overrides):
-        return found
-    # Set on the command line, the search path hides the one that `compose` makes of `config_dir`.
-    places = [folder, *([] if config_dir is None else [config_dir])]
-    searched = ",".join(map(as_searched, places))
-    return [f"hydra.searchpath=[{searched}]", *found]
-
-
-def _paired(overrides: Sequence[str], config_dir: Path | None, make: Callable[[str, dict[str, str]], str]) -> list[str]:
-    """The overrides with the benchmarks of pairs named as `make` does, from a benchmark and its choices."""
-    pairs = {o.key_or_group: o for o in parse(overrides) if o.key_or_group in PAIRED and isinstance(o.value(), dict)}
-    benchmark = next((o for o in parse(overrides) if o.get_key_element() == BENCHMARK), None)
+    parsed = parse(overrides)
+    pairs = {o.key_or_group: o for o in parsed if o.key_or_group in PAIRED and isinstance(o.value(), dict)}
+    benchmark = next((o for o in parsed if o.get_key_element() == BENCHMARK), None)
     if not pairs or benchmark is None:
         return list(overrides)
     names = _values(benchmark, config_dir)
-    chosen = {name: [dict[str, str]()] for name in names}
-    for group, override in pairs.items():
-        for name, values in _pairs(override, names, config_dir).items():
-            chosen[name] = [{**before, group: value} for before in chosen[name] for value in values]
-    named = [make(name, choice) for name, choices in chosen.items() for choice in choices]
+    chosen = {group: _chosen(override, names, config_dir) for group, override in pairs.items()}
+    named = []
+    for name in names:
+        choices = [[(group, value) for value in found[name]] for group, found in chosen.items() if name in found]
+        named += [_write(folder / "benchmark", name, choice) for choice in itertools.product(*choices)]
     rest = [text for text in overrides if text not in [_typed(o) for o in (benchmark, *pairs.values())]]
-    return [f"{BENCHMARK}={','.join(named)}", *rest]
+    return with_folders([f"{BENCHMARK}={','.join(named)}", *rest], [folder])
 
 
-def _pairs(override: Override, names: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:
+def _chosen(override: Override, names: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:
     """The names of a group that each benchmark is paired with."""
-    group, found = override.key_or_group, dict[str, list[str]]()
-    allowed = options(group, config_dir)
+    found = dict[str, list[str]]()
     for benchmark, value in override.value().items():  # type: ignore[union-attr]
         if benchmark not in names:
             raise ConfigError(
@@ -162,43 +128,36 @@ def _pairs(override: Override, names: Sequence[str], config_dir: Path | None) ->
             )
         found[benchmark] = list(value) if isinstance(value, list) else [value]
         for name in found[benchmark]:
-            if not isinstance(name, str):
-                raise ConfigError(
-                    f"{group} takes a name for each benchmark, or a list of names — found {name} for '{benchmark}' "
-                    f"(python -m openbench list {group})"
-                )
-            if name not in allowed:
-                raise ConfigError(
-                    f"{group} '{name}' not found in configs/{group}{did_you_mean(name, allowed)} "
-                    f"(python -m openbench list {group})"
-                )
+            check_choice(f"{override.key_or_group} of {benchmark}", name, options(override.key_or_group, config_dir))
     return found
 
 
-def _write(folder: Path, benchmark: str, choice: dict[str, str]) -> str:
+def _write(folder: Path, benchmark: str, choice: Sequence[tuple[str, str]]) -> str:
     """Write the config of a benchmark with its choices and return its name."""
-    name = _name_of(benchmark, choice)
     if not choice:
-        return name
+        return benchmark
+    name = f"{benchmark}_with_{'_and_'.join(value for _, value in choice)}"
     lines = ["# @package _global_", "defaults:", f"  - {benchmark}"]
-    lines += [f"  - override /{group}: {value}" for group, value in choice.items()]
+    lines += [f"  - override /{group}: {value}" for group, value in choice]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     return name
 
 
-def _name_of(benchmark: str, choice: dict[str, str]) -> str:
-    """The name of a benchmark with its choices."""
-    return f"{benchmark}_with_{'_and_'.join(choice.values())}" if choice else benchmark
+def sharded(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with a job for each of the shards that they ask for.
+
+    Args:
+        overrides: as typed; `runtime.shards=16` adds `runtime.shard=range(16)`, unless that is typed too.
+    """
+    typed = {override.key_or_group: override for override in parse(overrides)}
+    shards = typed.get("runtime.shards")
+    if shards is None or "runtime.shard" in typed or not isinstance(count := shards.value(), int) or count < 1:
+        return list(overrides)
+    return [*overrides, f"runtime.shard=range({count})"]
 
 
 def _parsed(text: str) -> Override | None:
-    return copy(_read(text))  # the caller's own: who asks for its values sets a field of it
-
-
-@lru_cache(maxsize=1024)
-def _read(text: str) -> Override | None:
-    """An override as Hydra parses it, which takes milliseconds, and each job of a sweep asks for most of them."""
     try:
         return OverridesParser.create().parse_overrides([text])[0]
     except HydraException:
@@ -226,16 +185,3 @@ class _Groups:
     def get_group_options(self, group_name: str, results_filter: object = None) -> list[str]:
         """The names in a group."""
         return options(group_name, self.config_dir)
-
-
-def sharded(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with a job for each of the shards that they ask for.
-
-    Args:
-        overrides: as typed; `runtime.shards=16` adds `runtime.shard=range(16)`, unless that is typed too.
-    """
-    typed = {override.key_or_group: override for override in parse(overrides)}
-    shards = typed.get("runtime.shards")
-    if shards is None or "runtime.shard" in typed or not isinstance(count := shards.value(), int) or count < 1:
-        return list(overrides)
-    return [*overrides, f"runtime.shard=range({count})"]

@@ -28,7 +28,7 @@ from openbench.features.texts import text_embeddings
 from openbench.progress import reporting
 from openbench.say import Say, silent
 from openbench.source import foreign_sources
-from openbench.storage.locks import only_one, wait_for
+from openbench.storage.locks import only_one
 
 _PORTION = 1024  # images; at least a batch
 _AT_ONCE = 4096  # rows that a fitted head classifies
@@ -266,7 +266,7 @@ class FeatureStore:
                 left = [at for at in order if portions.missing(at)]
                 if timeout and left:
                     jobs = f"other jobs make {len(left)} of {len(portions)} portions"
-                    wait_for(f"features of {split.name}: {jobs}", self.say)
+                    self.say(f"features of {split.name}: {jobs}, waiting")
                 for at in left:
                     with suppress(Timeout), portions.lock(at, timeout):
                         if portions.missing(at):

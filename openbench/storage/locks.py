@@ -1,13 +1,11 @@
-"""Locks between processes, which the system frees when their holder ends, and waiting for what another job makes."""
+"""Locks between processes, which the system frees when their holder ends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from openbench.errors import BusyError
 from openbench.say import Say
 
 
@@ -21,14 +19,13 @@ def only_one(path: Path, what: str, say: Say) -> Iterator[None]:
         say: receives the line.
 
     Raises:
-        BusyError: another process holds it, within `leaving`.
         OSError: the folder is missing or cannot be written.
     """
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        wait_for(what, say)
+        say(f"{what}, waiting")
         lock.acquire()
     try:
         yield
@@ -47,31 +44,3 @@ def held(path: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-_leaving: ContextVar[bool] = ContextVar("leaving", default=False)
-
-
-@contextmanager
-def leaving() -> Iterator[None]:
-    """Have a job that would wait for what another one makes end within the block, so that its place is used."""
-    before = _leaving.set(True)
-    try:
-        yield
-    finally:
-        _leaving.reset(before)
-
-
-def wait_for(what: str, say: Say) -> None:
-    """Say that another job is waited for.
-
-    Args:
-        what: it makes.
-        say: receives the line.
-
-    Raises:
-        BusyError: within `leaving`.
-    """
-    if _leaving.get():
-        raise BusyError(what)
-    say(f"{what}, waiting")

@@ -26,11 +26,12 @@ def asked(engine):
 
 
 @pytest.mark.slow
-def test_a_sweep_runs_every_group_with_every_method(rebench):
+def test_a_sweep_runs_every_group_with_every_method(rebench, capsys):
     assert main(["run", "-m", "+benchmark=rebench_case3", "method=msp,knn"]) == 0
     sets = ("tiny_imagenet", "fashion_mnist", "kmnist", "places365", "textures")
     groups = [f"rebench_case3_{s}_vs_{'+'.join(o for o in sets if o != s)}" for s in sets]
     assert sorted(asked(rebench)) == sorted((group, method) for group in groups for method in ("msp", "knn"))
+    assert "sweep: 10 jobs, 10 done, 0 failed (" in capsys.readouterr().err
 
 
 def test_groups_named_on_the_command_line_are_the_only_ones(rebench):

@@ -1,19 +1,26 @@
-"""What a sweep says while it runs and when it ends."""
+"""What a sweep says while it runs, when it ends, and to `sweep status`."""
+
+import shutil
 
 import pytest
 
 from openbench.__main__ import main
 from openbench.cli.hydra.app import Call
-from openbench.cli.hydra.outcome import RUNNING, Outcome, Plan, duration, summary, table
+from openbench.cli.hydra.outcome import NOT_ENDED, Outcome, Sweep, duration
 from openbench.errors import DataError, NotApplicableError
-from openbench.results.tables.render import to_console
-
-NAMES = {"benchmark": "digits", "backbone": "tiny", "training": "cross_entropy", "seed": "0"}
 
 
-def outcome(job, status="written", seconds=10.0, **names):
+@pytest.fixture
+def sweep(tmp_path):
+    """A sweep of nine jobs, of which none has begun."""
+    found = Sweep(tmp_path, "run", ("+benchmark=digits", "seed=range(9)"), ("seed",), [f"seed={n}" for n in range(9)])
+    found.write()
+    return found
+
+
+def ended(sweep, job, status="written", seconds=10.0):
     code = 2 if status == "failed" else 0
-    return Outcome(job, [], code, f"{status} it", seconds, status, {**NAMES, **names}, {"near": 0.875})
+    Outcome(code, f"{status} it", status, {"near": 0.875}, job, f"seed={job}", seconds).write(sweep.folder)
 
 
 def test_every_line_of_a_sweep_tells_its_job_apart(engine, capsys):
@@ -30,59 +37,34 @@ def test_a_sweep_ends_in_a_table_of_what_it_made_on_stdout(engine, capsys):
     engine.broken["knn"] = NotApplicableError("no such layer")
     assert main(["run", "-m", "+benchmark=digits,letters", "method=knn,msp", "backbone=tiny"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    start = lines.index("sweep · backbone tiny · training cross_entropy · seed 0")
-    rows = [line.split() for line in lines[start + 2 :] if line]
-    assert rows[0] == ["job", "benchmark", "method", "near", "AUROC", "↑", "far", "AUROC", "↑", "status"]
+    rows = [line.split() for line in lines[lines.index("sweep · run backbone=tiny") + 2 :] if line]
+    assert rows[0] == ["job", "what", "near", "AUROC", "↑", "far", "AUROC", "↑", "status"]
     assert rows[2:] == [
-        ["1", "digits", "knn", "–", "–", "not", "applicable"],
-        ["2", "digits", "msp", "87.50", "93.75", "written"],
-        ["3", "letters", "knn", "–", "–", "not", "applicable"],
-        ["4", "digits", "msp", "87.50", "93.75", "written"],  # the stand-in's record names digits
+        ["1", "benchmark=digits", "method=knn", "–", "–", "not", "applicable"],
+        ["2", "benchmark=digits", "method=msp", "87.50", "93.75", "written"],
+        ["3", "benchmark=letters", "method=knn", "–", "–", "not", "applicable"],
+        ["4", "benchmark=letters", "method=msp", "87.50", "93.75", "written"],
     ]
 
 
-def test_the_table_of_a_sweep_has_a_column_for_other_keys_that_are_swept_over(engine, capsys):
-    assert main(["run", "-m", "+benchmark=digits", "method=knn", "method.k=3,5"]) == 0
-    out = capsys.readouterr().out
-    rows = [line.split() for line in out.splitlines() if line.startswith((" 1 ", " 2 "))]
-    assert [row[1] for row in rows] == ["3", "5"]
-    assert "method knn" in out
-
-
-@pytest.mark.parametrize("command", ["train", "extract"])
-def test_other_commands_end_in_a_table_without_scores(engine, capsys, command):
-    assert main([command, "-m", "+benchmark=digits", "seed=0,1"]) == 0
+def test_other_commands_end_in_a_table_without_scores(engine, capsys):
+    assert main(["train", "-m", "+benchmark=digits", "seed=0,1"]) == 0
     out = capsys.readouterr().out
     assert "AUROC" not in out
-    assert [line.split() for line in out.splitlines() if line.endswith("done")] == [
-        ["1", "0", "done"],
-        ["2", "1", "done"],
-    ]
+    rows = [line.split() for line in out.splitlines() if line.endswith("done")]
+    assert rows == [["1", "seed=0", "done"], ["2", "seed=1", "done"]]
 
 
-@pytest.mark.parametrize(
-    ("width", "other"),
-    [(60, {}), (60, {"training": "outlier_exposure"}), (80, {"backbone": "resnet20_cifar10", "training": "npos"})],
-)
-def test_the_table_fits_a_narrow_terminal(width, other):
-    first = {"benchmark": "openset_cifar10_0", "method": "mds_ensemble", "seed": "1", **other}
-    ended = [outcome(0, "not applicable", **first), outcome(1, method="knn", seed="0")]
-    text = to_console(table(ended, ["benchmark"]), width)
-    assert max(map(len, text.splitlines())) <= width
-    words = text.split()
-    for word in (*first.values(), "87.50", "applicable"):
-        assert word in words, text  # nothing is broken or cut
-
-
-def test_time_left_is_the_mean_of_what_was_computed_times_what_is_not():
-    plan = Plan(12, ("seed",))
-    assert plan.left([]) == ""
-    # 30 s and 50 s were computed; one record was there before, which tells nothing. Nine are left.
-    ended = [outcome(0, seconds=30.0), outcome(1, seconds=50.0), outcome(2, "skipped", 0.1)]
-    assert plan.left([*ended, outcome(3, RUNNING, 0.0)]) == ", about 6 min left"
-    # Three at a time take a third of that.
-    assert plan.left([*ended, *(outcome(i, RUNNING, 0.0) for i in (3, 4, 5))]) == ", about 2 min left"
-    assert plan.left([outcome(0, "skipped", 0.1)]) == ""
+def test_time_left_is_the_mean_of_what_was_computed_times_what_is_not(sweep):
+    assert sweep.left() == ""
+    ended(sweep, 0, "skipped", 0.1)  # a record that was there before tells nothing
+    assert sweep.left() == ""
+    ended(sweep, 1, seconds=30.0)
+    ended(sweep, 2, seconds=50.0)
+    ended(sweep, 3, NOT_ENDED, 0.0)
+    assert sweep.left() == ", about 4 min left"  # 6 jobs of 40 s
+    ended(sweep, 4, NOT_ENDED, 0.0)
+    assert sweep.left() == ", about 2 min left"  # two at a time
 
 
 @pytest.mark.parametrize(
@@ -104,39 +86,59 @@ def test_an_error_of_many_jobs_has_its_details_once(engine, capsys):
     assert "failed, exit 2, jobs 1-3: set 'tin' not found — searched 2 places\n  ./here" in err
 
 
-def test_the_closing_lines_count_what_did_not_run(tmp_path):
-    said = summary([outcome(0), outcome(1, "failed"), outcome(2, RUNNING)], Plan(9, ()), tmp_path)
-    assert said.splitlines() == [
-        "failed, exit 2, job 2: failed it",
-        f"sweep: 9 jobs, 1 done, 1 failed, 1 interrupted, 6 not run; the same command goes on ({tmp_path})",
+def test_the_closing_lines_count_every_job(sweep):
+    for job, status in enumerate(("written", "failed", "failed", "written", "failed", NOT_ENDED)):
+        ended(sweep, job, status)
+    assert sweep.summary().splitlines() == [
+        "failed, exit 2, jobs 2-3, 5: failed it",
+        f"sweep: 9 jobs, 2 done, 3 failed, 1 not ended, 3 not run; the same command goes on ({sweep.folder})",
     ]
 
 
-def test_numbers_of_jobs_are_shortened(tmp_path):
-    ended = [outcome(i, "failed") for i in (0, 1, 2, 4, 6, 7)]
-    assert "failed, exit 2, jobs 1-3, 5, 7-8: failed it" in summary(ended, Plan(8, ()), tmp_path)
-
-
-def test_an_interrupted_sweep_ends_in_what_was_not_run(engine, capsys):
+def test_an_interrupted_sweep_ends_in_what_is_missing(engine, capsys):
     engine.broken["msp"] = KeyboardInterrupt()
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1,2"]) == 130
     shown = capsys.readouterr()
-    last = shown.err.splitlines()[-1]
-    assert last.startswith("sweep: 6 jobs, 3 done, 0 failed, 1 interrupted, 2 not run; the same command goes on (")
-    assert [line.split()[-1] for line in shown.out.splitlines()[-5:] if line] == ["written"] * 3 + ["interrupted"]
-
-
-def test_a_sweep_that_is_interrupted_in_its_first_job_has_no_table(engine, capsys):
-    engine.broken["knn"] = KeyboardInterrupt()
-    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 130
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "sweep: 2 jobs, 0 done, 0 failed, 1 interrupted, 1 not run" in shown.err
+    counts = "sweep: 6 jobs, 3 done, 0 failed, 1 not ended, 2 not run; the same command goes on ("
+    assert counts in shown.err
+    rows = [line.split()[-1] for line in shown.out.splitlines() if line.startswith(tuple(f" {n} " for n in range(7)))]
+    assert rows == ["written"] * 3 + ["ended", "run", "run"]
 
 
 @pytest.mark.parametrize(
     ("runtime", "said"), [({}, "so far\n"), ({"progress": True}, "so far\n"), ({"progress": False}, "")]
 )
 def test_a_job_says_how_far_it_is_unless_told_otherwise(runtime, said, capsys):
-    Call({}, runtime, False).say("so far")
+    Call({}, runtime).say("so far")
     assert capsys.readouterr() == ("", said)
+
+
+def test_status_lists_sweeps_and_says_what_became_of_the_jobs_of_one(engine, capsys, tmp_path):
+    assert main(["sweep", "status"]) == 0
+    assert "no sweep is kept below" in capsys.readouterr().out
+    engine.broken["knn"] = DataError("no data")
+    typed = ["+benchmark=digits", "method=knn,msp"]
+    main(["run", "-m", *typed])
+    capsys.readouterr()
+    assert main(["sweep", "status"]) == 0
+    listed = capsys.readouterr().out
+    assert "1 done, 1 failed" in listed
+    [folder] = (tmp_path / "cache" / "sweeps").iterdir()
+    assert folder.name in listed
+    assert main(["sweep", "status", folder.name]) == 1
+    assert "failed, exit 2, job 1: no data" in capsys.readouterr().out
+    (folder / "outcomes" / "0.json").unlink()
+    assert main(["sweep", "status", str(folder)]) == 1
+    said = capsys.readouterr().out
+    assert "1 not run" in said
+    assert "what is missing is made by: python -m openbench run -m +benchmark=digits method=knn,msp\n" in said
+    shutil.rmtree(folder)
+    assert main(["sweep", "status", folder.name]) == 2
+    assert "is not the folder of a sweep" in capsys.readouterr().err
+
+
+def test_a_sweep_in_a_folder_of_the_users_naming_forgets_what_lay_there(engine, capsys, tmp_path):
+    where = f"hydra.sweep.dir={tmp_path / 'mine'}"
+    assert main(["run", "-m", "+benchmark=digits", "seed=0,1,2", where]) == 0
+    assert main(["run", "-m", "+benchmark=digits", "seed=0,1", where]) == 0
+    assert "sweep: 2 jobs, 2 done, 0 failed (" in capsys.readouterr().err.splitlines()[-1]

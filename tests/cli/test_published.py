@@ -5,8 +5,7 @@ import pytest
 import yaml
 
 from openbench import paths
-from openbench.compose.config import compose, scientific
-from openbench.compose.published import published_scorer
+from openbench.compose.config import compose, published_scorer, scientific
 from openbench.config.build import target_of
 from openbench.errors import ConfigError
 

@@ -24,8 +24,8 @@ def test_a_key_can_be_added_to_every_swept_benchmark(engine):
 def test_a_key_that_one_swept_choice_lacks_names_that_job(engine, capsys):
     assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "method.k=3"]) == 2
     assert capsys.readouterr().err == (
-        "error: method has no key 'k' — allowed: none — in the job method=msp; run the jobs without this key "
-        "in a separate command\n"
+        "error: method has no key 'k' — allowed: none — a parameter that its yaml leaves out takes a plus sign: "
+        "+method.k=VALUE — in the job method=msp\n"
     )
     assert engine.asked == []
 
@@ -101,8 +101,11 @@ def test_two_groups_can_be_paired(engine, configs):
     ("typed", "expected"),
     [
         ("backbone={digit:tiny}", "'digit' is not a benchmark of this sweep; did you mean 'digits'? — found backbone="),
-        ("backbone={digits:tinny}", "backbone 'tinny' not found in configs/backbone; did you mean 'tiny'?"),
-        ("backbone={digits:3}", "a name for each benchmark, or a list of names — found 3 for 'digits'"),
+        (
+            "backbone={digits:tinny}",
+            "backbone of digits — found 'tinny' — allowed: resnet18_cifar, tiny",
+        ),
+        ("backbone={digits:3}", "backbone of digits — found 3 — allowed: resnet18_cifar, tiny"),
         ("seed={digits:3}", "seed — found {'digits': 3} — allowed: a whole number from 0 to 4294967295"),
     ],
 )

@@ -2,17 +2,15 @@
 
 import pytest
 
-from openbench.compose.config import compose, scientific
-from openbench.compose.unread import refuse_unread
+from openbench.compose.composed import composed
 from openbench.errors import NotApplicableError
 
 
 def refused(*typed: str, command="run", **chosen: str) -> str:
     names = {"backbone": "resnet20_cifar10", "training": "cross_entropy", "method": "msp", **chosen}
     words = [*(f"{group}={name}" for group, name in names.items()), *typed]
-    config = scientific(compose("run", ["+benchmark=cifar10", *words]), names)
     try:
-        refuse_unread(command, words, config)
+        composed(command, ["+benchmark=cifar10", *words])
     except NotApplicableError as error:
         return str(error)
     return ""

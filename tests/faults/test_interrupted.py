@@ -59,4 +59,4 @@ def test_no_job_of_a_sweep_begins_after_an_interrupt(place: Place):
     ending = place.run(partial(press_at, note, 100), command)
     assert (ending.code, note.stat().st_size) == (130, 100), ending.text
     last = [line for line in ending.text.splitlines() if line.startswith("sweep: ")]
-    assert [line.split(";")[0] for line in last] == ["sweep: 3 jobs, 0 done, 0 failed, 1 interrupted, 2 not run"]
+    assert [line.split(";")[0] for line in last] == ["sweep: 3 jobs, 0 done, 0 failed, 1 not ended, 2 not run"]

@@ -17,17 +17,11 @@ from .waiting import Waiting
 STRIDE = int(os.environ.get("OPENBENCH_FAULTS_STRIDE", "53"))
 
 
-def folders_of_sweeps(place: Place) -> list[list[str]]:
-    """What is in the folder of each sweep."""
-    found = (place.folder / "cache/sweeps").glob("*")
-    return [sorted(str(p.relative_to(folder)) for p in folder.rglob("*")) for folder in found]
-
-
 def state(place: Place) -> tuple[object, ...]:
-    """All that is to come out: names of files, weights and features to the byte, numbers, one folder of a sweep."""
+    """All that is to come out: names of files, weights and features to the byte, numbers; sweeps keep a folder each."""
     files = kept(place)
     exact = {name: content for name, content in files.items() if Path(name).suffix in (".safetensors", ".npy")}
-    return sorted(files), exact, numbers(place), folders_of_sweeps(place)
+    return sorted(files), exact, numbers(place)
 
 
 def trained(undisturbed: dict[str, Written]) -> dict[str, Written]:

@@ -65,11 +65,12 @@ def _begin(place: Place, command: Sequence[str], requests: int) -> None:
 
 def _stand(requests: socket.socket) -> None:
     """Have the job of a command begin once per request, each time in a copy of this process."""
-    from openbench.cli.hydra.app import HydraCommand
+    from openbench.cli.hydra import app
 
-    real = HydraCommand.carry_out
+    real = app.composed
 
-    def wait_and_carry_out(*arguments: object) -> int:
+    def composed_and_wait(*arguments: object) -> object:
+        made = real(*arguments)
         gc.freeze()  # as in tests/forked.py
         while True:
             before, outputs, _, _ = socket.recv_fds(requests, 1 << 16, 1)
@@ -81,9 +82,9 @@ def _stand(requests: socket.socket) -> None:
                 os.dup2(outputs[0], 2)
                 os.close(outputs[0])
                 pickle.loads(before)()
-                return real(*arguments)
+                return made
             os.close(outputs[0])
             _, status, used = os.wait4(child, 0)
             requests.send(f"{status} {used.ru_utime + used.ru_stime}".encode())
 
-    HydraCommand.carry_out = wait_and_carry_out
+    app.composed = composed_and_wait

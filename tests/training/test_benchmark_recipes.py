@@ -3,17 +3,12 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hydra._internal.config_repository import IConfigRepository
-from hydra.core.default_element import ResultDefault
-from omegaconf import DictConfig
 
 from openbench import paths
-from openbench.compose import loader
-from openbench.compose.augmented import augmented
+from openbench.compose.composed import composed as whole
 from openbench.compose.config import compose, plain
 from openbench.config.build import build
 from openbench.config.shipped import shipped
@@ -139,24 +134,6 @@ def composed(*words: str) -> dict[str, Any]:
     return plain(compose("run", words), "training")
 
 
-WHOLE = loader.Loader._compose_config_from_defaults_list
-# Where the files lie that a training comes from, the command's own and Hydra's schema aside.
-OF_TRAINING = {"recipe", "training", "benchmark"}
-
-
-def merged(self: loader.Loader, defaults: Sequence[ResultDefault], repo: IConfigRepository) -> DictConfig:
-    places = [(each, str(each.config_path)) for each in defaults]
-    kept = [each for each, path in places if path.partition("/")[0] in OF_TRAINING or path in ("run", "hydra/config")]
-    return WHOLE(self, kept, repo)
-
-
-def training_alone(*words: str) -> dict[str, Any]:
-    """As `composed`, of the files that Hydra finds, in its order; those of other groups, most of them, not merged."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loader.Loader, "_compose_config_from_defaults_list", merged)
-        return composed(*words)
-
-
 def at(node: dict[str, Any], path: str) -> Any:
     for key in path.split("."):
         node = node[key]
@@ -181,7 +158,7 @@ def test_a_training_has_the_common_recipe_but_for_what_is_its_own(data: str) -> 
     for number, training in enumerate(TRAININGS):
         if not settings_of_its_own(training) and (number - turn) % len(ON) > 1:
             continue
-        node = training_alone(f"+benchmark={data}", f"training={training}")
+        node = composed(f"+benchmark={data}", f"training={training}")
         assert isinstance(build(node).recipe, Recipe)
         epochs, batch, lr, crop = COMMON[data]
         common = {"epochs": epochs, "batch_size": batch, "lr": lr, "momentum": 0.9, "weight_decay": 5e-4}
@@ -208,7 +185,7 @@ def test_every_training_can_be_built_on_the_other_benchmarks_too(name: str) -> N
     for number, training in enumerate(TRAININGS):
         if settings_of_its_own(training) or (number - turn) % len(OTHERS) < 2:
             tried += 1
-            assert isinstance(build(training_alone(f"+benchmark={name}", f"training={training}")).recipe, Recipe)
+            assert isinstance(build(composed(f"+benchmark={name}", f"training={training}")).recipe, Recipe)
     assert tried > 10
 
 
@@ -217,7 +194,6 @@ def test_benchmarks_that_are_alike_train_alike(names: list[str]) -> None:
     """By the training that has values of its own for all data that any has; of which other files say nothing."""
     first, *others = (composed(f"+benchmark={name}", "training=mos") for name in names)
     assert others == [first] * len(others)
-    assert training_alone(f"+benchmark={names[0]}", "training=mos") == first
 
 
 def test_what_is_typed_goes_before_all() -> None:
@@ -240,9 +216,8 @@ def test_what_is_typed_goes_before_all() -> None:
 @pytest.mark.parametrize("turned", [False, True], ids=["after", "before"])
 def test_an_augmentation_follows_the_recipes_own(data, crop, randaugment, alpha, turned) -> None:
     def last(name: str) -> dict[str, Any]:
-        words = [f"+benchmark={data}", f"+augment={name}"]
-        node = composed(*(reversed(words) if turned else words))
-        augmented(node, name)
+        words = [f"+benchmark={data}", f"+augment={name}", "backbone=resnet18_cifar"]
+        node = whole("train", words[::-1] if turned else words).config["training"]
         assert [a["_target_"].rpartition(".")[2] for a in node["recipe"]["augment"][:-1]] == crop
         assert (node["_augment_"], "then" in node["recipe"]) == (name, False)
         return node["recipe"]["augment"][-1]
@@ -253,11 +228,9 @@ def test_an_augmentation_follows_the_recipes_own(data, crop, randaugment, alpha,
 
 
 def test_a_list_that_a_benchmark_replaces_is_refused() -> None:
-    node = composed("+augment=random_resized_crop", "+benchmark=digits")
     with pytest.raises(ConfigError, match=r"\+augment=random_resized_crop has no effect .* after \+benchmark"):
-        augmented(node, "random_resized_crop")
-    node = composed("+benchmark=digits", "+augment=random_resized_crop")
-    augmented(node, "random_resized_crop")
+        whole("train", ["+augment=random_resized_crop", "+benchmark=digits"])
+    node = whole("train", ["+benchmark=digits", "+augment=random_resized_crop"]).config["training"]
     assert cut(node["recipe"]) == "RandomResizedCrop"
 
 

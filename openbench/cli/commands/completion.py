@@ -69,7 +69,7 @@ def _names(command: str, before: list[str]) -> list[str]:
     from openbench.cli.commands.listing import RECORD
     from openbench.cli.commands.new import KINDS
     from openbench.cli.registry import Registry
-    from openbench.compose.config import options
+    from openbench.compose.sweep import options
     from openbench.results.names import is_part
 
     if (command, before) == ("show", [RECORD]) or command == "verify":

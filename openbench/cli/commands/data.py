@@ -46,8 +46,9 @@ def benchmark_config(words: Sequence[str], config_dir: Path | None) -> "Benchmar
     Raises:
         ConfigError: no such benchmark, or an override that Hydra refuses.
     """
-    from openbench.compose.config import check_no_clash, compose, no_benchmark, options, plain
+    from openbench.compose.config import check_no_clash, compose, no_benchmark, plain
     from openbench.compose.errors import Typed, explained
+    from openbench.compose.sweep import options
     from openbench.data.benchmark_config import BenchmarkConfig
 
     if config_dir is not None:
@@ -178,7 +179,7 @@ def _is_source(arguments: argparse.Namespace, sources: Mapping[str, "DataSource"
     Raises:
         ConfigError: it is the name of neither.
     """
-    from openbench.compose.config import options
+    from openbench.compose.sweep import options
 
     word, known = arguments.words[0], options("benchmark", arguments.config_dir)
     if len(arguments.words) > 1 or "=" in word or word.startswith("~") or word in known:

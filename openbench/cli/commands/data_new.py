@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openbench.cli.process import OK
-from openbench.compose.config import options
+from openbench.compose.sweep import options
 from openbench.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ def _fit(overrides: list[str], own: dict[str, Any], out: Path) -> int:
     places = {key: own.pop(key) for key in ("calibration", "network", "bank")}
     held = Held(Terms(**own), **places)
     job = composed("run", overrides)
-    say = Call(job.config, job.runtime, False).say
+    say = Call(job.config, job.runtime).say
     detector, measured = fit_on_benchmark(job.config, job.runtime, held, say)
     digest = detector.save(out, held.network)
     try:

@@ -1,13 +1,11 @@
 """The jobs that Hydra composes: `run`, `train`, `extract` and `check`."""
 
 from openbench.cli.hydra.app import Call, HydraCommand
-from openbench.cli.hydra.held import held
-from openbench.cli.hydra.job import Done
-from openbench.cli.hydra.outcome import FAILED_STATUS
+from openbench.cli.hydra.outcome import FAILED_STATUS, Outcome
 from openbench.cli.process import FAILED, OK
 
 
-def _run(call: Call) -> Done:
+def _run(call: Call) -> Outcome:
     """Run, then print the overview table and where the record is; in a sweep one line instead.
 
     What a reader has to know before the numbers, e.g. that they were not made now, stands above the table.
@@ -18,7 +16,7 @@ def _run(call: Call) -> Done:
     from openbench.results.escape import console_lines
     from openbench.results.tables.views import run_tables
 
-    outcome = api.run(call.config, call.runtime, call.say, api.Given(kept=held(call.folder)))
+    outcome = api.run(call.config, call.runtime, call.say, api.Given(kept=call.kept))
     line = f"{outcome.status} {outcome.path}"
     warnings = (*(outcome.record.provenance.get(WARNINGS) or ()), *outcome.warnings)
     before = warnings if call.sweep else (*warnings, *outcome.notes)
@@ -29,12 +27,10 @@ def _run(call: Call) -> Done:
     else:
         print_tables(run_tables(outcome.record))
         print(line)
-    names = {"benchmark": outcome.record.benchmark["name"], "method": outcome.record.method["name"]}
-    record = str(outcome.path.absolute())
-    return Done(OK, line, outcome.status, names, group_auroc(outcome.record), record)
+    return Outcome(OK, line, outcome.status, group_auroc(outcome.record))
 
 
-def _train(call: Call) -> Done:
+def _train(call: Call) -> Outcome:
     """Train and say where the checkpoint is."""
     from openbench.engine import api
     from openbench.training.loop.distributed import team
@@ -43,10 +39,10 @@ def _train(call: Call) -> Done:
     line = f"{trained.backbone.name}: {trained.source}"
     if team(call.runtime.get("device", "auto")).leads:
         print(line)
-    return Done(OK, line)
+    return Outcome(OK, line)
 
 
-def _extract(call: Call) -> Done:
+def _extract(call: Call) -> Outcome:
     """Extract and say how many images went through the network for each split; 0 = all was cached."""
     from openbench.engine import api
 
@@ -55,16 +51,16 @@ def _extract(call: Call) -> Done:
         print(f"{images:>10,}  {split}")
     line = f"{sum(passes.values()):,} images passed for {len(passes)} splits"
     print(line)
-    return Done(OK, line)
+    return Outcome(OK, line)
 
 
-def _check(call: Call) -> Done:
+def _check(call: Call) -> Outcome:
     """Check, print the report and its verdict, and fail if there are problems."""
     from openbench.engine import api
 
     report = api.check(call.config, call.runtime, call.say)
     print(f"{report}\n{report.verdict}")
-    return Done(OK, report.verdict) if report.ok else Done(FAILED, report.verdict, FAILED_STATUS)
+    return Outcome(OK, report.verdict) if report.ok else Outcome(FAILED, report.verdict, FAILED_STATUS)
 
 
 run = HydraCommand("run", _run)

@@ -147,15 +147,13 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
     from omegaconf.errors import OmegaConfBaseException
 
     from openbench.compose.config import compose
-    from openbench.compose.interpolations import limited
 
     plus = "+" if entry.group in ("augment", "benchmark", "scorer") else ""
     try:
         composed = compose("run", [f"{plus}{entry.group}={entry.name}"], config_dir)
-        with limited(entry.group):
-            node = OmegaConf.select(composed, entry.group)
-            text = OmegaConf.to_yaml(node, resolve=True).rstrip("\n")
-            same = OmegaConf.to_container(node, resolve=True) == entry.config()
+        node = OmegaConf.select(composed, entry.group)
+        text = OmegaConf.to_yaml(node, resolve=True).rstrip("\n")
+        same = OmegaConf.to_container(node, resolve=True) == entry.config()
     except (HydraException, OmegaConfBaseException, ConfigError, ValueError) as error:
         return "# cannot be completed here: " + re.sub(r"\s+", " ", str(error))
     return "" if same else text

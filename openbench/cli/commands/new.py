@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 
 from openbench.cli.process import OK
-from openbench.compose.config import options
+from openbench.compose.sweep import options
 from openbench.config.overrides import is_name
 from openbench.errors import ConfigError
 from openbench.storage.files import write_whole

@@ -1,129 +1,60 @@
-"""`sweep status`: how far sweeps are, from what their jobs left and from records."""
+"""`sweep status`: how far sweeps are, from what their jobs left."""
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from openbench import paths
-from openbench.cli.hydra.states import FINISHED, State, details, kept_sweep, kept_sweeps, overview, states_of_words
-from openbench.cli.left_out import left_out
+from openbench.cli.hydra.outcome import MISSING, PLAN, Sweep
 from openbench.cli.process import FAILED, OK
-from openbench.compose.config import check_no_clash
 from openbench.config.overrides import command_line
-from openbench.errors import ConfigError
-from openbench.results.records.store import OnError, RecordStore
+from openbench.results.tables.render import Column, Table, to_console
 
-COMMANDS = ("run", "train", "extract", "check")
 _LATEST = 10  # sweeps that are listed
 _EPILOG = """\
 Without a name it lists the latest sweeps. With a folder, or its name in that list, it says what became of each job of
-that sweep. With the words of a sweep, as they are typed after `openbench`, it looks at all sweeps and at the records,
-whoever made them, and names the command that makes what is missing.
+that sweep.
 
   python -m openbench sweep status
-  python -m openbench sweep status 2026-11-22T17-27-38-16617
-  python -m openbench sweep status run -m +benchmark=digits method=knn,msp seed=0,1,2
+  python -m openbench sweep status 2026-11-22T17-27-38-123456-16617
 
-done: the job ended well and its record is there · running: since when · queued: its sweep lives and will hand it out ·
-failed: why · interrupted: its process was killed · to do: nothing of it is there. The exit code is 0 if every job is
-done or not applicable, else 1: so a script repeats a sweep until it is done.
+not ended: the job runs, or its process was killed · not run: it has not begun. The exit code is 0 if no job is missing
+or has failed, else 1: so a script repeats a sweep until it is done.
 """
 
 
 def main(argv: list[str]) -> int:
     """Run the command line `argv` and return its exit code."""
-    arguments = _parser().parse_intermixed_args(argv)
+    arguments = _parser().parse_args(argv)
     sweeps = (arguments.cache or paths.cache_dir()) / "sweeps"
-    words = [word for word in arguments.sweep if word not in COMMANDS]
-    if not arguments.sweep:
-        found = kept_sweeps(sweeps)[:_LATEST]
-        print(overview(found) if found else f"no sweep is kept below '{sweeps}'\n", end="")
+    if arguments.sweep is None:
+        print(_overview(sweeps), end="")
         return OK
-    if any("=" in word for word in words):
-        return _of_words(arguments, words, sweeps)
-    if len(arguments.sweep) > 1:
-        raise ConfigError(
-            f"sweep status — found {' '.join(arguments.sweep)} — allowed: one folder, or a sweep as it was typed, e.g. "
-            "run -m +benchmark=digits method=knn,msp"
-        )
-    kept = kept_sweep(arguments.sweep[0], sweeps)
-    states = kept.states()
-    print(details(states, f"sweep {kept.folder.name}"), end="")
-    if kept.plan.command:
-        _say_again(states, kept.plan.command, kept.plan.words, None, kept.alive)
-    return _code(states)
+    named = Path(arguments.sweep)
+    sweep = Sweep.read(named if (named / PLAN).is_file() else sweeps / named)
+    outcomes = sweep.outcomes()
+    print(f"{to_console(sweep.table())}{sweep.summary()}")
+    if any(outcome.status in MISSING for outcome in outcomes):
+        print(f"what is missing is made by: {command_line(sweep.command, ['-m', *sweep.words])}")
+    return FAILED if any(outcome.code for outcome in outcomes) else OK
 
 
-def _of_words(arguments: argparse.Namespace, words: list[str], sweeps: Path) -> int:
-    """Look for the jobs of a sweep that is typed."""
-    if arguments.config_dir is not None:
-        check_no_clash(arguments.config_dir)
-    command = next((word for word in arguments.sweep if word in COMMANDS), "run")
-    kept = [one for one in kept_sweeps(sweeps) if one.plan.command in (command, "")]
-    with left_out() as lost:
-        record = _records(words, arguments, lost.append) if command == "run" else _none
-        states = states_of_words(words, kept, record, arguments.config_dir)
-    print(details(states, " ".join((command, *words))), end="")
-    alive = any(one.alive and set(one.plan.words) >= set(words) for one in kept)
-    _say_again(states, command, words, arguments.config_dir, alive)
-    return max(_code(states), lost.code)
-
-
-def _none(job: Sequence[str]) -> str:
-    """What leaves no record has none."""
-    return ""
-
-
-def _records(words: Sequence[str], arguments: argparse.Namespace, on_error: OnError) -> Callable[[Sequence[str]], str]:
-    """What names the record of a job's overrides, as `study` finds those of its runs."""
-    from openbench.studies.made import Archive
-    from openbench.studies.wanted import key_of, wanted
-
-    store = RecordStore(arguments.results or paths.results_dir())
-    keys = {key_of(word) for word in words if "." in key_of(word)}
-    archive = Archive.of(store.readable(on_error), keys, _no_metric, arguments.config_dir)
-
-    def made(job: Sequence[str]) -> str:
-        run = [word for word in job if not key_of(word).startswith(("runtime", "hydra"))]
-        fitting = archive.fitting(wanted(run, "sweep status", arguments.config_dir))
-        return f"record {fitting[0].run.run_id}" if fitting else ""
-
-    return made
-
-
-def _no_metric(name: str, key: str) -> bool:
-    """Whether a metric of a record is read: none is."""
-    return False
-
-
-def _say_again(
-    states: Sequence[State], command: str, words: Sequence[str], config_dir: Path | None, alive: bool
-) -> None:
-    """Name the command that makes what is missing, unless a sweep is at it."""
-    if alive or _code(states) == OK:
-        return
-    again = command_line(command, ["-m", *words], config_dir)
-    print(f"what is missing is made by: {again}", file=sys.stderr)
-
-
-def _code(states: Sequence[State]) -> int:
-    return OK if all(state.state in FINISHED for state in states) else FAILED
+def _overview(sweeps: Path) -> str:
+    """A table of the latest sweeps, with how many of their jobs ended how."""
+    found = [Sweep.read(file.parent) for file in sorted(sweeps.glob(f"*/{PLAN}"), reverse=True)[:_LATEST]]
+    if not found:
+        return f"no sweep is kept below '{sweeps}'\n"
+    rows = tuple((one.folder.name, one.counts(), " ".join((one.command, "-m", *one.words))) for one in found)
+    return to_console(Table("sweeps, the latest first", tuple(map(Column, ("sweep", "jobs", "command"))), rows))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m openbench sweep",
-        description="How far sweeps are: what is done, running, failed and why.",
+        description="How far sweeps are: what is done, failed and why, and missing.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("action", choices=("status",), help="the only one: what is done, running, failed, to do")
-    parser.add_argument("sweep", nargs="*", metavar="FOLDER|WORD", help="its folder, or the sweep as it was typed")
-    parser.add_argument("-m", "--multirun", action="store_true", help="may stand here as in the sweep's own command")
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own group files")
+    parser.add_argument("action", choices=("status",), help="the only one")
+    parser.add_argument("sweep", nargs="?", metavar="FOLDER", help="of a sweep, or its name in the list")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where sweeps are kept (default: OPENBENCH_CACHE)")
-    parser.add_argument(
-        "--results", type=Path, metavar="DIR", help="folder that holds records/ (default: OPENBENCH_RESULTS, ./results)"
-    )
     return parser

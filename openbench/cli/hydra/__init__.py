@@ -1,1 +1,1 @@
-"""Everything that knows Hydra: composing configs, sweeps, and errors in the project's words."""
+"""Jobs and sweeps under Hydra: `app` carries them out, `outcome` has what the jobs of a sweep leave in its folder."""

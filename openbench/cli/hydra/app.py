@@ -1,4 +1,4 @@
-"""Running a command under Hydra: one job or a sweep of them, with exit codes and without Hydra's litter."""
+"""Running a command under Hydra: one job, or a sweep of them by one of Hydra's launchers."""
 
 import argparse
 import os
@@ -7,56 +7,30 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import wraps
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
-from filelock import FileLock
-from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from openbench import paths
-from openbench.cli.hydra.held import forget
-from openbench.cli.hydra.job import Done, Job
-from openbench.cli.hydra.killed import ONE_AT_A_TIME, after_a_kill
-from openbench.cli.hydra.launchers.mended import mended
-from openbench.cli.hydra.launchers.submitit_jobs import end_when_queued_again, out_of_time
-from openbench.cli.hydra.outcome import (
-    ALIVE,
-    FAILED_STATUS,
-    NOT_APPLICABLE,
-    UNFINISHED,
-    WAITING,
-    Outcome,
-    Plan,
-    due,
-    read_outcomes,
-    summary,
-    table,
-)
-from openbench.cli.process import BAD_INPUT, FAILED, OK, code_of, message_of
-from openbench.compose import loader
-from openbench.compose.config import VERSION_BASE, check_no_clash, no_benchmark, runtime, scientific
+from openbench.cli.hydra.outcome import FAILED_STATUS, MISSING, NOT_APPLICABLE, NOT_ENDED, Outcome, Sweep
+from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
+from openbench.compose.composed import composed, nodes
+from openbench.compose.config import VERSION_BASE, check_no_clash, compose_with_hydra, no_benchmark
 from openbench.compose.errors import Typed, explained
-from openbench.compose.flags import check_flags, check_overrides
-from openbench.compose.group import composing_groups
-from openbench.compose.renamed import refuse_moved
 from openbench.compose.sweep import deferred, jobs, label, paired, parse, sharded, swept_keys
-from openbench.compose.unread import refuse_unread
 from openbench.config.overrides import quoted
-from openbench.errors import BusyError, ConfigError, NotApplicableError
-from openbench.storage.locks import held
+from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
+from openbench.results.escape import console_lines
 
-Config = Mapping[str, Any]
-# joblib's clean-up process speaks of what it cleans up after an interrupt; processes read this when they start.
-QUIET = "ignore:resource_tracker:UserWarning"
-LOGS = ".submitit"  # of a launcher whose jobs may outlive the process that submitted them
+if TYPE_CHECKING:
+    from openbench.engine.kept import Kept
 
 
 @dataclass(frozen=True)
@@ -68,14 +42,14 @@ class Call:
         runtime: the runtime node, plain.
         sweep: whether the job is part of a sweep and should be brief.
         apart: what tells it from the sweep's other jobs, but for benchmark and method: `seed=1`.
-        folder: of the sweep.
+        kept: what earlier jobs of the sweep in this process have opened and loaded.
     """
 
-    config: Config
-    runtime: Config
-    sweep: bool
+    config: Mapping[str, Any]
+    runtime: Mapping[str, Any]
+    sweep: bool = False
     apart: str = ""
-    folder: Path | None = None
+    kept: "Kept | None" = None
 
     def say(self, text: str) -> None:
         """Report progress on stderr, unless the runtime says otherwise, and warnings: stdout holds results only."""
@@ -95,47 +69,92 @@ class HydraCommand:
     """
 
     name: str
-    act: Callable[[Call], Done]
+    act: Callable[[Call], Outcome]
     unused: tuple[str, ...] = ()
     divided: bool = False
 
     def __call__(self, argv: list[str]) -> int:
-        """Hand a command line to Hydra.
+        """Carry out a command line.
 
         Args:
             argv: the arguments after the sub-command.
 
         Raises:
-            ConfigError: anything about the arguments or configs that Hydra refuses.
+            OpenbenchError: anything about the arguments or configs; in a single job, whatever its action raises.
         """
-        typed, asked = self._typed(argv)
-        flags = _flags(argv, typed.overrides)
-        check_flags(asked)
-        check_overrides(parse(typed.overrides))
-        if typed.config_dir is not None:
-            check_no_clash(typed.config_dir)
-        _refuse_unused(typed, self.unused)
-        refuse_moved(parse(typed.overrides))
+        asked = self._parser().parse_intermixed_args(argv)
+        typed = Typed(self.name, asked.overrides, asked.config_dir)
+        if asked.config_dir is not None:
+            check_no_clash(asked.config_dir)
+        self._refuse_unused(typed)
         if asked.help or asked.hydra_help or asked.cfg or asked.info:
-            _hydra(typed, [*typed.overrides, *flags], self.carry_out)
+            flags = [word for word in argv if word not in asked.overrides]
+            self._hydra(typed, [*asked.overrides, *flags])
             return OK
-        if not any(o.startswith(("+", "benchmark=")) for o in typed.overrides):
-            # Nothing that could bring a benchmark along: say so once, not once per job of a sweep.
-            raise no_benchmark(self.name, typed.config_dir)
+        if not any(word.startswith(("+", "benchmark=")) for word in asked.overrides):
+            raise no_benchmark(self.name, asked.config_dir)
         if asked.multirun:
-            if self.divided:
-                typed = replace(typed, overrides=sharded(typed.overrides))
-            return _run_sweep(typed, flags, self.carry_out)
-        codes: list[int] = []
+            return self._sweep(typed)
+        made = composed(self.name, asked.overrides, asked.config_dir)
+        return self.act(Call(made.config, made.runtime)).code
 
-        @wraps(self.carry_out)
-        def kept(cfg: DictConfig) -> int:
-            codes.append(self.carry_out(cfg))
-            return codes[-1]
+    def _sweep(self, typed: Typed) -> int:
+        """Carry out a sweep, whose jobs leave their outcomes in its folder, and print how they ended."""
+        folder = _folder(typed.overrides)
+        words = sharded(typed.overrides) if self.divided else list(typed.overrides)
+        words = paired(words, typed.config_dir, folder / "pairs")
+        whole = replace(typed, overrides=words)
+        every = [*_swept_by_configs(whole), *words]
+        swept = swept_keys(every, typed.config_dir)
+        labels = [label(job, swept) for job in jobs(every, typed.config_dir)]
+        if not labels:
+            raise ConfigError(f"no job to run — the sweep in {' '.join(typed.overrides)} names nothing that exists")
+        sweep = Sweep(folder, self.name, typed.overrides, swept, labels)
+        sweep.write()
+        given = [*deferred(words), f"hydra.sweep.dir={quoted(str(folder))}", "-m"]
+        given += [] if typed.config_dir is None else ["--config-dir", str(typed.config_dir)]
+        try:
+            self._hydra(whole, given)
+        except OpenbenchError:
+            shutil.rmtree(folder, ignore_errors=True)  # a sweep that did not begin
+            raise
+        except Exception as error:  # of the launcher, which has lost a process
+            print(f"error: the launcher stopped: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        finally:
+            _kept.cache_clear()
+            if (folder / "outcomes").exists():
+                _close(sweep)
+        return max(outcome.code for outcome in sweep.outcomes())
 
-        # Hydra makes its folder, and writes nothing to it; the working directory is there.
-        _hydra(typed, ["hydra.run.dir=.", *typed.overrides, *flags], kept)
-        return codes[0]
+    def job(self, cfg: DictConfig) -> None:
+        """Do one job of a sweep, here or wherever a launcher put it, report its errors and leave its outcome.
+
+        A failed job must not end the sweep that it is part of, so nothing is raised but an interrupt.
+        """
+        known = HydraConfig.get()
+        folder, number = Path(known.sweep.dir), int(known.job.num)
+        sweep = Sweep.read(folder)
+        # Unresolved: an override may itself hold an interpolation.
+        overrides: list[str] = OmegaConf.to_container(known.overrides.task, resolve=False)  # type: ignore[assignment]
+        begun = Outcome(FAILED, "", NOT_ENDED, {}, number, label(overrides, sweep.swept))
+        begun.write(folder)
+        title = sweep.title(number, begun.label)
+        print(f"{title}{sweep.left()}", file=sys.stderr, flush=True)
+        start = time.monotonic()
+        apart = label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
+        try:
+            made = nodes(self.name, cfg, known.runtime.choices, overrides)
+            ended = self.act(Call(made.config, made.runtime, True, apart, _kept(folder)))
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            _kept.cache_clear()  # whatever state it left its benchmark and network in
+            ended = _outcome_of(error)
+            line = console_lines(ended.message).partition("\n")[0]
+            how = f"skipped: {NOT_APPLICABLE} —" if ended.status == NOT_APPLICABLE else "error:"
+            print(f"{title}: {how} {line}", file=sys.stderr, flush=True)
+        seconds = round(time.monotonic() - start, 3)
+        replace(ended, job=number, label=begun.label, seconds=seconds).write(folder)
 
     def complete(self, argv: list[str]) -> None:
         """Have Hydra print how the last word of the variable COMP_LINE may go on; nothing is carried out.
@@ -143,226 +162,96 @@ class HydraCommand:
         Args:
             argv: Hydra's flags, of which one asks for completion.
         """
-        _hydra(self._typed(argv)[0], argv, self.carry_out)
+        self._hydra(Typed(self.name, []), argv)
 
-    def carry_out(self, cfg: DictConfig) -> int:
-        """Do one job, here or wherever a launcher put it: report its errors, leave its outcome, return its exit code.
+    def _hydra(self, typed: Typed, argv: list[str]) -> None:
+        """Call `hydra.main`, whose errors then come out as ours."""
+        main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=self.name)
+        # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
+        with _arguments(f"python -m openbench {self.name}", argv), explained(typed):
+            os.environ["HYDRA_FULL_ERROR"] = "1"
+            main(self.job)()
 
-        A failed job must not end the sweep that it is part of, so nothing is raised but an interrupt.
-        """
-        hydra_cfg = HydraConfig.get()
-        job = Job.of(cfg, hydra_cfg)
-        if not job.due():
-            return OK
-        end_when_queued_again()
-        with job.begun():
-            start = time.monotonic()
-            try:
-                config = scientific(cfg, hydra_cfg.runtime.choices, self.name)
-                refuse_unread(self.name, job.outcome.overrides, config)
-                with job.in_its_place():
-                    done = self.act(Call(config, runtime(cfg), job.plan is not None, job.apart, job.sweep))
-            except NotApplicableError as error:
-                # A sweep over every method should not fail because some are made for other networks.
-                done = Done(BAD_INPUT if job.plan is None else OK, str(error), NOT_APPLICABLE)
-                job.complain(done)
-            except BusyError as error:
-                done = Done(OK, str(error), WAITING)
-                job.complain(done)
-            except BrokenPipeError:
-                raise
-            except Exception as error:
-                forget()  # whatever state it left its benchmark and network in
-                told = message_of(error) or out_of_time(error)
-                done = Done(
-                    BAD_INPUT if told else FAILED, str(told or f"{type(error).__name__}: {error}"), FAILED_STATUS
+    def _refuse_unused(self, typed: Typed) -> None:
+        for override in parse(typed.overrides):
+            node = override.key_or_group.split(".")[0]
+            if node in self.unused:
+                raise ConfigError(
+                    f"`{self.name}` does not depend on {node} — found {override.input_line} — leave it out, or give it "
+                    "to `run`"
                 )
-                if told is None:
-                    traceback.print_exc()
-                else:
-                    job.complain(done)
-            job.end(done, time.monotonic() - start)
-            return done.code
 
-    def _typed(self, argv: list[str]) -> tuple[Typed, argparse.Namespace]:
-        """What the user typed, and as Hydra's parser reads it."""
-        with _argv(f"python -m openbench {self.name}", argv):
-            asked = get_args_parser().parse_intermixed_args()
-        return Typed(self.name, list(asked.overrides), Path(asked.config_dir) if asked.config_dir else None), asked
-
-
-def _refuse_unused(typed: Typed, unused: tuple[str, ...]) -> None:
-    for override in parse(typed.overrides):
-        node = override.key_or_group.split(".")[0]
-        if node in unused:
-            raise ConfigError(
-                f"`{typed.command}` does not depend on {node} — found {override.input_line} — leave it out, or give it "
-                "to `run`"
-            )
+    def _parser(self) -> argparse.ArgumentParser:
+        """The flags of Hydra that make sense here."""
+        parser = argparse.ArgumentParser(f"python -m openbench {self.name}", add_help=False, allow_abbrev=False)
+        parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+        parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR")
+        parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+        parser.add_argument("--info", "-i", nargs="?", const="all")
+        for names in (("--multirun", "-m"), ("--help", "-h"), ("--hydra-help",), ("--resolve",)):
+            parser.add_argument(*names, action="store_true")
+        return parser
 
 
-_OLD = 86_400.0  # seconds
+def _swept_by_configs(typed: Typed) -> list[str]:
+    """The overrides of a sweep that a config file names, e.g. all groups of a benchmark."""
+    shared = [o.input_line or "" for o in parse(deferred(typed.overrides)) if not o.is_sweep_override()]
+    with explained(typed):
+        sweeper = compose_with_hydra(typed.command, shared, typed.config_dir).hydra.sweeper
+    return [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
 
 
-def _delete_dead(parent: Path) -> None:
-    """Delete the folders of sweeps that were killed more than a day ago; a launcher's logs stay."""
-    for alive in parent.glob(f"*/{ALIVE}"):
-        old = time.time() - alive.stat().st_mtime > _OLD
-        if old and not held(alive) and not (alive.parent / LOGS).exists():
-            shutil.rmtree(alive.parent, ignore_errors=True)
+def _outcome_of(error: Exception) -> Outcome:
+    """How a job of a sweep ended that raised an error."""
+    if isinstance(error, NotApplicableError):  # a sweep over every method holds some that are made for other networks
+        return Outcome(OK, str(error), NOT_APPLICABLE)
+    message = message_of(error)
+    if message is None:
+        traceback.print_exception(error)
+        return Outcome(FAILED, f"{type(error).__name__}: {error}", FAILED_STATUS)
+    return Outcome(BAD_INPUT, message, FAILED_STATUS)
 
 
-def _run_sweep(typed: Typed, flags: list[str], job: Callable[[DictConfig], int]) -> int:
-    folder = _scratch(typed)
-    _delete_dead(folder.parent)
-    folder.mkdir(parents=True, exist_ok=True)
-    warnings = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), QUIET)))
-    with FileLock(folder / ALIVE), _environment("PYTHONWARNINGS", warnings):
-        try:
-            _sweep(typed, [f"hydra.sweep.dir={quoted(str(folder))}", *flags], job, folder)
-        except KeyboardInterrupt as stop:
-            if not read_outcomes(folder):
-                raise
-            return code_of(stop)  # how far it came is said below
-        finally:
-            forget()
-            outcomes = read_outcomes(folder)
-            if outcomes:
-                _close(outcomes, folder)
-            elif not (folder / LOGS).exists():
-                _remove(folder)  # a sweep that never began leaves nothing worth keeping; a launcher's logs stay
-    if not outcomes:
-        raise ConfigError(f"no job to run — the sweep in {' '.join(typed.overrides)} names nothing that exists")
-    return max(outcome.code for outcome in outcomes)
+@lru_cache(maxsize=1)
+def _kept(sweep: Path) -> "Kept":
+    """What the jobs of a sweep leave to the next one in this process: the benchmark opened, the network loaded."""
+    from openbench.engine.kept import Kept
+
+    return Kept()
 
 
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _sweep(typed: Typed, rest: list[str], job: Callable[[DictConfig], int], folder: Path) -> None:
-    """Carry out a sweep, whose jobs leave their outcomes in its folder, until each has one.
-
-    Args:
-        typed: what the user typed.
-        rest: further arguments for Hydra.
-        job: carries out one composed config.
-        folder: of the sweep.
-    """
-    words = tuple(typed.overrides)
-    typed = replace(typed, overrides=paired(typed.overrides, typed.config_dir, folder / "pairs"))
-    swept = tuple(swept_keys(typed.overrides, typed.config_dir))
-    every = jobs(typed.overrides, typed.config_dir)
-    plan = Plan(len(every), swept, (), typed.command, words, tuple(label(job, swept) for job in every))
-    given, later, one_at_a_time = deferred(typed.overrides), tuple[int, ...](), tuple[str, ...]()
-    left, patient = frozenset(range(len(every))), False
-    while True:
-        replace(plan, later=later, patient=patient).write(folder)
-        asked = due(folder)
-        try:
-            # Jobs that have ended before, or that wait, return at once.
-            with mended(), composing_groups():
-                _hydra(typed, [*given, *one_at_a_time, *rest], job)
-        except BrokenProcessPool as error:
-            later = (*later, *after_a_kill(folder, plan, error, asked))
-            continue
-        if waiting := _waiting(folder):
-            # Those that wait for a job of somebody else would leave again and again.
-            left, patient = due(folder), due(folder) == left
-            how = "wait for what other jobs make" if patient else "go on now that others have ended"
-            _to_stderr(f"{waiting} of {len(every)} jobs {how}")
-            continue
-        if not later:
-            return
-        later, one_at_a_time = (), ONE_AT_A_TIME
-
-
-def _waiting(folder: Path) -> int:
-    """How many jobs left their place because they would have waited."""
-    return sum(outcome.status == WAITING for outcome in read_outcomes(folder))
-
-
-def _close(outcomes: Sequence[Outcome], folder: Path) -> None:
+def _close(sweep: Sweep) -> None:
     """Print what a sweep made, and how its jobs ended."""
     from openbench.results.tables.render import to_console
 
-    plan = Plan.read(folder)
-    try:
-        if any(outcome.status not in UNFINISHED for outcome in outcomes):
-            print(to_console(table(outcomes, plan.swept)), end="", flush=True)
-    finally:  # stdout may be full
-        print(summary(outcomes, plan, folder), file=sys.stderr, flush=True)
+    if any(outcome.status not in MISSING for outcome in sweep.outcomes()):
+        print(to_console(sweep.table()), end="", flush=True)
+    print(sweep.summary(), file=sys.stderr, flush=True)
 
 
-def _hydra(typed: Typed, argv: list[str], job: Callable[[DictConfig], int]) -> None:
-    """Call `hydra.main`, whose errors then come out as ours."""
-    loader.install()
-    main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=typed.command)
-    # By default Hydra prints an error itself and exits; with this variable it lets the exception through.
-    with _argv(f"python -m openbench {typed.command}", argv), _environment("HYDRA_FULL_ERROR", "1"), explained(typed):
-        try:
-            main(job)()
-        except SystemExit as stop:
-            if stop.code not in (None, 0):
-                raise
-
-
-def _scratch(typed: Typed) -> Path:
-    """Make a new folder for Hydra's own files, in the cache: launchers share it, and the working directory stays clean.
+def _folder(overrides: Sequence[str]) -> Path:
+    """The folder of a sweep: that of `hydra.sweep.dir`, else a new one in the cache, which launchers share.
 
     Raises:
         ConfigError: a name that Hydra would not take as it is.
     """
+    typed = {override.key_or_group: str(override.value()) for override in parse(overrides)}
     cache = paths.cache_dir()
-    for override in parse(typed.overrides):
-        if override.key_or_group == "runtime.cache" and isinstance(override.value(), str):
-            cache = paths.writable(Path(str(override.value())).expanduser(), "runtime.cache")
-    if "${" in str(cache):
-        raise ConfigError(f"cache '{cache}' — Hydra reads '${{' in a sweep's folder as a reference — choose another")
-    name, again = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{os.getpid()}", 1
-    while True:  # sweeps that begin in the same second must not find each other's outcomes
-        folder = cache.absolute() / "sweeps" / (name if again == 1 else f"{name}-{again}")
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            if not folder.is_dir():
-                raise
-            again += 1
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.parent.is_dir() and not any(folder.parent.iterdir()):
-        folder.parent.rmdir()
-
-
-def _flags(argv: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The arguments that are not overrides. Hydra's own parser wants these together; people type `-m` anywhere."""
-    rest = list(argv)
-    for override in overrides:
-        rest.remove(override)
-    return rest
+    if typed.get("runtime.cache", "None") != "None":
+        cache = paths.writable(Path(typed["runtime.cache"]).expanduser(), "runtime.cache")
+    folder = cache / "sweeps" / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S-%f}-{os.getpid()}"
+    folder = Path(typed.get("hydra.sweep.dir", folder)).absolute()
+    if "${" in str(folder):
+        raise ConfigError(f"folder '{folder}' of the sweep — found a reference, `${{` — write the name itself")
+    return folder
 
 
 @contextmanager
-def _argv(program: str, argv: list[str]) -> Iterator[None]:
+def _arguments(program: str, argv: list[str]) -> Iterator[None]:
+    """Within the block, have these be the arguments of the program: Hydra reads no others."""
     before = sys.argv
     sys.argv = [program, *argv]
     try:
         yield
     finally:
         sys.argv = before
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

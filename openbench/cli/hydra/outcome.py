@@ -1,129 +1,139 @@
-"""How the jobs of a sweep ended: files that they leave in its folder, an estimate, and the closing lines and table."""
+"""A sweep's folder: what its jobs are, how each of them ended, and the table and the lines that tell it."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from openbench.compose.sweep import label
+from openbench.cli.process import FAILED, OK
 from openbench.errors import ConfigError
 from openbench.results.escape import console_lines
-from openbench.results.tables.render import Cell, Column, Table
-from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
+from openbench.results.tables.render import Column, Table
+from openbench.storage.files import write_whole
 
-OUTCOME = "outcome.json"
-PLAN = "sweep.json"
-ALIVE = ".alive"  # a lock that the process of a sweep, or of a job, holds as long as it lives
-RUNNING, DONE, FAILED_STATUS, NOT_APPLICABLE = "running", "done", "failed", "not applicable"
-WAITING = "waiting"  # it would wait for what another job makes: its sweep gives it out again
-UNFINISHED = (RUNNING, WAITING)
+PLAN, OUTCOMES = "sweep.json", "outcomes"
+DONE, FAILED_STATUS, NOT_APPLICABLE = "done", "failed", "not applicable"
+NOT_ENDED, NOT_RUN = "not ended", "not run"
+MISSING = (NOT_ENDED, NOT_RUN)
 QUICK = ("skipped", NOT_APPLICABLE)  # say nothing about how long the others take
-_GAP = 3  # between two columns
-_ROOM = 40  # characters for the columns of names, so that the table fits 80; beyond it they share one
-NAMES = ("benchmark", "method", "backbone", "training", "seed")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended; written into the job's folder, since a launcher may have run it on another machine.
+    """How a job ended.
 
     Args:
-        job: its number in the sweep, from 0.
-        overrides: what it was given.
-        code: its exit code.
-        message: the error, or what was done.
-        seconds: wall time.
-        status: `running` while it runs; then `done`, for runs `written`, `skipped` or `verified`, or `failed` or
-            `not applicable`; or `waiting`, if it is given out again when others have ended.
-        names: what tells it apart: benchmark, method, backbone, training, seed and the other keys that are swept over.
+        code: its exit code; a check that finds problems ends with one that is not 0.
+        message: one line on what was done, or the error.
+        status: `done`, for runs `written`, `skipped` or `verified`; `failed`, `not applicable`, or one of MISSING.
         auroc: near and far AUROC, if there are any.
-        record: the file of its record, if it leaves one.
+        job: its number in the sweep, from 0.
+        label: what tells it from the others: `method=knn seed=1`.
+        seconds: wall time.
     """
 
-    job: int
-    overrides: Sequence[str]
-    code: int
-    message: str
-    seconds: float
+    code: int = OK
+    message: str = ""
     status: str = DONE
-    names: Mapping[str, str] = field(default_factory=dict)
     auroc: Mapping[str, float] = field(default_factory=dict)
-    record: str = ""
+    job: int = 0
+    label: str = ""
+    seconds: float = 0.0
 
-    def write(self, folder: Path) -> None:
-        """Write it into the job's folder; a reader sees the old one or the new one, never a part."""
-        write_sealed(folder / OUTCOME, json.dumps(asdict(self)).encode())
-
-    @classmethod
-    def read(cls, file: Path) -> "Outcome | None":
-        """Return the outcome in a file; None if there is none, or if it has changed since it was written."""
-        try:
-            found = json.loads(read_sealed(file))  # another version may have written other keys
-            return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})
-        except (FileNotFoundError, DamagedError, TypeError):
-            return None
+    def write(self, sweep: Path) -> None:
+        """Write it into the sweep's folder: a launcher may have carried the job out on another machine."""
+        write_whole(sweep / OUTCOMES / f"{self.job}.json", json.dumps(asdict(self)).encode())
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What every job of a sweep knows about the whole; a file in the sweep's folder.
+class Sweep:
+    """The folder of a sweep.
 
     Args:
-        jobs: how many there are.
-        swept: the keys with several values.
-        later: numbers of jobs that wait until the others have ended.
+        folder: in the cache, unless `hydra.sweep.dir` says another.
         command: the sub-command.
-        words: the overrides of the sweep, as typed.
-        names: what tells each job from the others: `method=knn seed=1`.
-        patient: whether jobs wait for what others make, rather than leave their place.
+        words: its overrides, as typed.
+        swept: the keys with several values.
+        labels: of every job, in their order.
     """
 
-    jobs: int
-    swept: tuple[str, ...]
-    later: tuple[int, ...] = ()
-    command: str = ""
-    words: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    patient: bool = False
+    folder: Path
+    command: str
+    words: Sequence[str]
+    swept: Sequence[str]
+    labels: Sequence[str]
 
-    def write(self, folder: Path) -> None:
-        """Write it into the sweep's folder."""
-        write_sealed(folder / PLAN, json.dumps(asdict(self)).encode())
+    def write(self) -> None:
+        """Write its plan, and forget the outcomes of an earlier sweep in this folder."""
+        shutil.rmtree(self.folder / OUTCOMES, ignore_errors=True)
+        plan = {**asdict(self), "folder": ""}
+        write_whole(self.folder / PLAN, json.dumps(plan).encode())
 
     @classmethod
-    def read(cls, folder: Path) -> "Plan":
-        """Return the plan of the sweep in a folder.
+    def read(cls, folder: Path) -> "Sweep":
+        """Return the sweep of a folder.
 
         Raises:
-            ConfigError: the file is missing or has changed since it was written.
+            ConfigError: there is none.
         """
         try:
-            found = json.loads(read_sealed(folder / PLAN))
-        except (FileNotFoundError, DamagedError) as error:
-            raise ConfigError(
-                f"'{folder / PLAN}' of a running sweep is missing or was changed — give the same command again"
-            ) from error
-        said = {key: tuple(found.get(key, ())) for key in ("swept", "later", "words", "names")}
-        return cls(found["jobs"], command=found.get("command", ""), patient=bool(found.get("patient")), **said)
+            return cls(**{**json.loads((folder / PLAN).read_bytes()), "folder": folder})
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"'{folder}' is not the folder of a sweep ({error})") from error
 
-    def title(self, outcome: Outcome) -> str:
+    def outcomes(self) -> list[Outcome]:
+        """Return the outcome of every job, in their order."""
+        found = [Outcome(**json.loads(file.read_bytes())) for file in self.folder.glob(f"{OUTCOMES}/*.json")]
+        begun = {outcome.job: outcome for outcome in found}
+        every = range(max([len(self.labels), *(job + 1 for job in begun)]))
+        labels = dict(enumerate(self.labels))
+        return [begun.get(job) or Outcome(FAILED, "", NOT_RUN, {}, job, labels.get(job, "")) for job in every]
+
+    def title(self, job: int, label: str) -> str:
         """Return how a job is called in every line: `job 3 of 12 (method=knn seed=1)`."""
-        apart = label(outcome.overrides, self.swept)
-        return f"job {outcome.job + 1} of {self.jobs}" + f" ({apart})" * bool(apart)
+        return f"job {job + 1} of {max(len(self.labels), job + 1)}" + f" ({label})" * bool(label)
 
-    def left(self, outcomes: Sequence[Outcome]) -> str:
-        """Return how long the sweep will go on, from the mean of the jobs that have ended; empty before there are any.
-
-        Args:
-            outcomes: of the jobs that have ended or are running.
-        """
-        ended = [o for o in outcomes if o.status not in UNFINISHED]
-        counted = [o.seconds for o in ended if o.status not in QUICK]
-        if not counted:
+    def left(self) -> str:
+        """Return how long the sweep will go on, from the mean of the jobs that have ended, if any has."""
+        outcomes = self.outcomes()
+        counted = [o.seconds for o in outcomes if o.status not in (*MISSING, *QUICK)]
+        missing = [o.status for o in outcomes if o.status in MISSING]
+        if not counted or not missing:
             return ""
-        at_once = max(1, len(outcomes) - len(ended))
-        seconds = sum(counted) / len(counted) * (self.jobs - len(ended)) / at_once
+        seconds = sum(counted) / len(counted) * len(missing) / max(1, missing.count(NOT_ENDED))
         return f", about {duration(seconds)} left"
+
+    def table(self) -> Table:
+        """Return a row for each job: what it is, its AUROCs and what became of it."""
+        outcomes = self.outcomes()
+        groups = [group for group in ("near", "far") if any(group in o.auroc for o in outcomes)]
+        scores = [Column(f"{group} AUROC ↑", "percent") for group in groups]
+        common = [word for word in self.words if word.lstrip("+").partition("=")[0] not in self.swept]
+        rows = tuple((str(o.job + 1), o.label or None, *map(o.auroc.get, groups), o.status) for o in outcomes)
+        title = " ".join(["sweep ·", self.command, *common])
+        return Table(title, (Column("job"), Column("what"), *scores, Column("status")), rows)
+
+    def summary(self) -> str:
+        """Return the closing lines: why jobs failed, each reason once, and how many jobs ended how."""
+        outcomes = self.outcomes()
+        lines = []
+        for status in (NOT_APPLICABLE, FAILED_STATUS):
+            for code, message in dict.fromkeys((o.code, o.message) for o in outcomes if o.status == status):
+                which = numbers([o.job + 1 for o in outcomes if (o.status, o.message) == (status, message)])
+                how = f"{status}, exit {code}" if code else status
+                lines.append(console_lines(f"{how}, {which}: {message}"))
+        missing = [o for o in outcomes if o.status in MISSING]
+        again = "; the same command goes on" if missing else ""
+        return "\n".join([*lines, f"sweep: {len(outcomes)} jobs, {self.counts()}{again} ({self.folder})"])
+
+    def counts(self) -> str:
+        """Return how many jobs ended how: `9 done, 2 failed, 1 skipped: not applicable`."""
+        found = [o.status for o in self.outcomes()]
+        counts = {status: found.count(status) for status in (FAILED_STATUS, NOT_APPLICABLE, NOT_ENDED, NOT_RUN)}
+        counts = {DONE: len(found) - sum(counts.values()), **counts}
+        counts["skipped: not applicable"] = counts.pop(NOT_APPLICABLE)
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count or what in (DONE, FAILED_STATUS))
 
 
 def duration(seconds: float) -> str:
@@ -132,73 +142,6 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def outcome_files(folder: Path) -> dict[Path, Outcome]:
-    """Return the outcomes that jobs left in a folder, by their files."""
-    found = {file: Outcome.read(file) for file in folder.rglob(OUTCOME)}
-    return {file: outcome for file, outcome in found.items() if outcome is not None}
-
-
-def read_outcomes(folder: Path) -> list[Outcome]:
-    """Return the outcomes that jobs left in a folder, in the order of their numbers."""
-    return sorted(outcome_files(folder).values(), key=lambda outcome: outcome.job)
-
-
-def due(folder: Path) -> frozenset[int]:
-    """Return the numbers of the jobs that are to be given out: they have not ended, and need not wait for the others.
-
-    Args:
-        folder: of the sweep.
-    """
-    plan = Plan.read(folder)
-    ended = {outcome.job for outcome in read_outcomes(folder) if outcome.status not in UNFINISHED}
-    return frozenset(range(plan.jobs)) - ended - frozenset(plan.later)
-
-
-def table(outcomes: Sequence[Outcome], swept: Sequence[str]) -> Table:
-    """Return what a sweep made, a row per job, with a column for every name that is not the same in all of them.
-
-    Args:
-        outcomes: of all jobs that began.
-        swept: the keys with several values.
-    """
-    every = list(dict.fromkeys((*NAMES, *swept)))
-    values = {name: {o.names.get(name, "") for o in outcomes} for name in every}
-    shown = [name for name in every if len(values[name]) > 1]
-    common = [f"{name} {next(iter(values[name]))}" for name in NAMES if name not in shown and any(values[name])]
-    if sum(max(map(len, (name, *values[name]))) + _GAP for name in shown) > _ROOM:
-        titles, cells = [", ".join(shown)], [[" ".join(o.names.get(name, "") for name in shown)] for o in outcomes]
-    else:
-        titles, cells = shown, [[o.names.get(name, "") for name in shown] for o in outcomes]
-    groups = [group for group in ("near", "far") if any(group in o.auroc for o in outcomes)]
-    scores = [Column(f"{group} AUROC ↑", "percent") for group in groups]
-    rows: list[tuple[Cell, ...]] = []
-    for o, named in zip(outcomes, cells, strict=True):
-        status = "interrupted" if o.status in UNFINISHED else o.status
-        rows.append((str(o.job + 1), *(cell or None for cell in named), *map(o.auroc.get, groups), status))
-    columns = (Column("job"), *map(Column, titles), *scores, Column("status"))
-    return Table(" · ".join(["sweep", *common]), columns, tuple(rows))
-
-
-def summary(outcomes: Sequence[Outcome], plan: Plan, folder: Path) -> str:
-    """Return the closing lines of a sweep: how many jobs ended how, and why those failed that did, each reason once."""
-    failed = [o for o in outcomes if o.code and o.status not in UNFINISHED]
-    passed = [o for o in outcomes if o.status == NOT_APPLICABLE]
-    stopped = [o for o in outcomes if o.status in UNFINISHED]
-    counts = [f"{len(outcomes) - len(failed) - len(passed) - len(stopped)} done", f"{len(failed)} failed"]
-    counts += [f"{len(passed)} skipped: not applicable"] * bool(passed)
-    counts += [f"{len(stopped)} interrupted"] * bool(stopped)
-    missing = plan.jobs - len(outcomes)
-    counts += [f"{missing} not run"] * (missing > 0)
-    lines = []
-    for found, what in ((passed, NOT_APPLICABLE), (failed, FAILED_STATUS)):
-        for code, message in dict.fromkeys((o.code, o.message) for o in found):
-            which = numbers([o.job + 1 for o in found if (o.code, o.message) == (code, message)])
-            lines.append(console_lines(f"{what}" + f", exit {code}" * bool(code) + f", {which}: {message}"))
-    again = "; the same command goes on" if stopped or missing > 0 else ""
-    lines.append(f"sweep: {plan.jobs} jobs, {', '.join(counts)}{again} ({folder})")
-    return "\n".join(lines)
 
 
 def numbers(jobs: Sequence[int]) -> str:
