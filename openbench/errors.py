@@ -16,6 +16,10 @@ class NotApplicableError(ConfigError):
     """A method asks for what this backbone, benchmark or installation does not have; a sweep skips it."""
 
 
+class StochasticError(ConfigError):
+    """A network makes other outputs of the same images each time."""
+
+
 class DataError(OpenbenchError):
     """A data set is missing, incomplete, unreadable or not what its manifest says."""
 

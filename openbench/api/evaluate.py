@@ -2,7 +2,7 @@
 
 import warnings as python_warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ def evaluate(
     results: str | Path | None = None,
     device: str = "auto",
     batch_size: int = 256,
+    stochastic: int | None = None,
     progress: bool = True,
 ) -> Any:
     """Return the results of one model, by method; of several models, by model.
@@ -95,6 +96,8 @@ def evaluate(
         results: folder of records; None = OPENBENCH_RESULTS or ./results.
         device: `auto`, or a torch device string.
         batch_size: images per forward pass.
+        stochastic: how many passes, each with its own seed, are averaged of a model whose outputs are drawn, e.g. by
+            dropout; None: such a model is refused.
         progress: whether to tell how far it is, in a terminal or notebook.
 
     Returns:
@@ -109,7 +112,7 @@ def evaluate(
     runtime = runtime_of(device, progress, batch_size=batch_size, cache=cache, results=results)
     folder = None if config_dir is None else folder_of(config_dir, "config_dir")
     call = _Call(chosen, words, {**runtime, "progress": shown(progress)}, say_of(progress), folder)
-    asked = Asked(preprocess, features, head_of(head), name, resolve_device(runtime["device"]))
+    asked = Asked(preprocess, features, head_of(head), name, resolve_device(runtime["device"]), _draws(stochastic))
     if name is not None:
         check_model_name(name)
     models = _models(model, weights)
@@ -276,7 +279,16 @@ class _File:
 def _of_many(key: str, model: Any, asked: Asked) -> tuple[Any, Asked]:
     one = _weighted(model.model, model.file) if isinstance(model, _File) else model
     named = None if is_name(one) else key
-    return one, Asked(asked.preprocess, asked.features, asked.head, named, asked.device)
+    return one, replace(asked, name=named)
+
+
+def _draws(stochastic: object) -> int | None:
+    found = plain(stochastic)
+    if found is not None and (type(found) is not int or found < 2):
+        raise ConfigError(
+            f"stochastic — found {found!r} — allowed: the number of passes to average, 2 or more, or None"
+        )
+    return found
 
 
 def _weighted(model: object, file: Any) -> object:

@@ -80,6 +80,8 @@ class Backbone(ABC):
         head_to_fit: the kind of head to be fitted on its features before it is evaluated; None = it is used as it is.
         fitted_head: what a record says of a head that was fitted on its features; None = there is none.
         has_patches: whether it gives features of image patches in the space of its features.
+        draws: how many passes, each with its own seed, an output is the mean of.
+        probe: what it made of a few images, as `engine.probe` noted it; None = it was not asked.
         text_towers: what embeds text in the space of its features, by name; none in most networks.
     """
 
@@ -101,6 +103,8 @@ class Backbone(ABC):
     head_to_fit: HeadKind | PromptKind | None = None
     fitted_head: Mapping[str, Any] | None = None
     has_patches: bool = False
+    draws: int = 1
+    probe: Any = None
     text_towers: Mapping[Tower, TextTower] = MappingProxyType({})
 
     @property

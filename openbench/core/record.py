@@ -11,6 +11,7 @@ from openbench.errors import RecordError
 SCHEMA = 2
 # Optional keys of the provenance: changed or foreign code that made a record, and results that it reused.
 SOURCES, UNCOMMITTED, REUSED = "sources", "uncommitted", "reused"
+PROBE = "probe"  # also of the provenance: what a network of the user's made of a few images
 _SHOWN = 20  # keys, and characters of each, in a message
 Value = float | int | str
 
@@ -36,7 +37,8 @@ class ResultRecord:
         provenance: package version, git sha, dirty flag, library versions, device, UTC time, seconds, passes per stage;
             only where they apply: `sources`, the code that openbench does not ship, {module: SHA-256}; `uncommitted`,
             the changed files of openbench, {file: SHA-256}; `reused`, which version made the `weights` and `features`
-            that the run reused; `prediction_sets`, which version computed these again from the kept scores.
+            that the run reused; `probe`, what a network that openbench does not
+            ship made of a few images; `prediction_sets`, which version computed these again from the kept scores.
     """
 
     run_id: str

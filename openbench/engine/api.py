@@ -31,6 +31,7 @@ from openbench.engine.heads import head_reader, with_fitted_head
 from openbench.engine.kept import Kept, runs_network
 from openbench.engine.outcomes.learnt import Learnt
 from openbench.engine.outcomes.outcome import RunOutcome
+from openbench.engine.probe import probed
 from openbench.engine.reads import mixings_of, requests_of, settings_of
 from openbench.engine.released import check_training_counts
 from openbench.engine.run import feature_store
@@ -283,6 +284,7 @@ def ready_backbone(
         method = build_training(config["training"])
         learnt = Learnt(name_of(config["training"]), shown.ood_train, method, trained.reused)
     backbone = backbone.to(device)
+    probed(backbone, benchmark, feature_store(runtime, say), RecordStore(runtime.records))
     return with_fitted_head(backbone, benchmark, runtime, say), learnt
 
 

@@ -14,7 +14,7 @@ from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
-from openbench.core.record import REUSED, SOURCES, UNCOMMITTED, ResultRecord
+from openbench.core.record import PROBE, REUSED, SOURCES, UNCOMMITTED, ResultRecord
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SetScores
 from openbench.core.search import Tuned, with_params
@@ -186,7 +186,8 @@ def _made_from(spec: RunSpec, features: CachedFeatures) -> dict[str, Any]:
     """What went into a record besides openbench's committed code: foreign sources, changed files, reused parts."""
     weights = "" if spec.learnt is None else spec.learnt.reused
     kept = {name: made for name, made in (("weights", weights), ("features", features.reused)) if made}
-    found = {SOURCES: spec.sources, UNCOMMITTED: spec.uncommitted, REUSED: kept}
+    probe = (spec.backbone.features_from or spec.backbone).probe
+    found = {SOURCES: spec.sources, UNCOMMITTED: spec.uncommitted, REUSED: kept, PROBE: probe and probe.recorded()}
     return {key: of for key, of in found.items() if of}
 
 

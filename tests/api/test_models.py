@@ -94,13 +94,13 @@ def test_logits_are_found_in_what_networks_return(kind):
 
 
 def test_what_holds_no_logits_is_refused_with_what_it_holds():
-    with pytest.raises(ConfigError, match=r"model 'returning' returns a: \(8, 5, 1\), b: NoneType — one tensor"):
+    with pytest.raises(ConfigError, match=r"model 'returning' returns a: \(12, 5, 1\), b: NoneType — one tensor"):
         adopted(Returning("neither"))
 
 
 def test_two_layers_that_may_be_the_classifier_are_listed():
     with pytest.raises(
-        ConfigError, match=r"no nn.Linear makes its output \(8, 5\) alone — candidates: 'dist' 7 → 5, 'fc' 7 → 5"
+        ConfigError, match=r"no nn.Linear makes its output \(12, 5\) alone — candidates: 'dist' 7 → 5, 'fc' 7 → 5"
     ):
         adopted(TwoHeads())
     assert adopted(TwoHeads(), head="fc").backbone.num_classes == CLASSES
@@ -290,13 +290,13 @@ def test_functions_without_gradient_are_not_asked_for_one():
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (lambda x: x, r"returns \(8, 3, 16, 16\) for 8 images — torch tensors expected: logits \(n, c\)"),
-        (lambda x: x.no, "fails on images .8, 3, 16, 16. — AttributeError"),
+        (lambda x: x, r"returns \(12, 3, 16, 16\) for 12 images — torch tensors expected: logits \(n, c\)"),
+        (lambda x: x.no, "fails on images .12, 3, 16, 16. — AttributeError"),
         (Small, "model is the class Small — allowed: a torch.nn.Module"),
         (7, "model is a int — allowed"),
-        (nn.Conv2d(1, 3, 3), r"model 'conv2d' fails on images \(8, 3, 16, 16\) — RuntimeError.*: 1 here, one number"),
-        (lambda x: x[:3, :CLASSES, 0, 0], r"returns \(3, 3\) for 8 images — torch tensors expected: logits \(n, c\)"),
-        (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (16, -1))), "'sequential' returns 16 rows for 8 images"),
+        (nn.Conv2d(1, 3, 3), r"model 'conv2d' fails on images \(12, 3, 16, 16\) — RuntimeError.*: 1 here, one number"),
+        (lambda x: x[:3, :CLASSES, 0, 0], r"returns \(3, 3\) for 12 images — torch tensors expected: logits \(n, c\)"),
+        (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (16, -1))), "'sequential' returns 16 rows for 12 images"),
     ],
 )
 def test_what_is_no_model_of_images_is_refused(model, says):
@@ -314,7 +314,7 @@ def test_a_preprocess_must_be_given_where_the_model_does_not_say():
 def test_outputs_that_are_not_finite_are_refused():
     model = Small()
     model.fc.bias.data[2] = float("nan")
-    with pytest.raises(DataError, match="model 'small': logits are NaN or infinite for 8 of the first 8 images"):
+    with pytest.raises(DataError, match="model 'small': logits are NaN or infinite for 12 of the first 12 images"):
         adopted(model)
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from PIL import Image as Pillow
 from sklearn.datasets import load_sample_images
-from torch import nn
 
 from openbench import _compat
 from openbench.api.models.preprocess import prepared
@@ -163,15 +162,9 @@ def test_what_is_kept_in_a_record_is_plain():
     assert "image.resize((4, 4))" in kept["own"]["text"]
 
 
-class _Noise(nn.Module):
-    def forward(self, image):
-        return torch.rand(3, 8, 8)
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (_Noise(), "other pixels each time"),
         (lambda image: 1 / 0, "preprocess fails on a RGB image of 96×96 pixels — ZeroDivisionError"),
         (transforms.Resize(8), "returns a Image — a tensor"),
         (3, "preprocess is a int, which cannot be called — pass the torchvision transform"),

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.inputs import Audience, check_outputs, first_images, range_warnings
-from openbench.api.models.network import as_network, as_source, copied, dtype_of, unwrapped
+from openbench.api.models.inputs import Audience, first_images, probability_warnings, range_warnings
+from openbench.api.models.network import OwnNetwork, as_network, as_source, copied, dtype_of, unwrapped
 from openbench.api.models.onnx_file import onnx_source
 from openbench.api.models.outputs import OutputsBackbone, Read, Source, with_head
 from openbench.api.models.parts import Parts, Wanted, watch
@@ -21,7 +21,8 @@ from openbench.backbones.base import Backbone
 from openbench.backbones.network import evaluating
 from openbench.config.overrides import NAME
 from openbench.core.features import Head
-from openbench.errors import ConfigError
+from openbench.engine.probe import ask
+from openbench.errors import ConfigError, StochasticError
 from openbench.public import TARGET
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -37,6 +38,7 @@ class Asked:
         head: the linear classifier, or its dotted name; None = found.
         name: in tables and records; None = from its class.
         device: where it is to run.
+        stochastic: how many passes of a network that is not deterministic are averaged; None = it is refused.
     """
 
     preprocess: object = None
@@ -44,6 +46,7 @@ class Asked:
     head: str | Head | None = None
     name: str | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    stochastic: int | None = None
 
     @property
     def own_head(self) -> Head | None:
@@ -84,7 +87,7 @@ def adopt(model: object, asked: Asked, benchmark: Audience) -> Adopted:
     if not isinstance(asked.features, str | None):
         raise ConfigError(f"features is a {type(asked.features).__name__} — the name of one module expected")
     if isinstance(model, Backbone):
-        return _own_backbone(model, asked)
+        return _own_backbone(model, asked, benchmark)
     if isinstance(model, torch.jit.ScriptModule):
         return _function(model, asked, benchmark)
     if isinstance(model, nn.Module):
@@ -113,10 +116,12 @@ def name_of(model: object) -> str:
     return _NOT_IN_NAMES.sub("_", text).strip("_") or "model"
 
 
-def _own_backbone(model: Backbone, asked: Asked) -> Adopted:
+def _own_backbone(model: Backbone, asked: Asked, benchmark: Audience) -> Adopted:
     given = [word for word in ("preprocess", "features", "head") if getattr(asked, word) is not None]
     if given:
         raise ConfigError(f"model is a Backbone, which has its own {given[0]} — leave {', '.join(given)} out")
+    if model.trained:
+        ask(model.to(asked.device), benchmark.id_test)
     return Adopted(model, _node(model, type(model), asked.name or model.name))
 
 
@@ -137,12 +142,37 @@ def _module(model: nn.Module, asked: Asked, benchmark: Audience) -> Adopted:
     with evaluating(module):
         parts = watch(module, images.to(dtype_of(module)), wanted)
     backbone = _backbone_of(module, parts, wanted, (ready, asked))
-    warnings = (
-        *_ending_warning(parts, name),
-        *range_warnings(images, ready.preprocess, module),
-        *check_outputs(backbone, images),
+    warnings = (*_ending_warning(parts, name), *range_warnings(images, ready.preprocess, module))
+    return _asked(
+        Adopted(backbone, _node(backbone, type(inner), name), (*notes, *ready.notes), warnings), asked, benchmark
     )
-    return Adopted(backbone, _node(backbone, type(inner), name), (*notes, *ready.notes), warnings)
+
+
+def _asked(found: Adopted, asked: Asked, benchmark: Audience) -> Adopted:
+    """A model that has answered for a few images; one that is not deterministic by several passes, if that is wanted.
+
+    Raises:
+        StochasticError: it is not deterministic, and a single pass is wanted.
+        ConfigError: its outputs depend on the batch.
+        DataError: outputs that are not finite.
+    """
+    backbone, draws, note = found.backbone, asked.stochastic, ""
+    try:
+        ask(backbone, benchmark.id_test)
+        note = f"stochastic={draws} is not needed: model '{backbone.name}' is deterministic" if draws else ""
+    except StochasticError:
+        if draws is None or not isinstance(backbone, OutputsBackbone | OwnNetwork):
+            raise
+        backbone.draws, backbone.architecture = draws, f"{backbone.architecture}, mean of {draws} passes"
+        ask(backbone, benchmark.id_test)
+        note = f"model '{backbone.name}' is not deterministic: the mean of {draws} passes is evaluated"
+    node = {
+        **found.node,
+        "architecture": backbone.architecture,
+        **({"stochastic": draws} if backbone.draws > 1 else {}),
+    }
+    warnings = (*found.warnings, *probability_warnings(backbone))
+    return Adopted(backbone, node, (*found.notes, *filter(None, [note])), warnings)
 
 
 def _backbone_of(module: nn.Module, parts: Parts, wanted: Wanted, of: tuple[Prepared, Asked]) -> Backbone:
@@ -165,11 +195,9 @@ def _backbone_of(module: nn.Module, parts: Parts, wanted: Wanted, of: tuple[Prep
 
 def _of_source(source: Source, ready: Prepared, asked: Asked, head: Head | None) -> OutputsBackbone:
     """The backbone of a source; the first outputs are looked at later, by who has images."""
-    if source.move is not None:
-        source.move(asked.device)
-    p = ready.preprocess
-    black = torch.zeros(2, p.channels, p.crop, p.crop, device=asked.device if source.move else "cpu")
-    with source.quiet(), torch.no_grad():
+    p, module = ready.preprocess, source.module
+    black = torch.zeros(2, p.channels, p.crop, p.crop, device=asked.device if module else "cpu")
+    with torch.no_grad():
         first = source.read(black)
     backbone = OutputsBackbone(source, ready, first, head).to(asked.device)
     backbone.try_gradient(black)
@@ -196,9 +224,11 @@ def _function(model: Callable[[Tensor], Any], asked: Asked, benchmark: Audience)
         first = _tried(read, images, name)
     backbone = OutputsBackbone(source, ready, first, asked.own_head)
     backbone.try_gradient(images)
-    warnings = (*range_warnings(images, ready.preprocess, None), *check_outputs(backbone, images))
+    warnings = range_warnings(images, ready.preprocess, None)
     note = f"model '{name}' is a function: what it computes with cannot be told, so its results are never reused"
-    return Adopted(backbone, _node(backbone, type(model), name), (note, *ready.notes), warnings)
+    return _asked(
+        Adopted(backbone, _node(backbone, type(model), name), (note, *ready.notes), warnings), asked, benchmark
+    )
 
 
 def _file(path: Path, asked: Asked, benchmark: Audience) -> Adopted:
@@ -210,8 +240,8 @@ def _file(path: Path, asked: Asked, benchmark: Audience) -> Adopted:
     if isinstance(asked.head, str):
         raise ConfigError(f"model '{name}' is an ONNX file — head '{asked.head}' — give the classifier as head=(W, b)")
     backbone = OutputsBackbone(source, ready, first, asked.own_head)
-    warnings = (*range_warnings(images, ready.preprocess, None), *check_outputs(backbone, images))
-    return Adopted(backbone, _node(backbone, type(path), name), ready.notes, warnings)
+    warnings = range_warnings(images, ready.preprocess, None)
+    return _asked(Adopted(backbone, _node(backbone, type(path), name), ready.notes, warnings), asked, benchmark)
 
 
 def _prepared(asked: Asked, benchmark: Audience, model: object, name: str) -> Prepared:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -10,12 +11,10 @@ from openbench.backbones.base import Backbone
 from openbench.backbones.network import evaluating
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
-from openbench.core.request import Request
 from openbench.data.loading import batches
-from openbench.errors import ConfigError, DataError
-from openbench.features.extract import part_of
+from openbench.engine.probe import FEW, some_of
+from openbench.errors import ConfigError
 
-FIRST = 8
 _LARGEST = 30.0  # of normalised pixels: 0 to 1 becomes about −3 to 3, 0 to 255 does not
 _FAR = 4.0  # standard deviations of a channel, over all images that the network learnt from
 _PROBABILITY = 1e-3
@@ -58,32 +57,15 @@ def first_images(benchmark: Audience, preprocess: Preprocess) -> Tensor:
             f"benchmark '{benchmark.name}' has rows of a table — a model takes images — choose another benchmark, or "
             "evaluate your features with evaluate_features"
         )
-    step = max(1, len(split) // FIRST)
-    return torch.cat(
-        [next(batches(part_of(split, start), preprocess, 1)) for start in range(0, len(split), step)][:FIRST]
-    )
+    return next(batches(some_of(split), preprocess, FEW))
 
 
-def check_outputs(backbone: Backbone, images: Tensor) -> tuple[str, ...]:
-    """Return a warning where logits are probabilities already.
-
-    Raises:
-        DataError: outputs of the first images are NaN or infinite.
-    """
-    found = backbone.outputs(images, Request())
-    for name, rows in (("logits", found.logits), ("features", found.features)):
-        bad = ~torch.isfinite(rows).flatten(1).all(dim=1)
-        if bool(bad.any()):
-            reach = float(images.abs().max())
-            raise DataError(
-                f"model '{backbone.name}': {name} are NaN or infinite for {int(bad.sum())} of the first {len(images)} "
-                f"images, whose pixels reach {reach:.3g} after preprocess — finite numbers expected — check the "
-                "weights and the preprocess"
-            )
-    rows = found.logits
-    if rows.shape[1] < 2 or not backbone.classifies:
+def probability_warnings(backbone: Backbone) -> tuple[str, ...]:
+    """Return a warning where the logits that the probe saw are probabilities already."""
+    rows = backbone.probe.rows.get("logits")
+    if rows is None or rows.shape[1] < 2 or not backbone.classifies:
         return ()
-    if bool((rows >= 0).all()) and bool((rows.sum(dim=1) - 1).abs().max() < _PROBABILITY):
+    if (rows >= 0).all() and np.abs(rows.sum(axis=1) - 1).max() < _PROBABILITY:
         return (
             f"model '{backbone.name}' returns probabilities (its rows sum to 1) where logits are expected: energies, "
             "maximum logits and temperatures of them mean nothing — return what goes into the softmax",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.outputs import Read, Source
+from openbench.api.models.outputs import Read, Source, averaged
 from openbench.api.models.parts import Parts, Wanted, flat
 from openbench.api.models.preprocess import Prepared, code_of, shown
 from openbench.backbones.anatomy import Anatomy, Layout
@@ -67,7 +67,7 @@ class OwnNetwork(NetworkBackbone):
 
     def outputs(self, images: Tensor, request: Request) -> Outputs:
         """Return what `request` names, as float32 whatever the network computes in."""
-        found = super().outputs(images, request)
+        found = averaged(self.draws, images, partial(super().outputs, images, request))
         return Outputs(found.logits.float(), found.features.float(), {k: v.float() for k, v in found.maps.items()})
 
 
@@ -198,8 +198,7 @@ def as_source(module: nn.Module, parts: Parts, wanted: Wanted) -> Source:
         read,
         state_sha256(module.state_dict()),
         code_of(module),
-        module.to,
-        partial(evaluating, module),
+        module,
     )
 
 

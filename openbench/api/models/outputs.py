@@ -1,24 +1,27 @@
 """A model of which only the outputs are known: a function, an ONNX file, a network without a linear head."""
 
+import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from openbench.api.models.preprocess import Prepared
 from openbench.backbones.base import Backbone, Outputs
 from openbench.backbones.device import arithmetic
-from openbench.backbones.network import OUTPUTS_VERSION, perturbed
+from openbench.backbones.network import OUTPUTS_VERSION, evaluating, perturbed
 from openbench.core.composite import leaves
 from openbench.core.features import Head
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Request
-from openbench.digest import digest
+from openbench.digest import array_sha256, digest
 from openbench.errors import ConfigError, NotApplicableError
 from openbench.source import Code
 
@@ -46,8 +49,7 @@ class Source:
         read: normalised images (n, channels, h, w) float32 on the model's device → outputs.
         weights_sha256: hash of the weights; empty where there are none to hash.
         code: classes and functions that are not openbench's.
-        move: brings the model to a device; None where it cannot be moved.
-        quiet: a context in which the model is in eval mode.
+        module: the network, in eval mode; None where it is not one of torch's.
     """
 
     name: str
@@ -55,8 +57,7 @@ class Source:
     read: Callable[[Tensor], Read]
     weights_sha256: str = ""
     code: tuple[Code, ...] = ()
-    move: Callable[[torch.device], object] | None = None
-    quiet: Callable[[], AbstractContextManager[object]] = nullcontext
+    module: nn.Module | None = None
 
 
 def with_head(source: Source, head: Head) -> Source:
@@ -104,11 +105,16 @@ class OutputsBackbone(Backbone):
         features = first.logits if first.features is None else first.features
         self.feature_dim = features.shape[1]
         self.made_of = (*source.code, *prepared.code)
-        self._source, self._device = source, torch.device("cpu")
+        self._source, self._device, self.network = source, torch.device("cpu"), source.module
         if head is not None:
             _check_head(head, first, source.name)
         self._head = head
-        self.digest = digest(
+
+    @property
+    def digest(self) -> str:  # type: ignore[override]
+        """Covers architecture, weights, preprocessing, and the head if one is known."""
+        head = self._head
+        return digest(
             {
                 "outputs": OUTPUTS_VERSION,
                 "architecture": self.architecture,
@@ -133,8 +139,8 @@ class OutputsBackbone(Backbone):
 
     def to(self, device: torch.device) -> Self:
         """Move the model if it can be moved; return self."""
-        if self._source.move is not None:
-            self._source.move(device)
+        if self.network is not None:
+            self.network.to(device)
             self._device = torch.device(device)
         return self
 
@@ -146,7 +152,9 @@ class OutputsBackbone(Backbone):
         """
         if request.layers:
             raise NotApplicableError(f"model '{self.name}' has no maps — choose a method that reads features or logits")
-        images = images.to(self._device, torch.float32)
+        return averaged(self.draws, images, partial(self._outputs, images.to(self._device, torch.float32), request))
+
+    def _outputs(self, images: Tensor, request: Request) -> Outputs:
         with self._ready():
             if request.perturb is not None:
                 if not self.differentiable:
@@ -190,7 +198,7 @@ class OutputsBackbone(Backbone):
 
     @contextmanager
     def _ready(self) -> Iterator[None]:
-        with self._source.quiet(), arithmetic("fp32", self._device):
+        with nullcontext() if self.network is None else evaluating(self.network), arithmetic("fp32", self._device):
             yield
 
 
@@ -200,9 +208,14 @@ def check_readable(backbone: Backbone, method: Method, name: str) -> None:
     Raises:
         NotApplicableError: it reads features, a head, maps, gradients or the network itself, and they are not there.
     """
+    parts, way = leaves(method), ""
+    if backbone.draws > 1 and any(isinstance(leaf, LiveMethod) for leaf in parts):
+        raise NotApplicableError(
+            f"method '{name}' runs the network itself — of model '{backbone.name}' the mean of {backbone.draws} passes "
+            "is evaluated — choose a method that reads features or logits, e.g. knn or energy"
+        )
     if not isinstance(backbone, OutputsBackbone):
         return
-    parts, way = leaves(method), ""
     requests = [leaf.request for leaf in parts]
     if not backbone.has_features and any(r.fields & {Field.FEATURES, Field.PERTURBED} or r.head for r in requests):
         way = "features — return (features, logits), or name the module or ONNX output that makes them: features='NAME'"
@@ -220,6 +233,36 @@ def check_readable(backbone: Backbone, method: Method, name: str) -> None:
             f"method '{name}' reads {needed} — model '{backbone.name}' does not show that — {instead}, or choose a "
             "method that reads logits, e.g. msp, mls or energy"
         )
+
+
+def averaged(draws: int, images: Tensor, outputs: Callable[[], Outputs]) -> Outputs:
+    """Return the mean of several passes, each with a seed of its own that follows from the first image.
+
+    Args:
+        draws: how many; a single one takes no seed.
+        images: of the passes.
+        outputs: makes a pass.
+    """
+    if draws == 1:
+        return outputs()
+    of_numpy = np.random.get_state()  # noqa: NPY002 — what a network of somebody's draws from
+    seed, state = int(array_sha256(images[0].cpu().numpy())[:7], 16), random.getstate()
+    made = []
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            for draw in range(draws):
+                for sow in (torch.manual_seed, np.random.seed, random.seed):
+                    sow(seed + draw)
+                made.append(outputs())
+    finally:
+        random.setstate(state)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+
+    def mean(of: Callable[[Outputs], Tensor]) -> Tensor:
+        return torch.stack([of(one) for one in made]).mean(dim=0)
+
+    maps = {layer: mean(lambda one, layer=layer: one.maps[layer]) for layer in made[0].maps}  # type: ignore[misc]
+    return Outputs(mean(lambda one: one.logits), mean(lambda one: one.features), maps)
 
 
 def _check_head(head: Head, first: Read, name: str) -> None:

@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
-from openbench.core.record import REUSED, SOURCES, UNCOMMITTED, ResultRecord
+from openbench.core.record import PROBE, REUSED, SOURCES, UNCOMMITTED, ResultRecord
 from openbench.engine.outcomes.outcome import RunOutcome
 from openbench.results.records.origin import made_by
 from openbench.results.records.store import RecordStore
 from openbench.results.records.superseded import superseding
 from openbench.source import unknown_sources
 
+_VARIANT = (
+    "a network of the same class, sources, weights and preprocessing made other outputs of the same images before: "
+    "something else that it or its preprocess reads has changed, so this is another network, with results of its own"
+)
 _VERIFY = "add runtime.on_existing=verify"
 
 
@@ -38,6 +42,8 @@ def made_from(record: ResultRecord, records: RecordStore) -> tuple[str, ...]:
     lines += [f"made from sources that are not openbench's: {', '.join(known)}"] * bool(known)
     lines += [f"{name} has no file to read: what it makes is never reused" for name in unknown]
     lines += [f"reused {what}: made by {by}" for what, by in (record.provenance.get(REUSED) or {}).items()]
+    if (record.provenance.get(PROBE) or {}).get("variant"):
+        lines.append(_VARIANT)
     supersedes, by = superseding(record, records)
     lines += [f"supersedes {one}" for one in supersedes]
     return (*lines, *([by] if by else []))

@@ -88,7 +88,7 @@ def _file(method: str) -> Mapping[str, Any]:
 NONE = "none"
 RELEASED = "released weights"
 OWN = "own weights"  # of a model given from Python: nothing is known of its training
-_OF_OWN = {TARGET, NAME, "name", "architecture"}  # what a config says of such a model
+_OF_OWN = {TARGET, NAME, "name", "architecture", "stochastic"}  # what a config says of such a model
 # Crops and flips belong to every recipe, in sizes that depend on the benchmark; they are not named.
 _PLAIN = ("RandomCrop", "HorizontalFlip", "RandomResizedCrop")
 
@@ -97,7 +97,9 @@ def training_of(record: ResultRecord) -> str:
     """Return how a run's backbone was trained, as users type it after `training=`."""
     node = record.config.get("backbone")
     given = isinstance(node, Mapping) and "architecture" in node and _OF_OWN.issuperset(node)
-    return str(record.backbone.get("training") or (OWN if given else RELEASED))
+    draws = node.get("stochastic") if given and isinstance(node, Mapping) else None
+    own = f"{OWN}, mean of {draws} passes" if isinstance(draws, int) and draws > 1 else OWN
+    return str(record.backbone.get("training") or (own if given else RELEASED))
 
 
 def network_of(record: ResultRecord) -> str:

@@ -1,0 +1,275 @@
+"""The probe: a network answers for a few images before anything that is cached or recorded of it is reused.
+
+Code can be read, and weights can be hashed, but a value that code reads from elsewhere (a global, a class attribute, a
+file) hides from both. So every network that openbench does not ship is asked: a dozen images go through preprocessing
+and network, twice, in parts, beside other images, and are compared with what it made of them before.
+"""
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from openbench.backbones.base import Backbone
+from openbench.core.benchmark import Benchmark, Split
+from openbench.core.record import PROBE
+from openbench.core.request import Field, Request
+from openbench.data.loading import batches
+from openbench.digest import array_sha256, digest
+from openbench.errors import ConfigError, DataError, OpenbenchError, StochasticError
+from openbench.features.store import FeatureStore
+from openbench.results.records.store import RecordStore, unheard
+from openbench.source import foreign_code, foreign_sources
+from openbench.storage.checksum import DAMAGED
+from openbench.storage.files import creating
+
+FEW = 12
+_ROUNDING, _ON_DEVICE, _HALVES = 1e-3, 5e-3, 5e-2  # of the largest output: on a CPU, elsewhere, and in 16 bits
+_NUMBERS = 4  # per image, of features and of logits each, that a record keeps
+Rows = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What a network made of a few images.
+
+    Args:
+        images: of ID test, spread over its classes.
+        rows: features (n, d) and logits (n, c).
+        network: digest of all that is known of it: class, sources, weights, structure, preprocessing.
+        variant: tells it apart from a network of the same digest that made other rows; empty for the first one, None
+            as long as they were not compared.
+    """
+
+    images: Split
+    rows: Rows
+    network: str
+    variant: str | None = None
+
+    def recorded(self) -> dict[str, Any]:
+        """What a record keeps of it: values, since another processor rounds otherwise."""
+        numbers = {name: [[float(f"{x:.6g}") for x in row] for row in rows] for name, rows in _sums(self.rows).items()}
+        variant = {"variant": self.variant} if self.variant else {}
+        return {"network": self.network, "images": self.images.digest, **variant, "outputs": numbers}
+
+
+def some_of(split: Split) -> Split:
+    """Return a few images of a split, spread over it, and so over its classes."""
+    rows = list(range(0, len(split), max(1, len(split) // FEW)))[:FEW]
+    items, keys = [split.items[row] for row in rows], [split.keys[row] for row in rows]
+    return replace(split, items=items, labels=split.labels[rows], keys=keys)
+
+
+def ask(backbone: Backbone, split: Split) -> None:
+    """Note on a network what it makes of some images, and check that each of them alone decides its outputs.
+
+    Raises:
+        StochasticError: the same images give other outputs, or a module is in training mode.
+        ConfigError: an output depends on the other images of its batch, or preprocessing is random.
+        DataError: an image that cannot be read, or outputs that are not finite.
+    """
+    images = some_of(split)
+    pixels = _pixels(images, backbone)
+    if not np.array_equal(pixels, _pixels(images, backbone), equal_nan=True):
+        raise ConfigError(
+            f"model '{backbone.name}': preprocess gives other pixels each time it is called — a transform without "
+            "random steps expected — pass the one that the network is tested with (CenterCrop instead of RandomCrop, "
+            "no flips)"
+        )
+    rows = _rows(backbone, pixels)
+    _check_finite(rows, pixels, backbone.name)
+    _check_repeats(backbone, pixels, rows)
+    _check_ignores_batch(backbone, pixels, rows)
+    backbone.probe = Probe(images, rows, digest([backbone.digest, foreign_sources(backbone)]))
+
+
+def _check_repeats(backbone: Backbone, pixels: Tensor, rows: Rows) -> None:
+    network: torch.nn.Module | None = getattr(backbone, "network", None)
+    training = [place or "the network" for place, part in network.named_modules() if part.training] if network else []
+    exact = backbone.device.type == "cpu" and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    found = _difference(rows, _rows(backbone, pixels), 0.0 if exact else _rounding(rows, backbone))
+    if training and backbone.draws == 1:
+        found = f"{training[0]} is in training mode during the forward pass" + (found and f", and {found}")
+    if found:
+        raise StochasticError(
+            f"model '{backbone.name}' is not deterministic: {found} for the same {len(pixels)} images — in eval mode "
+            "nothing may be drawn — use nn.Dropout, which eval() turns off, or F.dropout(…, training=self.training); "
+            "to evaluate the mean of several passes, each with its own seed: ob.evaluate(…, stochastic=8)"
+        )
+
+
+def _check_ignores_batch(backbone: Backbone, pixels: Tensor, rows: Rows) -> None:
+    half = (len(pixels) + 1) // 2
+    beside = _rows(backbone, torch.cat([pixels[:half], pixels[: len(pixels) - half]]))
+    pairs: list[tuple[Rows, Rows]] = [(_first(rows, half), _first(beside, half))]
+    if backbone.draws == 1:  # of several passes each batch draws its own numbers
+        pairs.append((_first(rows, 1), _rows(backbone, pixels[:1])))
+        if len(pixels) > 1:
+            pairs.append(({key: of[1:] for key, of in rows.items()}, _rows(backbone, pixels[1:])))
+    found = [text for one, other in pairs if (text := _difference(one, other, _rounding(rows, backbone)))]
+    if found:
+        raise ConfigError(
+            f"model '{backbone.name}': an output depends on the batch: {found[0]} beside other images — an image must "
+            "be scored by itself — let batch norm use its running statistics (track_running_stats=True, and eval()), "
+            "and take no mean over the batch"
+        )
+
+
+def probed(backbone: Backbone, benchmark: Benchmark, store: FeatureStore, records: RecordStore) -> None:
+    """Give a network that openbench does not ship an identity under which only its own outputs are cached.
+
+    It is that of its classes, sources, weights and preprocessing, until a network with the same ones makes other
+    outputs of the same images: then these outputs are part of it.
+
+    Raises:
+        ConfigError: as for `ask`; or its digest cannot be changed.
+    """
+    if backbone.probe is None and backbone.has_network and foreign_code(backbone):
+        ask(backbone, benchmark.id_test)
+    probe: Probe | None = backbone.probe
+    if probe is None or probe.variant is not None:
+        return
+    while True:
+        known = [*_in_cache(backbone, probe, store.root / "probes"), *_in_records(probe, benchmark, backbone, records)]
+        known = known or _in_columns(backbone, probe, benchmark.id_test, store)
+        same = (variant for variant, then, now in known if not _difference(then, now, _rounding(probe.rows, backbone)))
+        variant = next(same, digest({k: array_sha256(of) for k, of in probe.rows.items()}) if known else "")
+        file = store.root / "probes" / f"{'-'.join(filter(None, (probe.network, variant)))}.npz"
+        if any(variant == there for there, _, _ in known) and file.exists():
+            break
+        try:
+            _keep(probe, file)
+            break
+        except FileExistsError:  # another process has just written it: it is known now
+            continue
+    backbone.probe = replace(probe, variant=variant)
+    if variant:
+        before, backbone.architecture = backbone.digest, f"{backbone.architecture}, probe {variant}"
+        if backbone.digest == before:
+            raise ConfigError(
+                f"backbone '{backbone.name}' makes other outputs than are cached under its digest {before}, so "
+                "something that its code reads has changed — let its digest cover that, or its architecture, which "
+                "enters it"
+            )
+
+
+Known = tuple[str, Rows, Rows]  # a variant, what it made of some images, and what the network makes of them now
+
+
+def _in_cache(backbone: Backbone, probe: Probe, folder: Path) -> Iterator[Known]:
+    """The networks of the same digest whose features were cached, asked about the images that they were asked about."""
+    for file in sorted(folder.glob(f"{probe.network}*.npz")):
+        try:
+            with np.load(file, allow_pickle=False) as kept:
+                then = {name: kept[name] for name in probe.rows}
+                images = [kept[f"image{i}"] for i in range(len(kept.files) - len(then))]
+        except (*DAMAGED, BadZipFile):
+            file.unlink(missing_ok=True)
+            continue
+        n = len(images)
+        split = replace(probe.images, items=images, labels=np.full(n, -1), keys=[f"image {i}" for i in range(n)])
+        yield file.stem.partition("-")[2], then, _rows(backbone, _pixels(split, backbone))
+
+
+def _in_records(probe: Probe, benchmark: Benchmark, backbone: Backbone, records: RecordStore) -> Iterator[Known]:
+    """The networks of the same digest that records of the same images are of."""
+    with suppress(OSError):
+        for folder in sorted((records.folder / benchmark.name / backbone.name).iterdir()):
+            for record, _ in records.beside(benchmark.name, backbone.name, folder.name, unheard):
+                kept = record.provenance.get(PROBE) or {}
+                if kept.get("network") == probe.network and kept.get("images") == probe.images.digest:
+                    numbers = {name: np.array(rows, np.float32) for name, rows in kept["outputs"].items()}
+                    yield str(kept.get("variant", "")), numbers, _sums(probe.rows)
+
+
+def _in_columns(backbone: Backbone, probe: Probe, split: Split, store: FeatureStore) -> list[Known]:
+    """The rows that are cached for the same images, where no probe was kept."""
+    request = Request(fields=frozenset({Field.FEATURES}))
+    if store.missing(backbone, split, request):
+        return []
+    numbers = {key: row for row, key in enumerate(split.keys)}
+    rows = store.get(backbone, split, request).features[[numbers[key] for key in probe.images.keys]].numpy()
+    return [("", {"features": rows}, probe.rows)]
+
+
+def _keep(probe: Probe, file: Path) -> None:
+    buffer = io.BytesIO()
+    images = {f"image{i}": np.asarray(image) for i, image in enumerate(probe.images.items)}  # type: ignore[arg-type,var-annotated]
+    np.savez(buffer, **images, **probe.rows)  # type: ignore[arg-type]
+    try:
+        with creating(file) as stream:
+            stream.write(buffer.getvalue())
+    except FileExistsError:
+        raise
+    except OSError:
+        return  # what is cached can be read all the same; the store says so when it has to write
+
+
+def _pixels(images: Split, backbone: Backbone) -> Tensor:
+    return next(batches(images, backbone.preprocess, max(1, len(images))))
+
+
+def _rows(backbone: Backbone, pixels: Tensor) -> Rows:
+    """What a network makes of images; logits where it has a classifier."""
+    try:
+        found = backbone.outputs(pixels, Request())
+    except OpenbenchError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise ConfigError(
+            f"model '{backbone.name}' fails on a batch of {len(pixels)} images — {type(error).__name__}: "
+            f"{str(error)[:300]} — it must take any number of images, as the last batch of a set is shorter"
+        ) from error
+    rows = {"features": found.features, "logits": found.logits}
+    return {name: of.detach().cpu().float().numpy() for name, of in rows.items() if of.shape[1]}
+
+
+def _first(rows: Rows, n: int) -> Rows:
+    return {name: of[:n] for name, of in rows.items()}
+
+
+def _sums(rows: Rows) -> dict[str, NDArray[np.float32]]:
+    """A few numbers for each image, each a sum over all outputs with other factors."""
+    return {
+        name: (of.astype(np.float64) @ np.cos(np.outer(np.arange(of.shape[1]), np.arange(_NUMBERS) + 1.0))).astype(
+            np.float32
+        )
+        for name, of in rows.items()
+    }
+
+
+def _rounding(rows: Rows, backbone: Backbone) -> float:
+    """How far rounding may move outputs, as a share of the largest; numbers that 16 bits hold come from 16 bits."""
+    tensors = [torch.from_numpy(of) for of in rows.values()]
+    if any(torch.equal(of, of.to(kind).float()) for of in tensors for kind in (torch.float16, torch.bfloat16)):
+        return _HALVES
+    return _ROUNDING if backbone.device.type == "cpu" else _ON_DEVICE
+
+
+def _difference(one: Rows, other: Rows, rounding: float) -> str:
+    """By how much outputs differ, in words; empty if they are the same within rounding."""
+    for name in one.keys() & other.keys():
+        largest = float(np.abs(one[name]).max())
+        off = float(np.abs(one[name] - other[name]).max()) if one[name].shape == other[name].shape else float("inf")
+        if not off <= rounding * largest:
+            return f"{name}, which reach {largest:.3g}, differ by up to {off:.3g}"
+    return ""
+
+
+def _check_finite(rows: Rows, pixels: Tensor, name: str) -> None:
+    for key, of in rows.items():
+        bad = int((~np.isfinite(of).all(axis=1)).sum())
+        if bad:
+            raise DataError(
+                f"model '{name}': {key} are NaN or infinite for {bad} of the first {len(of)} images, whose pixels "
+                f"reach {float(pixels.abs().max()):.3g} after preprocess — finite numbers expected — check the weights "
+                "and the preprocess"
+            )

@@ -1,0 +1,241 @@
+"""The probe: whatever a network or its preprocessing reads from elsewhere, its numbers are its own."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import openbench as ob
+from openbench.errors import ConfigError, NotApplicableError
+
+SMALL = [f"~benchmark.csid.{name}" for name in ("noisy", "blurred", "faded", "shifted")]
+SMALL += ["~benchmark.near.nine", "~benchmark.far.patches", "metrics.families=[ranking]"]
+SMALL += [f"benchmark.{part}.limit=80" for part in ("id.train", "id.val", "id.test", "near.eight", "far.noise")]
+PREPROCESS = ob.Preprocess(resize=16, crop=16, mean=(0.3, 0.3, 0.3), std=(0.3, 0.3, 0.3))
+ARGS = SimpleNamespace(gain=1.0)
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 12, 5, stride=4)
+        self.fc = nn.Linear(12, 6)
+
+    def pooled(self, x):
+        return torch.relu(self.conv(x)).mean(dim=(2, 3))
+
+    def forward(self, x):
+        return self.fc(self.pooled(x))
+
+
+class ReadsGlobal(Small):
+    def forward(self, x):
+        return super().forward(x * ARGS.gain)
+
+
+class ReadsClass(Small):
+    factor = 1.0
+
+    def forward(self, x):
+        return super().forward(x * self.factor)
+
+
+class Dropping(Small):
+    def forward(self, x):
+        return self.fc(nn.functional.dropout(self.pooled(x), 0.5))
+
+
+class InTraining(Small):
+    """What Monte-Carlo dropout is often written like."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        self.drop.train()
+        return self.fc(self.drop(self.pooled(x)))
+
+
+class BatchStatistics(Small):
+    def __init__(self, of=nn.BatchNorm2d):
+        super().__init__()
+        self.norm = of(12, track_running_stats=False)
+
+    def forward(self, x):
+        x = self.conv(x)
+        if isinstance(self.norm, nn.BatchNorm2d):
+            x = self.norm(x)
+        x = torch.relu(x).mean(dim=(2, 3))
+        return self.fc(x if isinstance(self.norm, nn.BatchNorm2d) else self.norm(x))
+
+
+def made(kind=Small, *given, **named):
+    torch.manual_seed(0)
+    return kind(*given, **named)
+
+
+@pytest.fixture
+def evaluate(tmp_path):
+    def call(model, methods="msp", **given):
+        given = {"benchmark": "digits", "preprocess": PREPROCESS, "overrides": SMALL, "progress": False} | given
+        folders = {"cache": tmp_path / "cache", "results": tmp_path / "results"} | given
+        return ob.evaluate(model, methods=methods, **folders)
+
+    return call
+
+
+def near(results):
+    (result,) = results.values()
+    return result.metrics["near"]["auroc"]
+
+
+def reused(results):
+    return any("reused: nothing was computed" in note for result in results.values() for note in result.notes)
+
+
+def brightened(image):
+    """Black stays black and white stays white: nothing that is measured of it tells the gain."""
+    return (torch.from_numpy(np.array(image.resize((16, 16)))).permute(2, 0, 1) / 255) ** ARGS.gain
+
+
+def check_is_another(evaluate, tmp_path, model, change, restore, **given):
+    """A change that no file shows makes another network, whose numbers are those of a fresh cache, and are reused."""
+    first = evaluate(model, **given)
+    change()
+    try:
+        second, again = evaluate(model, **given), evaluate(model, **given)
+        fresh = evaluate(model, cache=tmp_path / "fresh", results=tmp_path / "fresh results", **given)
+    finally:
+        restore()
+    assert near(second) == near(fresh) != near(first)
+    (one,), (other,) = first.values(), second.values()
+    assert one.record.run_id != other.record.run_id
+    assert any("made other outputs of the same images before" in note for note in other.notes)
+    assert not reused(second)
+    assert reused(again)
+    assert reused(evaluate(model, **given))
+
+
+@pytest.fixture
+def gain(monkeypatch):
+    monkeypatch.setattr(ARGS, "gain", 1.0)
+    return lambda value: setattr(ARGS, "gain", value)
+
+
+def test_a_global_that_preprocess_reads(evaluate, tmp_path, gain):
+    check_is_another(evaluate, tmp_path, made(), lambda: gain(3.0), lambda: gain(1.0), preprocess=brightened)
+
+
+def test_a_global_that_forward_reads(evaluate, tmp_path, gain):
+    check_is_another(evaluate, tmp_path, made(ReadsGlobal), lambda: gain(-3.0), lambda: gain(1.0))
+
+
+def test_a_class_attribute_that_forward_reads(evaluate, tmp_path, monkeypatch):
+    change = lambda: monkeypatch.setattr(ReadsClass, "factor", -3.0)  # noqa: E731
+    check_is_another(evaluate, tmp_path, made(ReadsClass), change, monkeypatch.undo)
+
+
+def test_forward_that_is_replaced_on_the_class(evaluate, tmp_path, monkeypatch):
+    whole = Small.forward
+    change = lambda: monkeypatch.setattr(Small, "forward", lambda self, x: whole(self, -x))  # noqa: E731
+    check_is_another(evaluate, tmp_path, made(), change, monkeypatch.undo)
+
+
+SCRIPT = """
+import sys
+import torch
+import openbench as ob
+from torch import nn
+from torchvision.transforms import functional
+
+class Args: gain = float(sys.argv[1])
+
+def prepare(image):
+    return functional.to_tensor(image.resize((16, 16))) ** Args.gain
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Conv2d(3, 12, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 6))
+found = ob.evaluate(net, benchmark="digits", preprocess=prepare, overrides=sys.argv[2:], progress=False)["msp"]
+print(found.metrics["near"]["auroc"], any("nothing was computed" in note for note in found.notes))
+"""
+
+
+def test_a_global_that_preprocess_reads_in_two_processes(tmp_path, monkeypatch):
+    (tmp_path / "script.py").write_text(f"import openbench._compat as c; c.prepare_torchvision()\n{SCRIPT}")
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
+
+    def run(gain):
+        command = [sys.executable, str(tmp_path / "script.py"), str(gain), *SMALL]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return tuple(done.stdout.split())
+
+    first, second, third = run(1.0), run(3.0), run(3.0)
+    assert first[0] != second[0] == third[0]
+    assert (first[1], second[1], third[1]) == ("False", "False", "True")
+
+
+def test_records_alone_and_cached_features_alone_are_compared(evaluate, tmp_path, gain):
+    model = made(ReadsGlobal)
+    first = evaluate(model)
+    gain(-3.0)
+    by_record = evaluate(model, cache=tmp_path / "empty")
+    by_cache = evaluate(model, results=tmp_path / "none")
+    assert near(by_record) == near(by_cache) != near(first)
+
+
+def test_one_activation_at_other_places_is_another_network(evaluate):
+    """The modules that `named_children` lists are the same ones: it leaves out those that it has listed before."""
+
+    def network(*order):
+        torch.manual_seed(0)
+        acts = {"relu": nn.ReLU(), "tanh": nn.Tanh()}
+        conv, pool = nn.Conv2d(3, 12, 5, stride=4), nn.AdaptiveAvgPool2d(1)
+        first = (acts["relu"], acts["tanh"], nn.BatchNorm2d(12).eval())
+        return nn.Sequential(conv, *first, *(acts[name] for name in order), pool, nn.Flatten(), nn.Linear(12, 6))
+
+    found = [evaluate(network(*order)) for order in (("tanh", "relu"), ("relu", "relu"), ("relu", "tanh"))]
+    assert len({next(iter(results.values())).record.run_id for results in found}) == 3
+    assert not any(map(reused, found))
+
+
+@pytest.mark.parametrize("kind", [Dropping, InTraining])
+def test_a_network_that_draws_is_refused_or_averaged(evaluate, kind):
+    with pytest.raises(ConfigError, match=rf"model '{kind.__name__.lower()}' is not deterministic: .*stochastic=8"):
+        evaluate(made(kind))
+    state = torch.get_rng_state()
+    found = evaluate(made(kind), stochastic=4)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "mean of 4 passes" in repr(found)
+    assert "mean of 4 passes" in found["msp"]._repr_html_()
+    again = evaluate(made(kind), stochastic=4)
+    assert reused(again)
+    other = evaluate(made(kind), stochastic=16)
+    assert not reused(other)
+    assert near(other) != near(found)
+    with pytest.raises(NotApplicableError, match="runs the network itself"):
+        evaluate(made(kind), "pro", stochastic=4)
+
+
+@pytest.mark.parametrize("of", [nn.BatchNorm2d, nn.BatchNorm1d])
+@pytest.mark.parametrize("stochastic", [{}, {"stochastic": 4}])
+def test_a_network_that_mixes_the_images_of_a_batch_is_refused(evaluate, of, stochastic):
+    says = "an output depends on the batch|fails on a batch of 1 images"
+    with pytest.raises(ConfigError, match=says):
+        evaluate(made(BatchStatistics, of), batch_size=16, **stochastic)
+
+
+def test_a_preprocess_that_draws_is_refused(evaluate):
+    with pytest.raises(ConfigError, match="preprocess gives other pixels each time it is called"):
+        evaluate(made(), preprocess=lambda image: torch.rand(3, 8, 8), stochastic=4)
+
+
+def test_a_deterministic_network_needs_no_passes(evaluate):
+    found = evaluate(made(), stochastic=4)
+    assert any("stochastic=4 is not needed" in note for note in found["msp"].notes)
+    assert reused(evaluate(made()))
