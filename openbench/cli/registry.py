@@ -1,4 +1,4 @@
-"""The config groups: the directory is the registry, and what an entry is, its file and its class say."""
+"""The config groups. The directory is the registry: a file is what can be chosen, and its class describes it."""
 
 import inspect
 import re
@@ -102,7 +102,7 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """The first line, if it is a comment that is neither a command nor a Hydra directive, or a later such line."""
+        """The first comment line that is neither a command nor a Hydra directive."""
         for line in self.text.splitlines():
             comment = line.removeprefix("#").strip()
             if not line.startswith("#"):
