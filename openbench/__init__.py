@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from openbench.core.preprocess import Preprocess
     from openbench.detect.detector import Detector
     from openbench.detect.monitor.monitor import Monitor
-    from openbench.detect.recommend.face import recommend
+    from openbench.detect.recommend import recommend
     from openbench.detect.saved import load_detector
 
 __version__ = "0.1.0"
@@ -39,7 +39,7 @@ _LAZY = {
     "load_detector": "openbench.detect.saved",
     "method": "openbench.api.estimator",
     "metrics": None,
-    "recommend": "openbench.detect.recommend.face",
+    "recommend": "openbench.detect.recommend",
     "records": "openbench.api.records",
     "testing": None,
 }

@@ -239,7 +239,7 @@ class Registry:
 def method_facts() -> dict[str, MethodFacts]:
     """Return {method as typed: facts for the site} of what openbench ships and can be made here."""
     from openbench.core.composite import leaves
-    from openbench.detect.recommend.face import method_of, needs_of
+    from openbench.detect.recommend import method_of, needs_of
 
     found = {}
     for entry in Registry((paths.config_dir(),)).entries("method"):

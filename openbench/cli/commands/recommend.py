@@ -3,26 +3,24 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from openbench import paths
 from openbench.cli.json_file import write_json
 from openbench.cli.left_out import left_out
 from openbench.cli.tables import print_tables
-from openbench.detect.recommend.choose import NEEDS, Facts, Limits, recommended
-from openbench.detect.recommend.words import as_values, best_table, in_words, out_table
 from openbench.errors import ConfigError, did_you_mean
 from openbench.results.escape import console
 from openbench.results.tables.render import FORMATS
 
 _BENCHMARK = "+benchmark"
-_WITHOUT = {f"no_{need.replace(' ', '_')}": need for need in NEEDS}
+_WITHOUT = {f"no_{need.replace(' ', '_')}": need for need in ("training data", "outliers", "gradients", "text")}
 _KEYS = (_BENCHMARK, "backbone", "training", "latency_ms", "memory_mb", "needs")
 _EPILOG = f"""\
 +benchmark=NAME   whose records are read; needed
 backbone=NAME     this network only
 training=NAME     trained this way only
 latency_ms=N      at most N milliseconds per image, besides the network's own pass
-memory_mb=N       at most N MB of what the method has learnt, besides the network
+memory_mb=N       at most N MB at the peak of the process that scored, as its record has it
 needs=LIST        what you do not have: {", ".join(_WITHOUT)}
 
 Methods within the limits are compared by paired tests on the same images, by near AUROC and, where that does not
@@ -36,22 +34,21 @@ decide, by far AUROC. Those that are not surely worse than another are shown, wi
 def main(argv: list[str]) -> int:
     """Run the command line `argv` and return its exit code."""
     arguments = _parser().parse_args(argv)
-    from openbench.detect.recommend.face import learnt_of, needs_of  # which loads PyTorch
+    from openbench.detect.recommend import recommend  # which loads PyTorch
 
-    benchmark, limits = _asked(arguments.words)
-    results = arguments.results or paths.results_dir()
+    limits = _limits(arguments.words)
     with left_out() as lost:
-        advice = recommended(results, benchmark, limits, Facts(needs_of, learnt_of), lost.append)
+        advice = recommend(**limits, folder=arguments.results, on_error=lost.append)
     for one in advice:
-        print(console(in_words(one)) + "\n")
-        print_tables([table for table in (best_table(one), out_table(one)) if table.rows], arguments.format)
+        print(console(str(one)) + "\n")
+        print_tables(one.tables(), arguments.format)
     if arguments.json is not None:
-        write_json([as_values(one) for one in advice], arguments.json)
+        write_json([one.values() for one in advice], arguments.json)
     return lost.code
 
 
-def _asked(words: Sequence[str]) -> tuple[str, Limits]:
-    """The benchmark and the limits that words such as `latency_ms=5` name.
+def _limits(words: Sequence[str]) -> dict[str, Any]:
+    """The arguments of `recommend` that words such as `latency_ms=5` name.
 
     Raises:
         ConfigError: no benchmark, an unknown key, a key twice, or a value that is not allowed.
@@ -71,14 +68,14 @@ def _asked(words: Sequence[str]) -> tuple[str, Limits]:
     for word in without:
         if word not in _WITHOUT:
             raise ConfigError(f"needs={word}{did_you_mean(word, _WITHOUT)} — allowed: {', '.join(_WITHOUT)}")
-    limits = Limits(
-        _number(found, "latency_ms"),
-        _number(found, "memory_mb"),
-        tuple(_WITHOUT[word] for word in without),
-        found.get("backbone", ""),
-        found.get("training", ""),
-    )
-    return found[_BENCHMARK], limits
+    return {
+        "benchmark": found[_BENCHMARK],
+        "latency_ms": _number(found, "latency_ms"),
+        "memory_mb": _number(found, "memory_mb"),
+        "without": [_WITHOUT[word] for word in without],
+        "backbone": found.get("backbone", ""),
+        "training": found.get("training", ""),
+    }
 
 
 def _number(found: dict[str, str], key: str) -> float | None:

@@ -187,7 +187,7 @@ def cost_of(record: ResultRecord) -> dict[str, float | None]:
     """Return what scoring took: milliseconds per image without cached features, and the peak memory in MiB.
 
     The time is that of the stage `score` over the images scored; passes of the network are in it only for methods that
-    run the network themselves.
+    run the network themselves. `pass_ms` is the time of one pass; None if all that the run needed was cached.
     """
     scored = sum(
         int(count.get("n", 0)) for key, count in record.counts.items() if key.partition("/")[0] not in _NOT_SCORED
@@ -195,7 +195,13 @@ def cost_of(record: ResultRecord) -> dict[str, float | None]:
     seconds, peak = (record.provenance.get(key) for key in ("seconds", "peak_mib"))
     spent = seconds.get("score") if isinstance(seconds, Mapping) else None
     most = peak.get("score") if isinstance(peak, Mapping) else None
+    extracting = seconds.get("features") if isinstance(seconds, Mapping) else None
+    passes = record.provenance.get("passes")
+    of_pass = None
+    if isinstance(extracting, float | int) and isinstance(passes, int) and passes > 0:
+        of_pass = 1000 * extracting / passes
     return {
+        "pass_ms": of_pass,
         "ms": float(f"{1000 * spent / scored:.4g}") if isinstance(spent, float | int) and scored else None,
         "mib": float(most) if isinstance(most, float | int) else None,
     }

@@ -1,0 +1,379 @@
+"""Recommendations from records: the methods of a benchmark that may be the best, within limits on cost and needs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from openbench import paths
+from openbench.config.constraints import Positive, check_value
+from openbench.config.overrides import NAME
+from openbench.config.shipped import shipped
+from openbench.core.composite import leaves
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
+from openbench.core.request import Role
+from openbench.engine.api import build_method
+from openbench.errors import ConfigError, OpenbenchError, RecordError, check_known, did_you_mean
+from openbench.metrics.rank_ranges import RankRange
+from openbench.results.leaderboard.index import indexed_runs
+from openbench.results.leaderboard.ranking import Board, Row, board_keys, boards_of
+from openbench.results.leaderboard.runs import Run
+from openbench.results.leaderboard.separable import ranges_of
+from openbench.results.records.settings import NONE
+from openbench.results.records.store import RecordStore
+from openbench.results.scores.recompute import PUBLISHED
+from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.render import Column, Estimate, Table
+from openbench.results.tables.views import GROUPS
+
+NEEDS = ("training data", "outliers", "gradients", "text")
+_OF_TEXT = ("MCM", "GLMCM", "ZeroShot")  # classes of methods; the classifier of their papers is made of text
+_FAR = "far"
+_MB = 1.048576  # of a MiB
+_SHOWN = 12  # methods that a table or a note lists
+_COLUMNS = (
+    Column("method"),
+    Column("hyper-parameters"),
+    Column("near AUROC ↑", "percent"),
+    Column("far AUROC ↑", "percent"),
+    Column("ranks near"),
+    Column("far"),
+    Column("ms per image", "number"),
+    Column("process (MB)", "number"),
+    Column("needs"),
+)
+_COSTS = (
+    "ms per image: besides the network's own pass, on the machine of the record; – where the passes that gradients "
+    "take were not timed. Process: its peak memory, Python and PyTorch included, and in a sweep the runs before it."
+)
+_RANKS = (
+    "Ranks that each may have, by paired tests on the same images (family-wise error 5 %): near among the {} compared, "
+    "far among those that may be the best by near AUROC. Too little data to tell two methods apart does not make them "
+    "equally good."
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method with its hyper-parameters on one network.
+
+    Args:
+        row: of the leaderboard.
+        ms: milliseconds per image, mean over runs; None if the records do not time all of it.
+        mb: peak memory of the process in 10⁶ bytes, the least of its runs; None if it is not measured.
+        needs: of NEEDS; None if that is not known.
+        out: why it is beyond the limits; empty if it is not.
+        near: the ranks that it may have among those compared, by near AUROC, or far AUROC where no set is near; None
+            if it was not compared.
+        far: likewise by far AUROC, among those that may be the best by near AUROC.
+    """
+
+    row: Row
+    ms: float | None
+    mb: float | None
+    needs: tuple[str, ...] | None
+    out: str = ""
+    near: RankRange | None = None
+    far: RankRange | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        numbers = {
+            key.replace(" ", "_"): value.value if isinstance(value, Estimate) else value
+            for key, value in self.row.values.items()
+        }
+        ranks = {"near": self.near, "far": self.far}
+        return {
+            "method": self.row.method,
+            "settings": self.row.settings,
+            **numbers,
+            "ranks": {group: None if found is None else [found.best, found.worst] for group, found in ranks.items()},
+            "ms_per_image": self.ms,
+            "process_mb": self.mb,
+            "needs": None if self.needs is None else list(self.needs),
+            "runs": list(self.row.runs),
+        }
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to take on one network; its text says why.
+
+    Args:
+        about: benchmark, network and training.
+        deviations: where the benchmark is not as defined.
+        best: candidates that are not separable from the best; the first one, with the highest AUROC, is to be taken.
+        compared: how many were compared on the same images.
+        untested: within the limits, but without published scores, so that no test can compare them.
+        out: beyond the limits.
+    """
+
+    about: tuple[str, ...]
+    deviations: tuple[str, ...]
+    best: tuple[Candidate, ...]
+    compared: int
+    untested: tuple[Candidate, ...]
+    out: tuple[Candidate, ...]
+
+    def __str__(self) -> str:
+        about = " · ".join(self.about)
+        if not self.best:
+            times = [c.ms for c in self.out if c.ms is not None]
+            least = f"; the least time measured is {min(times):.3g} ms per image" if times else ""
+            return f"{about}: no method is within the limits{least}"
+        take, *others = self.best
+        if self.compared:
+            first = f"the highest AUROC of the {len(self.best)} that" if others else "the only one that"
+            why = f"{first} may be the best, of {self.compared} compared"
+        elif self.untested:
+            why = "the highest AUROC, but not tested against the others"
+        else:
+            why = "the only method within the limits"
+        time = "its extra passes were not timed" if take.ms is None else f"{take.ms:.3g} ms per image"
+        return f"{about}: take {take.row.method}: {why}; {time} besides the network's pass, needs {_needs(take)}"
+
+    def tables(self) -> list[Table]:
+        """Return the methods that no other is surely better than, and those beyond the limits with the reason."""
+        about = " · ".join(self.about)
+        notes = [_RANKS.format(self.compared)] * bool(self.compared) + [_COSTS]
+        if self.untested:
+            names = _listed([c.row.method for c in self.untested])
+            notes.append(f"Not tested, as scores on the same images are not published: {names} (openbench publish)")
+        if self.deviations:
+            notes.append(f"Not the benchmark as defined: {'; '.join(self.deviations)}")
+        rows = tuple(
+            (
+                c.row.method,
+                c.row.settings,
+                c.row.values.get("near auroc"),
+                c.row.values.get("far auroc"),
+                _ranks(c.near),
+                _ranks(c.far),
+                None if c.ms is None else float(f"{c.ms:.3g}"),
+                None if c.mb is None else float(f"{c.mb:.0f}"),
+                _needs(c),
+            )
+            for c in self.best
+        )
+        found = [Table(f"Not separable from the best · {about}", _COLUMNS, rows, notes=tuple(notes))] if rows else []
+        if self.out:
+            columns = (Column("method"), Column("near AUROC ↑", "percent"), Column("why not"))
+            beyond = tuple((c.row.method, c.row.values.get("near auroc"), c.out) for c in self.out[:_SHOWN])
+            more = (f"and {len(self.out) - _SHOWN} more",) if len(self.out) > _SHOWN else ()
+            found.append(Table(f"Beyond the limits · {about}", columns, beyond, notes=more))
+        return found
+
+    def values(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "about": list(self.about),
+            "words": str(self),
+            "take": self.best[0].row.method if self.best else None,
+            "best": [c.values() for c in self.best],
+            "compared": self.compared,
+            "untested": [c.values() for c in self.untested],
+            "out": [c.values() | {"why": c.out} for c in self.out],
+            "deviations": list(self.deviations),
+        }
+
+
+def recommend(
+    benchmark: str,
+    *,
+    latency_ms: float | None = None,
+    memory_mb: float | None = None,
+    without: Sequence[str] = (),
+    backbone: str = "",
+    training: str = "",
+    folder: str | Path | None = None,
+    on_error: Callable[[RecordError], None] | None = None,
+) -> list[Advice]:
+    """Return which method to take on each network that a benchmark was run on, from its records; `str` says why.
+
+    Methods within the limits are compared by `rank_ranges`, paired tests on the same images and networks with the
+    family-wise error rate 5 %: first by near AUROC, then those that may be the best by far AUROC. A method may pass
+    because there is too little data to tell it from the best.
+
+    Args:
+        benchmark: its name, e.g. `cifar10`.
+        latency_ms: at most so many milliseconds per image, besides the network's own pass.
+        memory_mb: at most so many 10⁶ bytes at the peak of the process that scored.
+        without: what you do not have, of `training data`, `outliers`, `gradients`, `text`.
+        backbone: this network only.
+        training: trained this way only.
+        folder: a results folder; None = OPENBENCH_RESULTS, else `./results`.
+        on_error: receives the error of each file that is not a record; None = the first one is raised at the end.
+
+    Raises:
+        ConfigError: no such records, or a limit that is not allowed.
+        RecordError: no such folder, or a file among the records that is not one.
+    """
+    for value, name in ((latency_ms, "latency_ms"), (memory_mb, "memory_mb")):
+        check_value(value, Positive | None, f"recommend.{name}")
+    check_known(without, NEEDS, "recommend.without")
+    results = paths.results_dir() if folder is None else Path(folder).expanduser()
+    if not results.is_dir():
+        raise RecordError(
+            f"results folder '{results}' not found — give one with --results DIR or OPENBENCH_RESULTS; "
+            "`python -m openbench run` makes it"
+        )
+    lost: list[RecordError] = []
+    runs = indexed_runs(RecordStore(results), (board_keys,), on_error or lost.append)
+    found = [board for board in boards_of(runs) if not board.full_spectrum]
+    chosen = [board for board in found if board.benchmark == benchmark]
+    if not chosen:
+        names = sorted({board.benchmark for board in found})
+        raise ConfigError(
+            f"benchmark '{benchmark}' has no records in '{results}'{did_you_mean(benchmark, names)} — available: "
+            f"{', '.join(names) or 'none'} — python -m openbench run -m +benchmark={benchmark} 'method=glob(*)'"
+        )
+    advice = []
+    for board in chosen:
+        for about, rows in _networks(board, {"backbone": backbone, "training": training}).items():
+            judged = [_judged(row, latency_ms, memory_mb, without) for row in rows]
+            advice.append(_advice(about, board, judged, ScoreStore(results / PUBLISHED)))
+    if not advice:
+        reasons = sorted({reason for board in chosen for row in board.unranked for reason in row.reasons})
+        raise ConfigError(f"no record of benchmark '{benchmark}' counts: {'; '.join(reasons)}")
+    if lost:
+        raise lost[0]
+    return advice
+
+
+def needs_of(name: str, params: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return what a method needs, of NEEDS; None if it is not shipped with openbench.
+
+    Args:
+        name: what users type after `method=`.
+        params: its hyper-parameters.
+    """
+    method = method_of(name, params)
+    if method is None:
+        return None
+    parts = list(leaves(method))
+    requests = [part.request for part in parts]
+    wanted = {
+        "training data": any(request.fit_on == Role.ID_TRAIN for request in requests),
+        "outliers": any(request.fit_on == Role.OOD_TRAIN for request in requests),
+        "gradients": any(request.perturb or request.second_pass for request in requests)
+        or any(isinstance(part, LiveMethod) for part in parts),
+        "text": any(request.texts for request in requests) or any(type(part).__name__ in _OF_TEXT for part in parts),
+    }
+    return tuple(need for need, asked in wanted.items() if asked)
+
+
+def method_of(name: str, params: Mapping[str, Any]) -> Method | None:
+    """Return a shipped method, unfitted; None if there is none of that name, or it cannot be made here.
+
+    Args:
+        name: what users type after `method=`.
+        params: its hyper-parameters; parts that are methods themselves are as in the config.
+    """
+    node = shipped("method", name)
+    if node is None:
+        return None
+    known = {key: value for key, value in params.items() if key in node and not isinstance(node[key], Mapping)}
+    try:
+        return build_method({**node, **known, NAME: name})[0]
+    except OpenbenchError:  # e.g. it needs a library that is not installed
+        return None
+
+
+def _networks(board: Board, wanted: Mapping[str, str]) -> dict[tuple[str, ...], list[Row]]:
+    """Network and training → its rows that count, best first.
+
+    Raises:
+        ConfigError: there is no network or training of that name.
+    """
+    rows = sorted((*board.ranked, *filter(_only_deviates, board.unranked)), key=lambda row: row.order)
+    for key, name in wanted.items():
+        there = sorted({str(getattr(row, key)) for row in rows})
+        if name and name not in there:
+            raise ConfigError(
+                f"{key} '{name}' has no records on benchmark '{board.benchmark}'{did_you_mean(name, there)} — "
+                f"available: {', '.join(there) or 'none'}"
+            )
+        rows = [row for row in rows if not name or getattr(row, key) == name]
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        parts = {"augment": row.augment, "outliers": row.outliers}
+        extra = [f"{key} {value}" for key, value in parts.items() if value != NONE]
+        found.setdefault((row.backbone, row.training, *extra), []).append(row)
+    return found
+
+
+def _only_deviates(row: Row) -> bool:
+    """Whether nothing speaks against a row but that the benchmark is not as defined, e.g. for want of a data set."""
+    return len(row.reasons) == 1 and not all(run.pristine for run in row.members)
+
+
+def _judged(row: Row, latency_ms: float | None, memory_mb: float | None, without: Sequence[str]) -> Candidate:
+    """A row as a candidate, with what speaks against it."""
+    needs = needs_of(row.method, row.members[0].params)
+    times = [ms for run in row.members if (ms := _time(run, needs)) is not None]
+    peaks = [mib for run in row.members if (mib := run.cost["mib"]) is not None]
+    ms, mb = fmean(times) if times else None, min(peaks) * _MB if peaks else None
+    out = ["what it needs is not known"] * (needs is None and bool(without))
+    out += [f"needs {need}" for need in needs or () if need in without]
+    if latency_ms is not None and (ms is None or ms > latency_ms):
+        out.append("its time is not measured" if ms is None else f"{ms:.3g} ms per image")
+    if memory_mb is not None and (mb is None or mb > memory_mb):
+        out.append("its memory is not measured" if mb is None else f"{mb:,.0f} MB")
+    return Candidate(row, ms, mb, needs, ", ".join(out))
+
+
+def _time(run: Run, needs: Sequence[str] | None) -> float | None:
+    """Milliseconds per image; a method that takes gradients needs passes of its own, which a cache may have saved."""
+    ms, of_pass = run.cost["ms"], run.cost["pass_ms"]
+    if needs is not None and "gradients" not in needs:
+        return ms
+    return None if ms is None or of_pass is None else ms + of_pass
+
+
+def _advice(about: tuple[str, ...], board: Board, judged: Sequence[Candidate], scores: ScoreStore) -> Advice:
+    allowed = [candidate for candidate in judged if not candidate.out]
+    near = _ranges(board, allowed, scores, GROUPS)
+    allowed = [replace(candidate, near=near.get(candidate.row.runs)) for candidate in allowed]
+    compared = [candidate for candidate in allowed if candidate.near is not None]
+    best = [candidate for candidate in compared if candidate.near is not None and candidate.near.best == 1]
+    far = _ranges(board, best, scores, (_FAR,))
+    best = [replace(candidate, far=far.get(candidate.row.runs)) for candidate in best]
+    best = [candidate for candidate in best if candidate.far is None or candidate.far.best == 1]
+    if not compared:  # one method alone needs no test; of several without scores the table's first is all there is
+        best = allowed[:1]
+    taken = {candidate.row.runs for candidate in best}
+    return Advice(
+        about=(board.benchmark, *about),
+        deviations=tuple(sorted({text for c in judged for run in c.row.members for text in run.deviations})),
+        best=tuple(best),
+        compared=len(compared),
+        untested=tuple(c for c in allowed if c.near is None and c.row.runs not in taken),
+        out=tuple(c for c in judged if c.out),
+    )
+
+
+def _ranges(
+    board: Board, candidates: Iterable[Candidate], scores: ScoreStore, groups: Sequence[str]
+) -> Mapping[tuple[str, ...], RankRange]:
+    """The ranks that candidates may have; empty where there are no such sets, or fewer than two to compare."""
+    rows = tuple(candidate.row for candidate in candidates)
+    present = {role for row in rows for run in row.members for role in run.members}
+    return ranges_of(replace(board, ranked=rows), scores, groups) if present & set(groups) else {}
+
+
+def _ranks(found: RankRange | None) -> str | None:
+    return None if found is None else f"{found.best}" if found.best == found.worst else f"{found.best}–{found.worst}"
+
+
+def _needs(candidate: Candidate) -> str:
+    if candidate.needs is None:
+        return "unknown"
+    words = [f"{need} of the input" if need == "gradients" else need for need in candidate.needs]
+    return ", ".join(words) or "nothing more"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
