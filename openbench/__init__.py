@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from openbench.api.estimator import Estimator, method
     from openbench.api.evaluate import evaluate
     from openbench.api.features import evaluate_features
     from openbench.api.many import ModelResults
+    from openbench.api.methods import Estimator, method
     from openbench.api.records import load, records
     from openbench.api.result import Result, Results
     from openbench.api.scores import evaluate_scores
@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 # Public name → the module that defines it; None: it is a module itself.
 _LAZY = {
     "Detector": "openbench.detect.detector",
-    "Estimator": "openbench.api.estimator",
+    "Estimator": "openbench.api.methods",
     "ModelResults": "openbench.api.many",
     "Monitor": "openbench.detect.monitor.monitor",
     "Preprocess": "openbench.core.preprocess",
@@ -37,7 +37,7 @@ _LAZY = {
     "evaluate_scores": "openbench.api.scores",
     "load": "openbench.api.records",
     "load_detector": "openbench.detect.saved",
-    "method": "openbench.api.estimator",
+    "method": "openbench.api.methods",
     "metrics": None,
     "recommend": "openbench.detect.recommend",
     "records": "openbench.api.records",

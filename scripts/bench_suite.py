@@ -45,8 +45,8 @@ from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Field, Role
-from openbench.engine.api import build_method, opened, ready_backbone
-from openbench.engine.outcomes import clock
+from openbench.engine import provenance as clock
+from openbench.engine.prepare import build_method, opened, ready_backbone
 from openbench.engine.runtime import Runtime
 from openbench.features.columns import Column
 from openbench.features.extract import extract, part_of
@@ -168,7 +168,7 @@ def table_of(records: Sequence[Mapping[str, Any]], spent: Spent) -> list[str]:
     for record in records:
         stages, name = record["provenance"]["seconds"], record["method"]["name"]
         own = sum(stages.get(stage, 0.0) for stage in OWN)
-        kinds[kind_of(name, build_method(record["config"]["method"])[0])].append(own)
+        kinds[kind_of(name, build_method(record["config"]["method"]).method)].append(own)
         longest.append((own, name))
     network, metrics = (
         sum(record["provenance"]["seconds"].get(stage, 0.0) for record in records) for stage in ("features", "metrics")
@@ -216,8 +216,8 @@ def main() -> None:
     methods = [word for word in typed if word.startswith("method=")] or [f"method={','.join(OPENOOD)}"]
     shared = [word for word in typed if not word.startswith("method=")]
     one = composed("run", [*shared, "method=knn"])
-    method, space = build_method(one.config["method"])
-    benchmark = opened(one.config, method, space)
+    chosen = build_method(one.config["method"])
+    benchmark = opened(one.config, chosen)
     backbone, _ = ready_backbone(one.config, benchmark, Runtime.from_config(one.runtime))
     images = images_of(benchmark)
     whole = sum(images.values())

@@ -18,7 +18,7 @@ import types
 from pathlib import Path
 
 from openbench.__main__ import main as openbench
-from openbench.engine.outcomes import clock
+from openbench.engine import provenance as clock
 
 METHOD = ("tune", "fit", "score", "features")
 

@@ -21,7 +21,9 @@ import pandas as pd
 from openbench import paths
 from openbench.compose.config import compose, runtime, scientific
 from openbench.data.tabular.tables import TableFile, table_facts
-from openbench.engine import api
+from openbench.engine.prepare import prepare
+from openbench.engine.run import run
+from openbench.engine.runtime import Runtime
 from openbench.errors import OpenbenchError
 from openbench.results.leaderboard.tabular import SOURCE, gaps, load_figures, summary, write_table
 from openbench.results.records.store import RecordStore
@@ -59,10 +61,11 @@ def sweep(tables: list[str], methods: list[str], draws: list[str], results: Path
     """All runs, those of one draw together; how each ended is said on stderr."""
     nodes = {method: composed(f"method={method}", results=results)[0]["method"] for method in methods}
     for table, draw in product(tables, draws):
-        config, setting = composed(f"benchmark.table={table}", f"benchmark.draw={draw}", results=results)
+        config, node = composed(f"benchmark.table={table}", f"benchmark.draw={draw}", results=results)
+        setting = Runtime.from_config(node)
         for method, node in nodes.items():
             try:
-                outcome = api.run({**config, "method": node}, setting)
+                outcome = run(prepare({**config, "method": node}, setting), setting)
                 ended = f"{outcome.status} {outcome.record.metrics['anomalies']['auroc']:.4f}"
             except OpenbenchError as error:
                 ended = f"skipped: {error}"

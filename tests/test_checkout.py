@@ -17,8 +17,8 @@ from openbench.compose.config import compose, scientific
 from openbench.config.build import build
 from openbench.data.build import build_benchmark
 from openbench.digest import file_sha256
-from openbench.engine.outcomes.learnt import Learnt
-from openbench.engine.spec import RunSpec
+from openbench.engine.provenance import Learnt
+from openbench.engine.run import RunSpec
 from openbench.errors import ConfigError
 from openbench.features.store import FeatureStore
 from openbench.methods.knn import KNN

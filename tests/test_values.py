@@ -22,7 +22,7 @@ from openbench.config.build import build
 from openbench.core.preprocess import Preprocess
 from openbench.data.build import build_benchmark
 from openbench.data.dataset import SetConfig
-from openbench.engine.api import build_method
+from openbench.engine.prepare import build_method
 from openbench.engine.runtime import Runtime
 from openbench.engine.tune import Tuning
 from openbench.errors import OpenbenchError
@@ -284,7 +284,7 @@ def test_values_of_the_files_themselves_are_taken(group):
 
 
 def test_a_value_is_kept_as_it_was_written():
-    method, _ = build_method({"_target_": "openbench.methods.react.ReAct", "percentile": 90})
+    method = build_method({"_target_": "openbench.methods.react.ReAct", "percentile": 90}).method
     assert type(method.params()["percentile"]) is int
 
 

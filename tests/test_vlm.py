@@ -7,8 +7,8 @@ from openbench.__main__ import main
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.detect.detector import Detector
 from openbench.detect.saved import load_detector
-from openbench.engine.applicable import refuse_missing_parts
-from openbench.engine.spec import RunSpec
+from openbench.engine.compatibility import refuse_missing_parts
+from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning
 from openbench.errors import NotApplicableError
 from openbench.methods.eoe import EOE

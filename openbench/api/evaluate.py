@@ -2,6 +2,7 @@
 
 import warnings as python_warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from openbench.api.arguments import (
 )
 from openbench.api.arrays import head_of
 from openbench.api.many import ModelResults
-from openbench.api.methods_given import Chosen, chosen_methods
+from openbench.api.methods import chosen_method, named_methods
 from openbench.api.models.adopt import Adopted, Asked, adopt, name_of
 from openbench.api.models.outputs import check_readable
 from openbench.api.models.published import check_is_no_weights, config_words, is_name, loaded
@@ -31,15 +32,13 @@ from openbench.backbones.device import resolve_device
 from openbench.compose.composed import Composed, composed
 from openbench.config.overrides import word
 from openbench.core.benchmark import Benchmark
-from openbench.digest import digest
-from openbench.engine import api
-from openbench.engine.api import Given
-from openbench.engine.applicable import check_classes
-from openbench.engine.heads import head_reader
-from openbench.engine.outcomes.outcome import RunOutcome
-from openbench.engine.outcomes.remarks import WARNINGS
+from openbench.core.search import ChosenMethod
+from openbench.engine.prepare import Adopt, Config, SharedObjects, build_method, prepare
+from openbench.engine.provenance import WARNINGS, RunOutcome
+from openbench.engine.run import run
 from openbench.engine.runtime import Runtime
 from openbench.errors import CacheError, ConfigError
+from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
 from openbench.say import Say
 
@@ -107,20 +106,20 @@ def evaluate(
     Raises:
         OpenbenchError: whatever the command line refuses, before anything is computed wherever it can be known by then.
     """
-    chosen, own = chosen_methods(methods), words_of(overrides)
+    named, own = named_methods(methods), words_of(overrides)
     words = [f"+benchmark={check_benchmark(benchmark)}", f"tune={word(tune)}", f"seed={word(plain(seed))}", *own]
     runtime = runtime_of(device, progress, batch_size=batch_size, cache=cache, results=results)
     folder = None if config_dir is None else folder_of(config_dir, "config_dir")
-    call = _Call(chosen, words, {**runtime, "progress": shown(progress)}, say_of(progress), folder)
+    call = _Call(named, words, {**runtime, "progress": shown(progress)}, say_of(progress), folder)
     asked = Asked(preprocess, features, head_of(head), name, resolve_device(runtime["device"]), _draws(stochastic))
     if name is not None:
         check_model_name(name)
     models = _models(model, weights)
     if models is None:
-        return _one(_weighted(model, weights), asked, call)
+        return call.results(_weighted(model, weights), asked)
     if name is not None:
         raise ConfigError(f"name '{name}' is one name for {len(models)} models — give a mapping from names to models")
-    return ModelResults({key: _one(*_of_many(key, one, asked), call) for key, one in models.items()})
+    return ModelResults({key: call.results(*_of_many(key, one, asked)) for key, one in models.items()})
 
 
 @dataclass(eq=False)
@@ -128,98 +127,100 @@ class _Call:
     """What all models and methods of one call share.
 
     Args:
-        methods: to run.
+        methods: names and objects by their names in the results.
         words: overrides besides those of model and method.
         runtime: values of the runtime node.
         say: receives a line for everything that takes long.
         config_dir: of the user's own configs.
-        opened: benchmarks by what reads them, each opened once.
+        shared: benchmarks and networks, each opened once.
     """
 
-    methods: tuple[Chosen, ...]
+    methods: tuple[tuple[str, Any], ...]
     words: list[str]
     runtime: Mapping[str, Any]
     say: Say
     config_dir: Path | None = None
-    opened: dict[str, Benchmark] = field(default_factory=dict)
+    shared: SharedObjects = field(default_factory=SharedObjects)
+    _composed: dict[tuple[str, ...], Composed] = field(default_factory=dict)
 
-    def job(self, chosen: Chosen, backbone: Sequence[str]) -> Composed:
-        """The config of one method."""
-        method = [f"method={word(chosen.config)}"] if chosen.config else []
-        if chosen.instance is not None:
-            check_reaches(self.words, "method", f"method '{chosen.name}' is an object")
-        made = composed("run", [*self.words[:1], *backbone, *method, *self.words[1:]], self.config_dir)
-        config = made.config if chosen.instance is None else {**made.config, "method": chosen.node}
-        return Composed(config, {**made.runtime, **{k: v for k, v in self.runtime.items() if v is not None}})
+    def results(self, model: object, asked: Asked) -> Results:
+        """Return the results of one model; every method is checked before the first is run."""
+        check_is_no_weights(model)
+        network, words = None, []
+        if isinstance(model, str) and is_name(model):
+            _refuse_parts(model, asked)
+            words = config_words(model)
+        else:
+            check_reaches(self.words, "backbone", "the model is an object")
+            network = _Network(loaded(model), asked)
+        jobs = {name: self._job(given, name, words) for name, given in self.methods}
+        specs = {
+            name: prepare(
+                config,
+                setting,
+                self.say,
+                method=method,
+                adopt=network.adopt_for(method) if network else None,
+                shared=self.shared,
+            )
+            for name, (config, setting, method) in jobs.items()
+        }
+        adopted = network.adopted if network else None
+        for text in adopted.warnings if adopted else ():
+            python_warnings.warn(text, UserWarning, stacklevel=3)
+        return Results(
+            {name: _result(run(spec, jobs[name][1], self.say), jobs[name][1], adopted) for name, spec in specs.items()}
+        )
 
-    def benchmark(self, job: Composed, chosen: Chosen) -> Benchmark:
-        """The benchmark as a method reads it: with the training images or without."""
-        method, space = api.build_method(job.config["method"], chosen.instance)
-        reads = bool(api.train_reader(method, space, chosen.name) or head_reader(job.config["backbone"]))
-        key = digest([job.config["benchmark"], reads])
-        if key not in self.opened:
-            self.opened[key] = api.opened(job.config, method, space)
-        return self.opened[key]
+    def _job(self, given: Any, name: str, backbone: Sequence[str]) -> tuple[Config, Runtime, ChosenMethod]:
+        """The config of one method, how it is run, and the method itself."""
+        method = [f"method={word(given)}"] if isinstance(given, str) else []
+        if not method:
+            check_reaches(self.words, "method", f"method '{name}' is an object")
+        words = (*self.words[:1], *backbone, *method, *self.words[1:])
+        if words not in self._composed:
+            self._composed[words] = composed("run", words, self.config_dir)
+        job = self._composed[words]
+        setting = Runtime.from_config({**job.runtime, **{k: v for k, v in self.runtime.items() if v is not None}})
+        if setting.on_existing != "verify":
+            RecordStore(setting.records).check_writable()  # before a training begins
+        return job.config, setting, build_method(job.config["method"]) if method else chosen_method(given, name=name)
 
 
-def _one(model: object, asked: Asked, call: _Call) -> Results:
-    """The results of one model."""
-    check_is_no_weights(model)
-    if is_name(model) and isinstance(model, str):
-        return _by_name(model, asked, call)
-    check_reaches(call.words, "backbone", "the model is an object")
-    jobs = [(chosen, call.job(chosen, ())) for chosen in call.methods]
-    network = loaded(model)
-    adopted: Adopted | None = None
-    ready = []
-    for chosen, job in jobs:
-        benchmark = call.benchmark(job, chosen)
-        adopted = adopted or adopt(network, asked, benchmark)
-        own = Composed({**job.config, "backbone": adopted.node}, job.runtime)
-        _check(own, Given(benchmark, adopted.backbone, chosen.instance), chosen)
-        ready.append((chosen, own, Given(benchmark, adopted.backbone, chosen.instance)))
-    told = adopted or Adopted(ready[0][2].backbone, {})  # type: ignore[arg-type]
-    for text in told.warnings:
-        python_warnings.warn(text, UserWarning, stacklevel=3)
-    return Results({c.name: _result(api.run(j.config, j.runtime, call.say, g), j, told) for c, j, g in ready})
+class _Network:
+    """The caller's own network, made a backbone once, for the first method that is prepared."""
+
+    def __init__(self, model: object, asked: Asked) -> None:
+        self._model, self._asked = model, asked
+        self.adopted: Adopted | None = None
+
+    def adopt_for(self, chosen: ChosenMethod) -> Adopt:
+        """Return what makes it a backbone for a benchmark; refuses a method that reads what it does not show."""
+
+        def made(benchmark: Benchmark) -> tuple[Backbone, Config]:
+            self.adopted = self.adopted or adopt(self._model, self._asked, benchmark)
+            check_readable(self.adopted.backbone, chosen.method, chosen.name)
+            return self.adopted.backbone, self.adopted.node
+
+        return made
 
 
-def _by_name(model: str, asked: Asked, call: _Call) -> Results:
-    """The results of a backbone that a config describes, exactly as the command line has them."""
+def _refuse_parts(model: object, asked: Asked) -> None:
+    """Refuse what is said of a model that a config describes: it runs exactly as the command line has it."""
     given = [key for key in ("preprocess", "features", "head", "name") if getattr(asked, key) is not None]
     if given:
         raise ConfigError(
             f"{given[0]} is given for '{model}', whose config says it — leave it out, or change the config: "
             f"overrides=['backbone.{given[0]}=…']"
         )
-    backbone: Backbone | None = None
-    ready = []
-    for chosen in call.methods:
-        job = call.job(chosen, config_words(model))
-        benchmark = call.benchmark(job, chosen)
-        backbone = backbone or api.build_backbone(job.config, benchmark)
-        # One without weights is trained by each run, or taken from the checkpoint that the first one leaves.
-        own = Given(benchmark, backbone if backbone.trained else None, chosen.instance)
-        _check(job, own, chosen)
-        ready.append((chosen, job, own))
-    return Results({c.name: _result(api.run(j.config, j.runtime, call.say, g), j) for c, j, g in ready})
 
 
-def _check(job: Composed, given: Given, chosen: Chosen) -> None:
-    """Refuse a method that the model does not fit, before any method of the call is run."""
-    method, _ = api.build_method(job.config["method"], given.method)
-    # A head that is still to be fitted has the benchmark's classes.
-    if given.benchmark is not None and given.backbone is not None and given.backbone.head_to_fit is None:
-        check_readable(given.backbone, method, chosen.name)
-        check_classes(given.benchmark, given.backbone, method, chosen.name)
-
-
-def _result(outcome: RunOutcome, job: Composed, adopted: Adopted | None = None) -> Result:
-    """The outcome of a run, with its scores where they were kept."""
-    try:
-        scores = tuple(ScoreStore(Runtime.from_config(job.runtime).scores).read(outcome.record.run_id))
-    except CacheError:  # the record was found, and the cache has been emptied since
-        scores = ()
+def _result(outcome: RunOutcome, setting: Runtime, adopted: Adopted | None) -> Result:
+    """The outcome of a run with its scores: those just computed, else those that are still in the cache."""
+    scores = outcome.scores
+    if outcome.status == "skipped":
+        with suppress(CacheError):  # the cache has been emptied since
+            scores = tuple(ScoreStore(setting.scores).read(outcome.record.run_id))
     own, said = (adopted.notes, adopted.warnings) if adopted else ((), ())
     remarks = tuple(outcome.record.provenance.get(WARNINGS) or ())
     return Result(
@@ -278,8 +279,7 @@ class _File:
 
 def _of_many(key: str, model: Any, asked: Asked) -> tuple[Any, Asked]:
     one = _weighted(model.model, model.file) if isinstance(model, _File) else model
-    named = None if is_name(one) else key
-    return one, replace(asked, name=named)
+    return one, replace(asked, name=None if is_name(one) else key)
 
 
 def _draws(stochastic: object) -> int | None:

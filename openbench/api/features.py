@@ -11,8 +11,7 @@ from openbench import paths
 from openbench.api.arguments import check_say, device_name, folder_of, metric_options
 from openbench.api.arrays import ArrayLike, as_head
 from openbench.api.feature_sets import SetOptions, as_benchmark
-from openbench.api.methods import ChosenMethod, chosen_method
-from openbench.api.methods_given import check_name, named_methods
+from openbench.api.methods import chosen_method, named_methods
 from openbench.api.result import Result, Results
 from openbench.backbones.device import resolve_device
 from openbench.backbones.rows import Rows
@@ -22,12 +21,11 @@ from openbench.core.benchmark import Benchmark
 from openbench.core.composite import Composite, leaves
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.core.search import with_params
-from openbench.engine.applicable import check_classes
+from openbench.core.search import ChosenMethod, with_params
+from openbench.engine.compatibility import check_classes
 from openbench.engine.evaluate import for_layers
-from openbench.engine.run import compute, run
+from openbench.engine.run import RunSpec, compute, run
 from openbench.engine.runtime import Runtime
-from openbench.engine.spec import RunSpec
 from openbench.engine.tune import Tuning
 from openbench.errors import CacheError, ConfigError, NotApplicableError
 from openbench.metrics.suite import MetricOptions
@@ -164,7 +162,6 @@ def _chosen(methods: Any, seed: int) -> Iterator[ChosenMethod]:
     """The methods by the names that results have; the seed goes to those that were named and draw."""
     for name, method in named_methods(methods):
         found = chosen_method(method, name=name)
-        check_name(found.name)
         yield _seeded(found, method, seed)
 
 

@@ -13,7 +13,7 @@ from openbench.api.result import Result
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.digest import digest
-from openbench.engine.outcomes.remarks import WARNINGS, remarks, turned
+from openbench.engine.provenance import WARNINGS, remarks, turned
 from openbench.errors import DataError, check_known
 from openbench.metrics.curve import as_scores
 from openbench.metrics.suite import MetricOptions, describe, evaluate

@@ -24,7 +24,7 @@ class Composed:
     """A job's config, plain and resolved.
 
     Args:
-        config: the scientific nodes, as `openbench.engine.api` takes them.
+        config: the scientific nodes, as `openbench.engine.prepare` takes them.
         runtime: the runtime node.
     """
 

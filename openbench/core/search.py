@@ -2,7 +2,9 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -61,6 +63,28 @@ class SearchContext(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class ChosenMethod:
+    """An unfitted method, and what stands for it in a record.
+
+    Args:
+        name: what users type, or the class's name in lower case.
+        method: unfitted.
+        node: its config.
+        space: hyper-parameter → values that tuning tries; empty where the hyper-parameters were given.
+    """
+
+    name: str
+    method: Method
+    node: Mapping[str, Any]
+    space: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    @cached_property
+    def settings(self) -> tuple[Method, ...]:
+        """The method with its default hyper-parameters, then at each setting of its space."""
+        return (self.method, *settings_of(self.method, self.space))
+
+
 def with_params(method: M, params: Mapping[str, Any]) -> M:
     """Return a fresh, unfitted method with some hyper-parameters replaced."""
     return type(method)(**{**method.params(), **params})
@@ -88,6 +112,15 @@ def grid(space: Mapping[str, Sequence[Any]], parameters: Sequence[str], where: s
     names = list(space)
     slowest_first = itertools.product(*(space[name] for name in reversed(names)))
     return [dict(zip(names, reversed(values), strict=True)) for values in slowest_first]
+
+
+def settings_of(method: Method, space: Mapping[str, Any]) -> list[Method]:
+    """Return a method at each setting of a space, unfitted; without those that it refuses, which tuning leaves out."""
+    found = []
+    for params in grid(space, list(method.params())):
+        with suppress(MethodError):
+            found.append(with_params(method, params))
+    return found
 
 
 def best_trial(method: Method, trials: Sequence[Trial]) -> Trial:

@@ -10,12 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from openbench.api.arguments import path_of
 from openbench.api.arrays import head_of
-from openbench.api.methods import ChosenMethod, chosen_method
+from openbench.api.methods import chosen_method
 from openbench.api.models.adopt import Asked
 from openbench.backbones.device import resolve_device
 from openbench.config.constraints import Count, check_value
 from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
+from openbench.core.search import ChosenMethod
 from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.features import MemoryFeatures, Scored, network_input, scored
 from openbench.detect.given_images import Pixels, as_list, as_pixels, as_split, digests_of, names_of, numbered

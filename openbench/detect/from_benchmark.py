@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from openbench.api.methods import ChosenMethod, as_node
+from openbench.api.methods import as_node
 from openbench.api.models.adopt import Asked
 from openbench.config.constraints import Checked, OneOf
 from openbench.core.benchmark import Split
 from openbench.core.method import Method
 from openbench.core.request import Role
-from openbench.core.search import with_params
+from openbench.core.search import ChosenMethod, with_params
 from openbench.detect.artefact.licences import licences
 from openbench.detect.artefact.network_part import check_weights, refuse_text_as_weights
 from openbench.detect.artefact.state import refuse_unsavable
@@ -21,13 +21,11 @@ from openbench.detect.calibration import Terms
 from openbench.detect.detector import Detector
 from openbench.detect.learnt import learns_from
 from openbench.detect.network import Network
-from openbench.engine import api
-from openbench.engine.cached import CachedFeatures
-from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
-from openbench.engine.outcomes.clock import Clock
-from openbench.engine.run import feature_store
+from openbench.engine import prepare
+from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, feature_store, fit, score_split
+from openbench.engine.provenance import Clock
+from openbench.engine.run import RunSpec
 from openbench.engine.runtime import Runtime
-from openbench.engine.spec import RunSpec
 from openbench.errors import ConfigError
 from openbench.results.records.store import RecordStore
 from openbench.say import Say, silent
@@ -75,10 +73,10 @@ def fit_on_benchmark(
         OpenbenchError: whatever `run` refuses.
     """
     setting = Runtime.from_config(runtime)
-    unfitted = api.build_method(config["method"])[0]
-    refuse_unsavable(unfitted)
-    with_bank(unfitted, held.bank, api.name_of(config["method"]))  # refused before anything is loaded
-    spec = api.spec_of(config, setting, say)
+    unfitted = prepare.build_method(config["method"])
+    refuse_unsavable(unfitted.method)
+    with_bank(unfitted.method, held.bank, unfitted.name)  # refused before anything is loaded
+    spec = prepare.prepare(config, setting, say, method=unfitted)
     if held.bank != "exact":
         _ood_val(spec, held)  # refused before it is fitted
     check_weights(spec.backbone)

@@ -18,7 +18,7 @@ from openbench.core.composite import leaves
 from openbench.core.method import Method
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.engine.applicable import read_of_classifier, refuse_missing_parts
+from openbench.engine.compatibility import read_of_classifier, refuse_missing_parts
 from openbench.errors import ConfigError, NotApplicableError, did_you_mean
 
 _FEW = 8

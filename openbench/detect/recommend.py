@@ -14,7 +14,7 @@ from openbench.core.composite import leaves
 from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.request import Role
-from openbench.engine.api import build_method
+from openbench.engine.prepare import build_method
 from openbench.errors import ConfigError, OpenbenchError, RecordError, check_known, did_you_mean
 from openbench.metrics.rank_ranges import RankRange
 from openbench.results.leaderboard.index import indexed_runs
@@ -276,7 +276,7 @@ def method_of(name: str, params: Mapping[str, Any]) -> Method | None:
         return None
     known = {key: value for key, value in params.items() if key in node and not isinstance(node[key], Mapping)}
     try:
-        return build_method({**node, **known, NAME: name})[0]
+        return build_method({**node, **known, NAME: name}).method
     except OpenbenchError:  # e.g. it needs a library that is not installed
         return None
 

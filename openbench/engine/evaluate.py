@@ -1,7 +1,8 @@
 """From cached features to scores: fitting on the declared split, scoring in batches, never a second forward pass."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import Composite
 from openbench.core.features import DEFAULT_BATCH, FeatureSet, Head
@@ -18,7 +20,14 @@ from openbench.core.request import Field, Mixing, Request, Role, Texts
 from openbench.core.scores import SetScores
 from openbench.core.search import with_params
 from openbench.digest import digest
+from openbench.engine.provenance import Clock
+from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError, DataError, MethodError
+from openbench.features.changed_images import MIXED_READ, mixed
+from openbench.features.store import WHOLE, FeatureStore, Sharding
+from openbench.say import Say, silent
+
+_BASE = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
 
 
 class FeatureSource(Protocol):
@@ -267,3 +276,97 @@ def no_predictions(split: Split, features: FeatureSource) -> NDArray[np.int64]:
 def _declared(x: FeatureSet, request: Request) -> FeatureSet:
     """Only the declared columns: undeclared use then fails in every run, not only in the check suite."""
     return replace(x, columns={name: column for name, column in x.columns.items() if name in request.fields})
+
+
+def feature_store(runtime: Runtime, say: Say, sharding: Sharding = WHOLE) -> FeatureStore:
+    """The feature store of a runtime; `say` receives what it has to tell."""
+    return FeatureStore(
+        runtime.features,
+        batch_size=runtime.batch_size,
+        workers=runtime.workers,
+        progress=runtime.progress,
+        sharding=sharding,
+        say=say,
+    )
+
+
+@dataclass
+class CachedFeatures:
+    """A feature store bound to one backbone; its time is the clock's `features` stage.
+
+    Args:
+        store: where columns lie.
+        backbone: with weights.
+        clock: of the run.
+        say: receives a line after each set that had to be extracted while others are to come.
+        reused: version, commit and time of the features that were in the cache; the latest if they differ.
+    """
+
+    store: FeatureStore
+    backbone: Backbone
+    clock: Clock
+    say: Say = silent
+    reused: str = ""
+    _waiting: dict[str, int] = field(default_factory=dict)
+    _expected: int = 0
+    _images: int = 0
+    _seconds: float = 0.0
+
+    def expect(self, splits: Iterable[Split]) -> None:
+        """Find which splits of a run have no features yet, and say how many images they have.
+
+        Args:
+            splits: all that will be asked for.
+        """
+        every = list(splits)
+        missing = [s for s in every if self.store.missing(self.backbone, s, _BASE)]
+        kept = [self.store.made(self.backbone, split) for split in every if split not in missing]
+        if kept:
+            some = f" ({len(kept)} of {len(every)} sets)" if missing else ""
+            # Each line ends in its time: take the latest.
+            self.reused = max(kept, key=lambda made: made.rpartition(", ")[2]) + some
+        self._waiting = {_name(split): len(split) for split in missing}
+        self._expected = len(missing)
+        if len(missing) > 1:
+            self.say(f"features: {sum(self._waiting.values()):,} images of {len(missing)} sets to extract")
+
+    def __call__(self, split: Split, request: Request) -> FeatureSet:
+        """The columns of a split, extracted now if they are not cached."""
+        before, start = self.backbone.passes, monotonic()
+        with self.clock.stage("features"):
+            found = self.store.get(self.backbone, split, request)
+        if self.backbone.passes > before and self._waiting.pop(_name(split), 0):
+            self._images += len(split)
+            self._seconds += monotonic() - start
+            if self._waiting:
+                self.say(self._outlook())
+        return found
+
+    def scores(self, method: LiveMethod, split: Split) -> NDArray[np.float32]:
+        """The scores of a split by a live method, made now if they are not cached."""
+        with self.clock.stage("features"):
+            return self.store.scores(self.backbone, split, method).numpy()
+
+    def texts(self, texts: Texts) -> Tensor:
+        """The unit embeddings (m, d) of a corpus, made now if they are not cached."""
+        with self.clock.stage("features"):
+            return self.store.texts(self.backbone, texts)
+
+    def mixed(self, split: Split, others: Split, mixing: Mixing) -> Tensor:
+        """The features (n, d) of a split's images, each mixed with one of `others`, extracted now if not cached."""
+        with self.clock.stage("features"):
+            copies = mixed(split, others, mixing, self.backbone.preprocess)
+            return self.store.get(self.backbone, copies, MIXED_READ).features
+
+    def _outlook(self) -> str:
+        images = sum(self._waiting.values())
+        seconds = images * self._seconds / self._images
+        left = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        return (
+            f"features: {self._expected - len(self._waiting)} of {self._expected} sets done, {images:,} images to go, "
+            f"about {left} left"
+        )
+
+
+def _name(split: Split) -> str:
+    return f"{split.role}/{split.name}"

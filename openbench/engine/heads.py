@@ -21,7 +21,7 @@ from openbench.core.benchmark import Benchmark, Image, Items, Split
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field, Request
 from openbench.digest import digest
-from openbench.engine.run import feature_store
+from openbench.engine.evaluate import feature_store
 from openbench.engine.runtime import Runtime
 from openbench.errors import NotApplicableError
 from openbench.say import Say

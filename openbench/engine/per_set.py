@@ -9,7 +9,7 @@ import numpy as np
 from openbench.core.benchmark import Benchmark
 from openbench.core.record import ResultRecord, Value
 from openbench.core.request import Role
-from openbench.engine.outcomes.remarks import WARNINGS
+from openbench.engine.provenance import WARNINGS
 from openbench.metrics.selective.risk import UNABLE
 
 HEADER = (

@@ -1,7 +1,8 @@
 """One run: features from the cache, tuning on validation, scores, metrics, one write-once record."""
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,43 +11,154 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from openbench.backbones.base import Backbone
+from openbench.checkout import uncommitted
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.composite import leaves, version_of
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
-from openbench.core.record import PROBE, REUSED, SOURCES, UNCOMMITTED, ResultRecord
+from openbench.core.record import PROBE, REUSED, SOURCES, UNCOMMITTED, ResultRecord, RunIdentity, texts_of
 from openbench.core.request import Field, Request, Role
 from openbench.core.scores import SetScores
-from openbench.core.search import Tuned, with_params
+from openbench.core.search import Tuned, settings_of, with_params
 from openbench.digest import still_as_before
-from openbench.engine.cached import CachedFeatures
+from openbench.engine.compatibility import tells_apart
 from openbench.engine.evaluate import (
+    CachedFeatures,
     FeatureSource,
     Fitting,
     Scoring,
     class_scores,
+    feature_store,
     fit,
     no_predictions,
     predictions,
     score_splits,
 )
-from openbench.engine.outcomes.clock import Clock
-from openbench.engine.outcomes.learnt import describe_backbone
-from openbench.engine.outcomes.outcome import RunOutcome
-from openbench.engine.outcomes.provenance import provenance
-from openbench.engine.outcomes.remarks import remarks
-from openbench.engine.outcomes.reuse import made_from, reused
 from openbench.engine.per_set import each_alone, joined_record
+from openbench.engine.provenance import (
+    Clock,
+    Learnt,
+    RunOutcome,
+    describe_backbone,
+    made_from,
+    provenance,
+    remarks,
+    reused,
+)
 from openbench.engine.runtime import Runtime
-from openbench.engine.spec import RunSpec, images_read
-from openbench.engine.tune import TestSplits, TuneContext, tune
+from openbench.engine.tune import TestSplits, TuneContext, Tuning, tune
 from openbench.engine.verify import check_weights, recorded, verdict
 from openbench.errors import MethodError, RecordError
-from openbench.features.store import WHOLE, FeatureStore, Sharding
-from openbench.metrics.suite import describe, evaluate
+from openbench.features.texts import Corpus
+from openbench.metrics.suite import MetricOptions, describe, evaluate
+from openbench.public import public
 from openbench.results.records.store import RecordStore, ScoreStore
 from openbench.results.scores.stored import per_set_name
 from openbench.say import Say, silent
+from openbench.source import foreign_sources
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What is run: objects that are ready, and the scientific config they were built from.
+
+    Args:
+        benchmark: splits and promises.
+        backbone: trained, on its device.
+        method: unfitted, with its default hyper-parameters.
+        method_name: what users type after `method=`.
+        space: hyper-parameter → values to search; empty = nothing to tune.
+        tuning: how the search is done.
+        metrics: which metrics at which operating points.
+        config: the scientific config, plain and resolved; enters the record with public names.
+        learnt: how the weights came about, None for released ones.
+    """
+
+    benchmark: Benchmark
+    backbone: Backbone
+    method: Method
+    method_name: str
+    space: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tuning: Tuning = field(default_factory=Tuning)
+    metrics: MetricOptions = field(default_factory=MetricOptions)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    learnt: Learnt | None = None
+
+    @property
+    def training(self) -> str | None:
+        """The training as users type it, None for released weights."""
+        return None if self.learnt is None else self.learnt.training
+
+    @property
+    def outliers(self) -> Split | None:
+        """What the training learnt from beside ID images, None if nothing."""
+        return None if self.learnt is None else self.learnt.outliers
+
+    @property
+    def classified(self) -> bool:
+        """Whether the network has a classifier for the benchmark's classes, so that there is an accuracy."""
+        return tells_apart(self.backbone, self.benchmark)
+
+    @cached_property
+    def scientific(self) -> dict[str, Any]:
+        """The config as records hold it: classes of openbench by their public names."""
+        return {key: public(node) for key, node in self.config.items()}
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """{module: SHA-256} of the code of this run that openbench does not ship."""
+        return foreign_sources(*self._parts)
+
+    @cached_property
+    def uncommitted(self) -> dict[str, str]:
+        """{file: SHA-256} of openbench's files in this run that differ from the commit, of all that it imports."""
+        return uncommitted(__name__, parts=self._parts)
+
+    @cached_property
+    def texts(self) -> list[dict[str, Any]]:
+        """What a record says of the corpora of text that the method reads, at any setting that is searched.
+
+        Their digests are part of the identity.
+        """
+        if not any(leaf.request.texts for leaf in leaves(self.method)):
+            return []
+        searched = {} if self.tuning.strategy == "none" else self.space
+        settings = (self.method, *settings_of(self.method, searched))
+        read = dict.fromkeys(texts for setting in settings for leaf in leaves(setting) for texts in leaf.request.texts)
+        return [Corpus.of(self.backbone, texts).described() for texts in read]
+
+    @property
+    def _parts(self) -> tuple[object, ...]:
+        trained_by = None if self.learnt is None else self.learnt.method
+        return (self.method, trained_by, self.backbone, *(split.source for split in self.benchmark.splits()))
+
+    @property
+    def run_id(self) -> str:
+        """The digest that names the record."""
+        return self.identity.run_id
+
+    @cached_property
+    def identity(self) -> RunIdentity:
+        """What identifies the run."""
+        return RunIdentity(
+            self.scientific,
+            self.method_name,
+            version_of(self.method),
+            self.benchmark.digest,
+            self.backbone.digest,
+            self.training,
+            images_read(self.benchmark),
+            None if self.outliers is None else self.outliers.digest,
+            self.sources,
+            self.uncommitted,
+            texts_of({"texts": self.texts}),
+        )
+
+
+def images_read(benchmark: Benchmark) -> dict[str, str]:
+    """Return role → digest of the images, for the sets that are read and enter the benchmark's digest as lists only."""
+    return {s.role.value: s.digest for s in benchmark.splits() if s.identity and not s.unread}
 
 
 def run(spec: RunSpec, runtime: Runtime, say: Say = silent) -> RunOutcome:
@@ -74,8 +186,10 @@ def run(spec: RunSpec, runtime: Runtime, say: Say = silent) -> RunOutcome:
     record, kept = compute(spec, runtime, say)
     warnings = ScoreStore(runtime.scores).keep(kept)
     try:
-        notes = made_from(record, records)
-        return RunOutcome(record, records.write(record), status="written", notes=notes, warnings=warnings)
+        scores = tuple(kept.get(record.run_id, ()))
+        return RunOutcome(
+            record, records.write(record), "written", made_from(record, records), warnings=warnings, scores=scores
+        )
     except RecordError:
         written_meanwhile = records.find(spec.run_id)
         if written_meanwhile is None or runtime.on_existing == "error":
@@ -205,18 +319,6 @@ def _tune(spec: RunSpec, fitting: Fitting, scoring: Scoring, say: Say) -> Tuned:
     splits = TestSplits.of(spec.benchmark) if on_test else spec.benchmark.validation()
     context = TuneContext(splits, fitting, scoring, report)
     return tune(spec.method, spec.space, context)
-
-
-def feature_store(runtime: Runtime, say: Say, sharding: Sharding = WHOLE) -> FeatureStore:
-    """The feature store of a runtime; `say` receives what it has to tell."""
-    return FeatureStore(
-        runtime.features,
-        batch_size=runtime.batch_size,
-        workers=runtime.workers,
-        progress=runtime.progress,
-        sharding=sharding,
-        say=say,
-    )
 
 
 def _class_scores(method: Method, spec: RunSpec, scoring: Scoring) -> dict[Role, NDArray[np.float32]]:

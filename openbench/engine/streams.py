@@ -20,16 +20,13 @@ from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import open_benchmark
 from openbench.data.checking.same_images import refuse_listed_images, refuse_same_images
 from openbench.digest import digest
-from openbench.engine.api import Config, ready_backbone
-from openbench.engine.cached import CachedFeatures
-from openbench.engine.evaluate import Fitting
+from openbench.engine.compatibility import tells_apart
+from openbench.engine.evaluate import CachedFeatures, Fitting, feature_store
 from openbench.engine.heads import head_reader
-from openbench.engine.outcomes.clock import Clock
-from openbench.engine.outcomes.learnt import describe_backbone
-from openbench.engine.outcomes.provenance import provenance
-from openbench.engine.run import feature_store
+from openbench.engine.prepare import Config, ready_backbone
+from openbench.engine.provenance import Clock, describe_backbone, provenance
+from openbench.engine.run import images_read
 from openbench.engine.runtime import Runtime
-from openbench.engine.spec import images_read, tells_apart
 from openbench.errors import ConfigError, MethodError, NotApplicableError
 from openbench.features.texts import Corpus
 from openbench.metrics.curve import auroc, fpr95

@@ -9,7 +9,7 @@ from openbench.core.benchmark import Benchmark
 from openbench.core.composite import version_of
 from openbench.core.method import Method
 from openbench.core.record import ResultRecord, RunIdentity
-from openbench.engine.outcomes.outcome import RunOutcome
+from openbench.engine.provenance import RunOutcome
 from openbench.errors import NotReproducedError, RecordError
 from openbench.results.records.compare import compare
 from openbench.results.records.origin import made_by, processor, same_machinery
@@ -17,7 +17,7 @@ from openbench.results.records.seeds import one_more_seed, same_but_seed, same_s
 from openbench.results.records.store import RecordStore
 
 if TYPE_CHECKING:
-    from openbench.engine.spec import RunSpec
+    from openbench.engine.run import RunSpec
 
 _SHOWN = 5
 

@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils.validation import check_is_fitted
 
 import openbench as ob
-from openbench.api.estimator import _Given
+from openbench.api.methods import _Given
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.errors import ConfigError, DataError, FieldError, MethodError, NotApplicableError, NotFittedError
@@ -135,7 +135,7 @@ def test_a_method_made_of_others_learns_its_weights_from_validation():
         (lambda: ob.method("knm"), ConfigError, "method 'knm' not found in configs/method; did you mean 'knn'"),
         (lambda: ob.method("knn", K=3), ConfigError, "'knn' has no key 'K' — allowed: k, index"),
         (lambda: ob.method("knn", k=0), ConfigError, "'knn'.k — found 0 — allowed: a whole number ≥ 1"),
-        (lambda: ob.method(NearestMean), ConfigError, r"found a ABCMeta \(a class\) — allowed: a name"),
+        (lambda: ob.method(NearestMean), ConfigError, "found the class NearestMean — an object expected"),
         (lambda: ob.method("odin").fit(X), NotApplicableError, "'odin' reads input gradients — an estimator has"),
         (lambda: ob.method("gram").fit(X), NotApplicableError, "'gram' reads maps of its layers"),
         (lambda: ob.method("pro").fit(X), NotApplicableError, "'pro' reads images"),

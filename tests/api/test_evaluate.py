@@ -11,14 +11,13 @@ from torch import nn
 
 import openbench as ob
 from openbench import _compat
-from openbench.api.evaluate import _Call
-from openbench.api.methods_given import chosen_methods
 from openbench.backbones.cifar import SPECS, CifarResNet
 from openbench.compose.composed import composed
-from openbench.engine import api
+from openbench.engine import prepare
 from openbench.errors import ConfigError, NotApplicableError
 from openbench.methods.knn import KNN
-from openbench.say import silent
+
+from ..prepared import run_config  # noqa: TID252 — the tests are no package
 
 SMALL = [f"~benchmark.csid.{name}" for name in ("noisy", "blurred", "faded", "shifted")]
 SMALL += ["~benchmark.near.nine", "~benchmark.far.patches", "metrics.families=[ranking]"]
@@ -123,7 +122,7 @@ def test_by_name_the_record_is_that_of_run(evaluate, tmp_path):
     found = evaluate("resnet8_digits", preprocess=None, overrides=words)["msp"]
     job = composed("run", ["+benchmark=digits", "backbone=resnet8_digits", "method=msp", *words])
     runtime = job.runtime | {"cache": str(tmp_path / "cache"), "results": str(tmp_path / "results")}
-    outcome = api.run(job.config, runtime)
+    outcome = run_config(job.config, runtime)
     assert outcome.status == "skipped"
     assert plain(outcome) == plain(found)
 
@@ -131,7 +130,7 @@ def test_by_name_the_record_is_that_of_run(evaluate, tmp_path):
 @pytest.mark.slow
 def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evaluate, monkeypatch):
     opened = []
-    monkeypatch.setattr(api, "opened", lambda *a, real=api.opened: opened.append(a) or real(*a))
+    monkeypatch.setattr(prepare, "opened", lambda *a, real=prepare.opened: opened.append(a) or real(*a))
     found = evaluate([small(0), small(1)])
     assert list(found) == ["small", "small_2"]
     assert len(opened) == 1
@@ -165,40 +164,25 @@ def test_a_wrong_number_of_classes_is_refused_where_the_method_reads_them(evalua
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("second", ["knm", "odin"])
+@pytest.mark.parametrize("second", ["knm", "neglabel"])
 def test_every_method_of_a_named_model_is_checked_before_the_first_is_run(evaluate, monkeypatch, tmp_path, second):
     def run(*_):
         raise AssertionError("a method was run")
 
-    monkeypatch.setattr(api, "run", run)
-    path = tmp_path / "features.npz"
-    np.savez(path, **{"id_test/features": np.zeros((3, 2), np.float32)})
-    words = [*SMALL, f"backbone.path={path}"] if second == "odin" else SMALL
+    monkeypatch.setattr("openbench.api.evaluate.run", run)
+    torch.save(CifarResNet(SPECS["resnet8"], 6).state_dict(), tmp_path / "weights.pt")
+    words = [*SMALL, f"+backbone.weights={tmp_path / 'weights.pt'}"]
     with pytest.raises(ConfigError, match=f"'{second}'"):
-        evaluate(
-            "features" if second == "odin" else "resnet8_digits", ["knn", second], preprocess=None, overrides=words
-        )
+        evaluate("resnet8_digits", ["knn", second], preprocess=None, overrides=words)
 
 
 def test_what_a_model_does_not_show_is_asked_for_before_any_method_is_run(evaluate, monkeypatch):
-    monkeypatch.setattr(api, "run", lambda *_: pytest.fail("a method was run"))
+    monkeypatch.setattr("openbench.api.evaluate.run", lambda *_: pytest.fail("a method was run"))
     model = small()
     with pytest.raises(NotApplicableError, match="method 'knn' reads features — model 'lambda'"):
         evaluate(lambda x: model(x), ["msp", "knn"])
     with pytest.raises(NotApplicableError, match="'gram' reads maps of its layers — backbone 'small' has features and"):
         evaluate(model, ["msp", "gram"])
-
-
-def test_a_head_to_fit_gets_a_benchmark_with_its_training_images(monkeypatch):
-    made = []
-    monkeypatch.setattr(api, "opened", lambda config, *_: made.append(config["backbone"].get("head")) or object())
-    (msp,) = chosen_methods("msp")
-    call = _Call((msp,), ["+benchmark=digits", *SMALL], {}, silent)
-    plain, headed, again = (
-        call.benchmark(call.job(msp, ["backbone=timm", *words]), msp)
-        for words in ([], ["backbone.head=linear_probe"], [])
-    )
-    assert (plain is again, plain is headed, made) == (True, False, [None, "linear_probe"])
 
 
 def test_benchmarks_and_methods_of_ones_own_are_found_in_a_folder(evaluate, tmp_path):
@@ -247,8 +231,8 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
     [
         ({"methods": []}, "methods is empty"),
         ({"methods": ["msp", "msp"]}, "names 'msp' twice"),
-        ({"methods": KNN}, "has the class KNN — an instance expected — write KNN()"),
-        ({"methods": 3}, "methods has a int — allowed: names"),
+        ({"methods": KNN}, "found the class KNN — an object expected — write KNN"),
+        ({"methods": 3}, "method — found a int — allowed: a name"),
         ({"methods": "knm"}, "knm.*did you mean 'knn'"),
         ({"methods": {"a/b": KNN()}}, "'a/b' cannot be the name of a method"),
         ({"benchmark": "digit"}, "digit.*did you mean 'digits'"),
@@ -307,7 +291,18 @@ def test_nothing_is_printed_into_a_pipe(evaluate, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_openbench_method_returns_goes_wherever_a_method_goes():
-    (alone,), (in_list, named) = chosen_methods(ob.method("knn", k=7)), chosen_methods([ob.method("knn", k=7), "msp"])
-    assert alone.instance.k == in_list.instance.k == 7
-    assert (alone.name, alone.node["k"], named.config) == ("knn", 7, "msp")
+def test_what_openbench_method_returns_goes_wherever_a_method_goes(evaluate):
+    alone, listed = evaluate(small(), ob.method("knn", k=7)), evaluate(small(), [ob.method("knn", k=7), "msp"])
+    assert alone["knn"].record.method["params"]["k"] == 7
+    assert (listed["knn"].record.run_id, list(listed)) == (alone["knn"].record.run_id, ["knn", "msp"])
+
+
+def test_each_method_is_built_once_and_scores_just_computed_are_not_read_back(evaluate, monkeypatch):
+    built = []
+    make = KNN.__post_init__
+    monkeypatch.setattr(KNN, "__post_init__", lambda self: built.append(self) or make(self))
+    monkeypatch.setattr("openbench.api.evaluate.ScoreStore.read", lambda *_: pytest.fail("scores were read from disk"))
+    found = evaluate(small(), "knn", tune="none")["knn"]
+    assert len(found.scores) > 3
+    # Each setting of its space is tried once, and the one that is taken is fitted.
+    assert len(built) <= 3 + 2 * len(found.record.config["method"]["_space_"]["k"])

@@ -208,7 +208,7 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
         ({"methods": ["knm"]}, ConfigError, "did you mean 'knn'"),
         ({"methods": [KNN(k=1), KNN(k=2)]}, ConfigError, "names 'knn' twice .* methods={'knn': 'knn', 'knn_2'"),
         ({"methods": []}, ConfigError, "methods is empty"),
-        ({"methods": 3}, ConfigError, "methods has a int — allowed: names"),
+        ({"methods": 3}, ConfigError, "method — found a int — allowed: a name"),
         ({"methods": {"../up": KNN(k=1)}}, ConfigError, "'../up' cannot be the name of a method"),
         ({"methods": {"../up": "knn"}}, ConfigError, "'../up' cannot be the name of a method"),
         ({"tune": "validation"}, ConfigError, "id_val and ood_val are needed"),

@@ -65,7 +65,7 @@ def test_features_of_another_precision_are_not_taken_for_the_same():
 
 @pytest.mark.slow
 def test_a_precision_that_the_device_lacks_is_refused_before_a_training(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("openbench.engine.api._trained", lambda *rest: pytest.fail("trained"))
+    monkeypatch.setattr("openbench.engine.prepare.train_backbone", lambda *rest: pytest.fail("trained"))
     words = [
         "backbone.precision=fp16",
         "runtime.device=cpu",

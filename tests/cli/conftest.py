@@ -37,6 +37,12 @@ TOY_FILES = {
 }
 
 
+class Setting(dict[str, Any]):
+    """A runtime node of which nothing is checked."""
+
+    on_existing = "verify"
+
+
 @dataclass
 class Engine:
     """Remembers what it was asked for; a method named in `broken` fails the way a user's mistake does."""
@@ -53,7 +59,7 @@ class Engine:
             raise self.broken[name]
         return name
 
-    def run(self, config: dict[str, Any], runtime: dict[str, Any], say: Any, given: Any) -> Any:
+    def run(self, config: dict[str, Any], runtime: dict[str, Any], say: Any) -> Any:
         name = self.answer("run", config, runtime)
         say(f"scoring {name}")
         record = ResultRecord(
@@ -111,14 +117,16 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def engine(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """The stand-in engine, with cache, results and working directory in an empty place."""
     fake = Engine(broken={})
-    module = types.ModuleType("openbench.engine.api")
-    for name in ("run", "train", "extract", "check"):
-        setattr(module, name, getattr(fake, name))
-    module.Given = types.SimpleNamespace  # type: ignore[attr-defined]
-    import openbench.engine
-
-    monkeypatch.setitem(sys.modules, "openbench.engine.api", module)
-    monkeypatch.setattr(openbench.engine, "api", module, raising=False)
+    stand_ins = {
+        "prepare": {"prepare": lambda config, setting, say, shared: config, "SharedObjects": object},
+        "run": {"run": fake.run},
+        "jobs": {"train": fake.train, "extract": fake.extract, "check": fake.check},
+        "runtime": {"Runtime": types.SimpleNamespace(from_config=Setting)},
+    }
+    for name, functions in stand_ins.items():
+        module = types.ModuleType(f"openbench.engine.{name}")
+        vars(module).update(functions)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / "results"))
     (tmp_path / "work").mkdir()

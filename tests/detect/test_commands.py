@@ -89,7 +89,9 @@ def test_an_unreadable_image_has_a_row_of_its_own_and_csv_cells_compute_nothing(
 )
 def test_bad_words_are_refused_before_anything_is_loaded(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("openbench.engine.api.spec_of", lambda *_: pytest.fail("it went on to data and network"))
+    monkeypatch.setattr(
+        "openbench.engine.prepare.prepare", lambda *_, **__: pytest.fail("it went on to data and network")
+    )
     assert main(words) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -98,15 +100,15 @@ def test_bad_words_are_refused_before_anything_is_loaded(words, message, tmp_pat
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     """The digits come with scikit-learn; the network's weights are random, but fixed."""
-    from openbench.engine import api
+    from openbench.engine import prepare
 
     def random_weights(config, benchmark, *rest):
-        backbone = api.build_backbone(config, benchmark)
+        backbone = prepare.build_backbone(config, benchmark)
         return backbone.load_state(backbone.network.state_dict(), "memory"), None
 
     place = tmp_path_factory.mktemp("digits")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "ready_backbone", random_weights)
+        patch.setattr(prepare, "ready_backbone", random_weights)
         patch.setenv("OPENBENCH_CACHE", str(place / "cache"))
         patch.setenv("OPENBENCH_RESULTS", str(place / "results"))
         yield
@@ -136,7 +138,7 @@ def test_fit_makes_a_detector_of_a_benchmark(tmp_path, capsys):
 @pytest.mark.usefixtures("digits")
 @pytest.mark.parametrize("method", ["hbos", "dagmm", "opengan"])
 def test_a_method_that_cannot_be_saved_is_refused_before_anything_is_computed(tmp_path, monkeypatch, capsys, method):
-    monkeypatch.setattr("openbench.engine.api.spec_of", lambda *rest: pytest.fail("computed"))
+    monkeypatch.setattr("openbench.engine.prepare.prepare", lambda *_, **__: pytest.fail("computed"))
     assert main(["fit", "+benchmark=digits", f"method={method}", f"out={tmp_path / 'made'}"]) == 2
     assert "cannot be saved" in capsys.readouterr().err
 

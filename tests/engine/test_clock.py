@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from openbench.engine.outcomes import clock as module
-from openbench.engine.outcomes.clock import Clock
+from openbench.engine import provenance as module
+from openbench.engine.provenance import Clock
 
 
 class Time:

@@ -6,10 +6,12 @@ import pytest
 from openbench.compose.composed import composed
 from openbench.core.request import Field, Request
 from openbench.data.build import build_benchmark
-from openbench.engine.api import ready_backbone, run
+from openbench.engine.prepare import ready_backbone
 from openbench.engine.runtime import Runtime
 from openbench.errors import NotApplicableError
 from openbench.features.store import FeatureStore
+
+from ..prepared import run_config  # noqa: TID252 — the tests are no package
 
 SETS = ["~benchmark.csid", "~benchmark.ood_train", "~benchmark.far.patches", "~benchmark.near.nine"]
 QUICK = ["tune=none", "metrics.replicates=0", "metrics.correction=simes", "+metrics.set_splits=0"]
@@ -65,8 +67,8 @@ def file(folders, network):
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("method", ["knn", "vim", "msp", "react"])
 def test_features_from_a_file_give_the_numbers_of_the_network(method, folders, network, file):
-    by_network = run(*outcome(folders, *network[0], f"method={method}")).record
-    by_file = run(*outcome(folders, "backbone=features", f"backbone.path='{file}'", f"method={method}")).record
+    by_network = run_config(*outcome(folders, *network[0], f"method={method}")).record
+    by_file = run_config(*outcome(folders, "backbone=features", f"backbone.path='{file}'", f"method={method}")).record
     assert by_file.metrics == by_network.metrics
     assert by_file.benchmark == by_network.benchmark
     assert by_file.counts == by_network.counts
@@ -76,13 +78,13 @@ def test_features_from_a_file_give_the_numbers_of_the_network(method, folders, n
 
 def test_another_content_of_the_file_is_another_run(folders, network, file):
     words = ["backbone=features", "method=knn"]
-    first = run(*outcome(folders, *words, f"backbone.path='{file}'")).record.run_id
+    first = run_config(*outcome(folders, *words, f"backbone.path='{file}'")).record.run_id
     for name, array in network[1].items():
         place = folders / "folder" / f"{name}.npy"
         place.parent.mkdir(parents=True, exist_ok=True)
         np.save(place, array.astype(np.float64) if name.endswith("features") else array)
-    again = run(*outcome(folders, *words, f"backbone.path='{folders / 'folder'}'"))
-    assert again.record.metrics == run(*outcome(folders, *words, f"backbone.path='{file}'")).record.metrics
+    again = run_config(*outcome(folders, *words, f"backbone.path='{folders / 'folder'}'"))
+    assert again.record.metrics == run_config(*outcome(folders, *words, f"backbone.path='{file}'")).record.metrics
     assert again.record.run_id != first
 
 
@@ -90,4 +92,4 @@ def test_what_needs_the_network_is_not_applicable(folders, file):
     with pytest.raises(
         NotApplicableError, match=r"'odin' reads input gradients — backbone 'features' has features and"
     ):
-        run(*outcome(folders, "backbone=features", f"backbone.path='{file}'", "method=odin"))
+        run_config(*outcome(folders, "backbone=features", f"backbone.path='{file}'", "method=odin"))

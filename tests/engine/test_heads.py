@@ -14,11 +14,13 @@ from openbench.config.shipped import shipped
 from openbench.core.request import Field, Perturb, Request
 from openbench.data.build import build_benchmark
 from openbench.engine import heads
-from openbench.engine.api import ready_backbone, run
+from openbench.engine.prepare import ready_backbone
 from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError, NotApplicableError
 from openbench.features.store import FeatureStore
 from openbench.paths import config_dir
+
+from ..prepared import run_config  # noqa: TID252 — the tests are no package
 
 DIGITS = [
     "+benchmark=digits",
@@ -80,7 +82,7 @@ def test_a_head_is_fitted_once_recorded_and_read_back(tmp_path, words):
     assert silent == []
     assert again.digest == first.digest
     assert torch.equal(again.head.weight, first.head.weight)
-    record = run(*job(tmp_path, words, "method=msp")).record
+    record = run_config(*job(tmp_path, words, "method=msp")).record
     assert record.backbone["name"] == first.name
     assert record.backbone["head"] == first.fitted_head
     assert record.backbone["head"]["sha256"]
@@ -105,13 +107,13 @@ def test_heads_share_the_features_and_differ_in_identity(folder, words):
     train, test = (store.get(mean, split, both) for split in (benchmark.id_train, benchmark.id_test))
     oracle = NearestCentroid().fit(train.features.numpy(), benchmark.id_train.labels)
     assert np.array_equal(test.logits.argmax(1), oracle.predict(test.features.numpy()))
-    knn = run(*job(folder, words, "backbone.head=knn", "method=msp")).record
+    knn = run_config(*job(folder, words, "backbone.head=knn", "method=msp")).record
     assert knn.backbone["head"] == {"kind": "knn"}
     for method, read in (("odin", "input gradients"), ("react", "the head")):
         with pytest.raises(
             NotApplicableError, match=f"'{method}' reads {read} — backbone 'dinov2_vits14_knn' has feat"
         ):
-            run(*job(folder, words, "backbone.head=knn", f"method={method}"))
+            run_config(*job(folder, words, "backbone.head=knn", f"method={method}"))
 
 
 def test_methods_that_take_gradients_see_the_linear_head(folder, words):
@@ -129,8 +131,8 @@ def test_methods_that_take_gradients_see_the_linear_head(folder, words):
 def test_without_a_head_only_methods_that_read_features_run(folder, words):
     config, runtime = job(folder, words, "backbone.head=null", "method=msp")
     with pytest.raises(NotApplicableError, match="'msp' reads logits — backbone 'dinov2_vits14' has no classifier"):
-        run(config, runtime)
-    assert "accuracy" not in run(*job(folder, words, "backbone.head=null", "method=knn")).record.metrics["id"]
+        run_config(config, runtime)
+    assert "accuracy" not in run_config(*job(folder, words, "backbone.head=null", "method=knn")).record.metrics["id"]
 
 
 def test_an_unknown_head_is_refused_with_the_choices(folder, words):

@@ -13,9 +13,9 @@ from openbench.compose.config import compose, scientific
 from openbench.config.build import build
 from openbench.core.record import SOURCES, UNCOMMITTED, RunIdentity
 from openbench.data.build import build_benchmark
-from openbench.engine import api
-from openbench.engine.outcomes.learnt import Learnt
-from openbench.engine.spec import RunSpec
+from openbench.engine.prepare import build_method
+from openbench.engine.provenance import Learnt
+from openbench.engine.run import RunSpec
 from openbench.features.store import FeatureStore
 from openbench.training.job import TrainingJob
 from openbench.training.weights.ensure import build_training
@@ -145,7 +145,7 @@ def names(config) -> dict[str, str]:
     )
     job = TrainingJob.of(deepcopy(backbone), benchmark, training, 0)
     backbone.load_state(backbone.module().state_dict(), "random")
-    method, _ = api.build_method(config["method"])
+    method = build_method(config["method"]).method
     spec = RunSpec(benchmark, backbone, method, "own", config=config, learnt=Learnt("own", method=training))
     return {
         RUN: spec.run_id,

@@ -12,10 +12,12 @@ from safetensors.torch import save_file
 from openbench._compat import library
 from openbench.backbones.cifar import resnet
 from openbench.core.preprocess import Preprocess
-from openbench.engine import api
+from openbench.engine.jobs import extract
 from openbench.errors import DataError, MethodError, NotApplicableError
 from openbench.methods.knn import KNN
 from openbench.results.records.store import ScoreStore
+
+from ..prepared import run_config  # noqa: TID252 — the tests are no package
 
 FOLDER = {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}}
 CLASSES = [f"class {c}" for c in range(6)]
@@ -105,11 +107,11 @@ def remove_training_images(root):
 
 @pytest.mark.slow
 def test_a_method_that_is_not_fitted_runs_without_training_images_to_the_same_record(root, config, runtime, tmp_path):
-    with_images = api.run(config("msp.MSP"), runtime)
+    with_images = run_config(config("msp.MSP"), runtime)
     remove_training_images(root)
-    assert api.run(config("msp.MSP"), runtime).status == "skipped"
+    assert run_config(config("msp.MSP"), runtime).status == "skipped"
     elsewhere = {**runtime, "results": tmp_path / "elsewhere"}
-    without = api.run(config("msp.MSP"), elsewhere)
+    without = run_config(config("msp.MSP"), elsewhere)
     assert without.status == "written"
     first, second = with_images.record.to_dict(), without.record.to_dict()
     assert {**first, "provenance": {}} == {**second, "provenance": {}}
@@ -120,7 +122,7 @@ def test_a_method_that_is_not_fitted_runs_without_training_images_to_the_same_re
 def test_a_method_that_is_fitted_names_itself_and_why_it_needs_them(root, config, runtime):
     remove_training_images(root)
     with pytest.raises(DataError, match=r"incomplete: id\.train \(needed by method 'knn', which is fitted on it\)"):
-        api.run(config("knn.KNN"), runtime)
+        run_config(config("knn.KNN"), runtime)
 
 
 def test_a_network_that_is_trained_first_needs_them(root, config, runtime):
@@ -128,7 +130,7 @@ def test_a_network_that_is_trained_first_needs_them(root, config, runtime):
     with pytest.raises(
         DataError, match=r"id\.train \(needed by backbone 'own', which has no weights and is trained on"
     ):
-        api.run(config("msp.MSP", weights=False), runtime)
+        run_config(config("msp.MSP", weights=False), runtime)
 
 
 def test_a_network_without_weights_and_missing_test_images_are_one_message(root, config, runtime):
@@ -136,31 +138,31 @@ def test_a_network_without_weights_and_missing_test_images_are_one_message(root,
     for file in (root / "test").iterdir():
         file.unlink()
     with pytest.raises(DataError, match=r"2 of 4 .*: id\.train \(needed by backbone 'own', .*\), id\.test\n"):
-        api.run(config("msp.MSP", weights=False), runtime)
+        run_config(config("msp.MSP", weights=False), runtime)
     with pytest.raises(DataError, match=r"1 of 4 data sets is missing or incomplete: id\.test\n"):
-        api.run(config("msp.MSP"), runtime)
+        run_config(config("msp.MSP"), runtime)
 
 
 @pytest.mark.slow
 def test_other_training_images_under_the_same_names_are_another_run_of_a_method_that_reads_them(root, config, runtime):
-    before = {name: api.run(config(name), runtime).record.run_id for name in ("msp.MSP", "knn.KNN")}
+    before = {name: run_config(config(name), runtime).record.run_id for name in ("msp.MSP", "knn.KNN")}
     Pillow.fromarray(np.zeros((16, 16, 3), np.uint8)).save(root / "train/n0/0.png")
-    assert api.run(config("msp.MSP"), runtime).record.run_id == before["msp.MSP"]
-    assert api.run(config("knn.KNN"), runtime).record.run_id != before["knn.KNN"]
+    assert run_config(config("msp.MSP"), runtime).record.run_id == before["msp.MSP"]
+    assert run_config(config("knn.KNN"), runtime).record.run_id != before["knn.KNN"]
 
 
 def test_features_are_extracted_ahead_without_training_images(root, config, runtime):
     remove_training_images(root)
     said = []
-    assert set(api.extract(config("msp.MSP"), runtime, said.append)) == {"id_val/val", "id_test/test", "far/cars"}
+    assert set(extract(config("msp.MSP"), runtime, said.append)) == {"id_val/val", "id_test/test", "far/cars"}
     assert re.fullmatch(r"extract: of .* s the network took \d+%, waiting for images \d+%, all else \d+%.*", said[-1])
     said.clear()
-    api.extract(config("msp.MSP"), runtime, said.append)
+    extract(config("msp.MSP"), runtime, said.append)
     assert not any("network took" in line for line in said)  # nothing was passed
 
 
 def test_maps_are_extracted_in_the_pass_that_leaves_the_features(config, runtime):
-    passed = api.extract(config("gram.Gram"), runtime)
+    passed = extract(config("gram.Gram"), runtime)
     assert passed == {"id_train/train": 60, "id_val/val": 18, "id_test/test": 30, "far/cars": 20}
 
 
@@ -174,8 +176,8 @@ def keys(record):
 @pytest.mark.slow
 @pytest.mark.parametrize("classes", [4, 11])
 def test_features_of_a_network_of_other_classes_are_scored_without_accuracy(config, runtime, classes):
-    ours = api.run(config("knn.KNN"), runtime).record
-    record = api.run(config("knn.KNN", classes=classes), runtime).record
+    ours = run_config(config("knn.KNN"), runtime).record
+    record = run_config(config("knn.KNN", classes=classes), runtime).record
     assert keys(ours) >= ABSENT
     assert keys(record).isdisjoint(ABSENT)
     assert keys(record) >= {"cars/auroc", "far/fpr95", "id/n_id"}
@@ -185,7 +187,7 @@ def test_features_of_a_network_of_other_classes_are_scored_without_accuracy(conf
 
 
 def test_the_auroc_is_that_of_the_scores(config, runtime):
-    wide = api.run(config("mds.MDS", classes=11), runtime).record
+    wide = run_config(config("mds.MDS", classes=11), runtime).record
     scores = {s.name: s.scores for s in ScoreStore(runtime["cache"] / "scores").read(wide.run_id)}
     pairs = scores["test"][:, None] < scores["cars"][None, :]
     ties = scores["test"][:, None] == scores["cars"][None, :]
@@ -197,7 +199,7 @@ def test_the_auroc_is_that_of_the_scores(config, runtime):
 )
 def test_what_needs_the_classifier_is_refused_before_anything_is_extracted(config, runtime, method, read):
     with pytest.raises(NotApplicableError, match=f"reads {read}.* has 11 output classes, benchmark 'own' has 6"):
-        api.run(config(method, classes=11), runtime)
+        run_config(config(method, classes=11), runtime)
     assert not (runtime["cache"] / "features").exists()
 
 
@@ -215,13 +217,13 @@ def test_a_network_without_a_classifier_is_scored_by_its_features(config, runtim
         "num_classes": 0,
         "options": {"img_size": 16},
     }
-    record = api.run(config("knn.KNN", backbone=backbone), runtime).record
+    record = run_config(config("knn.KNN", backbone=backbone), runtime).record
     assert record.backbone["num_classes"] == 0
     assert keys(record).isdisjoint(ABSENT)
     assert not list((runtime["cache"] / "features").rglob("logits.npy"))
     with pytest.raises(NotApplicableError, match="method 'msp' reads logits — backbone 'vit' has no classifier"):
-        api.run(config("msp.MSP", backbone=backbone), runtime)
-    assert api.extract(config("knn.KNN", backbone=backbone), runtime)["id_test/test"] == 0
+        run_config(config("msp.MSP", backbone=backbone), runtime)
+    assert extract(config("knn.KNN", backbone=backbone), runtime)["id_test/test"] == 0
 
 
 @dataclass
@@ -235,6 +237,6 @@ class Miscounting(KNN):
 def test_a_wrong_number_of_class_scores_is_noticed_before_the_test_sets_are_extracted(config, runtime):
     node = {"_name_": "miscounting", "_target_": f"{__name__}.Miscounting"}
     with pytest.raises(MethodError, match="7 classes — benchmark 'own' has 6"):
-        api.run({**config("knn.KNN"), "method": node}, runtime)
+        run_config({**config("knn.KNN"), "method": node}, runtime)
     folders = [folder for folder in (runtime["cache"] / "features").glob("*/*") if list(folder.glob("*.npy"))]
     assert len(folders) == 2  # what is fitted on, and ID validation

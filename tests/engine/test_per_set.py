@@ -12,8 +12,8 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.engine import run as engine
 from openbench.engine.per_set import each_alone, joined_record
+from openbench.engine.run import RunSpec
 from openbench.engine.runtime import Runtime
-from openbench.engine.spec import RunSpec
 from openbench.engine.tune import TestSplits, Tuning
 from openbench.methods.msp import MSP
 from openbench.metrics.suite import MetricOptions, evaluate

@@ -8,7 +8,7 @@ import pytest
 from openbench.compose.config import compose, scientific
 from openbench.config.build import build
 from openbench.core.preprocess import Preprocess
-from openbench.engine.released import check_training_counts
+from openbench.engine.compatibility import check_training_counts
 from openbench.errors import NotApplicableError
 
 CLASSES = tuple("abcdefghij")

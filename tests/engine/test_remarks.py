@@ -5,7 +5,7 @@ import pytest
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
-from openbench.engine.outcomes.remarks import WARNINGS, remarks
+from openbench.engine.provenance import WARNINGS, remarks
 
 
 def split(scores, role=Role.FAR, name="cars"):

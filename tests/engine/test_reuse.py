@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openbench.core.record import ResultRecord
-from openbench.engine.outcomes.reuse import reused
+from openbench.engine.provenance import reused
 from openbench.results.records.store import RecordStore
 
 MADE = {"openbench": "0.1.0", "git_sha": "abcdef0123456789", "utc": "2026-01-02T03:04:05+00:00"}

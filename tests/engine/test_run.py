@@ -18,12 +18,9 @@ from openbench.core.request import Request, Role
 from openbench.core.scores import SetScores
 from openbench.digest import LATER
 from openbench.engine import run as engine
-from openbench.engine.outcomes.clock import Clock
-from openbench.engine.outcomes.learnt import Learnt, named
-from openbench.engine.outcomes.provenance import provenance
-from openbench.engine.run import plain_params
+from openbench.engine.provenance import Clock, Learnt, named, provenance
+from openbench.engine.run import RunSpec, plain_params
 from openbench.engine.runtime import Runtime
-from openbench.engine.spec import RunSpec
 from openbench.errors import MethodError, RecordError
 from openbench.methods.double_score import DoubleScore
 from openbench.methods.knn import KNN
@@ -217,7 +214,7 @@ def spec(training: dict, name: str | None = "cross_entropy") -> RunSpec:
 
 
 def test_the_name_of_an_augmentation_is_recorded_and_changes_no_run_id(monkeypatch):
-    monkeypatch.setattr("openbench.engine.spec.version_of", lambda method: 1)
+    monkeypatch.setattr("openbench.engine.run.version_of", lambda method: 1)
     recipe = {"augment": [{"_target_": "PixMix"}]}
     typed, listed = spec({"recipe": recipe, "_augment_": "pixmix"}), spec({"recipe": recipe})
     assert [named(s.learnt, s.config) for s in (typed, listed)] == [{"augment": "pixmix"}, {}]

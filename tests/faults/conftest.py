@@ -25,8 +25,7 @@ from PIL import Image
 from openbench import checkout
 from openbench.__main__ import main
 from openbench.compose.config import compose
-from openbench.engine.outcomes.clock import Clock
-from openbench.engine.outcomes.provenance import provenance
+from openbench.engine.provenance import Clock, provenance
 from openbench.training.loop import loop
 
 from ..forked import small  # noqa: TID252 — the tests are no package
@@ -167,7 +166,7 @@ class Place:
 
 # What a run imports when it gets there; else the first copy imports it, and then the process that it was copied from.
 IMPORTED = (
-    *("openbench.cli.commands.jobs", "openbench.cli.hydra.app", "openbench.engine.api", "openbench.backbones.cifar"),
+    *("openbench.cli.commands.jobs", "openbench.cli.hydra.app", "openbench.engine.run", "openbench.backbones.cifar"),
     *("openbench.methods.knn", "openbench.training.methods.cross_entropy", "openbench.results.records.schema"),
     *("openbench.results.records.schema", "pandas", "pyarrow.parquet", "scipy.stats", "torch._dynamo"),
 )

@@ -17,9 +17,8 @@ from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request, Role
 from openbench.core.search import with_params
 from openbench.data.loading import batches
-from openbench.engine.cached import CachedFeatures
-from openbench.engine.evaluate import Fitting, Scoring, class_scores, fit, score_split
-from openbench.engine.outcomes.clock import Clock
+from openbench.engine.evaluate import CachedFeatures, Fitting, Scoring, class_scores, fit, score_split
+from openbench.engine.provenance import Clock
 from openbench.errors import MethodError, NotApplicableError, NotFittedError
 from openbench.features import extract
 from openbench.features.store import FeatureStore

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from openbench.core.request import Role
-from openbench.engine import cached
-from openbench.engine.cached import CachedFeatures
-from openbench.engine.outcomes.clock import Clock
+from openbench.engine import evaluate as cached
+from openbench.engine.evaluate import CachedFeatures
+from openbench.engine.provenance import Clock
 from openbench.features.store import FeatureStore
 
 from .feature_toys import toy_backbone, toy_split

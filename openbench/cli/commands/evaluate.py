@@ -16,7 +16,7 @@ from openbench.cli.process import OK
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
 from openbench.core.scores import SetScores
-from openbench.engine.outcomes.remarks import WARNINGS, remarks, turned
+from openbench.engine.provenance import WARNINGS, remarks, turned
 from openbench.metrics.suite import MetricOptions, describe, evaluate
 from openbench.results.escape import console
 from openbench.results.scores.file import Advance, passes, silent

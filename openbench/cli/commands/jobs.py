@@ -11,12 +11,18 @@ def _run(call: Call) -> Outcome:
     What a reader has to know before the numbers, e.g. that they were not made now, stands above the table.
     """
     from openbench.cli.tables import group_auroc, headline, print_tables
-    from openbench.engine import api
-    from openbench.engine.outcomes.remarks import WARNINGS
+    from openbench.engine.prepare import prepare
+    from openbench.engine.provenance import WARNINGS
+    from openbench.engine.run import run
+    from openbench.engine.runtime import Runtime
     from openbench.results.escape import console_lines
+    from openbench.results.records.store import RecordStore
     from openbench.results.tables.views import run_tables
 
-    outcome = api.run(call.config, call.runtime, call.say, api.Given(kept=call.kept))
+    setting = Runtime.from_config(call.runtime)
+    if setting.on_existing != "verify":
+        RecordStore(setting.records).check_writable()  # before a training begins
+    outcome = run(prepare(call.config, setting, call.say, shared=call.kept), setting, call.say)
     line = f"{outcome.status} {outcome.path}"
     warnings = (*(outcome.record.provenance.get(WARNINGS) or ()), *outcome.warnings)
     before = warnings if call.sweep else (*warnings, *outcome.notes)
@@ -32,10 +38,10 @@ def _run(call: Call) -> Outcome:
 
 def _train(call: Call) -> Outcome:
     """Train and say where the checkpoint is."""
-    from openbench.engine import api
+    from openbench.engine.jobs import train
     from openbench.training.loop.distributed import team
 
-    trained = api.train(call.config, call.runtime, call.say)
+    trained = train(call.config, call.runtime, call.say)
     line = f"{trained.backbone.name}: {trained.source}"
     if team(call.runtime.get("device", "auto")).leads:
         print(line)
@@ -44,9 +50,9 @@ def _train(call: Call) -> Outcome:
 
 def _extract(call: Call) -> Outcome:
     """Extract and say how many images went through the network for each split; 0 = all was cached."""
-    from openbench.engine import api
+    from openbench.engine.jobs import extract
 
-    passes = api.extract(call.config, call.runtime, call.say)
+    passes = extract(call.config, call.runtime, call.say)
     for split, images in passes.items():
         print(f"{images:>10,}  {split}")
     line = f"{sum(passes.values()):,} images passed for {len(passes)} splits"
@@ -56,9 +62,9 @@ def _extract(call: Call) -> Outcome:
 
 def _check(call: Call) -> Outcome:
     """Check, print the report and its verdict, and fail if there are problems."""
-    from openbench.engine import api
+    from openbench.engine.jobs import check
 
-    report = api.check(call.config, call.runtime, call.say)
+    report = check(call.config, call.runtime, call.say)
     print(f"{report}\n{report.verdict}")
     return Outcome(OK, report.verdict) if report.ok else Outcome(FAILED, report.verdict, FAILED_STATUS)
 

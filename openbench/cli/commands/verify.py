@@ -138,7 +138,9 @@ def _told(run_id: str, arguments: argparse.Namespace, node: dict[str, object]) -
 def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object]) -> int:
     from openbench.cli.reproduce import GONE, again
     from openbench.cli.tables import headline
-    from openbench.engine import api
+    from openbench.engine.prepare import prepare
+    from openbench.engine.run import verify
+    from openbench.engine.runtime import Runtime
     from openbench.results.records.store import RecordStore
 
     with left_out() as lost:
@@ -151,7 +153,8 @@ def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object])
     say = _say if node.get("progress", True) else silent
     print(headline(found[0]), flush=True)
     try:
-        outcome = api.verify(found, made.config, node, say)
+        setting = Runtime.from_config(node)
+        outcome = verify(prepare(made.config, setting, say, record=found[0]), setting, found, say)
     except NotReproducedError as error:
         print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
         if arguments.keep:

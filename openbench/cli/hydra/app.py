@@ -30,7 +30,7 @@ from openbench.errors import ConfigError, NotApplicableError, OpenbenchError
 from openbench.results.escape import console_lines
 
 if TYPE_CHECKING:
-    from openbench.engine.kept import Kept
+    from openbench.engine.prepare import SharedObjects
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Call:
     runtime: Mapping[str, Any]
     sweep: bool = False
     apart: str = ""
-    kept: "Kept | None" = None
+    kept: "SharedObjects | None" = None
 
     def say(self, text: str) -> None:
         """Report progress on stderr, unless the runtime says otherwise, and warnings: stdout holds results only."""
@@ -213,11 +213,11 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 @lru_cache(maxsize=1)
-def _kept(sweep: Path) -> "Kept":
+def _kept(sweep: Path) -> "SharedObjects":
     """What the jobs of a sweep leave to the next one in this process: the benchmark opened, the network loaded."""
-    from openbench.engine.kept import Kept
+    from openbench.engine.prepare import SharedObjects
 
-    return Kept()
+    return SharedObjects()
 
 
 def _close(sweep: Sweep) -> None:

@@ -7,10 +7,12 @@ from safetensors.torch import save_file
 
 from openbench.backbones.cifar import resnet
 from openbench.core.preprocess import Preprocess
-from openbench.engine import api
-from openbench.engine.kept import Kept
-from openbench.engine.outcomes.learnt import Learnt
+from openbench.engine import prepare
+from openbench.engine.prepare import SharedObjects
+from openbench.engine.provenance import Learnt
 from openbench.engine.runtime import Runtime
+
+from ..prepared import run_config  # noqa: TID252 — the tests are no package
 
 CLASSES = ["first", "second"]
 FOLDER = {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}}
@@ -79,13 +81,13 @@ def counted(monkeypatch):
     counts = {"opened": 0, "ready_backbone": 0}
 
     def counting(name):
-        original = getattr(api, name)
+        original = getattr(prepare, name)
 
         def call(*arguments, **named):
             counts[name] += 1
             return original(*arguments, **named)
 
-        monkeypatch.setattr(api, name, call)
+        monkeypatch.setattr(prepare, name, call)
 
     for name in counts:
         counting(name)
@@ -100,19 +102,19 @@ METHODS = ("msp.MSP", "energy.Energy", "mls.MLS")
 
 
 def test_jobs_open_the_benchmark_and_load_the_network_once(config, tmp_path, counted):
-    given = api.Given(kept=Kept())
+    shared = SharedObjects()
     for method in METHODS:
-        api.run(config(method), setting(tmp_path), given=given)
+        run_config(config(method), setting(tmp_path), shared=shared)
     assert counted == {"opened": 1, "ready_backbone": 1}
 
 
 @pytest.mark.slow
 def test_records_are_those_of_jobs_that_share_nothing(config, tmp_path):
     methods = ("fdbd.FDBD", *METHODS)
-    api.run(config("fdbd.FDBD", seed=1), setting(tmp_path, "first"))  # extracts, so that both sides find the features
+    run_config(config("fdbd.FDBD", seed=1), setting(tmp_path, "first"))  # extracts features for both
 
-    def records(results, given):
-        found = [vars(api.run(config(m), setting(tmp_path, results), given=given).record) for m in methods]
+    def records(results, shared):
+        found = [vars(run_config(config(m), setting(tmp_path, results), shared=shared).record) for m in methods]
         for record in found:
             provenance = record.pop("provenance")
             # Times and memory differ from run to run.
@@ -120,55 +122,56 @@ def test_records_are_those_of_jobs_that_share_nothing(config, tmp_path):
             record["keys"] = set(provenance)
         return found
 
-    apart = records("apart", api.NOTHING)
-    assert apart == records("together", api.Given(kept=Kept()))
+    apart = records("apart", None)
+    assert apart == records("together", SharedObjects())
     assert all(record["provenance"]["reused"] for record in apart)
 
 
 def test_another_training_set_benchmark_seed_or_runtime_is_not_taken_for_the_same(config, tmp_path, counted):
-    given = api.Given(kept=Kept())
-    api.run(config("msp.MSP"), setting(tmp_path), given=given)
+    shared = SharedObjects()
+    run_config(config("msp.MSP"), setting(tmp_path), shared=shared)
     renamed = {**config("msp.MSP")["benchmark"], "name": "other"}
-    api.run(config("msp.MSP", benchmark=renamed), setting(tmp_path), given=given)
+    run_config(config("msp.MSP", benchmark=renamed), setting(tmp_path), shared=shared)
     assert counted == {"opened": 2, "ready_backbone": 2}
-    api.run(config("msp.MSP", seed=2), setting(tmp_path), given=given)
+    run_config(config("msp.MSP", seed=2), setting(tmp_path), shared=shared)
     assert counted == {"opened": 2, "ready_backbone": 3}
-    api.run(config("msp.MSP", seed=2), {**setting(tmp_path), "batch_size": 5}, given=given)
+    run_config(config("msp.MSP", seed=2), {**setting(tmp_path), "batch_size": 5}, shared=shared)
     assert counted == {"opened": 2, "ready_backbone": 4}
 
 
 def test_a_method_that_runs_the_network_itself_has_one_of_its_own(config, tmp_path, counted):
-    given = api.Given(kept=Kept())
-    api.run(config("msp.MSP"), setting(tmp_path), given=given)
-    api.run(config("rankfeat.RankFeat"), setting(tmp_path), given=given)
+    shared = SharedObjects()
+    run_config(config("msp.MSP"), setting(tmp_path), shared=shared)
+    run_config(config("rankfeat.RankFeat"), setting(tmp_path), shared=shared)
     assert counted == {"opened": 1, "ready_backbone": 2}
-    api.run(config("mls.MLS"), setting(tmp_path), given=given)
+    run_config(config("mls.MLS"), setting(tmp_path), shared=shared)
     assert counted == {"opened": 1, "ready_backbone": 2}
 
 
 @pytest.mark.parametrize(("reused", "policy", "made"), [("", "auto", 2), ("0.1, today", "auto", 1), ("x", "force", 2)])
-def test_weights_that_were_trained_now_are_not_kept(tmp_path, reused, policy, made):
+def test_weights_that_were_trained_now_are_not_kept(config, tmp_path, monkeypatch, counted, reused, policy, made):
     # The next job reads them back, and its record says when they were trained.
-    kept, calls = Kept(), []
+    ready = prepare.ready_backbone
 
-    def make():
-        calls.append(1)
-        return object(), Learnt("cross_entropy", reused=reused)
+    def trained(*arguments):
+        return ready(*arguments)[0], Learnt("cross_entropy", reused=reused)
 
+    monkeypatch.setattr(prepare, "ready_backbone", trained)
+    shared, how = SharedObjects(), Runtime.from_config({**setting(tmp_path), "train": policy})
     for _ in range(2):
-        kept.backbone({"backbone": {}}, False, Runtime(cache=tmp_path, results=tmp_path, train=policy), make)
-    assert len(calls) == made
+        prepare.prepare(config("msp.MSP"), how, shared=shared)
+    assert counted["ready_backbone"] == made
 
 
-def test_two_benchmarks_are_kept_at_most(monkeypatch):
-    kept, made = Kept(), []
+def test_two_benchmarks_are_kept_at_most():
+    shared, made = SharedObjects(), []
     for name in ("a", "b", "a", "c", "a", "b"):
-        kept.benchmark({"benchmark": name}, False, lambda name=name: made.append(name))
+        shared.get("benchmark", name, lambda name=name: made.append(name))
     assert made == ["a", "b", "c", "b"]
 
 
-def test_nothing_is_kept_of_what_failed(monkeypatch):
-    kept = Kept()
+def test_nothing_is_kept_of_what_failed():
+    shared = SharedObjects()
     with pytest.raises(ZeroDivisionError):
-        kept.benchmark({"benchmark": "a"}, False, lambda: 1 / 0)
-    assert kept.benchmark({"benchmark": "a"}, False, lambda: "opened") == "opened"
+        shared.get("benchmark", "a", lambda: 1 / 0)
+    assert shared.get("benchmark", "a", lambda: "opened") == "opened"

@@ -8,7 +8,7 @@ import pytest
 from openbench.config.shipped import shipped
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
-from openbench.engine import api
+from openbench.engine import jobs, prepare
 from openbench.engine.runtime import Runtime
 from openbench.errors import ConfigError
 from openbench.methods.knn import KNN
@@ -43,17 +43,17 @@ def benchmark(*classes, columns=None):
     ],
 )
 def test_a_node_is_called_by_its_file_or_else_by_the_module_of_its_target(node, name):
-    assert api.name_of(node) == name
+    assert prepare.name_of(node) == name
 
 
 def test_rows_of_a_table_go_with_the_identity_whatever_their_classes():
     for classes in (("normal",), ("a", "b")):
-        backbone, learnt = api.ready_backbone(network(IDENTITY), benchmark(*classes, columns=3), CPU)
+        backbone, learnt = prepare.ready_backbone(network(IDENTITY), benchmark(*classes, columns=3), CPU)
         assert (backbone.feature_dim, backbone.classifies, learnt) == (3, False, None)
 
 
 def test_several_classes_go_with_a_classifier():
-    backbone = api.build_backbone({"backbone": RESNET}, benchmark("a", "b"))
+    backbone = prepare.build_backbone({"backbone": RESNET}, benchmark("a", "b"))
     assert (backbone.num_classes, backbone.classifies) == (2, True)
 
 
@@ -62,21 +62,20 @@ def test_several_classes_go_with_a_classifier():
 )
 def test_a_classifier_of_images_is_refused_where_nothing_is_to_classify(of, found):
     with pytest.raises(ConfigError, match=rf"benchmark 'toy' has {found}"):
-        api.ready_backbone(network(RESNET), of, CPU)
+        prepare.ready_backbone(network(RESNET), of, CPU)
 
 
 def test_a_trained_network_goes_with_images_of_a_single_class():
     trained = SimpleNamespace(name="net", classifies=True, trained=True)
-    api._check_images(trained, benchmark("a"))
+    prepare.check_images(trained, benchmark("a"))
     with pytest.raises(ConfigError, match="has a single class"):
-        api._check_images(SimpleNamespace(**{**vars(trained), "trained": False}), benchmark("a"))
+        prepare.check_images(SimpleNamespace(**{**vars(trained), "trained": False}), benchmark("a"))
 
 
 def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
     backbone = SimpleNamespace(classifies=True, num_classes=2, layers=(), has_network=True, has_head=True)
-    monkeypatch.setattr(api, "opened", lambda *arguments: benchmark("a", "b"))
-    monkeypatch.setattr(api, "ready_backbone", lambda *arguments: (backbone, None))
-    monkeypatch.setattr(api, "run_spec", lambda spec, setting, say: spec)
+    monkeypatch.setattr(prepare, "opened", lambda *arguments: benchmark("a", "b"))
+    monkeypatch.setattr(prepare, "ready_backbone", lambda *arguments: (backbone, None))
     config = {
         "benchmark": {},
         "backbone": RESNET,
@@ -84,7 +83,7 @@ def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
         "tune": {"strategy": "none"},
         "metrics": {"delta": 0.2, "replicates": 7, "families": ["ranking"]},
     }
-    spec = api.run(config, {"results": tmp_path / "results", "cache": tmp_path / "cache"})
+    spec = prepare.prepare(config, Runtime(results=tmp_path / "results", cache=tmp_path / "cache"))
     assert spec.metrics == MetricOptions(delta=0.2, replicates=7, families=["ranking"])
     assert (spec.metrics.delta, spec.metrics.replicates, spec.tuning.strategy) == (0.2, 7, "none")
     assert spec.method_name == "msp"
@@ -92,29 +91,19 @@ def test_options_of_metrics_and_tuning_reach_the_run(monkeypatch, tmp_path):
 
 def test_a_split_is_read_with_what_fitting_or_scoring_or_the_search_reads_of_it():
     method, space = ODIN(temperature=1000.0, epsilon=0.1), {"epsilon": [0.0, 0.2]}
-    steps = {role: [request.perturb.epsilon for request in api.requests_of(method, space, role)] for role in SCORED}
+    steps = {role: [request.perturb.epsilon for request in jobs.requests_of(method, space, role)] for role in SCORED}
     assert steps == {Role.ID_VAL: [0.0, 0.2], Role.OOD_VAL: [0.0, 0.2], Role.NEAR: [0.1], Role.ID_TEST: [0.1]}
-    assert [api.requests_of(method, space, role) for role in (Role.ID_TRAIN, Role.OOD_TRAIN)] == [[], []]
-    (fitted,) = api.requests_of(KNN(), {"k": [1, 5]}, Role.ID_TRAIN)
+    assert [jobs.requests_of(method, space, role) for role in (Role.ID_TRAIN, Role.OOD_TRAIN)] == [[], []]
+    (fitted,) = jobs.requests_of(KNN(), {"k": [1, 5]}, Role.ID_TRAIN)
     assert (fitted, fitted.fit_on) == (KNN().request, Role.ID_TRAIN)
-    assert api.requests_of(KNN(), {"k": [1, 5]}, Role.ID_VAL) == [KNN().request]
+    assert jobs.requests_of(KNN(), {"k": [1, 5]}, Role.ID_VAL) == [KNN().request]
 
 
 @pytest.mark.parametrize(("training", "read"), [("cross_entropy", None), ("outlier_exposure", {"name": "tin597"})])
 def test_outliers_are_checked_where_the_training_learns_from_them(monkeypatch, tmp_path, training, read):
     seen = []
-    monkeypatch.setattr(api, "verify_node", lambda *arguments: seen.append(arguments))
-    monkeypatch.setattr(api.BenchmarkConfig, "parse", lambda node: node)
+    monkeypatch.setattr(jobs, "verify_node", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr(jobs.BenchmarkConfig, "parse", lambda node: node)
     config = {"benchmark": {"name": "toy"}, "training": shipped("training", training), "outliers": {"name": "tin597"}}
-    api.check(config, {"cache": str(tmp_path)}, print)
+    jobs.check(config, {"cache": str(tmp_path)}, print)
     assert seen == [({"name": "toy"}, print, read)]
-
-
-def test_a_record_is_verified_as_the_runtime_says(monkeypatch, tmp_path):
-    seen, record = [], SimpleNamespace()
-    monkeypatch.setattr(api, "spec_of", lambda config, setting, say, record: (config, setting, record))
-    monkeypatch.setattr(api, "verify_spec", lambda *arguments: seen.append(arguments))
-    api.verify((record, tmp_path), {"seed": 3}, {"cache": str(tmp_path), "batch_size": 7}, print)
-    ((spec, setting, existing, say),) = seen
-    assert spec == ({"seed": 3}, setting, record)
-    assert (setting.batch_size, setting.cache, existing, say) == (7, tmp_path, (record, tmp_path), print)

@@ -1,0 +1,115 @@
+"""The jobs beside a run: training a network, filling the feature cache, checking a benchmark."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from openbench.core.composite import leaves
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
+from openbench.core.request import Field, Mixing, Request, Role
+from openbench.core.search import settings_of
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import build_benchmark
+from openbench.data.checking.same_images import refuse_same_images
+from openbench.data.checking.verify import CheckReport, verify_node
+from openbench.data.outliers import WHERE as OUTLIERS
+from openbench.engine.compatibility import check_classes
+from openbench.engine.evaluate import feature_store, for_layers, mixed_with
+from openbench.engine.prepare import (
+    Config,
+    as_read_by,
+    build_backbone,
+    build_method,
+    check_images,
+    opened,
+    ready_backbone,
+    train_backbone,
+)
+from openbench.engine.runtime import Runtime
+from openbench.errors import ConfigError
+from openbench.features.changed_images import MIXED_READ, mixed
+from openbench.say import Say, silent
+from openbench.training.weights.ensure import Trained, build_training
+
+
+def train(config: Config, runtime: Config, say: Say = silent) -> Trained:
+    """Train the backbone of a config, or return the weights that this training made earlier.
+
+    Raises:
+        ConfigError: the backbone comes with weights.
+    """
+    setting = Runtime.from_config(runtime)
+    benchmark = build_benchmark(config["benchmark"])
+    refuse_same_images(benchmark)
+    backbone = build_backbone(config, benchmark)
+    check_images(backbone, benchmark)
+    if backbone.trained:
+        raise ConfigError(
+            f"backbone '{backbone.name}' comes with weights — there is nothing to train; "
+            "choose one whose yaml says `weights: null` (python -m openbench list backbone)"
+        )
+    policy = "auto" if setting.train == "never" else setting.train
+    return train_backbone(config, benchmark, backbone, replace(setting, train=policy), say)[0]
+
+
+def extract(config: Config, runtime: Config, say: Say = silent) -> dict[str, int]:
+    """Fill the feature cache for every split, with all that the chosen method reads; return images passed per split.
+
+    Where images were passed, the last line said is the network's share of the time.
+    With several shards a job makes what no other job makes, says how much others are still making, and ends.
+    """
+    setting = Runtime.from_config(runtime)
+    sharding = setting.sharding
+    chosen = build_method(config["method"])
+    benchmark = opened(config, chosen)
+    backbone, _ = ready_backbone(config, benchmark, setting, say)
+    check_classes(benchmark, backbone, chosen.method, chosen.name)
+    method, space = for_layers(chosen.method, backbone.layers), chosen.space
+    store = feature_store(setting, say, sharding)
+    benchmark, passes = as_read_by(backbone, benchmark), {}
+    base = Request(fields=frozenset({Field.FEATURES}))
+    for split in benchmark.splits():
+        if split.unread:
+            continue
+        before = backbone.passes
+        # A pass for maps leaves the base columns behind, one for these no maps: so the method's come first.
+        for request in (*requests_of(method, space, split.role), base):
+            if sharding.count == 1:
+                store.get(backbone, split, request)
+            elif left := store.share(backbone, split, request):
+                say(f"features of {split.role}/{split.name}: portions that other jobs are still making: {left}")
+        for mixing in mixings_of(method, space, split.role):
+            store.get(backbone, mixed(split, mixed_with(benchmark.ood_val), mixing, backbone.preprocess), MIXED_READ)
+        passes[f"{split.role}/{split.name}"] = backbone.passes - before
+    if any(passes.values()):
+        say(f"extract: {store.spent.told(setting.workers)}")
+    return passes
+
+
+def check(config: Config, runtime: Config, say: Say = silent) -> CheckReport:
+    """Verify what a benchmark promises: counts, readable files, disjoint classes, no image on two sides.
+
+    If the training learns from outliers, they are verified too.
+    """
+    Runtime.from_config(runtime)
+    learns = "training" in config and build_training(config["training"]).uses_outliers
+    return verify_node(BenchmarkConfig.parse(config["benchmark"]), say, config.get(OUTLIERS) if learns else None)
+
+
+def mixings_of(method: Method, space: Mapping[str, Any], role: Role) -> list[Mixing]:
+    """Return how the images of a split are mixed for fitting, at all settings."""
+    found = (leaf.request for setting in (method, *settings_of(method, space)) for leaf in leaves(setting))
+    return list(dict.fromkeys(r.mixing for r in found if r.mixing is not None and r.fit_on == role))
+
+
+def requests_of(method: Method, space: Mapping[str, Any], role: Role) -> list[Request]:
+    """Return what a split is read with: clean columns for fitting, every searched perturbation on validation splits."""
+    if role == Role.ID_TRAIN:
+        fitted = [leaf.request for leaf in leaves(method)]
+        return [request.clean for request in fitted if request.fit_on == role]
+    if role == Role.OOD_TRAIN:
+        return []
+    settings = settings_of(method, space if role in (Role.ID_VAL, Role.OOD_VAL) else {})
+    found = (leaf for setting in settings for leaf in leaves(setting))
+    return list(dict.fromkeys(leaf.request.unmixed for leaf in found if not isinstance(leaf, LiveMethod)))

@@ -1,0 +1,345 @@
+"""From plain configs to objects that are ready to run: the benchmark, the network with weights, the method."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from openbench import paths
+from openbench.backbones.base import Backbone
+from openbench.backbones.device import check_compiler, check_precision, resolve_device
+from openbench.backbones.ensemble import Ensemble
+from openbench.backbones.feature_file import FeatureFile
+from openbench.backbones.network import NetworkBackbone
+from openbench.config.build import build
+from openbench.config.constraints import check_value, hints_of
+from openbench.config.overrides import NAME
+from openbench.core.benchmark import Benchmark, Split
+from openbench.core.composite import leaves
+from openbench.core.live import LiveMethod
+from openbench.core.method import Method
+from openbench.core.record import ResultRecord
+from openbench.core.request import Role
+from openbench.core.search import ChosenMethod, grid, with_params
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import build_benchmark, open_benchmark
+from openbench.data.checking.same_images import refuse_listed_images, refuse_same_images
+from openbench.data.outliers import WHERE as OUTLIERS
+from openbench.data.outliers import with_outliers
+from openbench.digest import digest
+from openbench.engine.compatibility import check_classes, check_training_counts
+from openbench.engine.evaluate import feature_store, for_layers
+from openbench.engine.heads import head_reader, with_fitted_head
+from openbench.engine.probe import probed
+from openbench.engine.provenance import Learnt
+from openbench.engine.run import RunSpec
+from openbench.engine.runtime import Runtime
+from openbench.engine.tune import Tuning
+from openbench.engine.verify import check_material
+from openbench.errors import ConfigError, DataError, MethodError
+from openbench.metrics.suite import MetricOptions
+from openbench.public import TARGET, public_name
+from openbench.results.records.store import RecordStore
+from openbench.say import Say, silent
+from openbench.training.loop.distributed import require_one_process, under_torchrun
+from openbench.training.weights.ensure import Trained, build_training, ensure_members, ensure_trained
+
+T = TypeVar("T")
+Config = Mapping[str, Any]
+Adopt = Callable[[Benchmark], tuple[Backbone, Config]]
+_MOST = 2  # of each kind: a benchmark with its training images, and without for methods that do not read them
+_PER_RUN = ("method", "tune", "metrics")  # nodes that neither a benchmark nor a network depends on
+
+
+def prepare(
+    config: Config,
+    setting: Runtime,
+    say: Say = silent,
+    *,
+    method: ChosenMethod | None = None,
+    adopt: Adopt | None = None,
+    record: ResultRecord | None = None,
+    shared: "SharedObjects | None" = None,
+) -> RunSpec:
+    """Return the run of a config with objects that are ready; errors come before a training begins.
+
+    Args:
+        config: the scientific nodes: benchmark, backbone, training, method, tune, metrics, seed.
+        setting: how it is carried out.
+        say: receives a line for everything that takes long.
+        method: in place of the config's.
+        adopt: makes the caller's own network a backbone for the benchmark, with what a config says of it, in place of
+            the config's backbone.
+        record: that the run is to repeat.
+        shared: what earlier runs of the same process have opened and loaded.
+
+    Raises:
+        OpenbenchError: any bad input, before anything is computed wherever it can be known by then.
+    """
+    chosen, shared = method or build_method(config["method"]), shared or SharedObjects()
+    config = {**config, "method": chosen.node}
+    tuning, metrics = _options(Tuning, config["tune"], "tune"), _options(MetricOptions, config["metrics"], "metrics")
+    reads_train = bool(train_reader(chosen) or head_reader(config["backbone"]))
+    roots = paths.data_roots()
+    key = digest(config["benchmark"]), reads_train, roots
+    benchmark = shared.get("benchmark", key, lambda: opened(config, chosen))
+    if chosen.space and tuning.strategy == "validation":
+        benchmark.validation()
+    if record is not None:
+        check_material(record, benchmark, chosen.method)
+    require_one_process("run")
+    given = None
+    if adopt is not None:
+        given, node = adopt(benchmark)
+        config = {**config, "backbone": node}
+
+    def ready() -> tuple[Backbone, Learnt | None]:
+        return ready_backbone(config, benchmark, setting, say, given)
+
+    # A method that runs the network itself might leave it otherwise than it was.
+    if given is not None or _runs_network(chosen) or setting.train == "force":
+        backbone, learnt = ready()
+    else:
+        nodes = {name: node for name, node in config.items() if name not in _PER_RUN}
+        # Weights that were trained now are read back by the next run: its record says that they were reused.
+        backbone, learnt = shared.get(
+            "backbone", (digest(nodes), roots, setting), ready, lambda made: made[1] is None or bool(made[1].reused)
+        )
+    check_classes(benchmark, backbone, chosen.method, chosen.name)
+    learns_from_outliers = learnt is not None and learnt.outliers is not None
+    return RunSpec(
+        benchmark=as_read_by(backbone, benchmark),
+        backbone=backbone,
+        method=for_layers(chosen.method, backbone.layers),
+        method_name=chosen.name,
+        space=chosen.space,
+        tuning=tuning,
+        metrics=metrics,
+        config={name: node for name, node in config.items() if name != OUTLIERS or learns_from_outliers},
+        learnt=learnt,
+    )
+
+
+def build_method(node: Config) -> ChosenMethod:
+    """Return the unfitted method of a node with its search space, both checked before anything is loaded."""
+    name = name_of(node)
+    where = f"method '{name}'"
+    method: Method = build(node, where, Method)
+    space = node.get("_space_") or {}
+    check_value(space, Mapping[str, Sequence[Any]], f"{where}._space_")
+    settings = grid(space, list(method.params()), where)
+    kinds = hints_of(type(method))
+    for parameter, values in space.items():
+        for value in values:
+            check_value(value, kinds.get(parameter, Any), f"{where}._space_.{parameter}")
+    reasons = [reason for params in settings if (reason := _refused(method, params))]
+    if len(reasons) == len(settings):
+        raise MethodError(f"{where}: each of the {len(settings)} settings in `_space_` is refused — {reasons[0]}")
+    return ChosenMethod(name, method, node, dict(space))
+
+
+def _refused(method: Method, params: Config) -> str:
+    """Why a method refuses these hyper-parameters; empty if it takes them."""
+    try:
+        with_params(method, params)
+    except MethodError as error:
+        return str(error)
+    return ""
+
+
+def train_reader(chosen: ChosenMethod) -> str:
+    """Return how messages name a method that reads the ID training images; empty if no setting reads them."""
+    found = (leaf.request.fit_on for setting in chosen.settings for leaf in leaves(setting))
+    return f"method '{chosen.name}', which is fitted on it" if Role.ID_TRAIN in found else ""
+
+
+def _runs_network(chosen: ChosenMethod) -> bool:
+    """Whether a setting of a method runs the network itself."""
+    return any(isinstance(leaf, LiveMethod) for setting in chosen.settings for leaf in leaves(setting))
+
+
+def ready_backbone(
+    config: Config, benchmark: Benchmark, runtime: Runtime, say: Say = silent, given: Backbone | None = None
+) -> tuple[Backbone, Learnt | None]:
+    """Return the backbone of a config with weights, on its device, and how they were learnt (None: released).
+
+    A backbone without weights is trained now if the policy allows.
+
+    Args:
+        config: the scientific nodes.
+        benchmark: what the network is evaluated on.
+        runtime: how the run is carried out.
+        say: receives a line for everything that takes long.
+        given: the backbone that the config's node describes, if there is one already.
+
+    Raises:
+        NotApplicableError: a training was chosen for released weights.
+        ConfigError: a precision that the device does not have, or no compiler for it where one is wanted.
+    """
+    device = resolve_device(runtime.own_device)
+    backbone, learnt = given or build_backbone(config, benchmark), None
+    if isinstance(backbone, NetworkBackbone):
+        check_precision(backbone.precision, device)
+        if backbone.compile:
+            check_compiler(device)
+    check_images(backbone, benchmark)
+    if backbone.trained:
+        check_training_counts(backbone, benchmark, config, name_of(config["training"]))
+    else:
+        policy = "never" if under_torchrun() else runtime.train  # `train` is what torchrun divides
+        trained, learnt = train_backbone(config, benchmark, backbone, replace(runtime, train=policy), say)
+        backbone = trained.backbone
+    backbone = backbone.to(device)
+    probed(backbone, benchmark, feature_store(runtime, say), RecordStore(runtime.records))
+    return with_fitted_head(backbone, benchmark, runtime, say), learnt
+
+
+def name_of(node: Config) -> str:
+    """The name that users type for a node: its config file's, else its class's, or the module's of a foreign class."""
+    if node.get(NAME):
+        return str(node[NAME])
+    target = public_name(str(node.get(TARGET, "?")))
+    return target.split(".")[-2] if "." in target else target.lower()
+
+
+def opened(config: Config, chosen: ChosenMethod) -> Benchmark:
+    """Return the benchmark of a config, with the training images if the method reads them.
+
+    Whether the network reads them is not known yet.
+
+    Raises:
+        DataError: sets are missing; training images are listed too if the network's yaml has no weights.
+        LeakageError: an image is on two sides.
+    """
+    parsed, network = BenchmarkConfig.parse(config["benchmark"]), config["backbone"]
+    reader = train_reader(chosen) or head_reader(network)
+    try:
+        benchmark = open_benchmark(parsed, reader)
+    except DataError:
+        sources = [network[key] for key in ("weights", "checkpoint", "pretrained") if key in network]
+        if not reader and ("start" in network or (sources and not any(sources))):
+            open_benchmark(parsed, _trained_on(str(network.get("name"))))  # lists the training images too
+        raise
+    refuse_listed_images(benchmark, parsed)
+    return _without_shared_images(benchmark)
+
+
+def _without_shared_images(benchmark: Benchmark) -> Benchmark:
+    """The benchmark, after checking that no image is on two sides."""
+    refuse_same_images(benchmark)
+    return benchmark
+
+
+def _trained_on(backbone: str) -> str:
+    """How messages name a network without weights, which is trained on the ID training images."""
+    return f"backbone '{backbone}', which has no weights and is trained on it"
+
+
+def build_backbone(config: Config, benchmark: Benchmark) -> Backbone:
+    """Return the backbone of a config for a benchmark, with its released weights if it has any."""
+    node = config["backbone"]
+    backbone: Backbone = build(
+        node,
+        f"backbone '{name_of(node)}'",
+        Backbone,
+        num_classes=len(benchmark.classes),
+        preprocess=benchmark.preprocess,
+        classes=benchmark.classes,
+        benchmark_classes=benchmark.classes,
+        columns=benchmark.columns,
+    )
+    return backbone
+
+
+def check_images(backbone: Backbone, benchmark: Benchmark) -> None:
+    """Refuse a network that classifies images for a table, or one to train for a single class."""
+    single = len(benchmark.classes) == 1
+    if backbone.classifies and (benchmark.columns is not None or (single and not backbone.trained)):
+        has = "rows of a table" if benchmark.columns is not None else "a single class"
+        raise ConfigError(
+            f"backbone '{backbone.name}' classifies images — benchmark '{benchmark.name}' has {has} — "
+            "choose backbone=identity for a table, or a network with weights for images of a single class"
+        )
+
+
+def train_backbone(
+    config: Config, benchmark: Benchmark, backbone: Backbone, runtime: Runtime, say: Say
+) -> tuple[Trained, Learnt]:
+    """Train a network, or find the weights that this training made earlier; return it and how it came about.
+
+    The training sees images to learn from, and outliers if it uses them.
+    """
+    if benchmark.id_train.unread:
+        benchmark = _without_shared_images(build_benchmark(config["benchmark"], _trained_on(backbone.name)))
+    training, outliers = build_training(config["training"]), config.get(OUTLIERS)
+    if not training.uses_outliers:
+        benchmark = replace(benchmark, ood_train=None)
+    elif outliers:
+        benchmark = _without_shared_images(with_outliers(benchmark, outliers))
+    ensure = ensure_members if isinstance(backbone, Ensemble) else ensure_trained
+    trained = ensure(backbone, benchmark, config, runtime, say)  # type: ignore[arg-type]
+    return trained, Learnt(name_of(config["training"]), benchmark.ood_train, training, trained.reused)
+
+
+def _options(kind: type[Any], node: Config, where: str) -> Any:
+    return build({**node, TARGET: f"{kind.__module__}.{kind.__qualname__}"}, where, kind)
+
+
+def as_read_by(backbone: Backbone, benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark with the items that a backbone reads: images, or the rows of its file.
+
+    Labels, names and digests stay, so records say that the same images were evaluated.
+
+    Raises:
+        DataError: the file lacks a set or an image.
+    """
+    if not isinstance(backbone, FeatureFile):
+        return benchmark
+
+    def rows(split: Split) -> Split:
+        return split if split.unread else replace(split, items=backbone.items_of(split))
+
+    def named(sets: Mapping[str, Split]) -> dict[str, Split]:
+        return {name: rows(split) for name, split in sets.items()}
+
+    return replace(
+        benchmark,
+        id_train=rows(benchmark.id_train),
+        id_val=rows(benchmark.id_val),
+        id_test=rows(benchmark.id_test),
+        ood_val=benchmark.ood_val and rows(benchmark.ood_val),
+        near=named(benchmark.near),
+        far=named(benchmark.far),
+        csid=named(benchmark.csid),
+    )
+
+
+class SharedObjects:
+    """Benchmarks and networks that the runs of one process have in common, by what they were made of; the latest few.
+
+    A run finds what an earlier one left as if it had made it: nothing that enters a record differs.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[str, OrderedDict[Hashable, Any]] = {}
+
+    def get(self, kind: str, key: Hashable, make: Callable[[], T], lasting: Callable[[T], bool] = lambda _: True) -> T:
+        """Return what was made of `key`, or make it now, and keep it if the next run would make the same.
+
+        Args:
+            kind: `benchmark` or `backbone`.
+            key: all that it is made of.
+            make: makes it.
+            lasting: whether the next run would make the same.
+        """
+        made = self._made.setdefault(kind, OrderedDict())
+        if key in made:
+            made.move_to_end(key)
+            return made[key]  # type: ignore[no-any-return]
+        # The oldest goes first: two networks may not fit into memory where one does.
+        while len(made) >= _MOST:
+            made.popitem(last=False)
+        found = make()
+        if lasting(found):
+            made[key] = found
+        return found
