@@ -99,7 +99,7 @@ def of_bank(kind, made, rounds):
     """Print the cost of KNN's search among vectors of one kind, with each bank."""
     bank = made(BANK)
     train = FeatureSet({Field.FEATURES: bank})
-    methods = {name: with_bank(KNN(k=50), name, "knn").fit(train, None).prepare() for name in BANKS}
+    methods = {name: with_bank(KNN(k=50), name, "knn").fit(train, None) for name in BANKS}
     for size in BATCHES:
         queries = FeatureSet({Field.FEATURES: made(size)})
         ways = {name: lambda q=queries, m=method: m.score(q) for name, method in methods.items()}

@@ -33,8 +33,6 @@ class Method(Checked, ABC):
     version: ClassVar[int] = 1  # raised by every change that moves scores: it enters the run id
     # Hyper-parameters that `fit` does not read: a search fits once for all their values.
     read_by_score: ClassVar[frozenset[str]] = frozenset()
-    # Learnt attributes that `prepare` makes of the others.
-    prepared: ClassVar[frozenset[str]] = frozenset()
     # In words, the objects that `fit` learns and that are not made of numbers and tensors: a detector cannot keep them.
     learns_objects: ClassVar[str] = ""
     # Whether `search` asks which predictions of the network are right.
@@ -84,14 +82,6 @@ class Method(Checked, ABC):
         Prediction sets need probabilities: these, or the softmax of the negative scores.
         """
         return None
-
-    def prepare(self) -> Self:
-        """Get ready for many calls with few rows, where that takes memory; scores stay as they are. Return self.
-
-        Raises:
-            NotFittedError: before `fit`, where there is something to fit.
-        """
-        return self
 
     def search(self, space: Mapping[str, Sequence[Any]], context: "SearchContext") -> "Tuned | None":
         """Return the outcome of the method's own search; None (the default) = take the highest validation AUROC.

@@ -123,7 +123,7 @@ class Detector:
         placeholder = splits[0] if splits else nothing()
         fitting = Fitting(placeholder, splits[-1] if splits else placeholder, network.backbone.head)
         fresh = type(method)(**method.params())
-        fitted = fit(fresh, fitting, source, network.backbone.device).prepare()
+        fitted = fit(fresh, fitting, source, network.backbone.device)
         # A benchmark, whose features are cached, has refused images on two sides: many are not read again for digests.
         read = [split for split in splits if features is None or len(split) <= _MOST_READ_AGAIN]
         seen = np.concatenate([_NO_DIGESTS, *(digests_of(split.items) for split in read)])

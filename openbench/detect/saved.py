@@ -199,7 +199,7 @@ def _graph_network(
 
 def _method(packed: Mapping[str, Any], tensors: Mapping[str, Tensor], given: Method | None, place: Path) -> Method:
     try:
-        return state.unpacked_method(packed, tensors, given).prepare()
+        return state.unpacked_method(packed, tensors, given)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
             f"'{place}': what the method learnt does not hold together — {type(error).__name__}: {error} — fit and "

@@ -1,7 +1,7 @@
 """Exact nearest neighbours by Euclidean distance, in a bank that may be larger than memory."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -32,22 +32,17 @@ class Bank:
         unit: whether they are scaled to unit length when they are read.
         origin: (d,) subtracted when they are read, since products lose digits to a common offset; None subtracts
             nothing.
-        half: (m,) half the squared length of each vector as it is read; None = computed whenever a block is read.
+        inverse: (m,) one over the length of each vector, see `inverse_lengths`: where `unit`, products with few queries
+            are divided by it, which takes less time than to scale all vectors.
     """
 
     vectors: Vectors
     unit: bool = False
     origin: Tensor | None = None
-    half: Tensor | None = None
+    inverse: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.vectors)
-
-    def read_ahead(self) -> "Bank":
-        """Return the same vectors as they are when they are read, kept in memory: for many calls with few queries."""
-        blocks = [self._read(slice(start, start + _BANK_CHUNK), torch.empty(0)) for start in self._starts()]
-        half = torch.cat([_half(block) for block in blocks])
-        return Bank(torch.cat(blocks), half=half)
 
     def nearest(self, queries: Tensor, k: int, own: bool = False) -> Tensor:
         """Return rows (n, k) of the k nearest to each query (n, d), the nearest first, to the rounding of products.
@@ -59,10 +54,9 @@ class Bank:
         """
         near = queries.new_empty(len(queries), 0)
         index = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
-        for start in self._starts():
-            block = self._read(slice(start, start + _BANK_CHUNK), queries)
-            half = _half(block) if self.half is None else self.half[start : start + _BANK_CHUNK].to(queries)
-            found, place = _nearest_in((block, half), queries, k, start if own else None)
+        for start in range(0, len(self), _BANK_CHUNK):
+            block = self._block(slice(start, start + _BANK_CHUNK), queries)
+            found, place = _nearest_in(block, queries, k, start if own else None)
             near, index = torch.cat([near, found], dim=1), torch.cat([index, place + start], dim=1)
             if start:
                 near, chosen = near.topk(min(k, near.shape[1]), dim=1)
@@ -91,8 +85,14 @@ class Bank:
         """Return the squared distance (n,) of each query (n, d) to its k-th nearest vector, 1 ≤ k ≤ m."""
         return self.squared_distances(queries, self.nearest(queries, k)[:, -1:])[:, 0]
 
-    def _starts(self) -> range:
-        return range(0, len(self), _BANK_CHUNK)
+    def _block(self, rows: slice, like: Tensor) -> "_Block":
+        if self.inverse is None or len(like) > _QUERY_CHUNK:
+            read = self._read(rows, like)
+            # Squares of all rows at once would fill memory as large as the block.
+            half = torch.cat([part.square().sum(dim=1) for part in torch.split(read, BLOCK)]) / 2
+            return _Block(read, half, None)
+        inverse = self.inverse[rows].to(like)
+        return _Block(self.vectors[rows].to(like), torch.where(inverse > 0, 0.5 / inverse, 0), inverse)
 
     def _read(self, index: slice | Tensor, like: Tensor) -> Tensor:
         found = self.vectors[index].to(like)
@@ -100,25 +100,34 @@ class Bank:
         return row_normalise(found) if self.unit else found
 
 
-def _half(block: Tensor) -> Tensor:
-    """‖b‖²/2 of each row b."""
-    # Squares of all rows at once would fill memory as large as the block.
-    return torch.cat([rows.square().sum(dim=1) for rows in torch.split(block, BLOCK)]) / 2
+def inverse_lengths(vectors: Tensor) -> Tensor | None:
+    """Return one over the length of each vector (m, d), 0 for one of zeros; None where that is beyond float32."""
+    lengths = torch.cat([torch.linalg.vector_norm(rows.float(), dim=1) for rows in torch.split(vectors, _BANK_CHUNK)])
+    inverse = torch.where(lengths > 0, 1 / lengths, 0)
+    return inverse if bool((torch.isfinite(inverse) & torch.isfinite(lengths)).all()) else None
 
 
-def _nearest_in(of: tuple[Tensor, Tensor], queries: Tensor, k: int, own: int | None) -> tuple[Tensor, Tensor]:
+class _Block(NamedTuple):
+    """Vectors (m, d), what is subtracted from their products, and what these are multiplied by then: 1 if None."""
+
+    vectors: Tensor
+    half: Tensor
+    inverse: Tensor | None
+
+
+def _nearest_in(of: _Block, queries: Tensor, k: int, own: int | None) -> tuple[Tensor, Tensor]:
     """q·b − ‖b‖²/2 and rows (n, min(k, m)) of a block (m, d) for which it is largest, in this order.
 
-    It falls as the distance grows, as ‖q‖² is the same for all. `of` is the block, and ‖b‖²/2 of its rows; `own` is
-    the query which the first row of the block is.
+    It falls as the distance grows, as ‖q‖² is the same for all. `own` is the query which the first row of the block is.
     """
-    block, half = of
+    block, half, inverse = of
     # In single precision malloc keeps the memory of a quarter's products, 16 MiB, for those of the next.
     quick = block.device.type == "cpu" and block.dtype == torch.float32
     rows = max(1, _QUERY_CHUNK // 4) if quick else _QUERY_CHUNK
     found = []
     for low, part in enumerate(torch.split(queries, rows)):
         near = by_rows(part, block, -half)
+        near = near if inverse is None else near.mul_(inverse)
         if own is not None:
             near.diagonal(low * rows - own).fill_(-torch.inf)
         found.append(_largest(near, min(k, len(block))) if quick else near.topk(min(k, len(block)), dim=1))

@@ -13,13 +13,11 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.digest import LATER
 from openbench.errors import MethodError
-from openbench.methods._bank import Bank
-from openbench.methods._shortlist import Shortlist
+from openbench.methods._bank import Bank, inverse_lengths
 from openbench.methods._stats import row_normalise
 
 Index = Literal["exact", "faiss_flat", "ivf", "hnsw"]
 Precision = Literal["float32", "float16"]
-_FEW = 4  # queries searched one by one; of more, the product with all training features takes less time each
 _FAISS_CHUNK = 32768  # features added to faiss' index at a time
 
 
@@ -50,7 +48,6 @@ class KNN(Method):
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES, Field.LABELS}), fit_on=Role.ID_TRAIN)
     reference: ClassVar[str] = "Sun et al., ICML 2022, arXiv 2204.06507"
 
-    prepared: ClassVar[frozenset[str]] = frozenset({"ahead_", "short_"})
     version: ClassVar[int] = 3  # a training feature of zeros is at distance 1 of every direction
 
     k: Count = 50
@@ -73,26 +70,15 @@ class KNN(Method):
         self.labels_ = train.labels.cpu() if Field.LABELS in train else None
         # Products of plain features lose digits to a common offset: the mean is taken off first.
         self.centre_ = None if self.normalise else self.bank_.mean(dim=0).cpu()
+        self.inverse_ = inverse_lengths(self.bank_) if self.normalise else None
         self.faiss_: Any = None if self.index == "exact" else self._build_faiss(train)
-        self.ahead_: Bank | None = None
-        self.short_: Shortlist | None = None
-        return self
-
-    def prepare(self) -> Self:
-        """Keep the training features in memory as they are searched: scaling them takes longer than a query.
-
-        Where most of them can be told to be too far from a few directions, these are kept too.
-        """
-        if self.faiss_ is None:
-            self.ahead_ = self._among(self.learnt("bank_")).read_ahead()
-            self.short_ = Shortlist.of(self.ahead_, self.k)
         return self
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         self.learnt("bank_")
         queries = self._placed(x.features)
-        return self._farthest(self._among(self.bank_), queries, self._search(queries))
+        return self._farthest(self._among(), queries, self._search(queries))
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return the squared distance to the k-th nearest training feature of each class, (n, c) float32.
@@ -107,7 +93,7 @@ class KNN(Method):
         for y in range(by_class.shape[1]):
             members = torch.nonzero(self.labels_ == y)[:, 0]
             if len(members):
-                bank = self._among(self.bank_[members])
+                bank = self._among(members)
                 by_class[:, y] = self._farthest(bank, queries, bank.nearest(queries, min(self.k, len(members))))
         return by_class
 
@@ -124,9 +110,15 @@ class KNN(Method):
         """The training features (n, d) float16, of unit length: as they are, they may be beyond its largest number."""
         return torch.cat([row_normalise(rows.features).cpu().half() for rows in train.batches(_FAISS_CHUNK)])
 
-    def _among(self, features: Tensor) -> Bank:
-        """Training features as they are searched."""
-        return Bank(features, unit=self.normalise, origin=self.centre_)
+    def _among(self, rows: Tensor | slice = slice(None)) -> Bank:
+        """Training features as they are searched: all, or some rows."""
+        inverse: Tensor | None = getattr(self, "inverse_", None)  # detectors of earlier versions lack it
+        return Bank(
+            self.bank_[rows],
+            unit=self.normalise,
+            origin=self.centre_,
+            inverse=None if inverse is None else inverse[rows],
+        )
 
     def _farthest(self, bank: Bank, queries: Tensor, index: Tensor) -> Tensor:
         """Squared distances (n,) to the farthest of the bank's rows `index` (n, k)."""
@@ -135,11 +127,7 @@ class KNN(Method):
 
     def _search(self, queries: Tensor) -> Tensor:
         """Rows (n, k) of the k nearest, the nearest first."""
-        ahead: Bank | None = getattr(self, "ahead_", None)
-        bank = self._among(self.bank_) if ahead is None else ahead
-        few: Shortlist | None = getattr(self, "short_", None)
-        if few is not None and len(queries) <= _FEW and queries.device.type == "cpu" and not _traced():
-            return few.nearest(queries, self.k)
+        bank = self._among()
         if self.faiss_ is None:
             return bank.nearest(queries, self.k)
         _, found = self.faiss_.search(queries.cpu().contiguous().numpy(), self.k)
@@ -187,8 +175,3 @@ class KNN(Method):
 
             state = {**state, "faiss_": faiss.deserialize_index(state["faiss_"])}
         self.__dict__.update(state)
-
-
-def _traced() -> bool:
-    """Whether operations are written down for other queries: which rows are searched then must not depend on these."""
-    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]

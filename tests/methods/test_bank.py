@@ -6,7 +6,7 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 
 from openbench.methods import _bank
-from openbench.methods._bank import Bank
+from openbench.methods._bank import Bank, inverse_lengths
 
 from .problems import f, problem
 
@@ -163,3 +163,8 @@ def test_the_largest_of_few_groups_are_the_largest_of_all(columns, digits):
     np.testing.assert_array_equal(values, -np.sort(-rows, axis=1)[:, :k])
     np.testing.assert_array_equal(np.take_along_axis(rows, places.numpy(), axis=1), values)
     assert all(len(set(row)) == k for row in places.tolist())
+
+
+def test_lengths_are_divided_by_only_where_float32_holds_them():
+    assert torch.equal(inverse_lengths(torch.tensor([[0.0, 0.0], [3.0, 4.0]])), torch.tensor([0.0, 0.2]))
+    assert inverse_lengths(torch.tensor([[3e38, 3e38]])) is None

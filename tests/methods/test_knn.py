@@ -167,3 +167,13 @@ def test_the_option_shows_in_a_record_only_where_it_is_used():
     assert set(plain_params(KNN())) == {"k", "index", "probes"}
     assert plain_params(KNN(normalise=False))["normalise"] is False
     assert plain_params(DoubleScore(MSP(), KNN()))["ood"] == "KNN(k=50, index='exact', probes=16)"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_queries_find_what_many_find(kind):
+    """Their products are divided by the lengths of training features, which for many are scaled first."""
+    data = problem(kind)
+    method = KNN(7).fit(data.train, None)
+    few = method.score(data.test)
+    method.inverse_ = None
+    torch.testing.assert_close(few, method.score(data.test), rtol=1e-5, atol=1e-7)

@@ -100,8 +100,8 @@ def unpacked_method(packed: Mapping[str, Any], tensors: Mapping[str, Tensor], gi
 
 
 def _packed(method: Method, node: Mapping[str, Any], tensors: Tensors, where: str) -> dict[str, Any]:
-    left_out = {*method.params(), *type(method).prepared}
-    state = {name: value for name, value in vars(method).items() if name not in left_out}
+    params = method.params()
+    state = {name: value for name, value in vars(method).items() if name not in params}
     return {
         "class": name_of(type(method)),
         "version": type(method).version,
