@@ -13,7 +13,6 @@ from openbench.core.scores import SetScores
 from openbench.data.build import build_benchmark
 from openbench.errors import CacheError, RecordError
 from openbench.public import public
-from openbench.results.leaderboard import index
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
@@ -66,7 +65,6 @@ def test_a_row_per_record_and_set_with_types(results):
 
 @pytest.mark.parametrize("chosen", ["ranking", "all", ["fpr95"]])
 def test_records_that_have_not_changed_are_not_read_again(results, monkeypatch, chosen):
-    monkeypatch.setattr(index, "_RECENT", 0)
     unable = {**metrics(0.8, 0.7), "far": {"auroc": "unable", "n_sets": 1}}
     for record in (full_record(), with_method(make_record(metrics=unable), "msp")):
         results.write(record)

@@ -20,9 +20,7 @@ from .records import full_record, make_record, metrics, named, with_method
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """Three records that are old enough to be kept."""
     monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(index, "_RECENT", 0)
     found = RecordStore(tmp_path / "results")
     unable = {**metrics(0.8, 0.7), "far": {"auroc": "unable", "n_sets": 1}}
     for record in (
@@ -54,9 +52,7 @@ def test_runs_are_equal_with_and_without_the_index(store, monkeypatch, keep):
     expected = list(runs_of(store, (keep,)))
     assert runs(store, keep) == expected
     read = counted(monkeypatch)
-    again = runs(store, keep)
-    assert (again, read) == (expected, [])
-    assert [repr(run) for run in again] == [repr(run) for run in expected]  # whole numbers stay whole, orders stay
+    assert (runs(store, keep), read) == (expected, [])
 
 
 def test_a_record_that_changes_is_read_again_and_one_that_goes_is_gone(store, monkeypatch):
@@ -85,20 +81,14 @@ def test_a_file_that_is_no_record_is_said_each_time(store):
         assert "has changed since it was written" in str(said[0])
 
 
-@pytest.mark.parametrize("change", ["a flipped byte", "half of it", "nothing in it"])
-def test_a_damaged_index_is_made_again(store, tmp_path, change):
+def test_a_damaged_index_is_made_again(store, tmp_path):
     expected = runs(store)
-    for file in (tmp_path / "cache" / "records").iterdir():
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        new = {
-            "a flipped byte": bytes(content),
-            "half of it": bytes(content[: len(content) // 2]),
-            "nothing in it": b"",
-        }
-        file.write_bytes(new[change])
-    assert runs(store) == expected
-    assert runs(store) == expected
+    (file,) = (tmp_path / "cache" / "records").iterdir()
+    content = file.read_bytes()
+    flipped = [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in range(0, len(content), 9999)]
+    for damaged in (*flipped, content[: len(content) // 2], b""):
+        file.write_bytes(damaged)
+        assert runs(store) == expected
 
 
 def test_entries_of_other_code_do_not_count(store, monkeypatch):
@@ -141,13 +131,6 @@ def test_an_augmentation_has_the_name_that_the_config_files_of_today_give_it(sto
         trained._files.cache_clear()
         index.code_digest.cache_clear()
     assert said == [{"pixmix"}, {"pixmix (rounds=4)"}]
-
-
-def test_a_file_that_was_just_written_is_not_kept(store, monkeypatch):
-    monkeypatch.setattr(index, "_RECENT", 10**12)
-    read = counted(monkeypatch)
-    assert runs(store) == runs(store)
-    assert len(read) == 6
 
 
 def test_without_a_cache_records_are_read(store, tmp_path, monkeypatch):

@@ -1,280 +1,195 @@
-"""What tables need of each record, kept in the cache, so that thousands of records are not parsed each time.
+"""All records as one columnar table in the cache, so that thousands of records are not parsed each time.
 
-The index holds nothing that the records do not, and may be deleted at any time. There is a sealed file for each folder
-of records; an entry counts as long as the record's file is in the state that it was read in (device, inode, size, both
-time stamps), and as long as openbench's code and config files are what they were when the entry was made.
+There is a parquet file for each benchmark: a row per record and set or group, a column per metric, and what tables need
+besides, as JSON, in the first row of each record. It holds nothing that the records do not and may be deleted at any
+time. A record counts as known while its file is in the state that it was read in, and the code is what it was then.
 """
 
 import json
 import os
-import struct
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, fields
 from functools import cache
 from itertools import groupby
+from math import isnan, nan
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from openbench import paths
 from openbench.core.record import Value
 from openbench.digest import bytes_sha256, digest
 from openbench.errors import OpenbenchError, RecordError
-from openbench.results.leaderboard.runs import Keep, Run, Shared, run_of
+from openbench.results.leaderboard.runs import Keep, Run, Shared, everything, run_of
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.records.superseded import Made
 from openbench.storage.checksum import DamagedError, read_sealed, write_sealed
 
-_UNABLE = "unable"
-_LENGTH = struct.Struct("<Q")
-_RECENT = 2 * 10**9  # nanoseconds in which a file could change without its time stamps telling
-_TUPLES = ("deviations", "problems", "measured")
-_OF_RUN = tuple(f.name for f in fields(Run) if f.name not in ("run_id", "metrics", "made"))
-_OF_MADE = tuple(f.name for f in fields(Made) if f.name != "run_id")
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-State = tuple[int, int, int, int, int]
-# Places among all numbers; of each set or group its keys, and whether they are whole.
-_Wanted = tuple[list[int], list[tuple[str, list[tuple[str, bool]]]]]
-# The sets and groups of a record with their keys, in its order, and which of all numbers are whole.
-Layout = tuple[tuple[tuple[str, tuple[str, ...]], ...], tuple[int, ...]]
+_FILE, _STATE, _SET = "_file", "_state", "_set"  # columns besides those of metrics and of `_ABOUT`
+_ABOUT = {f"_{field.name}": field.name for field in fields(Run) if field.name != "metrics"}
+_TUPLES = ("deviations", "problems", "measured")
+_CODE = b"code"
+_UNABLE = "unable"
 
 
 def indexed_runs(records: RecordStore, keep: Sequence[Keep], on_error: OnError) -> Iterator[Run]:
-    """Yield what `runs_of` yields for every record, reading only those that are new or have changed.
+    """Yield what `runs_of` yields for every record, parsing only records that are new or have changed.
 
     Args:
         records: of a results folder.
         keep: each, given a set or group and a key, says whether it needs the number.
         on_error: receives an error for each file that is not a record.
     """
-    kept, texts, shared = _Kept(keep), _Texts(), Shared((_everything,))
-    for folder, files in groupby(records.paths(on_error), key=lambda path: path.parent):
-        room = _Room.read(folder, texts)
-        found, fresh = _Room(folder, texts), False
-        for path in files:
-            state = _state(path)
-            known = room.entries.get(path.name)
-            if known is not None and known[0] == state:
-                found.entries[path.name] = known
-                yield room.run(path.name, kept)
-                continue
-            try:
-                record = records.read(path)
-            except RecordError as error:
-                on_error(error)
-                continue
-            run = run_of(record, shared)
-            if state is not None and state == _state(path) and time.time_ns() - max(state[3:]) > _RECENT:
-                fresh |= found.add(path.name, state, run)
-            yield _only(run, kept)
-        if fresh or len(found.entries) < len(room.entries):
-            found.take_over(room)
-            found.write()
+    for benchmark, files in groupby(records.paths(on_error), lambda path: path.relative_to(records.folder).parts[0]):
+        states = {path: state for path in files if (state := _state(path))}
+        file = _cache_file(records.folder / benchmark)
+        stored = _stored(file)
+        known = _known(stored)
+        kept = {path for path, state in states.items() if known.get(path) == state}
+        fresh = list(_parsed(records, [path for path in states if path not in kept], on_error))
+        if fresh or len(kept) < len(known):
+            table = _table(fresh, states)
+            if stored is not None and kept:
+                table = _joined(stored.read(), kept, table)
+            _write(file, table)
+        elif stored is not None and kept:
+            table = _needed(stored, keep)
+        else:
+            continue
+        runs = dict(_runs(table, keep))
+        yield from (runs[path] for path in states if path in runs)
 
 
-@dataclass
-class _Texts:
-    """Values by their JSON text, so that equal ones of many records are parsed and kept once."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-
-    def __getitem__(self, text: str) -> Any:
-        if text not in self.values:
-            self.values[text] = json.loads(text)
-        return self.values[text]
-
-
-class _Kept:
-    """Which numbers of a layout somebody needs; found out once for each layout."""
-
-    def __init__(self, keep: Sequence[Keep]) -> None:
-        self.keep = keep
-        self._of: dict[int, tuple[Layout, _Wanted]] = {}  # by identity: to hash a layout takes longer than to use it
-        self._equal: dict[Layout, _Wanted] = {}
-
-    def wants(self, name: str, key: str) -> bool:
-        """Whether a number is needed."""
-        return any(keep(name, key) for keep in self.keep)
-
-    def of(self, layout: Layout) -> "_Wanted":
-        """What is needed of a layout."""
-        if id(layout) not in self._of:
-            if layout not in self._equal:
-                self._equal[layout] = self._found(layout)
-            self._of[id(layout)] = layout, self._equal[layout]
-        return self._of[id(layout)][1]
-
-    def _found(self, layout: Layout) -> _Wanted:
-        at, whole, places, found = 0, set(layout[1]), list[int](), []
-        for name, keys in layout[0]:
-            own = [at + n for n, key in enumerate(keys) if self.wants(name, key)]
-            if own:
-                found.append((sys.intern(name), [(sys.intern(keys[n - at]), n in whole) for n in own]))
-            places += own
-            at += len(keys)
-        return places, found
-
-
-# Of an entry: the state of its file, its layout, its numbers, and the JSON texts of everything else.
-_Entry = tuple[State, Layout, np.ndarray[Any, np.dtype[np.float64]], tuple[str, ...]]
-
-
-class _Room:
-    """The entries of one folder of records.
-
-    Args:
-        folder: of the records.
-        texts: what many records have in common.
-    """
-
-    def __init__(self, folder: Path, texts: _Texts) -> None:
-        self.folder, self.texts = folder, texts
-        self.entries: dict[str, _Entry] = {}
-
-    @classmethod
-    def read(cls, folder: Path, texts: _Texts) -> "_Room":
-        """The entries that were kept; none if there are none, or they are of another state of the code."""
-        found, file = cls(folder, texts), _file(folder)
-        if file is None:
-            return found
+def _parsed(records: RecordStore, files: Iterable[Path], on_error: OnError) -> Iterator[tuple[Path, Run]]:
+    shared = Shared((everything,))
+    for path in files:
         try:
-            content = read_sealed(file)
-        except (DamagedError, FileNotFoundError):
-            return found
-        (length,) = _LENGTH.unpack_from(content)
-        header = json.loads(content[_LENGTH.size : _LENGTH.size + length])
-        if header["code"] != code_digest() or header["folder"] != str(folder.absolute()):
-            return found
-        layouts, numbers, start = [], [], _LENGTH.size + length
-        for names, whole, rows in header["layouts"]:
-            layout = tuple((name, tuple(keys)) for name, keys in names), tuple(whole)
-            width = sum(len(keys) for _, keys in layout[0])
-            layouts.append(layout)
-            numbers.append(np.frombuffer(content, np.float64, rows * width, start).reshape(rows, width))
-            start += 8 * rows * width
-        table = header["texts"]
-        for name, state, which, row, values in header["entries"]:
-            texts_of = tuple(table[at] for at in values)
-            found.entries[name] = (tuple(state), layouts[which], numbers[which][row], texts_of)
-        return found
-
-    def add(self, name: str, state: State, run: Run) -> bool:
-        """Add a record, and return whether its numbers can be kept."""
-        layout, numbers = _laid_out(run.metrics)
-        if layout is None:
-            return False
-        values = [*(getattr(run, key) for key in _OF_RUN), *(getattr(run.made, key) for key in _OF_MADE)]
-        self.entries[name] = (state, layout, numbers, tuple(json.dumps(value) for value in values))
-        return True
-
-    def take_over(self, other: "_Room") -> None:
-        """Copy what was taken from another room, whose memory can then be given back."""
-        for name, (state, layout, numbers, texts) in self.entries.items():
-            if name in other.entries:
-                self.entries[name] = state, layout, numbers.copy(), texts
-
-    def run(self, name: str, kept: _Kept) -> Run:
-        """The run of an entry with the numbers that somebody needs."""
-        _, layout, numbers, texts = self.entries[name]
-        values = [self.texts[text] for text in texts]
-        about = dict(zip(_OF_RUN, values, strict=False))
-        for key in _TUPLES:
-            about[key] = tuple(about[key])
-        run_id = name.removesuffix(".json")
-        made = Made(run_id, **dict(zip(_OF_MADE, values[len(_OF_RUN) :], strict=True)))
-        places, sets = kept.of(layout)
-        plain = iter(numbers[places].tolist())
-        metrics = {name: {key: _value(next(plain), whole=whole) for key, whole in keys} for name, keys in sets}
-        return Run(run_id=run_id, metrics=metrics, made=made, **about)
-
-    def write(self) -> None:
-        """Keep the entries; where the cache cannot be written, records are read again next time."""
-        file = _file(self.folder)
-        if file is None:
-            return
-        table: dict[str, int] = {}
-        rows: dict[Layout, list[Any]] = {}
-        entries = []
-        for name, (state, layout, numbers, texts) in self.entries.items():
-            own = rows.setdefault(layout, [])
-            which = list(rows).index(layout)
-            entries.append([name, state, which, len(own), [table.setdefault(text, len(table)) for text in texts]])
-            own.append(numbers)
-        header = {
-            "code": code_digest(),
-            "folder": str(self.folder.absolute()),
-            "texts": list(table),
-            "layouts": [[names, whole, len(own)] for (names, whole), own in rows.items()],
-            "entries": entries,
-        }
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        numbers_of = b"".join(np.asarray(own, np.float64).tobytes() for own in rows.values())
-        with suppress(OSError):
-            write_sealed(file, _LENGTH.pack(len(text)) + text + numbers_of)
+            yield path, run_of(records.read(path), shared)
+        except RecordError as error:
+            on_error(error)
 
 
-def _laid_out(metrics: Mapping[str, Mapping[str, Value]]) -> tuple[Layout | None, Any]:
-    """The layout and the numbers of a record; None if a float64 cannot hold one of them."""
-    flat = [value for values in metrics.values() for value in values.values()]
-    if not all(value == _UNABLE if isinstance(value, str) else float(value) == value for value in flat):
-        return None, None
-    whole = tuple(at for at, value in enumerate(flat) if type(value) is int)
-    layout = tuple((name, tuple(values)) for name, values in metrics.items()), whole
-    return layout, np.array([np.nan if isinstance(value, str) else value for value in flat], np.float64)
+def _table(runs: Sequence[tuple[Path, Run]], states: Mapping[Path, str]) -> "pa.Table":
+    """Records as rows; `unable` is NaN, which no record holds, and what a record does not have is null."""
+    import pyarrow as pa
+
+    rows: list[dict[str, Any]] = []
+    for path, run in runs:
+        about = {column: json.dumps(_plain(getattr(run, name))) for column, name in _ABOUT.items()}
+        for name, values in (run.metrics or {"": {}}).items():
+            numbers = {key: nan if isinstance(value, str) else value for key, value in values.items()}
+            rows.append({_FILE: str(path), _STATE: states[path], _SET: name, **about, **numbers})
+            about = {}
+    columns = dict.fromkeys((_FILE, _STATE, _SET, *_ABOUT)) | dict.fromkeys(key for row in rows for key in row)
+    return pa.table({key: [row.get(key) for row in rows] for key in columns})
 
 
-def _value(number: float, *, whole: bool) -> Value:
-    """A number as the record has it: no record holds NaN, which stands for `unable`."""
-    if number != number:
-        return _UNABLE
-    return int(number) if whole else number
+def _plain(value: Any) -> Any:
+    return asdict(value) if isinstance(value, Made) else value
 
 
-def _only(run: Run, kept: _Kept) -> Run:
-    metrics = {
-        name: own
-        for name, values in run.metrics.items()
-        if (own := {k: v for k, v in values.items() if kept.wants(name, k)})
+def _joined(old: "pa.Table", kept: Iterable[Path], new: "pa.Table") -> "pa.Table":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    old = old.filter(pc.is_in(old[_FILE], pa.array(list(map(str, kept)))))
+    return pa.concat_tables([old, new], promote_options="permissive") if new.num_rows else old
+
+
+def _runs(table: "pa.Table", keep: Sequence[Keep]) -> Iterator[tuple[Path, Run]]:
+    """The records of a table, with the numbers that somebody needs."""
+    parsed: dict[str, Any] = {}  # equal texts of many records become one object
+    numbers = {key: table[key].to_pylist() for key in table.column_names if key not in (_FILE, _STATE, _SET, *_ABOUT)}
+    about = {name: table[column].to_pylist() for column, name in _ABOUT.items()}
+    files, sets = table[_FILE].to_pylist(), table[_SET].to_pylist()
+    needed = {
+        name: [(sys.intern(key), column) for key, column in numbers.items() if any(keeps(name, key) for keeps in keep)]
+        for name in set(sets)
     }
-    return Run(**{f.name: getattr(run, f.name) for f in fields(Run)} | {"metrics": metrics})
+    starts = [row for row, text in enumerate(about["run_id"]) if text is not None]
+    for start, end in zip(starts, [*starts[1:], len(files)], strict=True):
+        metrics: dict[str, dict[str, Value]] = {}
+        for row in range(start, end):
+            values = {key: column[row] for key, column in needed[sets[row]] if column[row] is not None}
+            if values:
+                metrics[sets[row]] = {key: _UNABLE if isnan(value) else value for key, value in values.items()}
+        held: dict[str, Any] = {}
+        for name, texts in about.items():
+            text = texts[start]
+            if text not in parsed:
+                parsed[text] = json.loads(text)
+            held[name] = tuple(parsed[text]) if name in _TUPLES else parsed[text]
+        yield Path(files[start]), Run(**{**held, "metrics": metrics, "made": Made(**held["made"])})
 
 
-def _everything(name: str, key: str) -> bool:
-    return True
+def _stored(file: Path | None) -> "pq.ParquetFile | None":
+    """The table in the cache; None if there is none, it is damaged, or other code made it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if file is None:
+        return None
+    try:
+        stored = pq.ParquetFile(pa.BufferReader(read_sealed(file)))
+    except (DamagedError, FileNotFoundError):
+        return None
+    return stored if stored.schema_arrow.metadata.get(_CODE) == code_digest().encode() else None
 
 
-def _state(path: Path) -> State | None:
+def _known(stored: "pq.ParquetFile | None") -> dict[Path, str]:
+    """{file of a record: its state when it was read}."""
+    if stored is None:
+        return {}
+    table = stored.read([_FILE, _STATE])
+    return dict(zip(map(Path, table[_FILE].to_pylist()), table[_STATE].to_pylist(), strict=True))
+
+
+def _needed(stored: "pq.ParquetFile", keep: Sequence[Keep]) -> "pa.Table":
+    """The table with those of the metrics that somebody may need."""
+    sets = set(stored.read([_SET])[_SET].to_pylist())
+    about, names = (_FILE, _STATE, _SET, *_ABOUT), stored.schema_arrow.names
+    return stored.read([key for key in names if key in about or any(k(name, key) for k in keep for name in sets)])
+
+
+def _write(file: Path | None, table: "pa.Table") -> None:
+    """Write the table; where the cache cannot be written, records are parsed again next time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if file is not None:
+        content = pa.BufferOutputStream()
+        pq.write_table(table.replace_schema_metadata({_CODE: code_digest()}), content, compression="zstd")
+        with suppress(OSError):
+            write_sealed(file, content.getvalue().to_pybytes())
+
+
+def _state(path: Path) -> str:
+    """Size, inode and time stamps of a file; empty if it has gone."""
     try:
         found = os.stat(path)
     except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return ""
+    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
-def _file(folder: Path) -> Path | None:
-    """Where the entries of a folder are kept; None if there is no cache."""
-    return kept_file(f"{digest(str(folder.absolute()), 32)}.index")
-
-
-def kept_file(name: str) -> Path | None:
-    """Return where something that is found again and again is kept; None if there is no cache."""
+def _cache_file(folder: Path) -> Path | None:
+    """Where the table of a folder is; None if there is no cache."""
     try:
-        return paths.cache_dir() / "records" / name
+        return paths.cache_dir() / "records" / f"{digest(str(folder.absolute()), 32)}.parquet"
     except OpenbenchError:
         return None
 
 
 @cache
 def code_digest() -> str:
-    """Return a digest of openbench's own files and Python's version, on which it depends what is kept of records.
+    """Return a digest of openbench's own files and Python's version, on which it depends what is read of records.
 
     An augmentation, for instance, has the name of its file.
-    Files count by their content: packages that are built reproducibly give files of every version the same time stamp.
     """
     folders = (Path(paths.__file__).parent, "*.py"), (paths.config_dir(), "*.yaml")
     files = [(folder, file) for folder, form in folders for file in sorted(folder.rglob(form))]
