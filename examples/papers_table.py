@@ -39,7 +39,7 @@ openbench("study reject_option/synthetic --table")
 # The words of a sweep make the file: ``openset_digits`` has six digits that the network knows, and four that it does
 # not. One seed and two epochs keep this lesson short; ``seed=0,1,2`` would give means and standard deviations.
 settings = "+benchmark=openset_digits method=msp,knn seed=0 training.recipe.epochs=2"
-openbench(f"study new {mine.as_posix()} -m {settings}")
+openbench(f"new study {mine.as_posix()} -m {settings}")
 text = mine.read_text(encoding="utf-8")
 print(text)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openbench.__main__ import COMMANDS
+from openbench.cli.app import COMMANDS
 
 from .documents import FENCE, blocks, commands, composes
 

@@ -62,7 +62,7 @@ def test_the_lowest_versions_are_those_of_the_bounds():
 
 
 def test_commands_of_workflows_are_commands():
-    from openbench.__main__ import COMMANDS
+    from openbench.cli.app import COMMANDS
 
     lines = [line.split() for file in WORKFLOWS for line in file.read_text().splitlines() if "-m openbench " in line]
     assert lines

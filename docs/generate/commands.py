@@ -9,7 +9,7 @@ from typing import Any
 from generate.formula import sentence
 from generate.markdown import Docstring, code, hidden_contents, page, table
 from openbench import paths
-from openbench.__main__ import COMMANDS
+from openbench.cli.app import COMMANDS
 from openbench.cli.registry import ClassDescription
 from openbench.errors import ConfigError
 from openbench.storage.yaml_file import read_yaml
@@ -34,12 +34,10 @@ def pages() -> dict[str, str]:
     with ThreadPoolExecutor(2) as pool:
         helps = dict(zip(COMMANDS, pool.map(_help, COMMANDS), strict=True))
     found = {
-        f"command/{name}": page(
-            f"openbench {name}", sentence(command.summary).capitalize() + ".", code(helps[name], "text")
-        )
-        for name, command in COMMANDS.items()
+        f"command/{name}": page(f"openbench {name}", sentence(summary).capitalize() + ".", code(helps[name], "text"))
+        for name, (_, summary) in COMMANDS.items()
     }
-    rows = [(f"[{name}]({name}.md)", sentence(command.summary)) for name, command in COMMANDS.items()]
+    rows = [(f"[{name}]({name}.md)", sentence(summary)) for name, (_, summary) in COMMANDS.items()]
     found["command/index"] = page(
         "Commands",
         "`python -m openbench COMMAND`, or `openbench COMMAND`. Exit code 0: done; 1: a check failed; 2: bad input, "

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from openbench.cli.commands.listing import show
+from openbench.cli.app import carry_out
 from openbench.cli.reproduce import again, command
 from openbench.compose.config import compose, scientific
 from openbench.config.overrides import choices, words_of
@@ -147,10 +147,10 @@ def test_a_file_called_default_is_left_out_only_where_it_is_what_nothing_typed_m
 def test_showing_a_record_ends_in_its_origin_and_the_commands(tmp_path: Path, capsys):
     record = record_of(["+benchmark=digits"], "digits", backbone="resnet8_digits")
     RecordStore(tmp_path).write(record)
-    assert show(["record", record.run_id, "--results", str(tmp_path)]) == 0
+    assert carry_out(["show", "record", record.run_id, "--results", str(tmp_path)]) == 0
     made, typed, verify = capsys.readouterr().out.splitlines()[-3:]
     assert made == "made by: openbench 0.1.0, commit abcdef012345 with changes, 2026-01-02"
     assert typed == f"command: {command(record)}"
     assert verify == f"verify: python -m openbench verify {record.run_id} --results {tmp_path}"
-    assert show(["record", record.run_id, "--results", str(tmp_path), "--format", "csv"]) == 0
+    assert carry_out(["show", "record", record.run_id, "--results", str(tmp_path), "--format", "csv"]) == 0
     assert "verify:" not in capsys.readouterr().out

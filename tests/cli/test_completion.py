@@ -12,50 +12,29 @@ from pathlib import Path
 import pytest
 
 import openbench
-from openbench.__main__ import COMMANDS, main
-from openbench.cli.commands.completion import candidates
-from openbench.paths import config_dir
+from openbench.__main__ import main
 
 
-def test_the_first_word_is_a_command():
-    assert candidates("openbench ") == list(COMMANDS)
-    assert candidates("openbench  le") == ["leaderboard"]
+def offered(*words: str) -> list[str]:
+    """What the tab key offers for the last word."""
+    environment = {
+        **os.environ,
+        "_OPENBENCH_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["openbench", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "openbench"], env=environment, capture_output=True, text=True, check=True
+    )
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
 
-def test_a_group_offers_its_files():
-    files = sorted(file.stem for file in (config_dir() / "method").glob("k*.yaml"))
-    assert candidates("openbench run +benchmark=digits method=k") == [f"method={name}" for name in files]
-    assert "+benchmark=digits" in candidates("openbench check +benchmark=d")
-
-
-def test_keys_follow_from_what_is_chosen():
-    assert candidates("openbench run +benchmark=digits method=knn method.") == [
-        "method.index=",
-        "method.k=",
-        "method.probes=",
-    ]
-
-
-def test_files_of_ones_own_are_offered_too(tmp_path):
-    (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "zz_mine.yaml").write_text("_target_: mine.Mine\n")
-    assert candidates(f"openbench run --config-dir {tmp_path} method=zz") == ["method=zz_mine"]
-
-
-def test_show_offers_groups_then_entries_then_run_ids(tmp_path, monkeypatch):
-    folder = tmp_path / "records" / "digits" / "tiny" / "knn"
-    folder.mkdir(parents=True)
-    (folder / "0123456789abcdef.json").write_text("{}")
-    monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path))
-    assert {"method", "record"} <= set(candidates("openbench show "))
-    assert "record" not in candidates("openbench list ")
-    assert candidates("openbench show method knn_") == ["knn_mfs", "knn_msp", "knn_plain"]
-    assert candidates("openbench show record 01") == candidates("openbench verify 0") == ["0123456789abcdef"]
-
-
-def test_what_cannot_be_completed_offers_nothing():
-    assert candidates("openbench nonsense m") == []
-    assert candidates("openbench run method=absent method.") == []
+def test_commands_options_and_names_are_offered():
+    assert offered("le") == ["leaderboard"]
+    assert offered("leaderboard", "--vi") == ["--view"]
+    assert offered("new", "me") == ["method"]
+    assert offered("list", "meth") == ["method"]
+    assert offered("show", "method", "knn_") == ["knn_mfs", "knn_msp", "knn_plain"]
 
 
 def test_the_script_is_bash(capsys):
@@ -80,10 +59,10 @@ def test_the_tab_key_completes_in_bash(tmp_path):
     try:
         os.write(terminal, b'bind "set enable-bracketed-paste off"; eval "$(openbench completion)"; echo re"ady"\n')
         read_until(terminal, "ready\r\n")
-        os.write(terminal, b"openbench run +benchmark=dig\t")
-        read_until(terminal, "+benchmark=digits ")
-        os.write(terminal, b"method=vim_\t")
-        read_until(terminal, "method=vim_msp ")
+        os.write(terminal, b"openbench leader\t")
+        read_until(terminal, "openbench leaderboard ")
+        os.write(terminal, b"--chec\t")
+        read_until(terminal, "--check ")
     finally:
         os.close(terminal)
         os.kill(child, 9)

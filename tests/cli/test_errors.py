@@ -38,7 +38,7 @@ def test_unknown_command(capsys):
 
 def test_no_command_shows_the_help_and_is_an_error(capsys):
     assert main([]) == 2
-    assert "usage: python -m openbench" in capsys.readouterr().out
+    assert "Usage: python -m openbench" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("typed", ["method=knm", "-m method=knm,msp", "-m method=msp,knm seed=0,1"])

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from openbench import paths
-from openbench.cli.commands.listing import main, overview, show
+from openbench.cli.app import carry_out
+from openbench.cli.commands.listing import overview
 from openbench.cli.registry import ClassDescription, Registry
 from openbench.compose.config import compose, plain
 from openbench.config.build import target_of
@@ -25,6 +26,14 @@ from openbench.results.tables.frames import frame_of
 
 ROOT = Path(__file__).parents[2]
 METHODS = sorted((paths.config_dir() / "method").glob("*.yaml"), key=lambda p: p.stem)
+
+
+def main(words: list[str]) -> int:
+    return carry_out(["list", *words])
+
+
+def show(words: list[str]) -> int:
+    return carry_out(["show", *words])
 
 
 def listed(capsys, *argv) -> list[dict[str, str]]:

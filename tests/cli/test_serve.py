@@ -51,7 +51,7 @@ def test_answers_are_those_of_the_detector(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--port", "70000"], "--port 70000 — allowed: 0 (a free one) to 65535"),
+        (["--port", "70000"], "'--port': 70000 is not in the range"),
         (["--batch", "0"], "serve.batch — found 0 — allowed: a whole number ≥ 1"),
         (["--upload-s", "-1"], "serve.upload_s — found -1.0 — allowed: a number > 0"),
     ],
@@ -62,7 +62,7 @@ def test_limits_that_cannot_hold_are_refused(capsys, arguments, told):
 
 
 def test_without_the_libraries_the_command_that_installs_them_is_told(capsys, monkeypatch):
-    monkeypatch.setattr("openbench.cli.commands.serve.find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setattr("openbench.cli.commands.detector.find_spec", lambda name: None if name == "uvicorn" else name)
     assert importlib.util.find_spec("starlette") is not None
     assert main(["serve", "detector"]) == 2
     assert re.search(r"serve needs uvicorn, which is not installed — pip install .*\[serve\]", capsys.readouterr().err)

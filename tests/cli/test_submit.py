@@ -72,7 +72,7 @@ def check(known, tmp_path, capsys):
         RecordStore(tmp_path / "mine").write(record)
         if sets is not None:
             ScoreStore(tmp_path / "mine/scores").write(record.run_id, sets)
-        code = main(["submit", "check", str(tmp_path / "mine"), "--results", str(known)])
+        code = main(["verify", "--submission", str(tmp_path / "mine"), "--results", str(known)])
         return code, capsys.readouterr().out
 
     return checked
@@ -217,7 +217,7 @@ def test_a_file_of_scores_with_a_description_is_counted_and_shown_apart(known, t
     (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
     about = {"benchmark": "toy", "method": "new", "reference": "a paper", "backbone": "vit", "scores": "scores.csv"}
     (tmp_path / "description.yaml").write_text("\n".join(f"{key}: {value}" for key, value in about.items()))
-    words = ["submit", "check", str(tmp_path), "--results", str(known)]
+    words = ["verify", "--submission", str(tmp_path), "--results", str(known)]
     assert main(words) == 0
     assert "scores without a record" in capsys.readouterr().out
     (tmp_path / "scores.csv").write_text("\n".join(lines[:-1]) + "\n")
@@ -234,7 +234,7 @@ def test_a_file_of_scores_with_a_description_is_counted_and_shown_apart(known, t
 )
 def test_a_description_that_is_none_is_refused(tmp_path, capsys, text, why):
     (tmp_path / "description.yaml").write_text(text)
-    assert main(["submit", "check", str(tmp_path), "--results", str(tmp_path)]) == 2
+    assert main(["verify", "--submission", str(tmp_path), "--results", str(tmp_path)]) == 2
     assert why in capsys.readouterr().err
 
 
@@ -243,12 +243,12 @@ def test_scores_elsewhere_on_the_disk_are_not_read(tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "secret.csv").write_text("score,set,role\n")
     (tmp_path / "mine/description.yaml").write_text("\n".join(f"{key}: {value}" for key, value in about.items()))
-    assert main(["submit", "check", str(tmp_path / "mine"), "--results", str(tmp_path)]) == 2
+    assert main(["verify", "--submission", str(tmp_path / "mine"), "--results", str(tmp_path)]) == 2
     assert "the name of a file beside it" in capsys.readouterr().err
 
 
 def test_a_folder_without_records_is_an_error(known, tmp_path, capsys):
-    assert main(["submit", "check", str(tmp_path), "--results", str(known)]) == 2
+    assert main(["verify", "--submission", str(tmp_path), "--results", str(known)]) == 2
     assert "holds no records" in capsys.readouterr().err
 
 

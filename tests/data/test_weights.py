@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from openbench import _compat
-from openbench.cli.commands import data
+from openbench.cli.app import carry_out
 from openbench.cli.process import FAILED, OK
 from openbench.data.weights import Pretraining, parse_weights, released_weights
 from openbench.errors import DataError
@@ -80,7 +80,7 @@ def told(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(*words):
-        code = data.main(list(words))
+        code = carry_out(["data", *words])
         return code, capsys.readouterr().out
 
     return run

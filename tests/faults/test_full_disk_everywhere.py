@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from openbench.__main__ import COMMANDS
+from openbench.cli.app import COMMANDS
 
 from .conftest import COUNTS, Ending, Place, Written, sampled
 from .test_full_disk import PAGE, disk, up_to
@@ -147,10 +147,7 @@ def full() -> None:
 
 
 def speakers(place: Place) -> list[list[str]]:
-    """Every command, as it prints its help and as it prints something else.
-
-    Of a help longer than the output's buffer, as that of `evaluate`, argparse drops the error.
-    """
+    """Every command, as it prints its help and as it prints something else."""
     (record,) = (place.folder / "results").rglob("*.json")
     place.folder.joinpath("scores.csv").write_text("set,role,score\na,id_test,0\na,id_test,1\nb,near,2\nb,near,0.5\n")
     typed = [
@@ -163,7 +160,7 @@ def speakers(place: Place) -> list[list[str]]:
     return [
         *(command.split() for command in typed),
         *others,
-        *([name, "--help"] for name in COMMANDS if name != "evaluate"),
+        *([name, "--help"] for name in COMMANDS),
     ]
 
 

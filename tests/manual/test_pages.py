@@ -17,8 +17,8 @@ from generate.pictures import PICTURES
 
 import openbench as ob
 from openbench import _compat, paths  # noqa: F401 - torchvision beside a CPU-only torch
-from openbench.__main__ import COMMANDS
 from openbench.api.methods import beyond_features, chosen_method
+from openbench.cli.app import COMMANDS
 from openbench.cli.commands import study
 from openbench.cli.registry import Registry
 from openbench.core.composite import leaves

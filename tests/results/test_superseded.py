@@ -2,7 +2,7 @@
 
 import pytest
 
-from openbench.cli.commands.listing import show
+from openbench.cli.app import carry_out
 from openbench.core.record import ResultRecord
 from openbench.results.leaderboard.pages import generate, write
 from openbench.results.leaderboard.ranking import boards
@@ -81,5 +81,5 @@ def test_the_page_and_the_record_say_so(tmp_path, capsys):
     write(tmp_path, generate(tmp_path).files)
     assert why in (tmp_path / "leaderboard" / "toy.md").read_text()
     for one, said in ((old, f"superseded by {new.run_id}: {why}"), (new, f"supersedes: {old.run_id} ({why})")):
-        assert show(["record", one.run_id, "--results", str(tmp_path)]) == 0
+        assert carry_out(["show", "record", one.run_id, "--results", str(tmp_path)]) == 0
         assert said in capsys.readouterr().out

@@ -135,7 +135,7 @@ def test_a_table_without_any_number_has_no_picture_and_says_why_it_is_empty(fold
 def test_a_study_of_a_sweep_has_its_runs(folder, capsys):
     file = folder / "mine.yaml"
     words = ["-m", "+benchmark=digits", "method=knn,msp", "seed=0,1", "--columns", "near.auroc,far.fpr95"]
-    assert main(["study", "new", str(file), *words]) == 0
+    assert main(["new", "study", str(file), *words]) == 0
     found = study(str(file))
     assert [row.name for row in found.rows] == ["knn", "msp"]
     assert [column.name for column in found.columns] == ["near auroc", "far fpr95"]
@@ -143,7 +143,7 @@ def test_a_study_of_a_sweep_has_its_runs(folder, capsys):
     assert runs == {("+benchmark=digits", f"method={m}", f"seed={s}") for m in ("knn", "msp") for s in (0, 1)}
     assert main(["study", str(file), "--table"]) == 0
     assert re.search(r"msp +90\.50 ± 0\.50", capsys.readouterr().out)
-    assert main(["study", "new", str(file), *words]) == 2
+    assert main(["new", "study", str(file), *words]) == 2
     assert "exists — allowed: a new file, NAME.yaml" in capsys.readouterr().err
 
 

@@ -1,26 +1,28 @@
 """`evaluate`: every table from a file of scores, whatever made them."""
 
-import argparse
 import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
+
+from openbench.cli import options
 from openbench.cli.json_file import check_json, write_json
 from openbench.cli.process import OK
 from openbench.cli.score_file import read_sets
 from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
 from openbench.core.scores import SetScores
 from openbench.engine.provenance import WARNINGS, remarks, turned
-from openbench.metrics.suite import MetricOptions, describe, evaluate
+from openbench.metrics import suite
+from openbench.metrics.suite import MetricOptions, describe
 from openbench.results.escape import console
 from openbench.results.scores.file import Advance, passes, silent
-from openbench.results.tables.render import FORMATS
 from openbench.results.tables.views import explained
 
 _LONG = 1 << 24  # bytes from which on reading is shown
@@ -37,27 +39,69 @@ Lists are separated by commas.
 """
 
 
-def main(argv: list[str]) -> int:
-    """Run the command line `argv` and return its exit code."""
-    arguments = _parser().parse_args(argv)
-    check_json(arguments.json, [arguments.scores])
-    chosen = {f.name: getattr(arguments, f.name) for f in fields(MetricOptions)}
-    options = MetricOptions(**{name: value for name, value in chosen.items() if value is not None})
-    with _reading(arguments.scores) as advance:
-        sets = read_sets(arguments.scores, advance)
+def _rates(text: str) -> float | dict[str, float]:
+    """One rate, or `SET=RATE,SET=RATE`."""
+    pairs = [part.strip().rpartition("=") for part in text.split(",")]
+    try:
+        found = {name: float(rate) for name, _, rate in pairs} if "=" in text else float(text)
+    except ValueError:
+        found = {}
+    if isinstance(found, dict) and ("" in found or len(found) < len(pairs)):
+        raise click.BadParameter(f"found {text!r} — allowed: a rate for all sets, or SET=RATE,… with each set once")
+    return found
+
+
+def _list_of(kind: type) -> Callable[[str], tuple[Any, ...]]:
+    """What reads values separated by commas."""
+    return lambda text: tuple(map(kind, options.names(text)))
+
+
+def _metric_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add an option for each metric option, explained by its line in the docstring of MetricOptions."""
+    for field in reversed(fields(MetricOptions)):
+        default: Any = field.default
+        first, shown = (default[0], ",".join(map(str, default))) if isinstance(default, tuple) else (default, default)
+        match = re.search(rf"^ *{field.name}: (.+?)\.?$", MetricOptions.__doc__ or "", flags=re.MULTILINE)
+        kind: Any = _list_of(type(first)) if isinstance(default, tuple) else type(first)
+        command = click.option(
+            f"--{field.name.replace('_', '-')}",
+            type=_rates if field.name == "fpr" else kind,
+            metavar="A,B,…" if isinstance(default, tuple) else "NAME" if isinstance(default, str) else "X",
+            help=f"{match.group(1) if match else ''} (default: {shown})",
+        )(command)
+    return command
+
+
+@click.command(cls=options.Command, epilog=_EPILOG)
+@click.argument("scores", type=options.FILE, metavar="SCORES")
+@click.option("--json", type=options.FILE, metavar="FILE", help="write every number as {set or group: {key: value}}")
+@click.option("--view", type=click.Choice([*SCORE_VIEWS, ALL]), default="overview", help="which tables")
+@options.table_format()
+@click.option("--explain", is_flag=True, help="also print every convention that the numbers depend on")
+@_metric_options
+def evaluate(scores: Path, json: Path | None, view: str, form: str, explain: bool, **metric_options: Any) -> int:
+    """Compute every metric of a file of scores and print the tables.
+
+    SCORES is a .csv or .parquet, one row per scored image. The options of metrics have the defaults of
+    configs/metrics/default.yaml.
+    """
+    check_json(json, [scores])
+    chosen = MetricOptions(**{name: value for name, value in metric_options.items() if value is not None})
+    with _reading(scores) as advance:
+        sets = read_sets(scores, advance)
     _announce(sets)
-    values = evaluate(sets, options)
-    tables = tables_of_scores(arguments.scores.name, sets, values, options, arguments.view)
-    whose = f"'{arguments.scores.name}'"
+    values = suite.evaluate(sets, chosen)
+    tables = tables_of_scores(scores.name, sets, values, chosen, view)
+    whose = f"'{scores.name}'"
     for line in (*remarks(whose, sets).get(WARNINGS, ()), *turned(whose, sets, values)):
         print(console(line), file=sys.stderr)
     if not tables:
-        print(f"view '{arguments.view}' is empty: the file or the families do not yield it", file=sys.stderr)
-    print_tables(tables, arguments.format)
-    if arguments.explain:
-        print(explained(describe(options)), file=sys.stderr if arguments.format == "csv" else sys.stdout)
-    if arguments.json is not None:
-        write_json(values, arguments.json)
+        print(f"view '{view}' is empty: the file or the families do not yield it", file=sys.stderr)
+    print_tables(tables, form)
+    if explain:
+        print(explained(describe(chosen)), file=sys.stderr if form == "csv" else sys.stdout)
+    if json is not None:
+        write_json(values, json)
     return OK
 
 
@@ -90,78 +134,3 @@ def _announce(sets: Sequence[SetScores]) -> None:
         file=sys.stderr,
         flush=True,
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m openbench evaluate",
-        description="Compute every metric of a file of scores and print the tables.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("scores", type=Path, metavar="SCORES", help=".csv or .parquet, one row per scored image")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number as {set or group: {key: value}}")
-    parser.add_argument(
-        "--view", choices=(*SCORE_VIEWS, ALL), default="overview", help="which tables (default: overview)"
-    )
-    parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
-    parser.add_argument("--explain", action="store_true", help="also print every convention that the numbers depend on")
-    options = parser.add_argument_group("metric options (defaults as in configs/metrics/default.yaml)")
-    for field in fields(MetricOptions):
-        default = field.default
-        options.add_argument(
-            f"--{field.name.replace('_', '-')}",
-            dest=field.name,
-            type=_kind(field),
-            metavar=_metavar(default),
-            help=f"{_meaning(field.name)} (default: {_shown(default)})".replace("%", "%%"),
-        )
-    return parser
-
-
-def _kind(field: Field[Any]) -> Any:
-    """How an option's text becomes its value: by the type of its default."""
-    default = field.default
-    if default is MISSING:
-        raise TypeError(f"MetricOptions.{field.name} has no default to tell its type by")
-    if field.name == "fpr":
-        return _rates
-    if not isinstance(default, tuple):
-        return type(default)
-    item = type(default[0])
-
-    def items(text: str) -> tuple[Any, ...]:
-        return tuple(item(part.strip()) for part in text.split(",") if part.strip())
-
-    items.__name__ = "list"  # argparse names it when a part does not convert
-    return items
-
-
-def _rates(text: str) -> float | dict[str, float]:
-    """One rate, or `SET=RATE,SET=RATE`."""
-    try:
-        if "=" not in text:
-            return float(text)
-        pairs = [part.strip().rpartition("=") for part in text.split(",")]
-        rates = {name: float(rate) for name, _, rate in pairs}
-        if "" not in rates and len(rates) == len(pairs):
-            return rates
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"found {text!r} — allowed: a rate for all sets, or SET=RATE,… with each set once")
-
-
-def _metavar(default: Any) -> str:
-    if isinstance(default, tuple):
-        return "A,B,…"
-    return "NAME" if isinstance(default, str) else "X"
-
-
-def _shown(default: Any) -> str:
-    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-
-
-def _meaning(name: str) -> str:
-    """The option's line in the docstring of MetricOptions, where its meaning is written once."""
-    match = re.search(rf"^ *{name}: (.+?)\.?$", MetricOptions.__doc__ or "", flags=re.MULTILINE)
-    return match.group(1) if match else ""

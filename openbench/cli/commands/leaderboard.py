@@ -1,13 +1,14 @@
 """`leaderboard`: bring the tables under results/leaderboard up to date with the records, or show them one by one."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from openbench import paths
+import click
+
+from openbench.cli import options
 from openbench.cli.left_out import say_left_out
 from openbench.cli.process import FAILED, OK
 from openbench.core.record import ResultRecord
@@ -26,14 +27,14 @@ from openbench.results.leaderboard.pages import (
     write,
 )
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
-from openbench.results.records.store import RecordStore
+from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.stored import ScoreStore
-from openbench.results.tables.render import FORMATS, Table, render
+from openbench.results.tables.render import Table, render
 from openbench.results.tables.views import explained, said_once
 
 _BOARD = "board"
 _ATTRIBUTES = ("method", "training", "augment", "outliers", "backbone", "tuned")
-_EPILOG = f"""\
+_LEADERBOARD = f"""\
 Without --view, --benchmark, --where or --format the pages are written; with one of them tables are printed instead.
 
   python -m openbench leaderboard
@@ -47,27 +48,79 @@ Without --view, --benchmark, --where or --format the pages are written; with one
 """
 
 
-def main(argv: list[str]) -> int:
-    """Write the pages, check them, or print tables; exit code 2 if a file among the records is not a record."""
-    arguments = _parser().parse_args(argv)
-    results = arguments.results or paths.results_dir()
+def _condition(text: str) -> tuple[str, tuple[str, ...]]:
+    """What a row must have, KEY=VALUE,…, as a pair."""
+    attribute, equals, values = text.partition("=")
+    if attribute not in _ATTRIBUTES or not equals or not options.names(values):
+        raise click.BadParameter(
+            f"found {text!r}{did_you_mean(attribute, _ATTRIBUTES)} — allowed: KEY=VALUE,…, where KEY is one of "
+            f"{', '.join(_ATTRIBUTES)} and VALUE may hold *"
+        )
+    return attribute, options.names(values)
+
+
+@click.command(cls=options.Command, epilog=_LEADERBOARD)
+@options.results
+@click.option("--plots", is_flag=True, help="also draw near against far AUROC of every benchmark")
+@click.option("--check", is_flag=True, help="write nothing; exit code 1 if something would change")
+@click.option("--site", type=options.FILE, metavar="DIR", help="write a page to sort, filter and compare; no server")
+@click.option("--reports", is_flag=True, help="with --site: also the page of every run with published scores")
+@click.option("--every-number", type=options.FILE, metavar="FILE.csv", help="write every number of every record")
+@click.option("--view", type=click.Choice([_BOARD, *ACROSS]), help=f"print these numbers (default: {_BOARD})")
+@click.option(
+    "--benchmark",
+    "benchmarks",
+    type=options.names,
+    default="",
+    metavar="NAME,…",
+    help="only these; * allowed",
+)
+@click.option(
+    "--where",
+    type=_condition,
+    multiple=True,
+    metavar="KEY=VALUE,…",
+    help=f"print only these: {', '.join(_ATTRIBUTES)}",
+)
+@click.option("--of", type=options.names, default="", metavar="SET,…", help="groups or sets (default: near,far)")
+@options.table_format(None)
+@click.option("--explain", is_flag=True, help="also print every convention that the numbers depend on")
+def leaderboard(
+    *,
+    results: Path,
+    plots: bool,
+    check: bool,
+    site: Path | None,
+    reports: bool,
+    every_number: Path | None,
+    view: str | None,
+    benchmarks: tuple[str, ...],
+    where: tuple[tuple[str, tuple[str, ...]], ...],
+    of: tuple[str, ...],
+    form: str | None,
+    explain: bool,
+) -> int:
+    """Make the tables of results/leaderboard from the records; without new records nothing changes."""
     if not results.is_dir():
         raise RecordError(
             f"results folder '{results}' not found — give one with --results DIR or OPENBENCH_RESULTS; "
             "`python -m openbench run` makes it"
         )
-    if arguments.reports and arguments.site is None:
+    if reports and site is None:
         raise ConfigError("--reports — found it without --site — the pages of runs are part of the site: --site DIR")
-    if arguments.site is not None:
-        return _site(results, arguments.site, reports=arguments.reports)
-    if arguments.every_number is not None:
-        return _every_number(results, arguments.every_number)
-    if any((arguments.view, arguments.benchmark, arguments.where, arguments.format, arguments.of)):
-        return _show(results, arguments)
+    if site is not None:
+        return _site(results, site, reports=reports)
+    if every_number is not None:
+        return _every_number(results, every_number)
+    if view or benchmarks or where or form or of:
+        unreadable: list[RecordError] = []
+        found = _chosen(_boards(results, view or _BOARD, unreadable.append), benchmarks, where)
+        _show(found, view or _BOARD, of, form or "console", explain)
+        return _notices(found, unreadable)
     from openbench.cli.class_overlap import class_overlap
 
     made = generate(results, class_overlap)
-    code = _check(results, made) if arguments.check else _write(results, made, plots=arguments.plots)
+    code = _check(results, made) if check else _write(results, made, plots=plots)
     return _notices(made.boards, made.unreadable) or code
 
 
@@ -139,27 +192,28 @@ def _every_number(results: Path, path: Path) -> int:
     return _notices((), list(unreadable.values()))
 
 
-def _show(results: Path, arguments: argparse.Namespace) -> int:
-    view, form = arguments.view or _BOARD, arguments.format or "console"
-    unreadable: list[RecordError] = []
+def _boards(results: Path, view: str, on_error: OnError) -> list[Board]:
+    """All boards, with the numbers of a view."""
     keep = board_keys if view == _BOARD else needed(view)
-    every = boards_of(indexed_runs(RecordStore(results), (keep, board_keys), unreadable.append))
-    found = _chosen(every, arguments.benchmark, arguments.where)
+    return boards_of(indexed_runs(RecordStore(results), (keep, board_keys), on_error))
+
+
+def _show(found: Sequence[Board], view: str, of: Sequence[str], form: str, explain: bool) -> None:
+    """Print a view of boards."""
     if form == "csv":
-        tables = [raw(found) if view == _BOARD else across_csv(found, view, arguments.of)]
+        tables = [raw(list(found)) if view == _BOARD else across_csv(found, view, of)]
     elif view == _BOARD:
         tables = [table for board in found for table in _board_tables(board)]
     else:
-        tables = across(found, view, arguments.of)
+        tables = across(found, view, of)
     if not tables or not any(table.rows for table in tables):
         print(f"view '{view}' is empty: the records have none of its numbers", file=sys.stderr)
     if form == "console":
         tables = said_once(tables)
     print("\n".join(render(table, form) for table in tables), end="")
-    if arguments.explain:
+    if explain:
         for header in sorted({header for board in found for header in board.headers}):
             print(explained(header), file=sys.stderr if form == "csv" else sys.stdout)
-    return _notices(found, unreadable)
 
 
 def _board_tables(board: Board) -> list[Table]:
@@ -206,49 +260,3 @@ def _only(board: Board, attribute: str, allowed: Sequence[str]) -> Board:
 
 def _matches(value: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(value, pattern) for pattern in patterns)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _condition(text: str) -> tuple[str, tuple[str, ...]]:
-    attribute, equals, values = text.partition("=")
-    if attribute not in _ATTRIBUTES or not equals or not _words(values):
-        raise argparse.ArgumentTypeError(
-            f"found {text!r}{did_you_mean(attribute, _ATTRIBUTES)} — allowed: KEY=VALUE,…, where KEY is one of "
-            f"{', '.join(_ATTRIBUTES)} and VALUE may hold *"
-        )
-    return attribute, _words(values)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m openbench leaderboard",
-        description="Make the tables of results/leaderboard from the records; without new records nothing changes.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        metavar="DIR",
-        help="folder that holds records/ and reference/ (default: OPENBENCH_RESULTS, else ./results)",
-    )
-    parser.add_argument("--plots", action="store_true", help="also draw near against far AUROC of every benchmark")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if something would change")
-    parser.add_argument("--site", type=Path, metavar="DIR", help="write a page to sort, filter and compare; no server")
-    parser.add_argument(
-        "--reports", action="store_true", help="with --site: also the page of every run with published scores"
-    )
-    parser.add_argument("--every-number", type=Path, metavar="FILE.csv", help="write every number of every record")
-    show = parser.add_argument_group("printing tables instead of writing pages")
-    show.add_argument("--view", choices=(_BOARD, *ACROSS), help=f"which numbers (default: {_BOARD}, the ranking)")
-    show.add_argument("--benchmark", type=_words, default=(), metavar="NAME,…", help="only these; may contain *")
-    show.add_argument(
-        "--where", type=_condition, action="append", default=[], metavar="KEY=VALUE,…", help=", ".join(_ATTRIBUTES)
-    )
-    show.add_argument("--of", type=_words, default=(), metavar="SET,…", help="groups or sets (default: near,far)")
-    show.add_argument("--format", choices=list(FORMATS), help="how tables are written (default: console)")
-    show.add_argument("--explain", action="store_true", help="also print every convention that the numbers depend on")
-    return parser

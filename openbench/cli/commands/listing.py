@@ -1,13 +1,13 @@
 """`list` and `show`: print the config groups, one entry, or one record."""
 
-import argparse
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from openbench import paths
+import click
+
+from openbench.cli import options
 from openbench.cli.left_out import left_out
 from openbench.cli.process import OK
 from openbench.cli.registry import Entry, Registry
@@ -18,7 +18,8 @@ from openbench.results.escape import console
 from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.origin import made_by, verify_command
 from openbench.results.records.settings import hyper_parameters
-from openbench.results.tables.render import FORMATS, Column, Table, render, rendered
+from openbench.results.records.store import RecordStore
+from openbench.results.tables.render import Column, Table, render, rendered
 from openbench.results.tables.views import VIEWS, explained, run_tables
 
 RECORD = "record"
@@ -35,25 +36,51 @@ _USAGE = {
 _SPACE = "_space_"
 
 
-def main(argv: list[str]) -> int:
-    """List the groups, or what one group offers."""
-    arguments = _list_parser().parse_args(argv)
-    registry = Registry.of(arguments.config_dir)
-    table = overview(registry) if arguments.group is None else group_table(registry, arguments.group)
-    print(render(table, arguments.format), end="")
+def _complete_group(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in [*Registry.of(None).groups(), RECORD] if name.startswith(incomplete)]
+
+
+def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [entry.name for entry in Registry.of(None).entries(ctx.params["group"]) if entry.name.startswith(incomplete)]
+
+
+@click.command(cls=options.Command)
+@click.argument("group", required=False, metavar="[GROUP]", shell_complete=_complete_group)
+@options.config_dir
+@options.table_format()
+def list_groups(group: str | None, config_dir: Path | None, form: str) -> int:
+    """Say what can be chosen: the groups, or the entries of one, e.g. method, benchmark, backbone."""
+    registry = Registry.of(config_dir)
+    print(render(overview(registry) if group is None else group_table(registry, group), form), end="")
     return OK
 
 
-def show(argv: list[str]) -> int:
-    """Show one entry of a group, or the tables of one record."""
-    arguments = _show_parser().parse_args(argv)
-    if arguments.group == RECORD:
+@click.command(cls=options.Command)
+@click.argument("group", metavar="GROUP", shell_complete=_complete_group)
+@click.argument("name", metavar="NAME", shell_complete=_complete_name)
+@options.config_dir
+@options.table_format()
+@options.results
+@click.option("--view", default="overview", metavar="VIEW", help=f"of a record: all, or one of {', '.join(VIEWS)}")
+@click.option("--explain", is_flag=True, help="of a record: also every convention that the numbers depend on")
+def show(*, group: str, name: str, config_dir: Path | None, form: str, results: Path, view: str, explain: bool) -> int:
+    """Show one method, benchmark, backbone, … or one record in full.
+
+    GROUP is one of `list`, and NAME one of its entries; or GROUP is `record`, and NAME a run id, its beginning, or
+    `latest`.
+    """
+    if group == RECORD:
         with left_out() as lost:
-            print(record_text(arguments, lost.append), end="")
+            record, _ = RecordStore(results).look_up(name, lost.append)
+            tables = [table for one in (VIEWS if view == "all" else (view,)) for table in run_tables(record, one)]
+            parts = rendered(tables, form)
+            parts += [f"{explained(record.header)}\n"] * explain
+            parts += [f"{_origin(record, config_dir, results)}\n"] * (form == "console")
+            print("\n".join(parts), end="")
         return lost.code
-    entry = Registry.of(arguments.config_dir).entry(arguments.group, arguments.name)
+    entry = Registry.of(config_dir).entry(group, name)
     text = method_text if entry.group in ("method", "streaming") else config_text
-    print(text(entry, arguments.config_dir), end="")
+    print(text(entry, config_dir), end="")
     return OK
 
 
@@ -159,32 +186,9 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
     return "" if same else text
 
 
-def record_text(arguments: argparse.Namespace, on_error: Callable[[RecordError], None]) -> str:
-    """Return the tables of a record and, on the console, what made it and the command that verifies it.
-
-    Args:
-        arguments: which record, and how it is shown.
-        on_error: receives an error for each file that fits the name but is not a record.
-
-    Raises:
-        RecordError: none has this run id, or several begin with it.
-    """
-    from openbench.results.records.store import RecordStore
-
-    results = arguments.results or paths.results_dir()
-    record, _ = RecordStore(results).look_up(arguments.name, on_error)
-    views = VIEWS if arguments.view == "all" else (arguments.view,)
-    tables = [table for view in views for table in run_tables(record, view)]
-    parts = rendered(tables, arguments.format)
-    parts += [f"{explained(record.header)}\n"] * arguments.explain
-    parts += [f"{_origin(record, arguments.config_dir, results)}\n"] * (arguments.format == "console")
-    return "\n".join(parts)
-
-
 def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str:
     """What made a record, with which command, and the command that verifies it."""
     from openbench.cli.reproduce import GONE, command
-    from openbench.results.records.store import RecordStore
     from openbench.results.records.superseded import superseding
 
     try:
@@ -210,34 +214,3 @@ def _origin(record: ResultRecord, config_dir: Path | None, results: Path) -> str
 
 def _one_line(value: Any) -> str:
     return hyper_parameters({"": value}).removeprefix("=")
-
-
-def _list_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m openbench list", description="What can be chosen: groups, or the entries of one group."
-    )
-    parser.add_argument("group", nargs="?", help="method, benchmark, backbone, dataset, training, …")
-    _add_common(parser)
-    return parser
-
-
-def _show_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m openbench show", description="All about one method, benchmark, backbone, … or one record."
-    )
-    parser.add_argument("group", help=f"a group of `list`, or {RECORD}")
-    parser.add_argument("name", help=f"a name of that group; for {RECORD}, a run id, its beginning, or latest")
-    _add_common(parser)
-    parser.add_argument("--results", type=Path, metavar="DIR", help=f"{RECORD}: the results folder")
-    parser.add_argument(
-        "--view", default="overview", metavar="VIEW", help=f"{RECORD}: all, or one of {', '.join(VIEWS)}"
-    )
-    parser.add_argument(
-        "--explain", action="store_true", help=f"{RECORD}: also print every convention that the numbers depend on"
-    )
-    return parser
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own group files")
-    parser.add_argument("--format", default="console", choices=list(FORMATS), help="how tables are written")

@@ -1,36 +1,49 @@
-"""`new`: a method, training, data set or backbone of your own that runs, to be filled in."""
+"""`new`: a method, training, data set, backbone or study of your own that runs."""
 
-import argparse
 import importlib.util
 import keyword
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
+import click
+
+from openbench.cli import options
 from openbench.cli.process import OK
-from openbench.compose.sweep import options
-from openbench.config.overrides import is_name
+from openbench.compose.sweep import options as entries
+from openbench.config.overrides import command_line, is_name
 from openbench.errors import ConfigError
-from openbench.storage.files import write_whole
+from openbench.storage.files import creating, write_whole
+
+if TYPE_CHECKING:
+    from openbench.studies.draft import Draft
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
+_COLUMNS = "near.auroc,far.auroc,id.accuracy"  # of a study
+_SEED = "seed"
 FOLDER = "mine"  # of the config files, in the folder where the commands are typed
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
-_BENCHMARK = "+benchmark=digits"
+_BENCHMARK = "benchmark"
+_DIGITS = "+benchmark=digits"
 
-_DESCRIPTION = f"""\
+_EPILOG = f"""\
 Writes three files that run as they are, and prints the commands that run and test them:
 
   DIR/NAME.py                 the class, with FILL IN where yours differs
   DIR/{FOLDER}/KIND/NAME.yaml     its config: what users type, and the hyper-parameters
   DIR/test_NAME.py            what it must keep to
 
-A data set has a list of its images, too: DIR/{FOLDER}/lists/NAME.txt."""
+A data set has a list of its images, too: DIR/{FOLDER}/lists/NAME.txt.
+
+  python -m openbench new method nearest_mean
+  python -m openbench new study mine.yaml -m +benchmark=digits method=knn,msp,vim seed=0,1,2
+"""
 
 
 @dataclass(frozen=True)
@@ -60,24 +73,65 @@ KINDS = {
 }
 
 
-def main(argv: list[str]) -> int:
+@click.group
+def new() -> None:
+    """Write something of your own that runs as it is, and print the commands that run and test it."""
+
+
+def _kind_command(kind: str) -> click.Command:
+    """The command that writes one kind."""
+
+    @click.command(kind, cls=options.Command, epilog=_EPILOG.replace("KIND", kind))
+    @click.argument("name", metavar="NAME")
+    @click.option("--dir", "folder", type=options.FILE, default=Path(), metavar="DIR", help="where to (here)")
+    def write(name: str, folder: Path) -> int:
+        return _new(KINDS[kind], name, folder.expanduser())
+
+    write.help = f"Write a {kind}; NAME is what users type: lower-case letters, digits and underscores."
+    return write
+
+
+for _kind in KINDS:
+    new.add_command(_kind_command(_kind))
+
+
+@new.command("study", cls=options.Command)
+@click.argument("file", type=options.FILE, metavar="FILE.yaml")
+@click.argument("overrides", nargs=-1, required=True, metavar="KEY=VALUE…")
+@click.option("-m", "--multirun", is_flag=True, help="may be given, as for `run`")
+@click.option("--columns", type=options.names, default=_COLUMNS, metavar="SET.METRIC,…", help=f"default: {_COLUMNS}")
+@options.config_dir
+def new_study(
+    *, file: Path, overrides: tuple[str, ...], multirun: bool, columns: tuple[str, ...], config_dir: Path | None
+) -> int:
+    """Write a study whose runs are those of a sweep: KEY=VALUE as `run -m` takes them, e.g. method=knn,msp."""
+    from openbench.studies.catalogue import study as study_of
+
+    if file.suffix != ".yaml" or file.exists():
+        raise ConfigError(
+            f"'{file}' {'exists' if file.exists() else 'does not end in .yaml'} — allowed: a new file, NAME.yaml"
+        )
+    made = _draft(file, overrides, columns, config_dir)
+    try:
+        with creating(file) as stream:
+            stream.write(made.text().encode())
+    except OSError as error:
+        raise ConfigError(f"'{file}' cannot be written — {error.strerror or error} — choose another place") from error
+    try:
+        study_of(str(file))
+    except ConfigError:
+        file.unlink()
+        raise
+    print(f"wrote {file}\n{made.command}")
+    return OK
+
+
+def _new(kind: Kind, name: str, folder: Path) -> int:
     """Write the files of something new and print the commands that run it.
 
     Raises:
         ConfigError: a name that cannot be used or is taken, or files that are there already.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m openbench new",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
-    parser.add_argument("name", metavar="NAME", help="what users type: lower-case letters, digits and underscores")
-    parser.add_argument(
-        "--dir", type=Path, default=Path(), metavar="DIR", help="where to write (the working directory)"
-    )
-    arguments = parser.parse_args(argv)
-    kind, name, folder = KINDS[arguments.kind], arguments.name, arguments.dir.expanduser()
     _check_name(kind, name, folder)
     for file in _write(_contents(kind, name), folder):
         print(f"wrote {file}")
@@ -98,7 +152,7 @@ def _check_name(kind: Kind, name: str, folder: Path) -> None:
             "another name"
         )
     mine = folder / FOLDER
-    if name in options(kind.group, mine if mine.is_dir() else None):
+    if name in entries(kind.group, mine if mine.is_dir() else None):
         raise ConfigError(
             f"{kind.group} '{name}' exists (python -m openbench show {kind.group} {name}) — choose another name"
         )
@@ -168,7 +222,54 @@ def _commands(kind: Kind, name: str, folder: Path) -> list[str]:
     return [
         *enter,
         f"test:  python -m pytest test_{name}.py",
-        f"run:   python -m openbench run --config-dir {FOLDER} {_BENCHMARK} {' '.join(words)}",
+        f"run:   python -m openbench run --config-dir {FOLDER} {_DIGITS} {' '.join(words)}",
         f"list:  python -m openbench list {kind.group} --config-dir {FOLDER}",
         f"then:  fill in {name}.py and {FOLDER}/{kind.group}/{name}.yaml where they say FILL IN",
     ]
+
+
+def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_dir: Path | None) -> "Draft":
+    """What a study of a sweep says: what varies besides benchmark and seed makes its rows.
+
+    Args:
+        path: its file.
+        overrides: of the sweep, as `run -m` takes them.
+        columns: SET.METRIC of each.
+        config_dir: the user's folder of group files.
+    """
+    from openbench.compose.sweep import jobs, swept_keys
+    from openbench.studies.draft import Draft
+    from openbench.studies.wanted import key_of
+
+    made, swept = jobs(overrides, config_dir), swept_keys(overrides, config_dir)
+    named = [{key_of(word): word for word in job} for job in made]
+    if not named or _BENCHMARK not in named[0]:
+        raise ConfigError(f"new study: found {' '.join(overrides) or 'no overrides'} — add e.g. +benchmark=digits")
+    varied = [key for key in swept if key not in (_SEED, _BENCHMARK)] or ["method"]
+    if varied[0] not in named[0]:
+        raise ConfigError(f"new study: found {' '.join(overrides)} — add what makes the rows, e.g. method=knn,msp")
+    rows = {" ".join(_name(job[key]) for key in varied): [job[key] for key in varied] for job in named}
+    several = _BENCHMARK in swept
+    common = [word for key, word in named[0].items() if key not in (*varied, _SEED, *([_BENCHMARK] * several))]
+    benchmarks = dict.fromkeys(job[_BENCHMARK] for job in named)
+    what = ", ".join(map(_value, benchmarks))
+    return Draft(
+        title=f"{path.stem.replace('_', ' ')} on {what}",
+        command=command_line("study", [str(path), "--table", "--to", "tables"], config_dir),
+        run=common,
+        seeds=list(dict.fromkeys(_value(job.get(_SEED, "seed=0")) for job in named)),
+        rows=rows,
+        groups={_value(word): [word] for word in benchmarks} if several else {},
+        columns={value.replace(".", " "): value for value in columns},
+    )
+
+
+def _name(word: str) -> str:
+    """What a row is called: the file of a group, or `key=value` of anything else."""
+    from openbench.studies.wanted import key_of
+
+    return _value(word) if "." not in key_of(word) else word.lstrip("+")
+
+
+def _value(word: str) -> str:
+    return word.partition("=")[2]

@@ -1,16 +1,17 @@
 """`recommend`: which method to take, from the records."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
+from openbench.cli import options
 from openbench.cli.json_file import write_json
 from openbench.cli.left_out import left_out
 from openbench.cli.tables import print_tables
 from openbench.errors import ConfigError, did_you_mean
 from openbench.results.escape import console
-from openbench.results.tables.render import FORMATS
 
 _BENCHMARK = "+benchmark"
 _WITHOUT = {f"no_{need.replace(' ', '_')}": need for need in ("training data", "outliers", "gradients", "text")}
@@ -31,19 +32,23 @@ decide, by far AUROC. Those that are not surely worse than another are shown, wi
 """
 
 
-def main(argv: list[str]) -> int:
-    """Run the command line `argv` and return its exit code."""
-    arguments = _parser().parse_args(argv)
-    from openbench.detect.recommend import recommend  # which loads PyTorch
+@click.command(cls=options.Command, epilog=_EPILOG)
+@click.argument("words", nargs=-1, metavar="KEY=VALUE…")
+@options.table_format()
+@options.json_file
+@options.results
+def recommend(words: tuple[str, ...], form: str, json: Path | None, results: Path) -> int:
+    """Say which method to take, from the records of a benchmark and what they cost."""
+    from openbench.detect import recommend as advising  # which loads PyTorch
 
-    limits = _limits(arguments.words)
+    limits = _limits(words)
     with left_out() as lost:
-        advice = recommend(**limits, folder=arguments.results, on_error=lost.append)
+        advice = advising.recommend(**limits, folder=results, on_error=lost.append)
     for one in advice:
         print(console(str(one)) + "\n")
-        print_tables(one.tables(), arguments.format)
-    if arguments.json is not None:
-        write_json([one.values() for one in advice], arguments.json)
+        print_tables(one.tables(), form)
+    if json is not None:
+        write_json([one.values() for one in advice], json)
     return lost.code
 
 
@@ -85,17 +90,3 @@ def _number(found: dict[str, str], key: str) -> float | None:
         return float(found[key])
     except ValueError:
         raise ConfigError(f"{key} — found '{found[key]}' — allowed: a number > 0") from None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m openbench recommend",
-        description="Say which method to take, from the records of a benchmark and what they cost.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="the benchmark, and limits")
-    parser.add_argument("--format", choices=FORMATS, default="console", help="how tables are written")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the recommendation as JSON")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="the results folder")
-    return parser

@@ -1,12 +1,15 @@
 """`stream`: a method that learns from the test images it has scored, on streams of ID and OOD images."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
 
 from openbench import paths
+from openbench.cli import options
+from openbench.cli.process import OK
 from openbench.cli.tables import print_tables
 from openbench.config.build import build
 from openbench.config.shipped import names, shipped
@@ -32,33 +35,47 @@ _GROUP = "streaming"
 _OF_RUNS = ("method", "tune", "metrics")
 
 
-def main(argv: list[str]) -> int:
-    """Run the command line `argv` and return its exit code."""
-    arguments = _parser().parse_intermixed_args(argv)
-    if arguments.table:
-        if arguments.method is not None:
-            raise ConfigError(f"stream --table takes no method — found {arguments.method!r} — leave it out")
-        print(StreamStore(arguments.results or paths.results_dir()).write_page())
-        return 0
-    if arguments.method is None:
+@click.command(cls=options.Command, epilog=_EPILOG)
+@click.argument("method", required=False, metavar="[METHOD]")
+@click.argument("words", nargs=-1, metavar="KEY=VALUE…")
+@click.option(
+    "--sets", type=click.Choice(["each", "all"]), default="each", help="a stream per OOD set, or one with all of them"
+)
+@click.option("--ood-per-id", type=float, metavar="RATIO", help="OOD images per ID image (default: all of both)")
+@click.option("--orders", type=int, default=5, metavar="N", help="orders of each stream (default: 5)")
+@click.option("--stream-seed", type=int, default=0, metavar="SEED", help="of the orders (default: 0)")
+@click.option("--table", is_flag=True, help="only write the table of all records")
+@click.option("--results", type=options.FILE, metavar="DIR", help="the results folder")
+def stream(
+    *,
+    method: str | None,
+    words: tuple[str, ...],
+    sets: Literal["each", "all"],
+    ood_per_id: float | None,
+    orders: int,
+    stream_seed: int,
+    table: bool,
+    results: Path | None,
+) -> int:
+    """Score streams of ID and OOD test images with a method that learns from those it has seen."""
+    if table:
+        if method is not None:
+            raise ConfigError(f"stream --table takes no method — found {method!r} — leave it out")
+        print(StreamStore(results or paths.results_dir()).write_page())
+        return OK
+    if method is None:
         raise ConfigError(
             f"stream: no method — allowed: {', '.join(names(_GROUP))} (python -m openbench stream --help)"
         )
-    _score(arguments)
-    return 0
-
-
-def _score(arguments: argparse.Namespace) -> None:
-    """Score the streams unless their record exists, write the page, and print what was reached."""
     from openbench.engine.runtime import Runtime
     from openbench.engine.streams import StreamPlan, StreamSpec, prepared
 
-    plan = StreamPlan(arguments.sets, arguments.ood_per_id, arguments.orders, arguments.stream_seed)
-    own = [word for word in arguments.overrides if word.startswith(f"{_GROUP}.")]
-    spec = StreamSpec(_built(arguments.method, own), arguments.method, plan)
-    job = _composed([word for word in arguments.overrides if word not in own])
-    if arguments.results is not None:
-        job.runtime["results"] = str(arguments.results)
+    plan = StreamPlan(sets, ood_per_id, orders, stream_seed)
+    own = [word for word in words if word.startswith(f"{_GROUP}.")]
+    spec = StreamSpec(_built(method, own), method, plan)
+    job = _composed([word for word in words if word not in own])
+    if results is not None:
+        job.runtime["results"] = str(results)
     store = StreamStore(Path(str(Runtime.from_config(job.runtime).results)))
     ready = prepared(job.config, job.runtime, spec, _say)
     found = store.find(ready.stream_id)
@@ -67,6 +84,7 @@ def _score(arguments: argparse.Namespace) -> None:
     store.write_page()
     print_tables(tables([record]))
     print(f"{'skipped' if found else 'written'} {path}", file=sys.stderr)
+    return OK
 
 
 def _say(text: str) -> None:
@@ -104,28 +122,3 @@ def _composed(words: list[str]) -> "Composed":
             f"backbone, training, seed, runtime, and {_GROUP}.NAME=VALUE"
         )
     return composed("run", [*words, "method=msp"])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m openbench stream",
-        description="Score streams of ID and OOD test images with a method that learns from those it has seen.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("method", nargs="?", metavar="METHOD", help=f"one of: {', '.join(names(_GROUP))}")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for `run`: +benchmark=…, backbone=…")
-    parser.add_argument(
-        "--sets",
-        choices=("each", "all"),
-        default="each",
-        help="a stream per OOD set, or one with all of them (default: each)",
-    )
-    parser.add_argument(
-        "--ood-per-id", type=float, metavar="RATIO", help="OOD images per ID image (default: all images of both)"
-    )
-    parser.add_argument("--orders", type=int, default=5, metavar="N", help="orders of each stream (default: 5)")
-    parser.add_argument("--stream-seed", type=int, default=0, metavar="SEED", help="of the orders (default: 0)")
-    parser.add_argument("--table", action="store_true", help="only write the table of all records")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="the results folder")
-    return parser

@@ -1,11 +1,14 @@
 """`study`: a paper's table, or one's own: what it needs, what is done and to do, its runs, and the table itself."""
 
-import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from openbench import paths
+from openbench.cli import options
 from openbench.cli.left_out import LeftOut, left_out
 from openbench.cli.process import INTERRUPTED, OK, TERMINATED
 from openbench.compose.config import check_no_clash
@@ -31,81 +34,104 @@ Without --run or --table it says what is needed, what is done, and what is to do
   python -m openbench study openood_v1.5/table1 --table --format latex
   python -m openbench study openood_v1.5/table1 --table --allow incomplete backbone=resnet20_cifar10 seed=0
   python -m openbench study mine.yaml --table --to tables
-  python -m openbench study new mine.yaml -m +benchmark=digits method=knn,msp,vim seed=0,1,2
+  python -m openbench new study mine.yaml -m +benchmark=digits method=knn,msp,vim seed=0,1,2
 
 --run makes only what is missing, with the sweeps of `run`; killed, the same command goes on. --to writes Markdown, CSV,
 LaTeX and PNG. Overrides such as backbone=… hold for all runs, and are named in the title.
 """
 
 
-def main(argv: list[str]) -> int:
-    """Run the command line `argv` and return its exit code."""
-    if argv[:1] == ["new"]:
-        from openbench.cli.commands.study_new import new
+@click.command(cls=options.Command, epilog=_EPILOG)
+@click.argument("name", metavar="NAME")
+@click.argument("overrides", nargs=-1, metavar="KEY=VALUE…")
+@click.option("--run", "make", is_flag=True, help="make the runs that are missing")
+@click.option("--table", is_flag=True, help="print the table: ours beside the published figures")
+@click.option("--to", type=options.FILE, metavar="DIR", help="write the table as Markdown, CSV, LaTeX and PNG")
+@click.option(
+    "--allow", type=click.Choice([_INCOMPLETE]), help="count and make runs on benchmarks of which data are missing"
+)
+@click.option("--rows", type=options.names, default="", metavar="NAME,…", help="only these rows or groups; * allowed")
+@click.option("--columns", type=options.names, default="", metavar="NAME,…", help="only these columns or groups")
+@options.table_format()
+@options.config_dir
+@click.option("--results", type=options.FILE, metavar="DIR", help="folder that holds records/")
+def study(
+    *,
+    name: str,
+    overrides: tuple[str, ...],
+    make: bool,
+    table: bool,
+    to: Path | None,
+    allow: str | None,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    form: str,
+    config_dir: Path | None,
+    results: Path | None,
+) -> int:
+    """Say what a paper's table, or one of your own, needs and what is to do; make its runs; print the table.
 
-        return new(argv[1:])
-    arguments = _parser().parse_intermixed_args(argv)
-    found = named(arguments.name, arguments.config_dir)
-    if arguments.rows or arguments.columns:
-        found = found.narrowed(arguments.rows, arguments.columns)
-    return _Call(found, arguments).carry_out()
+    NAME is one of `list study`, or a yaml of your own; KEY=VALUE are overrides of every run, e.g. runtime=slurm.
+    """
+    if config_dir is not None:
+        check_no_clash(config_dir)
+    found = named(name, config_dir)
+    if rows or columns:
+        found = found.narrowed(rows, columns)
+    carried_out = [word for word in overrides if _is_runtime(word)]
+    words = tuple(word for word in overrides if word not in carried_out)
+    call = _Call(found, Asked(words, allow == _INCOMPLETE, config_dir), results or paths.results_dir())
+    if not (make or table or to):
+        again = [name, "--run", *overrides]
+        for option, value in (("--rows", ",".join(rows)), ("--columns", ",".join(columns)), ("--allow", allow)):
+            again += [option, value] if value else []
+        again += ["--results", str(results)] if results else []
+        with left_out() as lost:
+            print(call.status(lost.append, command_line("study", again, config_dir)), end="")
+        return lost.code
+    if results is not None:
+        carried_out.append(f"runtime.results={quoted(str(results))}")
+    code = call.make(carried_out) if make else OK
+    if table or to:
+        with left_out() as lost:
+            call.tables(lost, form if table else None, to)
+        code = max(code, lost.code)
+    return code
 
 
+@dataclass(frozen=True)
 class _Call:
-    """One call of the command.
+    """A study and its records.
 
     Args:
-        study: what it is about, narrowed.
-        arguments: as typed.
+        study: narrowed.
+        asked: what of it.
+        results: the results folder.
     """
 
-    def __init__(self, study: "Study", arguments: argparse.Namespace) -> None:
-        self.study, self.arguments = study, arguments
-        carried_out = [word for word in arguments.overrides if _is_runtime(word)]
-        words = tuple(word for word in arguments.overrides if word not in carried_out)
-        self.carried_out = carried_out
-        self.asked = Asked(words, arguments.allow == _INCOMPLETE, arguments.config_dir)
-        self.results = arguments.results or paths.results_dir()
-
-    def carry_out(self) -> int:
-        """Do what is asked for; without --run and --table, say how far the study is."""
-        wants = self.arguments
-        if self.asked.config_dir is not None:
-            check_no_clash(self.asked.config_dir)
-        if not (wants.run or wants.table or wants.to):
-            with left_out() as lost:
-                print(self._status(self._archive(lost.append)), end="")
-            return lost.code
-        code: int = self._run() if wants.run else OK
-        if wants.table or wants.to:
-            with left_out() as lost:
-                self._tables(lost)
-            code = max(code, lost.code)
-        return code
+    study: "Study"
+    asked: Asked
+    results: Path
 
     def _archive(self, on_error: OnError) -> "Archive":
         return archive_of(self.study, self.asked, RecordStore(self.results).readable(on_error))
 
-    def _status(self, archive: "Archive") -> str:
+    def status(self, on_error: OnError, again: str) -> str:
+        """Return what is needed, what is done and what is to do.
+
+        Args:
+            on_error: receives an error for each record that cannot be read.
+            again: the command that makes what is missing.
+        """
         from openbench.cli.study_needs import needs
         from openbench.studies.plan import free_space, parts
         from openbench.studies.status import status
 
-        found = parts(self.study, self.asked, archive)
+        found = parts(self.study, self.asked, self._archive(on_error))
         free = free_space(paths.cache_dir())
-        return status(self.study, found, needs(found, self.asked.config_dir), free, self._again())
+        return status(self.study, found, needs(found, self.asked.config_dir), free, again)
 
-    def _again(self) -> str:
-        """The command that makes what is missing."""
-        typed = self.arguments
-        words = [typed.name, "--run", *typed.overrides]
-        for option, value in (("--rows", ",".join(typed.rows)), ("--columns", ",".join(typed.columns))):
-            words += [option, value] * bool(value)
-        words += ["--allow", typed.allow] * bool(typed.allow)
-        words += ["--results", str(typed.results)] * bool(typed.results)
-        return command_line("study", words, typed.config_dir)
-
-    def _run(self) -> int:
+    def make(self, more: list[str]) -> int:
         """Make what is missing: a sweep for each group of runs, one after the other."""
         from openbench.cli.commands.jobs import run
         from openbench.studies.plan import parts, sweeps
@@ -113,9 +139,7 @@ class _Call:
         with left_out() as lost:
             found = parts(self.study, self.asked, self._archive(lost.append))
         missing = [one for part in found for one in part.missing]
-        more = [*self.carried_out, *(["benchmark.incomplete=allow"] if self.asked.incomplete else [])]
-        if self.arguments.results is not None:
-            more.append(f"runtime.results={quoted(str(self.arguments.results))}")
+        more = [*more, *(["benchmark.incomplete=allow"] if self.asked.incomplete else [])]
         lines = sweeps(self.study, missing, more)
         if not lines:
             print("nothing is to do", file=sys.stderr)
@@ -128,7 +152,7 @@ class _Call:
                 break
         return code
 
-    def _tables(self, lost: LeftOut) -> None:
+    def tables(self, lost: LeftOut, form: str | None, to: Path | None) -> None:
         """Print the tables, or write them in every format, with their pictures."""
         from openbench.studies.layout.kept import KeptScores
         from openbench.studies.layout.outputs import Outputs, Sources
@@ -139,10 +163,10 @@ class _Call:
         sources = Sources(lambda: store.readable(heard.append), scores, lost.append)
         made = Outputs(self.study, self.asked, sources)
         lost += {str(error): error for error in heard}.values()
-        if self.arguments.table:
-            print(made.text(self.arguments.format), end="")
-        for suffix, content in made.files() if self.arguments.to is not None else ():
-            path = self.arguments.to / f"{self.study.name}{suffix}"
+        if form is not None:
+            print(made.text(form), end="")
+        for suffix, content in made.files() if to else ():
+            path = Path(to or "") / f"{self.study.name}{suffix}"
             try:
                 write_whole(path, content)
             except OSError as error:
@@ -155,36 +179,3 @@ class _Call:
 def _is_runtime(word: str) -> bool:
     key = word.lstrip("+~").partition("=")[0]
     return key.partition(".")[0] in ("runtime", "hydra") or key == "benchmark.incomplete"
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m openbench study",
-        description="A paper's table, or one of your own, from its runs: what it needs, what is to do, the table.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("name", metavar="NAME", help="a name of `list study`, or a yaml of your own; or: new")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="overrides of every run, e.g. runtime=slurm")
-    parser.add_argument("--run", action="store_true", help="make the runs that are missing")
-    parser.add_argument("--table", action="store_true", help="print the table: ours beside the published figures")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="write the table as Markdown, CSV, LaTeX and PNG")
-    parser.add_argument(
-        "--allow", choices=(_INCOMPLETE,), help="count and make runs on benchmarks of which data are missing"
-    )
-    parser.add_argument(
-        "--rows", type=_names, default=(), metavar="NAME,…", help="only these rows or groups; * allowed"
-    )
-    parser.add_argument("--columns", type=_names, default=(), metavar="NAME,…", help="only these columns or groups")
-    parser.add_argument(
-        "--format", choices=("console", "markdown", "latex", "csv"), default="console", help="how --table prints"
-    )
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own group files")
-    parser.add_argument(
-        "--results", type=Path, metavar="DIR", help="folder that holds records/ (default: OPENBENCH_RESULTS, ./results)"
-    )
-    return parser

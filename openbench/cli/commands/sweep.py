@@ -1,9 +1,10 @@
 """`sweep status`: how far sweeps are, from what their jobs left."""
 
-import argparse
 from pathlib import Path
 
-from openbench import paths
+import click
+
+from openbench.cli import options
 from openbench.cli.hydra.outcome import MISSING, PLAN, Sweep
 from openbench.cli.process import FAILED, OK
 from openbench.config.overrides import command_line
@@ -22,19 +23,26 @@ or has failed, else 1: so a script repeats a sweep until it is done.
 """
 
 
-def main(argv: list[str]) -> int:
-    """Run the command line `argv` and return its exit code."""
-    arguments = _parser().parse_args(argv)
-    sweeps = (arguments.cache or paths.cache_dir()) / "sweeps"
-    if arguments.sweep is None:
+@click.group
+def sweep() -> None:
+    """Say how far sweeps are."""
+
+
+@sweep.command(cls=options.Command, epilog=_EPILOG)
+@click.argument("folder", required=False, metavar="[FOLDER]")
+@options.cache
+def status(folder: str | None, cache: Path) -> int:
+    """Say what of a sweep is done, failed and why, and missing; FOLDER is its own, or its name in the list."""
+    sweeps = cache / "sweeps"
+    if folder is None:
         print(_overview(sweeps), end="")
         return OK
-    named = Path(arguments.sweep)
-    sweep = Sweep.read(named if (named / PLAN).is_file() else sweeps / named)
-    outcomes = sweep.outcomes()
-    print(f"{to_console(sweep.table())}{sweep.summary()}")
+    named = Path(folder)
+    found = Sweep.read(named if (named / PLAN).is_file() else sweeps / named)
+    outcomes = found.outcomes()
+    print(f"{to_console(found.table())}{found.summary()}")
     if any(outcome.status in MISSING for outcome in outcomes):
-        print(f"what is missing is made by: {command_line(sweep.command, ['-m', *sweep.words])}")
+        print(f"what is missing is made by: {command_line(found.command, ['-m', *found.words])}")
     return FAILED if any(outcome.code for outcome in outcomes) else OK
 
 
@@ -45,16 +53,3 @@ def _overview(sweeps: Path) -> str:
         return f"no sweep is kept below '{sweeps}'\n"
     rows = tuple((one.folder.name, one.counts(), " ".join((one.command, "-m", *one.words))) for one in found)
     return to_console(Table("sweeps, the latest first", tuple(map(Column, ("sweep", "jobs", "command"))), rows))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m openbench sweep",
-        description="How far sweeps are: what is done, failed and why, and missing.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("action", choices=("status",), help="the only one")
-    parser.add_argument("sweep", nargs="?", metavar="FOLDER", help="of a sweep, or its name in the list")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="where sweeps are kept (default: OPENBENCH_CACHE)")
-    return parser

@@ -1,16 +1,18 @@
-"""`verify`: compute a record again, from its published scores or from the images, and say whether it reproduces."""
+"""`verify` and `publish`: records computed again, from published scores or from the images, and their scores copied."""
 
-import argparse
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from openbench import paths
+import click
+
+from openbench.cli import options
 from openbench.cli.left_out import left_out
 from openbench.cli.process import BAD_INPUT, FAILED, OK
-from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError
+from openbench.errors import CacheError, ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part
 from openbench.say import silent
@@ -20,13 +22,18 @@ from openbench.storage.plain_json import LARGEST, loads
 if TYPE_CHECKING:
     from openbench.core.record import ResultRecord
     from openbench.results.checks import MadeFrom
+    from openbench.results.records.store import OnError, RecordStore
     from openbench.results.scores.recompute import Recomputed
+    from openbench.results.submissions import Checked, Known
 
 ALL = "all"
 PUBLISHED = "scores"  # as in results/scores/recompute.py, which imports numpy: the number of threads is set before that
+DESCRIPTION = "description.yaml"
 _MOST_THREADS = 1024
+_KEYS = ("benchmark", "method", "reference", "backbone", "training", "scores", "notes")
+_NEEDED = ("benchmark", "method", "reference", "backbone", "scores")
 
-_EPILOG = """\
+_VERIFY_EPILOG = """\
 Where the scores of a record are published beside it (results/scores), every metric is computed again from them: no
 image, no network, a second. --images begins with the images and the network instead, as is done for a record without
 published scores; so does any runtime.KEY=VALUE.
@@ -37,54 +44,196 @@ values that differ, with exit code 1. No record is written; networks that are tr
 cache. It computes in as many threads as the record was made in, unless OMP_NUM_THREADS is set. Run ids are the names of
 the files in results/records/<benchmark>/<backbone>/<method>/; the beginning of one is enough.
 
+--submission checks what is to be sent in: a results folder with `records`, and the `scores` that `publish` puts beside
+them; everything that can be computed from scores is computed again. Without records: a file of scores as `evaluate`
+reads it, and beside it description.yaml with the keys benchmark, method, reference, backbone, training, scores, notes;
+such results are shown apart, as their images and network cannot be checked. Exit code 1: something is refused.
+
   python -m openbench verify 36e6c0dc2b0d35da
   python -m openbench verify --images 36e6c0dc2b0d35da
   python -m openbench verify all --keep
   python -m openbench verify 36e6c0dc2b0d35da runtime.device=cpu --results my_results
+  python -m openbench verify --submission mine
+"""
+_PUBLISH_EPILOG = """\
+Each record's metrics are first computed from its scores; where they are not those of the record, nothing is copied.
+`python -m openbench verify RUN_ID` does the same for whoever receives the folder.
+
+  python -m openbench publish all
+  python -m openbench publish 36e6c0dc2b0d35da --cache /scratch/openbench
 """
 
 
-def main(argv: list[str]) -> int:
-    """Verify the named records and return the exit code: 1 if any does not reproduce."""
-    arguments = _parser().parse_intermixed_args(argv)
-    arguments.results = arguments.results or paths.results_dir()
-    overrides = [word for word in arguments.words if "=" in word]
-    run_ids = [word for word in arguments.words if "=" not in word]
+@click.command(cls=options.Command, epilog=_VERIFY_EPILOG)
+@click.argument("words", nargs=-1, metavar="RUN_ID…")
+@click.option("--scores", is_flag=True, help="from the published scores only; a record without them is an error")
+@click.option("--images", is_flag=True, help="from the images, though there are published scores")
+@click.option(
+    "--keep", is_flag=True, help="leave what comes out in results/checks.jsonl, where the leaderboard's site says it"
+)
+@click.option("--submission", type=options.FILE, metavar="FOLDER", help="check results that are sent in, instead")
+@options.results
+@options.config_dir
+def verify(
+    *,
+    words: tuple[str, ...],
+    scores: bool,
+    images: bool,
+    keep: bool,
+    submission: Path | None,
+    results: Path,
+    config_dir: Path | None,
+) -> int:
+    """Compute records again, from their published scores or from the images, and compare.
+
+    RUN_ID is a record, the beginning of its id, or `all`; runtime.KEY=VALUE may stand there too.
+    """
+    if submission is not None:
+        return _check_submission(submission, results)
+    overrides = [word for word in words if "=" in word]
+    run_ids = [word for word in words if "=" not in word]
     if not run_ids:
         raise ConfigError("no run id — found no argument without '=' — type: python -m openbench verify RUN_ID")
-    from_scores, from_images = _divided(run_ids, overrides, arguments)
-    code = _from_scores(from_scores, arguments) if from_scores else OK
+    if scores and (images or overrides):
+        raise ConfigError(
+            f"`verify --scores` computes nothing but metrics — found {' '.join(['--images'] * images + overrides)} — "
+            "allowed: run ids, or `all`"
+        )
+    if ALL in run_ids and (images or overrides or len(run_ids) > 1):
+        raise ConfigError(
+            f"`{ALL}` stands for every record with published scores — found it with "
+            f"{' '.join(['--images'] * images + overrides) or 'run ids'} — name the records instead"
+        )
+    from_scores = [
+        run_id
+        for run_id in run_ids
+        if scores or run_id == ALL or (not (images or overrides) and _published(run_id, results))
+    ]
+    from_images = [run_id for run_id in run_ids if run_id not in from_scores]
+    code = OK
+    if from_scores:
+        code = _verify_scores(results, from_scores, keep)
+        if not scores:
+            again = from_scores[0] if len(from_scores) == 1 and from_scores != [ALL] else "RUN_ID"
+            way = f"from the images: python -m openbench verify --images {again}"
+            print(f"computed from published scores, without images; {way}")
     if not from_images:
         return code
     # Sums in another number of threads round differently, and a training ends in other weights. The variable is read
     # once, when numpy and torch are imported.
-    if threads := _threads(arguments.results, from_images[0]):
+    if threads := _threads(results, from_images[0]):
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    node = _runtime(overrides, arguments)
-    return max(code, *(_told(run_id, arguments, node) for run_id in from_images))
+    node = _runtime(overrides, results, config_dir)
+    for run_id in from_images:
+        try:
+            code = max(code, _verify_images(run_id, config_dir, node, keep))
+        except OpenbenchError as error:  # it does not keep the others from being verified
+            print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
+            code = BAD_INPUT
+    return code
 
 
-def _divided(run_ids: list[str], overrides: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """The records to be computed again from published scores, and those from the images.
+@click.command(cls=options.Command, epilog=_PUBLISH_EPILOG)
+@click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID…")
+@options.results
+@options.cache
+def publish(run_ids: tuple[str, ...], results: Path, cache: Path) -> int:
+    """Copy the kept scores of records to results/scores, once they give the records' metrics.
+
+    RUN_ID is a record, the beginning of its id, or `all`.
+    """
+    from openbench.results.records.store import RecordStore
+    from openbench.results.scores.recompute import recompute
+    from openbench.results.scores.stored import ScoreStore
+
+    kept, published, wrong, copied = ScoreStore(cache / "scores"), ScoreStore(results / PUBLISHED), 0, 0
+    with left_out() as lost:
+        for record in _chosen(RecordStore(results), run_ids, lost.append):
+            if published.path(record.run_id).is_file() and run_ids == (ALL,):
+                continue
+            try:
+                scores = kept.read_whole(record.run_id)
+                found = recompute(record, scores)
+            except CacheError as error:
+                if kept.path(record.run_id).is_file() or run_ids != (ALL,):
+                    lost.append(error)
+                continue
+            except OpenbenchError as error:
+                lost.append(error)
+                continue
+            if not found.agrees:
+                wrong += 1
+                _say_difference(record, found)
+                continue
+            published.write(record.run_id, scores)
+            copied += 1
+    print(f"copied the scores of {copied} records to {results / PUBLISHED}")
+    return (FAILED if wrong else OK) or lost.code
+
+
+def _verify_scores(results: Path, run_ids: Sequence[str], keep: bool) -> int:
+    """Compute the metrics of records from their published scores; the exit code is 1 if any differs.
 
     Raises:
-        ConfigError: what was typed excludes itself.
+        ConfigError: no record that is named has scores here.
     """
-    if arguments.scores and overrides:
+    from openbench.results.records.store import RecordStore
+    from openbench.results.scores.recompute import recompute
+    from openbench.results.scores.stored import ScoreStore
+
+    published, wrong, checked = ScoreStore(results / PUBLISHED), 0, 0
+    with left_out() as lost:
+        for record in _chosen(RecordStore(results), run_ids, lost.append):
+            if [*run_ids] == [ALL] and not published.path(record.run_id).is_file():
+                continue
+            try:
+                found = recompute(record, published.read_whole(record.run_id))
+            except OpenbenchError as error:
+                lost.append(error)
+                continue
+            checked += 1
+            wrong += not found.agrees
+            if keep:
+                _keep(results, record, "scores", reproduces=found.agrees, said=str(found))
+            if not found.agrees:
+                _say_difference(record, found)
+            else:
+                print(console(f"{record.run_id} {record.method['name']}: {found}"))
+    if not checked and not lost:
         raise ConfigError(
-            f"`verify --scores` computes nothing but metrics — found {' '.join(overrides)} — allowed: run ids, or `all`"
+            f"no scores in '{results / PUBLISHED}' — they come with published records; those of your own runs are put "
+            "there by: python -m openbench publish all"
         )
-    if ALL in run_ids and (arguments.images or overrides or len(run_ids) > 1):
-        raise ConfigError(
-            f"`{ALL}` stands for every record with published scores — found it with "
-            f"{' '.join(['--images'] * arguments.images + overrides) or 'run ids'} — name the records instead"
-        )
-    if arguments.scores or run_ids == [ALL]:
-        return run_ids, []
-    if arguments.images or overrides:
-        return [], run_ids
-    with_scores = [run_id for run_id in run_ids if _published(run_id, arguments.results)]
-    return with_scores, [run_id for run_id in run_ids if run_id not in with_scores]
+    print(f"{checked - wrong} of {checked} records are what their scores say")
+    return (FAILED if wrong else OK) or lost.code
+
+
+def _chosen(records: "RecordStore", run_ids: Sequence[str], on_error: "OnError") -> Iterator["ResultRecord"]:
+    """Yield the records that are named, or every one for `all`; of several, those that are there.
+
+    Raises:
+        RecordError: the only one that is named is not there.
+    """
+    if [*run_ids] == [ALL]:
+        yield from records.readable(on_error)
+        return
+    for name in run_ids:
+        try:
+            found = records.look_up(name, on_error)[0]
+        except RecordError as error:
+            if len(run_ids) == 1:
+                raise
+            on_error(error)
+        else:
+            yield found
+
+
+def _say_difference(record: "ResultRecord", found: "Recomputed") -> None:
+    """Print in which numbers a record is not what its scores say."""
+    first = "; ".join(str(difference) for difference in found.different[:3])
+    more = len(found.different) - 3
+    rest = f"; {more} more" if more > 0 else ""
+    print(console(f"{record.run_id} {record.method['name']}: not what its scores say: {first}{rest}"))
 
 
 def _published(run_id: str, results: Path) -> bool:
@@ -94,21 +243,6 @@ def _published(run_id: str, results: Path) -> bool:
     names = {path.stem for path in (results / "records").glob(f"*/*/*/{run_id}*.json")}
     names = names & {run_id} or names
     return len(names) == 1 and (results / PUBLISHED / f"{names.pop()}.parquet").is_file()
-
-
-def _from_scores(run_ids: list[str], arguments: argparse.Namespace) -> int:
-    from openbench.cli.commands.publish import check_scores
-
-    def done(record: "ResultRecord", found: "Recomputed") -> None:
-        if arguments.keep:
-            _keep(arguments.results, record, "scores", reproduces=found.agrees, said=str(found))
-
-    code = check_scores(arguments.results, run_ids, done)
-    if not arguments.scores:
-        again = run_ids[0] if len(run_ids) == 1 and run_ids != [ALL] else "RUN_ID"
-        way = f"from the images: python -m openbench verify --images {again}"
-        print(f"computed from published scores, without images; {way}")
-    return code
 
 
 def _keep(results: Path, record: "ResultRecord", made_from: "MadeFrom", *, reproduces: bool, said: str) -> None:
@@ -126,16 +260,7 @@ def _keep(results: Path, record: "ResultRecord", made_from: "MadeFrom", *, repro
     print(f"kept in {write_check(results, made)}")
 
 
-def _told(run_id: str, arguments: argparse.Namespace, node: dict[str, object]) -> int:
-    """Verify a record; one that cannot be is said, and does not keep the others from it."""
-    try:
-        return _verify(run_id, arguments, node)
-    except OpenbenchError as error:
-        print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
-        return BAD_INPUT
-
-
-def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object]) -> int:
+def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], keep: bool) -> int:
     from openbench.cli.reproduce import GONE, again
     from openbench.cli.tables import headline
     from openbench.engine.prepare import prepare
@@ -143,9 +268,10 @@ def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object])
     from openbench.engine.runtime import Runtime
     from openbench.results.records.store import RecordStore
 
+    results = Path(node["results"])
     with left_out() as lost:
-        found = RecordStore(arguments.results).look_up(run_id, lost.append)
-    made = again(found[0], arguments.config_dir)
+        found = RecordStore(results).look_up(run_id, lost.append)
+    made = again(found[0], config_dir)
     if made is None:
         raise RecordError(f"record {found[0].run_id} cannot be verified: {GONE}")
     for target in made.foreign:
@@ -157,14 +283,14 @@ def _verify(run_id: str, arguments: argparse.Namespace, node: dict[str, object])
         outcome = verify(prepare(made.config, setting, say, record=found[0]), setting, found, say)
     except NotReproducedError as error:
         print(f"error: {console_lines(str(error))}", file=sys.stderr, flush=True)
-        if arguments.keep:
-            _keep(arguments.results, found[0], "images", reproduces=False, said=str(error).partition(" — ")[0])
+        if keep:
+            _keep(results, found[0], "images", reproduces=False, said=str(error).partition(" — ")[0])
         return FAILED
     print("\n".join(map(console, [*outcome.notes, f"{outcome.status} {outcome.path}"])), flush=True)
-    if arguments.keep:
+    if keep:
         said = f"{outcome.status}: {outcome.notes[0]}"
         # `compared` is one more training: its numbers are others.
-        _keep(arguments.results, found[0], "images", reproduces=outcome.status == "verified", said=said)
+        _keep(results, found[0], "images", reproduces=outcome.status == "verified", said=said)
     return OK
 
 
@@ -200,7 +326,7 @@ def _place(target: str) -> str:
     return f"from {spec.origin or ', '.join(spec.submodule_search_locations or ())}"
 
 
-def _runtime(overrides: list[str], arguments: argparse.Namespace) -> dict[str, object]:
+def _runtime(overrides: list[str], results: Path, config_dir: Path | None) -> dict[str, Any]:
     """The runtime node with what was typed.
 
     Raises:
@@ -214,29 +340,60 @@ def _runtime(overrides: list[str], arguments: argparse.Namespace) -> dict[str, o
             raise ConfigError(
                 f"`verify` takes a run's config from its record — found {word} — allowed: runtime.KEY=VALUE"
             )
-    with explained(Typed("run", overrides, arguments.config_dir)):
-        node = runtime(compose("run", overrides, arguments.config_dir))
-    return node | {"results": str(arguments.results), "on_existing": "verify"}
+    with explained(Typed("run", overrides, config_dir)):
+        node = runtime(compose("run", overrides, config_dir))
+    return node | {"results": str(results), "on_existing": "verify"}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m openbench verify",
-        description="Compute records again, from their published scores or from the images, and compare.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("words", nargs="+", metavar="RUN_ID", help="a record, or `all`; or runtime.KEY=VALUE")
-    ways = parser.add_mutually_exclusive_group()
-    ways.add_argument(
-        "--scores", action="store_true", help="from the published scores only; a record without them is an error"
-    )
-    ways.add_argument("--images", action="store_true", help="from the images, though there are published scores")
-    parser.add_argument(
-        "--keep",
-        action="store_true",
-        help="leave what comes out in results/checks.jsonl, where the leaderboard's site says it",
-    )
-    parser.add_argument("--results", type=Path, metavar="DIR", help="the results folder")
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own group files")
-    return parser
+def _check_submission(folder: Path, results: Path) -> int:
+    """Say what speaks against results that are sent in; the exit code is 1 if any of it is refused."""
+    from openbench.results.submissions import Known, check_submission, counted
+
+    known = Known.of(results)
+    found = [_described(folder, known)] if (folder / DESCRIPTION).is_file() else check_submission(folder, known)
+    for one in found:
+        _say_checked(one)
+    counts = counted(found)
+    print(", ".join(f"{n} {'may be ranked' if v == 'ranked' else v}" for v, n in counts.items()))
+    return FAILED if counts["refused"] else OK
+
+
+def _say_checked(found: "Checked") -> None:
+    heading = {"ranked": "may be ranked", "apart": "shown apart, not ranked", "refused": "refused"}[found.verdict]
+    print(console(f"{found.run_id} {found.method}: {heading}; {found.numbers} numbers computed again from its scores"))
+    for text in (*(f"refused: {reason}" for reason in found.refused), *(f"apart: {reason}" for reason in found.apart)):
+        print(console(f"  {text}"))
+
+
+def _described(folder: Path, known: "Known") -> "Checked":
+    """A file of scores with a description.
+
+    Raises:
+        ConfigError: the description is not one.
+        OpenbenchError: the scores cannot be read, or give no metrics.
+    """
+    from openbench.cli.score_file import read_sets
+    from openbench.metrics.suite import evaluate
+    from openbench.results.submissions import Checked, check_scores
+    from openbench.storage.yaml_file import read_yaml
+
+    about: Any = read_yaml(folder / DESCRIPTION)
+    if not isinstance(about, dict):
+        raise ConfigError(f"'{folder / DESCRIPTION}' holds no keys — write {', '.join(_KEYS)}, a line each")
+    check_known(map(str, about), _KEYS, DESCRIPTION)
+    lacking = [key for key in _NEEDED if not isinstance(about.get(key), str) or not about[key].strip()]
+    if lacking:
+        raise ConfigError(f"'{folder / DESCRIPTION}' lacks {', '.join(lacking)} — a text is needed for each")
+    path = folder / about["scores"]
+    if path.resolve().parent != folder.resolve():
+        raise ConfigError(
+            f"'{folder / DESCRIPTION}': scores — found {about['scores']!r} — the name of a file beside it"
+        )
+    sets = read_sets(path)
+    refused, apart = check_scores(about["benchmark"], sets, known)
+    numbers = 0
+    try:
+        numbers = sum(map(len, evaluate(sets).values()))
+    except OpenbenchError as error:
+        refused.append(str(error))
+    return Checked(path.name, about["method"], tuple(refused), tuple(apart), numbers)
