@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from openbench.api.evaluate import evaluate
     from openbench.api.features import evaluate_features
-    from openbench.api.many import ModelResults
     from openbench.api.methods import Estimator, method
     from openbench.api.records import load, records
-    from openbench.api.result import Result, Results
+    from openbench.api.result import ModelResults, Result, Results
     from openbench.api.scores import evaluate_scores
     from openbench.core.preprocess import Preprocess
     from openbench.detect.detector import Detector
@@ -27,7 +26,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Detector": "openbench.detect.detector",
     "Estimator": "openbench.api.methods",
-    "ModelResults": "openbench.api.many",
+    "ModelResults": "openbench.api.result",
     "Monitor": "openbench.detect.monitor.monitor",
     "Preprocess": "openbench.core.preprocess",
     "Result": "openbench.api.result",

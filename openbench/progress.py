@@ -12,6 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
+from openbench.say import Say, silent
+
 _SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_BARS = 0.2  # a notebook's page is sent each of them
 WIDE = 80  # columns from which on the bar's line has room for the rate
@@ -175,3 +177,32 @@ class Cell:
     def _repr_html_(self) -> str:
         bar = f'<progress value="{self._done}" max="{self._total}"></progress> '
         return f"<div>{bar if self._done < self._total else ''}{escape(self._text)}</div>"
+
+
+def shown(progress: bool) -> bool:
+    """Return whether progress is shown: it was asked for, and there is somebody to see it.
+
+    Args:
+        progress: what the caller asked for; this is `runtime.progress` of what the call runs.
+    """
+    return progress and (in_notebook() or sys.stderr.isatty())
+
+
+def say_of(progress: bool) -> Say:
+    """Return what tells the user what is being done, a line each; silent where progress is not shown.
+
+    Args:
+        progress: what the caller asked for.
+    """
+    if not shown(progress):
+        return silent
+    return _tell_page if in_notebook() else _tell_terminal
+
+
+def _tell_page(text: str) -> None:
+    """A line in the output of the cell; a notebook shows what stderr says as if it were an error."""
+    print(text, flush=True)
+
+
+def _tell_terminal(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

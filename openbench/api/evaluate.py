@@ -14,19 +14,17 @@ from openbench.api.arguments import (
     check_model_name,
     check_reaches,
     folder_of,
+    head_of,
     plain,
     runtime_of,
     words_of,
 )
-from openbench.api.arrays import head_of
-from openbench.api.many import ModelResults
 from openbench.api.methods import chosen_method, named_methods
 from openbench.api.models.adopt import Adopted, Asked, adopt, name_of
 from openbench.api.models.outputs import check_readable
 from openbench.api.models.published import check_is_no_weights, config_words, is_name, loaded
 from openbench.api.models.weights import files_of, with_weights
-from openbench.api.progress import say_of, shown
-from openbench.api.result import Result, Results
+from openbench.api.result import ModelResults, Result, Results
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device
 from openbench.compose.composed import Composed, composed
@@ -38,6 +36,7 @@ from openbench.engine.provenance import WARNINGS, RunOutcome
 from openbench.engine.run import run
 from openbench.engine.runtime import Runtime
 from openbench.errors import CacheError, ConfigError
+from openbench.progress import say_of, shown
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.stored import ScoreStore
 from openbench.say import Say

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from openbench.api.arrays import ArrayLike, as_array, as_features, as_head, as_labels
+from openbench.api.arguments import ArrayLike, as_array, as_features, as_head, as_labels
 from openbench.config.build import build
 from openbench.config.overrides import NAME
 from openbench.config.shipped import named_for, names, shipped

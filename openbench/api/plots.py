@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from openbench.api.comparison import scores_of
+from openbench.api.result import scores_of
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError, DataError, did_you_mean
 from openbench.metrics.curve import PooledCurve

@@ -1,21 +1,30 @@
-"""What an evaluation returns: one result per method, each with its record, its scores, its tables and its pictures."""
+"""What an evaluation returns: results with their records, scores per image, tables, comparisons and pictures."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from openbench.core.benchmark import Benchmark
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
-from openbench.errors import did_you_mean
+from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import open_benchmark
+from openbench.errors import CacheError, DataError, OpenbenchError, did_you_mean
+from openbench.metrics.intervals import paired_delong
+from openbench.public import TARGET, public
 from openbench.results.records.settings import network_of
 from openbench.results.tables.frames import frame, methods_frame, methods_table
 from openbench.results.tables.render import Table, to_console, to_html
-from openbench.results.tables.views import run_tables
+from openbench.results.tables.views import GROUPS, run_tables
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
 
 _WIDTH = 100
 
@@ -67,8 +76,6 @@ class Result:
         Raises:
             CacheError: the scores were not kept.
         """
-        from openbench.api.images import images
-
         return images(self)
 
     def compare(self, other: "Result", level: float = 0.95) -> "DataFrame":
@@ -86,8 +93,6 @@ class Result:
             CacheError: the scores of one were not kept.
             DataError: the two were not scored on the same images.
         """
-        from openbench.api.comparison import compared
-
         return compared(self, other, level)
 
     def plot(self, kind: str = "roc") -> "Figure":
@@ -198,3 +203,250 @@ def _subject(record: ResultRecord) -> str:
     """Benchmark and network of a record, as far as it has them."""
     benchmark, backbone = record.benchmark.get("name"), record.backbone.get("name")
     return f"{benchmark} · {network_of(record)}" if backbone else str(benchmark)
+
+
+class ModelResults(Mapping[str, Results]):
+    """The results of several models on one benchmark, in the order in which they were given."""
+
+    def __init__(self, results: Mapping[str, Results]) -> None:
+        self._results = dict(results)
+
+    def __getitem__(self, model: str) -> Results:
+        return self._results[model]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._results)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def table(self) -> "pd.DataFrame":
+        """Return the tables of all models as one, with the model as the first level of the rows."""
+        import pandas as pd
+
+        results: dict[str, Any] = dict(self._results)
+        return pd.concat({name: pd.DataFrame(one.table()) for name, one in results.items()}, names=["model"])
+
+    def _repr_html_(self) -> str:
+        return str(self.table()._repr_html_())  # type: ignore[operator]
+
+    def __repr__(self) -> str:
+        return f"ModelResults of {', '.join(self)}: each a mapping from methods to results; .table() shows them all"
+
+
+_COMPARED = ("id_test", *GROUPS)
+_COUNTED = ("n_id", "n_ood")
+
+
+def compared(first: Result, second: Result, level: float = 0.95) -> "DataFrame":
+    """Return the paired comparison of two results: rows in the order of tables, near, its sets, far, its sets.
+
+    Args:
+        first: the difference is its AUROC minus the other's.
+        second: on the same images.
+        level: coverage of the intervals, in (0, 1).
+
+    Raises:
+        CacheError: the scores of one were not kept.
+        DataError: the two were not scored on the same images.
+        MetricError: level out of range.
+    """
+    import pandas as pd
+
+    if not hasattr(second, "record"):
+        raise DataError(
+            f"compare — found a {type(second).__name__} — a Result expected: results['knn'].compare(results['msp'])"
+        )
+    pairs = _pairs(first, second)
+    ids = next(pair for pair in pairs if pair[0].role == "id_test")
+    rows = []
+    for group in GROUPS:
+        members = sorted((pair for pair in pairs if pair[0].role == group), key=lambda pair: pair[0].name)
+        if members:
+            rows.append({"set": group, "role": "mean", **_row(ids, members, level)})
+            rows += [{"set": pair[0].name, "role": group, **_row(ids, [pair], level)} for pair in members]
+    found = pd.DataFrame(rows).astype({"set": "str", "role": "str", **dict.fromkeys(_COUNTED, "Int64")})
+    named = [f"{result.record.method.get('name')} ({result.record.run_id})" for result in (first, second)]
+    found.attrs |= {"first": named[0], "second": named[1], "level": level, "test": "DeLong, paired, two-sided"}
+    return found
+
+
+_Pair = tuple[SetScores, SetScores]
+
+
+def _row(ids: _Pair, members: list[_Pair], level: float) -> dict[str, Any]:
+    sides = [(ids[at].scores, [pair[at].scores for pair in members]) for at in (0, 1)]
+    found = paired_delong(sides[0], sides[1], level)
+    return {
+        "auroc": found.first,
+        "other_auroc": found.second,
+        "difference": found.difference,
+        "low": found.low,
+        "high": found.high,
+        "p": found.p,
+        "n_id": len(ids[0].scores),
+        "n_ood": sum(len(pair[0].scores) for pair in members),
+    }
+
+
+def _pairs(first: Result, second: Result) -> list[_Pair]:
+    """The scores of both, set by set, once it is known that the images are the same."""
+    kept = [{(s.role, s.name): s for s in scores_of(result) if s.role in _COMPARED} for result in (first, second)]
+    _check_benchmarks(first, second)
+    lacking = sorted(f"{role}/{name}" for role, name in kept[0].keys() ^ kept[1].keys())
+    if lacking:
+        raise DataError(f"the results have different sets — only one of them has {', '.join(lacking)} — {_SAME}")
+    pairs = [(kept[0][key], kept[1][key]) for key in kept[0]]
+    for one, other in pairs:
+        _check_set(one, other)
+    return pairs
+
+
+_SAME = "compare results on the same images in the same order"
+
+
+def scores_of(result: Result) -> tuple[SetScores, ...]:
+    """Return the scores of a result.
+
+    Raises:
+        CacheError: they were not kept, or each OOD set has ID scores of its own.
+    """
+    named = f"result of method '{result.record.method.get('name')}' (run {result.record.run_id})"
+    if not result.scores:
+        raise CacheError(f"{named} has no scores per image — they were not kept — repeat the run to compute them")
+    if sum(s.role == "id_test" for s in result.scores) != 1:
+        raise CacheError(
+            f"{named} has {sum(s.role == 'id_test' for s in result.scores)} sets of ID test scores — one is needed"
+        )
+    return result.scores
+
+
+def _check_benchmarks(first: Result, second: Result) -> None:
+    """Refuse results of benchmarks whose lists of images differ; arrays from elsewhere come without lists."""
+    # The digest of arrays covers their values: the same images through two networks have two digests.
+    listed = ["id" in (result.record.config.get("benchmark") or {}) for result in (first, second)]
+    benchmarks = [result.record.benchmark for result in (first, second)]
+    if all(listed) and benchmarks[0].get("digest") != benchmarks[1].get("digest"):
+        found = " and ".join(f"{b.get('name')} (digest {b.get('digest')})" for b in benchmarks)
+        raise DataError(f"the results are of benchmarks with other images — found {found} — {_SAME}")
+
+
+def _check_set(one: SetScores, other: SetScores) -> None:
+    where = f"{one.role}/{one.name}"
+    if len(one.scores) != len(other.scores):
+        raise DataError(f"{where} has {len(one.scores)} and {len(other.scores)} images — {_SAME}")
+    if one.labels is not None and other.labels is not None and not np.array_equal(one.labels, other.labels):
+        differing = int((np.asarray(one.labels) != np.asarray(other.labels)).sum())
+        raise DataError(f"{where}: {differing} of {len(one.scores)} images have other labels — {_SAME}")
+
+
+_Names = Mapping[tuple[str, str], list[str]]
+
+
+def images(result: Result) -> "DataFrame":
+    """Return a row per scored image; see `Result.images`.
+
+    Which images a run found depends on the data of the machine that it ran on, so the benchmark is opened again here,
+    and its digest must be the record's: it covers the lists and a sample of the pixels of each set.
+
+    Args:
+        result: with its scores.
+
+    Raises:
+        CacheError: the scores were not kept.
+    """
+    import pandas as pd
+
+    scores = scores_of(result)
+    names, why = names_of(result.record)
+    unnamed = {f"{s.role}/{s.name}": why or _other(s, names) for s in scores if not _fits(s, names)}
+    found = pd.concat([_rows(s, names) for s in scores], ignore_index=True)
+    found = found.astype({"set": "category", "role": "category"})
+    found.attrs["unnamed"] = unnamed
+    return found
+
+
+def _rows(s: SetScores, names: _Names) -> "DataFrame":
+    import pandas as pd
+
+    n = len(s.scores)
+    labels, predictions, correct = (
+        pd.Series([pd.NA] * n if values is None else list(map(int, values)), dtype="Int64")
+        for values in (s.labels, s.predictions, s.correct)
+    )
+    return pd.DataFrame(
+        {
+            "set": pd.Series([s.name] * n, dtype="str"),
+            "role": pd.Series([str(s.role)] * n, dtype="str"),
+            "image": pd.Series(names[s.role, s.name] if _fits(s, names) else [None] * n, dtype="str"),
+            "score": s.scores,
+            "label": labels.where(labels >= 0),  # −1: of no ID class
+            "prediction": predictions.where(predictions >= 0),
+            "correct": correct.astype("boolean"),
+        }
+    )
+
+
+def _fits(s: SetScores, names: _Names) -> bool:
+    return len(names.get((str(s.role), s.name), ())) == len(s.scores)
+
+
+def _other(s: SetScores, names: _Names) -> str:
+    listed = len(names.get((str(s.role), s.name), ()))
+    return f"the benchmark has {listed} images of this set, and {len(s.scores)} were scored"
+
+
+def names_of(record: ResultRecord) -> tuple[_Names, str]:
+    """Return the images of each role and set in the order of their scores; else none, and why.
+
+    Args:
+        record: of the run.
+    """
+    benchmark, why = opened(record)
+    if benchmark is None:
+        return {}, why
+    return {(str(split.role), split.name): list(split.keys) for split in benchmark.splits() if not split.unread}, ""
+
+
+def opened(record: ResultRecord) -> tuple[Benchmark | None, str]:
+    """Return the benchmark of a run with the images that it was run on; else None, and why.
+
+    Code that a record names and openbench does not ship is not run.
+
+    Args:
+        record: of the run.
+    """
+    node = record.config.get("benchmark")
+    if not isinstance(node, Mapping):
+        return None, "the record names no lists of images"
+    if foreign := sorted(set(_foreign(public(node)))):
+        return None, f"its images are read by code that openbench does not ship: {', '.join(foreign)}"
+    try:
+        benchmark = open_benchmark(BenchmarkConfig.parse(_ordered(node)), reader="")
+    except OpenbenchError as error:
+        return None, str(error)
+    if benchmark.digest != record.benchmark.get("digest"):
+        return None, (
+            f"the images found here are not those of the run — digest {benchmark.digest} here, "
+            f"{record.benchmark.get('digest')} in the record"
+        )
+    return benchmark, ""
+
+
+def _ordered(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The node with its sets in the order in which it declares them, which a record's sorted keys do not keep."""
+    place = {path: at for at, path in enumerate(node.get("declared") or ())}
+    ordered = dict(node)
+    for group in ("near", "far", "csid"):
+        if isinstance(sets := node.get(group), Mapping):
+            names = sorted(sets, key=lambda name: place.get(f"{group}.{name}", len(place)))
+            ordered[group] = {name: sets[name] for name in names}
+    return ordered
+
+
+def _foreign(node: Any) -> list[str]:
+    """Classes outside openbench that a config node names: a record may come from anybody, so they are not run."""
+    if isinstance(node, Mapping):
+        own = [str(node[TARGET])] if "." in str(node.get(TARGET, "")) else []
+        return own + [name for child in node.values() for name in _foreign(child)]
+    return [name for child in node for name in _foreign(child)] if isinstance(node, list | tuple) else []

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openbench.api.arguments import metric_options
-from openbench.api.arrays import as_array
+from openbench.api.arguments import as_array, metric_options
 from openbench.api.result import Result
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from openbench.api.images import names_of, opened
+from openbench.api.result import names_of, opened
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.report.run_page import Picture, Sheet

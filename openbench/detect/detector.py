@@ -8,8 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openbench.api.arguments import path_of
-from openbench.api.arrays import head_of
+from openbench.api.arguments import head_of, path_of
 from openbench.api.methods import chosen_method
 from openbench.api.models.adopt import Asked
 from openbench.backbones.device import resolve_device

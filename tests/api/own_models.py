@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from openbench.api.arrays import head_of
+from openbench.api.arguments import head_of
 from openbench.api.models.adopt import Asked, adopt
 from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess

@@ -3,7 +3,7 @@
 import sys
 from types import SimpleNamespace
 
-from openbench.api.progress import say_of, shown
+from openbench.progress import say_of, shown
 
 
 def test_into_a_pipe_nothing_is_told(capsys):
