@@ -32,7 +32,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.request import CLASSES as OF_CLASSES
 from openbench.core.request import Field, Texts
 from openbench.core.streaming import StreamingMethod
-from openbench.data.manifests.words import load_words
+from openbench.data.manifests import load_words
 from openbench.errors import did_you_mean
 
 DIM, PATCHES = 512, 196

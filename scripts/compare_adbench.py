@@ -20,7 +20,7 @@ import pandas as pd
 
 from openbench import paths
 from openbench.compose.config import compose, runtime, scientific
-from openbench.data.tabular.tables import TableFile, table_facts
+from openbench.data.tabular import TableFile, table_facts
 from openbench.engine.prepare import prepare
 from openbench.engine.run import run
 from openbench.engine.runtime import Runtime

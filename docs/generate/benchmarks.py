@@ -8,9 +8,8 @@ from openbench.cli.commands.data import benchmark_config
 from openbench.cli.commands.listing import usage
 from openbench.cli.registry import Entry, Registry
 from openbench.core.request import Role
-from openbench.data.build import survey
+from openbench.data.build import SetStatus, survey
 from openbench.data.download import DataSource, data_sources
-from openbench.data.missing import SetStatus
 
 ROLES = {
     Role.ID_TRAIN: "ID train",

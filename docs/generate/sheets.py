@@ -20,9 +20,8 @@ from generate.markdown import table
 from openbench.cli.commands.data import benchmark_config
 from openbench.core.benchmark import Split
 from openbench.core.request import Role
-from openbench.data.build import open_benchmark
+from openbench.data.build import SetStatus, open_benchmark
 from openbench.data.checking.contact_sheet import spaced
-from openbench.data.missing import SetStatus
 
 STORED = Path(__file__).parents[1] / "sheets"
 IMAGES = 16

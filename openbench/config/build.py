@@ -3,12 +3,14 @@
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from openbench.config.constraints import check_values, hints_of, name_of
 from openbench.errors import ConfigError, OpenbenchError, check_known, did_you_mean
 from openbench.public import TARGET, modules_defining
 from openbench.source import note_maker
+
+T = TypeVar("T")
 
 
 def target_of(
@@ -137,6 +139,17 @@ def check_keys(keys: Mapping[str, Any], parameters: Mapping[str, inspect.Paramet
     missing = [n for n, p in named.items() if p.default is inspect.Parameter.empty and n not in keys]
     if missing:
         raise ConfigError(f"{where}: missing {', '.join(missing)} — the target needs them; add them to the yaml")
+
+
+def from_node(cls: type[T], node: Mapping[str, Any], where: str) -> T:
+    """Return an object of a dataclass made of a plain node; lists become tuples.
+
+    Raises:
+        ConfigError: a key that it does not have, one that it needs, or a value of another kind.
+    """
+    check_keys(node, inspect.signature(cls).parameters, where)
+    check_values(node, hints_of(cls), where)
+    return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in node.items()})
 
 
 def _value(value: Any, where: str, annotation: Any, extra: Mapping[str, Any]) -> Any:

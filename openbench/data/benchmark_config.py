@@ -1,44 +1,34 @@
-"""The `benchmark` config node, parsed once: its sets, classes and promises, for everything that reads it."""
+"""The `benchmark` config node, parsed once: its sets, classes and promises, for everything that reads it.
 
-import inspect
+A benchmark may name its sets, take them as a group of a collection of sets that take turns at being ID and OOD, or
+split the classes of one set into known and unknown ones.
+"""
+
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import combinations
+from typing import Any, ClassVar
 
-from openbench.config.build import check_keys
-from openbench.config.constraints import Seed, check_values, hints_of
-from openbench.core.benchmark import check_distinct
+import numpy as np
+
+from openbench.config.build import from_node
+from openbench.config.constraints import Checked, Count, Seed
+from openbench.core.benchmark import canonical, check_distinct
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.dataset import Incomplete
-from openbench.data.joined import joined_classes
-from openbench.data.manifests.collection import arranged
-from openbench.data.manifests.manifest import load_classes
-from openbench.data.manifests.openset import class_split
+from openbench.data.manifests import load_classes
 from openbench.errors import ConfigError, check_known, did_you_mean
 
+AGAINST = "_vs_"
+AND = "+"
+KEEP = ("known", "unknown")
 _ID = {"train": Role.ID_TRAIN, "val": Role.ID_VAL, "test": Role.ID_TEST}
 _SINGLE = {"ood_train": Role.OOD_TRAIN, "ood_val": Role.OOD_VAL}
 _GROUPS = {"csid": Role.CSID, "near": Role.NEAR, "far": Role.FAR}
-_REQUIRED = ("name", "id", "preprocess", "declared")
-_OPTIONAL = ("incomplete", "disjoint", "known_overlap", "known_id_overlap", "table", "protocol", "draw", "openset")
-_Sets = Mapping[str, Mapping[str, Any]]
+_Set = Mapping[str, Any]
 _Names = Sequence[str | int]
-_KINDS: Mapping[str, Any] = {
-    "name": str,
-    "classes": str | _Names | Mapping[str, str | _Names] | None,
-    "id": _Sets | None,
-    "preprocess": Mapping[str, Any] | None,
-    "declared": Sequence[str] | None,
-    "incomplete": Incomplete,
-    **dict.fromkeys(_SINGLE, Mapping[str, Any] | None),
-    **dict.fromkeys(_GROUPS, _Sets | None),
-    "disjoint": Sequence[Sequence[str]] | None,
-    **dict.fromkeys(("known_overlap", "known_id_overlap"), Sequence[str] | None),
-    **dict.fromkeys(("table", "protocol", "group"), str | None),
-    "draw": Seed | None,
-    **dict.fromkeys(("openset", "collection"), Mapping[str, Any] | None),
-}
 
 
 @dataclass(frozen=True)
@@ -56,6 +46,77 @@ class SetNode:
     role: Role
     node: Mapping[str, Any]
     member: str = ""
+
+
+@dataclass(frozen=True)
+class _Node:
+    """The keys of a `benchmark` node, once its group of a collection is arranged."""
+
+    name: str
+    id: Mapping[str, _Set]
+    preprocess: Mapping[str, Any]
+    declared: Sequence[str]
+    classes: str | _Names | Mapping[str, str | _Names] = ()
+    openset: Mapping[str, Any] | None = None
+    ood_train: _Set | None = None
+    ood_val: _Set | None = None
+    csid: Mapping[str, _Set] | None = None
+    near: Mapping[str, _Set] | None = None
+    far: Mapping[str, _Set] | None = None
+    incomplete: Incomplete = "error"
+    disjoint: Sequence[Sequence[str]] = ()
+    known_overlap: Sequence[str] = ()
+    known_id_overlap: Sequence[str] = ()
+    table: str = ""
+    protocol: str = ""
+    draw: Seed = 0
+
+    def __post_init__(self) -> None:
+        """Check that it is said which classes are ID, and that there are ID sets."""
+        if bool(self.classes) == bool(self.openset):
+            raise ConfigError("benchmark: give either `classes` or `openset`, not both — each says what is ID")
+        check_known(self.id, _ID, "benchmark.id")
+        if missing := [f"id.{part}" for part in _ID if not self.id.get(part)]:
+            raise ConfigError(
+                f"benchmark: missing {', '.join(missing)} — every benchmark has them. Training "
+                "images need not be on disk for a method that is not fitted on them"
+            )
+
+    @property
+    def sets(self) -> Iterator[SetNode]:
+        """The sets, in the order of roles."""
+        for part, role in _ID.items():
+            joined = self.id[part].get("joined")
+            if joined is None:
+                yield self._set(f"id.{part}", role, self.id[part])
+            for name, entry in (joined or {}).items():
+                yield replace(self._set(f"id.{part}.{name}", role, entry), member=name)
+        for name, role in _SINGLE.items():
+            if entry := getattr(self, name):
+                yield self._set(name, role, entry)
+        for group, role in _GROUPS.items():
+            for name, entry in (getattr(self, group) or {}).items():
+                yield self._set(f"{group}.{name}", role, entry)
+
+    def _set(self, path: str, role: Role, entry: _Set) -> SetNode:
+        """A set, with the classes that `keep` stands for in an open-set benchmark."""
+        if self.openset and isinstance(entry.get("keep"), str):
+            entry = {**entry, "keep": list(class_split(self.openset).keep(entry["keep"], f"benchmark.{path}"))}
+        return SetNode(path, role, entry)
+
+    @property
+    def members(self) -> dict[str, tuple[str, ...]]:
+        """The classes of each of the ID sets that are joined, as their manifests name them."""
+        return {name: _listed(of) for name, of in self.classes.items()} if isinstance(self.classes, Mapping) else {}
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The ID classes in label order."""
+        if self.openset:
+            return class_split(self.openset).known
+        if isinstance(self.classes, Mapping):
+            return tuple(name for names in joined_classes(self.members).values() for name in names)
+        return _listed(self.classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,33 +153,31 @@ class BenchmarkConfig:
     def parse(cls, given: Mapping[str, Any]) -> "BenchmarkConfig":
         """Check a plain, resolved `benchmark` node and return what it says.
 
-        It holds `name`, `classes` (a class list's name, or the names; or `openset`, see manifests.openset), `id`
+        It holds `name`, `classes` (a class list's name, or the names; or `openset`, see `class_split`), `id`
         (`train`, `val`, `test`: each is a set, or has several named sets below `joined`, and `classes` then has a class
         list for each of these names), `near`, `far`, `csid` (sets by name), `ood_val`, `ood_train` (one set each),
         `preprocess`, `declared` (the paths of all sets that make up the benchmark: a declared set that is absent counts
         as dropped, a set that is not declared as added), `disjoint` (pairs of roles), `known_overlap`,
         `known_id_overlap`, `table` and `draw` (for other keys to refer to) and `incomplete` (`error` or `allow`).
-        `collection` and `group` stand for `id`, `far`, `classes` and `declared`: see manifests.collection.
+        `collection` and `group` stand for `id`, `far`, `classes` and `declared`: see `arranged`.
 
         Raises:
             ConfigError: an unknown or missing key, or a value of another kind.
         """
-        check_values(given, _KINDS, "benchmark")
-        node = arranged(given)
-        _check_keys(node)
-        members = _classes_by_member(node)
+        arrange = {key: value for key, value in arranged(given).items() if value is not None}
+        node = from_node(_Node, arrange, "benchmark")
         return cls(
-            name=node["name"],
+            name=node.name,
             typed=typed(given),
-            sets=tuple(_sets(node)),
-            classes=_class_names(node, members),
-            members=members,
-            preprocess=build_preprocess(node["preprocess"]),
-            declared=tuple(node["declared"]),
-            disjoint=tuple(_pair(pair) for pair in node.get("disjoint") or ()),
-            known_overlap=tuple(node.get("known_overlap") or ()),
-            known_id_overlap=tuple(node.get("known_id_overlap") or ()),
-            incomplete=node.get("incomplete", "error"),
+            sets=tuple(node.sets),
+            classes=node.class_names,
+            members=node.members,
+            preprocess=build_preprocess(node.preprocess),
+            declared=tuple(node.declared),
+            disjoint=tuple(map(_pair, node.disjoint)),
+            known_overlap=tuple(node.known_overlap),
+            known_id_overlap=tuple(node.known_id_overlap),
+            incomplete=node.incomplete,
         )
 
     @property
@@ -155,48 +214,7 @@ def build_preprocess(node: Mapping[str, Any], where: str = "benchmark.preprocess
     Raises:
         ConfigError: an unknown or missing key.
     """
-    check_keys(node, inspect.signature(Preprocess).parameters, where)
-    check_values(node, hints_of(Preprocess), where)
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in node.items()}
-    return Preprocess(**values)
-
-
-def _sets(node: Mapping[str, Any]) -> Iterator[SetNode]:
-    """The sets of a node whose keys are checked."""
-    for part, role in _ID.items():
-        joined = node["id"][part].get("joined")
-        if joined is None:
-            yield _set_node(f"id.{part}", role, node["id"][part], node)
-        for name, entry in (joined or {}).items():
-            yield replace(_set_node(f"id.{part}.{name}", role, entry, node), member=name)
-    for name, role in _SINGLE.items():
-        if node.get(name):
-            yield _set_node(name, role, node[name], node)
-    for group, role in _GROUPS.items():
-        for name, entry in (node.get(group) or {}).items():
-            yield _set_node(f"{group}.{name}", role, entry, node)
-
-
-def _set_node(path: str, role: Role, entry: Mapping[str, Any], node: Mapping[str, Any]) -> SetNode:
-    """A set, with the classes that `keep` stands for in an open-set benchmark."""
-    if node.get("openset") and isinstance(entry.get("keep"), str):
-        entry = {**entry, "keep": list(class_split(node["openset"]).keep(entry["keep"], f"benchmark.{path}"))}
-    return SetNode(path, role, entry)
-
-
-def _class_names(node: Mapping[str, Any], members: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The ID classes of a node in label order."""
-    if node.get("openset"):
-        return class_split(node["openset"]).known
-    if members:
-        return tuple(name for names in joined_classes(members).values() for name in names)
-    return _listed(node["classes"])
-
-
-def _classes_by_member(node: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The classes of each of the ID sets that are joined, as their manifests name them."""
-    classes = node.get("classes")
-    return {name: _listed(of) for name, of in classes.items()} if isinstance(classes, Mapping) else {}
+    return from_node(Preprocess, node, where)
 
 
 def _listed(classes: str | Sequence[object]) -> tuple[str, ...]:
@@ -219,16 +237,193 @@ def _pair(pair: Sequence[str]) -> tuple[Role, Role]:
     return Role(pair[0]), Role(pair[1])
 
 
-def _check_keys(node: Mapping[str, Any]) -> None:
-    allowed = (*_REQUIRED, "classes", *_SINGLE, *_GROUPS, *_OPTIONAL)
-    check_known(node, allowed, "benchmark")
-    missing = [key for key in _REQUIRED if node.get(key) is None]
-    if (node.get("classes") is None) == (node.get("openset") is None):
-        raise ConfigError("benchmark: give either `classes` or `openset`, not both — each says which classes are ID")
-    missing += [f"id.{part}" for part in _ID if not (node.get("id") or {}).get(part)]
-    if missing:
+def joined_classes(classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return the class names of each set, none of them twice: a name that several sets have gets its set's name added.
+
+    Args:
+        classes: the class names of each set, by the set's name, in label order.
+    """
+    counts = Counter(canonical(name) for names in classes.values() for name in names)
+    return {
+        of: tuple(f"{name} ({of})" if counts[canonical(name)] > 1 else name for name in names)
+        for of, names in classes.items()
+    }
+
+
+@dataclass(frozen=True)
+class Collection(Checked):
+    """The config node `benchmark.collection`.
+
+    Args:
+        id: how many sets are ID together.
+        ood: how many are OOD together.
+        declared: the names of all sets of the collection.
+        sets: the node of each set: a data set's, and `classes`; `manifest` is the name to which `/train`, `/val` and
+            `/test` are appended, or holds the three names under these keys.
+    """
+
+    named: ClassVar[str] = "benchmark.collection"
+
+    id: Count
+    ood: Count
+    declared: Sequence[str]
+    sets: Mapping[str, Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        """Check that there are groups, and that every set is declared."""
+        if self.id + self.ood > len(self.declared):
+            raise ConfigError(
+                f"benchmark.collection — found {self.id} ID and {self.ood} OOD sets — allowed: together at most "
+                f"the {len(self.declared)} of the collection"
+            )
+        for name in self.sets:
+            if name not in self.declared:
+                raise ConfigError(
+                    f"benchmark.collection.sets has '{name}'{did_you_mean(name, self.declared)} — allowed: the sets "
+                    f"declared, {', '.join(self.declared)}"
+                )
+
+    def groups(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Every choice of ID sets and of OOD sets among the others, in the order of `declared`."""
+        for inside in combinations(self.declared, self.id):
+            rest = [name for name in self.declared if name not in inside]
+            yield from ((inside, outside) for outside in combinations(rest, self.ood))
+
+
+def group_name(inside: Sequence[str], outside: Sequence[str]) -> str:
+    """Return the name of a group, e.g. `kmnist_vs_textures` or `kmnist+textures_vs_places365+tiny_imagenet`."""
+    return AGAINST.join(AND.join(names) for names in (inside, outside))
+
+
+def arranged(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a `benchmark` node with `id`, `far`, `classes` and `declared` for its group of its collection.
+
+    The sets that are ID together are joined (see `build.join`). Those that are OOD together are sets of `far`; its
+    pooled values are computed on the pooled sets. A set that is OOD in the group and was taken out of
+    `collection.sets` counts as dropped. A node without a collection is returned as it is.
+
+    Args:
+        node: with `collection` and `group`.
+
+    Raises:
+        ConfigError: an unknown or missing key, or a group that the collection does not have.
+    """
+    if not node.get("collection"):
+        return node
+    for key in ("id", "near", "far", "classes", "declared"):
+        if node.get(key):
+            raise ConfigError(
+                f"benchmark.{key} and benchmark.collection both say what is {key} — leave one of them out"
+            )
+    collection = from_node(Collection, node["collection"], "benchmark.collection")
+    inside, outside = _members(node.get("group"), collection)
+    if absent := [name for name in inside if name not in collection.sets]:
+        raise ConfigError(f"benchmark.group: ID set {', '.join(absent)} was dropped — choose a group without it as ID")
+    rest = {key: value for key, value in node.items() if key not in ("collection", "group")}
+    return {
+        **rest,
+        "id": {part: _id_part(collection, inside, part) for part in _ID},
+        "far": {name: _set_of(collection.sets[name], "test") for name in outside if name in collection.sets},
+        "classes": _classes(collection, inside),
+        "declared": [f"far.{name}" for name in outside],
+    }
+
+
+def _members(group: object, collection: Collection) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The ID and the OOD sets of a group, which may be written in any order."""
+    sides = str(group).split(AGAINST)
+    named = [tuple(side.split(AND)) for side in sides]
+    for name in (name for side in named for name in side):
+        if name not in collection.declared:
+            raise ConfigError(
+                f"benchmark.group '{group}': set '{name}' not found{did_you_mean(name, collection.declared)} — "
+                f"{_groups_line(collection)}"
+            )
+    if len(named) != 2 or (frozenset(named[0]), frozenset(named[1])) not in {
+        (frozenset(inside), frozenset(outside)) for inside, outside in collection.groups()
+    }:
+        raise ConfigError(f"benchmark.group — found '{group}' — {_groups_line(collection)}")
+    inside, outside = (tuple(name for name in collection.declared if name in side) for side in named)
+    return inside, outside
+
+
+def _groups_line(collection: Collection) -> str:
+    names = [group_name(*group) for group in collection.groups()]
+    first = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    return (
+        f"allowed: {collection.id} of {', '.join(collection.declared)} against {collection.ood} others, joined by "
+        f"'{AND}': {len(names)} groups, {first}"
+    )
+
+
+def _id_part(collection: Collection, inside: Sequence[str], part: str) -> Mapping[str, Any]:
+    nodes = {name: _set_of(collection.sets[name], part) for name in inside}
+    return nodes[inside[0]] if len(inside) == 1 else {"joined": nodes}
+
+
+def _classes(collection: Collection, inside: Sequence[str]) -> Any:
+    found = {name: collection.sets[name].get("classes") for name in inside}
+    if lacking := [name for name, classes in found.items() if not classes]:
+        raise ConfigError(f"benchmark.collection.sets.{lacking[0]}: `classes` is missing — name the set's class list")
+    return found[inside[0]] if len(inside) == 1 else found
+
+
+def _set_of(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    manifest = node.get("manifest")
+    chosen = manifest.get(part) if isinstance(manifest, Mapping) else manifest and f"{manifest}/{part}"
+    return {**{key: value for key, value in node.items() if key != "classes"}, "manifest": chosen}
+
+
+@dataclass(frozen=True)
+class ClassSplit:
+    """Which classes of a data set a classifier knows.
+
+    Args:
+        known: the classes it is trained on, in the list's order.
+        unknown: the others, which are OOD.
+    """
+
+    known: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    def keep(self, part: str, where: str) -> tuple[str, ...]:
+        """Return the classes of `known` or `unknown`.
+
+        Raises:
+            ConfigError: another word.
+        """
+        if part not in KEEP:
+            raise ConfigError(f"{where}.keep — found {part!r}{did_you_mean(part, KEEP)} — allowed: {', '.join(KEEP)}")
+        return self.known if part == "known" else self.unknown
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    of: str
+    known: int
+    seed: int = 0
+
+
+def class_split(node: Mapping[str, Any]) -> ClassSplit:
+    """Return the split of classes that a `benchmark.openset` node describes.
+
+    The classes are put into the order of `numpy.random.default_rng(seed).permutation`; the first ones are known.
+
+    Args:
+        node: `of`, the name of a class list; `known`, how many are known; `seed`.
+
+    Raises:
+        ConfigError: a key that is not one of these, or a number of known classes that leaves none on one side.
+    """
+    drawing = from_node(_Drawing, node, "benchmark.openset")
+    names: Sequence[str] = load_classes(drawing.of)
+    if not 2 <= drawing.known < len(names):
         raise ConfigError(
-            f"benchmark: missing {', '.join(missing)} — every benchmark has them; choose one with +benchmark=NAME. "
-            "Training images need not be on disk for a method that is not fitted on them"
+            f"benchmark.openset.known — found {drawing.known} — allowed: 2 to {len(names) - 1}, so that "
+            "some classes are left to be unknown"
         )
-    check_known(node["id"], _ID, "benchmark.id")
+    first = set(np.random.default_rng(drawing.seed).permutation(len(names))[: drawing.known].tolist())
+    return ClassSplit(
+        tuple(name for i, name in enumerate(names) if i in first),
+        tuple(name for i, name in enumerate(names) if i not in first),
+    )

@@ -1,16 +1,66 @@
-"""From the resolved `benchmark` config node to a Benchmark."""
+"""From the resolved `benchmark` config node to a Benchmark: its sets found, joined, or said to be missing."""
 
-from collections.abc import Mapping, Sequence
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
-from openbench.core.benchmark import Benchmark, Split
-from openbench.data.benchmark_config import BenchmarkConfig, SetNode
-from openbench.data.dataset import Located, SetConfig, locate, missing_message, split_of, unread_split
-from openbench.data.fingerprint import Fingerprint, fingerprint
-from openbench.data.joined import join, joined_classes
-from openbench.data.missing import SetStatus, missing_sets
-from openbench.errors import DataError
+import numpy as np
+
+from openbench import paths
+from openbench.core.benchmark import Benchmark, Image, Items, Split, canonical
+from openbench.core.request import Role
+from openbench.data.benchmark_config import BenchmarkConfig, SetNode, joined_classes
+from openbench.data.dataset import (
+    Fingerprint,
+    Located,
+    SetConfig,
+    fingerprint,
+    locate,
+    missing_message,
+    split_of,
+    unread_split,
+)
+from openbench.digest import digest
+from openbench.errors import DataError, LeakageError
+
+WHERE = "outliers"
+_OTHERS = "dataset@outliers=NAME (python -m openbench list dataset)"
+
+
+@dataclass(frozen=True)
+class SetStatus:
+    """What was found of one data set.
+
+    Args:
+        path: where it stands below `benchmark`.
+        name: the data set.
+        role: what it is for.
+        found: images found.
+        expected: images listed.
+        searched: every place that was looked at.
+        message: what is wrong and what can be done; empty if it is complete.
+    """
+
+    path: str
+    name: str
+    role: Role
+    found: int
+    expected: int
+    searched: tuple[Path, ...]
+    message: str
+
+    @property
+    def droppable(self) -> bool:
+        """Whether the benchmark can be run without it."""
+        return self.path.startswith(("near.", "far.", "csid.", "ood_"))
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.name}, {self.found:,} of {self.expected:,} images"
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,3 +204,171 @@ def _added(split: Split) -> Split:
 
 def _group(opened: Mapping[str, Split], group: str) -> dict[str, Split]:
     return {path.partition(".")[2]: split for path, split in opened.items() if path.startswith(f"{group}.")}
+
+
+def missing_sets(gaps: Sequence[SetStatus], total: int, benchmark: str, reader: str = "") -> str:
+    """Return one message on all sets that are missing: a first line that can be read alone, and the details below.
+
+    Args:
+        gaps: the sets that are missing or incomplete.
+        total: how many sets were looked for.
+        benchmark: what users type after `+benchmark=`.
+        reader: what reads the ID training images, e.g. `method 'knn', which is fitted on it`; empty = not known.
+    """
+    train = [gap.path for gap in gaps if gap.role == Role.ID_TRAIN and reader]
+    named = ", ".join(gap.path + f" (needed by {reader})" * (gap.path in train[-1:]) for gap in gaps)
+    verb = "is" if len(gaps) == 1 else "are"
+    first = f"benchmark '{benchmark}': {len(gaps)} of {total} data sets {verb} missing or incomplete: {named}"
+    if _shipped(benchmark):
+        first += f" — `python -m openbench data list {benchmark}` says how to get what is missing"
+    return "\n".join([first, *(f"  {gap}" for gap in gaps), *advice(gaps, benchmark)])
+
+
+def advice(gaps: Sequence[SetStatus], benchmark: str) -> list[str]:
+    """Return the lines that say where the sets were searched, each place once, and what can be done.
+
+    Args:
+        gaps: the sets that are missing or incomplete.
+        benchmark: what users type after `+benchmark=`.
+    """
+    lines = [*_places(place.absolute() for gap in gaps for place in gap.searched), "what to do:"]
+    if _shipped(benchmark):
+        lines.append(f"  download what may be downloaded: python -m openbench data prepare {benchmark}")
+    named = "" if os.environ.get("OPENBENCH_DATA") else " (it is not set)"
+    lines.append(f"  put the sets into one of these places; OPENBENCH_DATA names the folder of all data{named}")
+    dropped = " ".join(f"~benchmark.{gap.path}" for gap in gaps if gap.droppable)
+    if dropped:
+        lines.append(f"  or go on without them, which is recorded: {dropped}")
+    if dropped or any(gap.found for gap in gaps):
+        lines.append("  or go on with what is there, which is recorded: benchmark.incomplete=allow")
+    if any(gap.path == "id.train" for gap in gaps):
+        lines.append("  or use a network with weights and a method that is not fitted on id.train, e.g. method=energy")
+    return lines
+
+
+def _shipped(benchmark: str) -> bool:
+    """Whether the commands find the benchmark by its name alone."""
+    return (paths.config_dir() / "benchmark" / f"{benchmark.split()[0]}.yaml").is_file()
+
+
+def _places(places: Iterable[Path]) -> list[str]:
+    """The places searched: those below the data roots once for all roots, others by themselves."""
+    roots = [root.absolute() for root in paths.data_roots()]
+    below: dict[str, None] = {}
+    others: dict[str, None] = {}
+    for place in places:
+        root = next((root for root in roots if place.is_relative_to(root)), None)
+        (others if root is None else below)[str(place if root is None else place.relative_to(root))] = None
+    lines = [f"searched below {' and '.join(map(str, roots))}:", *(f"  {folder}" for folder in below)] if below else []
+    return [*lines, *(["searched:"] if others else []), *(f"  {place}" for place in others)]
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedItems:
+    """The images of several sets, one set after another.
+
+    Args:
+        parts: the sets.
+    """
+
+    parts: Sequence[Items]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(len(part) for part in self.parts))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Image:
+        items, position = self.located(index)
+        return items[position]
+
+    def located(self, index: int) -> tuple[Items, int]:
+        """Return the set that an image is of, and its position there.
+
+        Args:
+            index: of the image among all, from 0.
+
+        Raises:
+            IndexError: there are fewer images.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        part = bisect_right(self._ends, index)
+        return self.parts[part], index - (self._ends[part - 1] if part else 0)
+
+
+def join(parts: Mapping[str, Split], classes: Mapping[str, Sequence[str]]) -> Split:
+    """Return several ID splits of one role as one split, whose labels count through all classes.
+
+    Args:
+        parts: by the set's name; the labels of each count its own classes.
+        classes: what `joined_classes` returns; labels count in this order.
+
+    Raises:
+        DataError: no split for a set, or splits that reach the network in different ways.
+    """
+    lacking = [name for name in classes if name not in parts]
+    if lacking:
+        raise DataError(f"joined ID sets: no images for {', '.join(lacking)} — every set with classes needs some")
+    splits = [parts[name] for name in classes]
+    if len({split.as_stored for split in splits}) > 1:
+        raise DataError("joined ID sets: some are used as stored, others are cropped — the same for all expected")
+    starts = [0, *accumulate(len(names) for names in classes.values())]
+    return replace(
+        splits[0],
+        name="+".join(split.name for split in splits),
+        items=JoinedItems([split.items for split in splits]),
+        labels=np.concatenate([split.labels + start for split, start in zip(splits, starts, strict=False)]),
+        keys=[key for split in splits for key in split.keys],
+        classes=tuple(name for names in classes.values() for name in names),
+        digest=digest({"joined": [split.digest for split in splits]}),
+        expected=sum(split.expected for split in splits),
+        source=tuple(split.source for split in splits),
+        deviations=tuple(f"{split.name}: {text}" for split in splits for text in split.deviations),
+    )
+
+
+def with_outliers(benchmark: Benchmark, node: Mapping[str, Any]) -> Benchmark:
+    """Return the benchmark as a training that learns from outliers sees it: they are its OOD training split.
+
+    Args:
+        benchmark: as it is scored; its digest does not cover these outliers.
+        node: the config node of a data set.
+
+    Raises:
+        ConfigError: a key of the node is unknown or missing.
+        DataError: images are missing or unreadable.
+        LeakageError: the outliers have classes of the ID images, or of images that are tested or tuned on.
+    """
+    config = SetConfig.from_node({key: value for key, value in node.items() if not key.startswith("_")}, WHERE)
+    located = locate(config)
+    if located.count < located.wanted:
+        missing = missing_message(config, located, WHERE, benchmark.name)
+        raise DataError(f"{missing}; a training may learn from other outliers: {_OTHERS}")
+    outliers = split_of(config, located, Role.OOD_TRAIN, (), WHERE)
+    _check_apart(benchmark, outliers)
+    return replace(benchmark, ood_train=outliers)
+
+
+def outliers_name(split: Split) -> str:
+    """Return the name of a set of outliers for records: what it is called, and how many there are if not all."""
+    part = len(split) < split.expected
+    return f"{split.name} ({len(split)} of {split.expected})" if part else split.name
+
+
+def _check_apart(benchmark: Benchmark, outliers: Split) -> None:
+    known = {canonical(name) for name in benchmark.known_overlap}
+    names = {canonical(name) for name in outliers.classes}
+    tested = [split for role in (Role.OOD_VAL, Role.NEAR, Role.FAR) for split in benchmark.of_role(role)]
+    for where, shared in [
+        ("the ID classes", names & {canonical(name) for name in benchmark.classes}),
+        *((f"{s.role}/{s.name}", names & {canonical(name) for name in s.classes} - known) for s in tested),
+    ]:
+        if shared:
+            raise LeakageError(
+                f"outliers '{outliers.name}' and {where} of benchmark '{benchmark.name}' share the classes "
+                f"{sorted(shared)} — a training must not have seen what it is tested on — choose other outliers, "
+                f"{_OTHERS}, or name the classes to learn from: +outliers.keep=[…]"
+            )

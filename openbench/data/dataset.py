@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +16,19 @@ from openbench.config.build import build
 from openbench.config.constraints import Checked, Count, Seed, check_value, check_values, hints_of
 from openbench.core.benchmark import Items, Split
 from openbench.core.request import Role
-from openbench.data.fingerprint import Fingerprint, fingerprint
-from openbench.data.manifests.folder_rule import FolderRule, load_rule, rule_path
-from openbench.data.manifests.manifest import Manifest, load_classes, load_manifest
-from openbench.data.own.contents import Contents, contents_of, digest_of
+from openbench.data.folder_rule import FolderRule, load_rule, rule_path
+from openbench.data.manifests import Manifest, load_classes, load_manifest
+from openbench.data.own.images import Contents, contents_of, digest_of
 from openbench.data.sources.base import Found, Source, raised_versions
 from openbench.data.sources.items import FileItems, VectorItems
-from openbench.data.tabular.tables import is_table_part, table_part
+from openbench.data.tabular import is_table_part, table_part
 from openbench.digest import array_sha256, digest
-from openbench.errors import ConfigError, DataError, check_choice, check_known
+from openbench.errors import ConfigError, DataError, check_known
 from openbench.source import foreign_sources
 
 Incomplete = Literal["error", "allow"]
+Fingerprint = Callable[[Items], dict[int, NDArray[Any]]]
+_SAMPLED = 32  # images of a set whose pixels enter its digest: reading all of them would take as long as a run
 DigestOf = Literal["images", "list"]
 
 
@@ -165,45 +167,27 @@ def locate(config: SetConfig) -> Located:
     return replace(best, searched=tuple(searched))
 
 
-def open_split(
-    node: Mapping[str, Any],
-    role: Role,
-    classes: Sequence[str] = (),
-    incomplete: Incomplete = "error",
-    where: str = "",
-) -> Split:
-    """Return the split that a data set's config node describes.
-
-    Args:
-        node: a resolved node with the keys of `SetConfig`.
-        role: what the images are for; ID roles get labels.
-        classes: ID class names in label order; needed by ID roles.
-        incomplete: `error` refuses a set with missing images; `allow` keeps what is there and records that.
-        where: the node's path in the config, e.g. `benchmark.far.svhn`; its last part names a near, far or csID split.
+def fingerprint(items: Items) -> dict[int, NDArray[Any]]:
+    """Return evenly spaced images by position, first and last among them.
 
     Raises:
-        ConfigError: a key of the node, or `incomplete`, is not allowed.
-        DataError: images are missing (all of them, or some while `incomplete` is `error`), or unreadable.
+        DataError: one of them cannot be read.
     """
-    where = where or f"dataset {node.get('name')}"
-    config = SetConfig.from_node(node, where)
-    located = locate(config)
-    check_complete(config, located, incomplete, where)
-    return split_of(config, located, role, classes, where)
+    return {position: items[position] for position in _positions(items)}
 
 
-def check_complete(
-    config: SetConfig, located: Located, incomplete: Incomplete, where: str, benchmark: str = "NAME"
-) -> None:
-    """Raise unless a set may be used as it was found; arguments as for `open_split` and `missing_message`.
+def readable_fingerprint(items: Items) -> dict[int, NDArray[Any]]:
+    """Return those of the same images that can be read: for a check, which names the others itself."""
+    found = {}
+    for position in _positions(items):
+        with suppress(DataError):
+            found[position] = items[position]
+    return found
 
-    Raises:
-        ConfigError: `incomplete` is neither `error` nor `allow`.
-        DataError: nothing was found, or not everything while `incomplete` is `error`.
-    """
-    check_choice("benchmark.incomplete", incomplete, get_args(Incomplete))
-    if located.count == 0 or (located.count < located.wanted and incomplete == "error"):
-        raise DataError(missing_message(config, located, where, benchmark))
+
+def _positions(items: Items) -> list[int]:
+    spaced = np.linspace(0, len(items) - 1, min(_SAMPLED, len(items)))
+    return [int(position) for position in np.unique(spaced.round().astype(int))]
 
 
 def split_of(
@@ -215,7 +199,7 @@ def split_of(
     *,
     sampled: Fingerprint = fingerprint,
 ) -> Split:
-    """Return the split made of what was found; arguments as for `open_split`.
+    """Return the split made of what was found.
 
     Args:
         config: the set.

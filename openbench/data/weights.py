@@ -1,27 +1,20 @@
 """Released weights: where they come from, and what their network has seen before it meets a benchmark."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 from openbench import paths
-from openbench.config.constraints import check_values
+from openbench.config.build import from_node
 from openbench.core.benchmark import canonical
 from openbench.data.download import DataSource, parse_source
-from openbench.data.manifests.manifest import load_classes
+from openbench.data.manifests import load_classes
 from openbench.errors import DataError, check_known
 from openbench.storage.yaml_file import read_yaml
 
 _FILE = "weights.yaml"
 _SOURCE = ("title", "licence", "page", "files", "by_hand", "note")
-_KINDS: Mapping[str, Any] = {
-    "images": str,
-    "labels": str,
-    "classes": Sequence[str],
-    "wordnet": bool,
-    "unknown": str,
-}
 
 
 @dataclass(frozen=True)
@@ -94,17 +87,15 @@ def parse_weights(name: str, entry: Mapping[str, Any]) -> Weights:
         DataError: an unknown or missing key, or a value of another kind.
     """
     where = f"{_FILE}: '{name}'"
-    check_known(entry, (*_SOURCE, *_KINDS), where, DataError)
-    facts = {key: value for key, value in entry.items() if key in _KINDS}
-    check_values(facts, _KINDS, where)
-    missing = [key for key in ("images", "labels") if key not in facts]
-    if missing or not (facts.get("classes") or facts.get("unknown")):
+    check_known(entry, (*_SOURCE, *(f.name for f in fields(Pretraining))), where, DataError)
+    facts = {key: value for key, value in entry.items() if key not in _SOURCE}
+    pretraining = from_node(Pretraining, facts, where)
+    if not (pretraining.classes or pretraining.unknown):
         raise DataError(
-            f"{where} — missing {', '.join(missing) or 'classes or unknown'} — every entry says what the network was "
-            "trained on, and which classes its labels named or why that is not known"
+            f"{where} — missing classes or unknown — every entry says what the network was trained on, and which "
+            "classes its labels named or why that is not known"
         )
     source = parse_source(name, {key: value for key, value in entry.items() if key in _SOURCE}, _FILE)
-    pretraining = Pretraining(**{**facts, "classes": tuple(facts.get("classes", ()))})
     # The name is what users type after `data prepare`.
     return Weights(replace(source, name=f"backbone={name}"), pretraining)
 

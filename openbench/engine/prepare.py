@@ -22,10 +22,9 @@ from openbench.core.record import ResultRecord
 from openbench.core.request import Role
 from openbench.core.search import ChosenMethod, grid, with_params
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.build import build_benchmark, open_benchmark
+from openbench.data.build import WHERE as OUTLIERS
+from openbench.data.build import build_benchmark, open_benchmark, with_outliers
 from openbench.data.checking.same_images import refuse_listed_images, refuse_same_images
-from openbench.data.outliers import WHERE as OUTLIERS
-from openbench.data.outliers import with_outliers
 from openbench.digest import digest
 from openbench.engine.compatibility import check_classes, check_training_counts
 from openbench.engine.evaluate import feature_store, for_layers

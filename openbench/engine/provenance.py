@@ -203,7 +203,7 @@ def describe_backbone(backbone: "Backbone", learnt: Learnt | None, config: Mappi
 
 def named(learnt: Learnt, config: Mapping[str, Any]) -> dict[str, str]:
     """Return what a record names besides the training: the augmentation as typed and the outliers, if any."""
-    from openbench.data.outliers import outliers_name
+    from openbench.data.build import outliers_name
 
     augment, outliers = config.get("training", {}).get(AUGMENT), learnt.outliers
     found = {} if outliers is None else {"outliers": outliers_name(outliers), "outliers_digest": outliers.digest}

@@ -14,7 +14,7 @@ from openbench import __version__
 from openbench.backbones.base import Backbone, TextTower
 from openbench.checkout import made_now, uncommitted
 from openbench.core.request import CLASSES, Texts
-from openbench.data.manifests.words import load_words
+from openbench.data.manifests import load_words
 from openbench.digest import digest
 from openbench.errors import DataError, NotApplicableError
 from openbench.features.arrays import ColumnFile, NamedRows, write_columns, writing

@@ -8,7 +8,7 @@ from typing import Any
 
 from openbench import paths
 from openbench.core.record import UNCOMMITTED, ResultRecord
-from openbench.data.manifests.manifest import load_manifest
+from openbench.data.manifests import load_manifest
 from openbench.digest import digest
 from openbench.errors import DataError
 from openbench.public import public

@@ -18,7 +18,7 @@ from openbench.backbones.libraries.prompts import class_names_of, templates_of
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
-from openbench.data.manifests.manifest import load_classes
+from openbench.data.manifests import load_classes
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError
 
 from .. import tiny_clip  # noqa: TID252 — the tests are no package

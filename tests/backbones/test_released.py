@@ -13,8 +13,8 @@ from openbench.config.build import build
 from openbench.core.benchmark import Split
 from openbench.core.request import Request, Role
 from openbench.data.loading import batches
+from openbench.data.sources.archives import load_pickle
 from openbench.data.sources.items import ArrayItems
-from openbench.data.sources.safe_pickle import load_pickle
 from openbench.paths import config_dir
 
 PUBLISHED = {"resnet20": 0.9173, "resnet32": 0.9263, "resnet44": 0.9310, "resnet56": 0.9339}

@@ -4,7 +4,7 @@ import pytest
 
 from openbench import paths
 from openbench.cli.class_overlap import class_overlap
-from openbench.data.manifests.manifest import load_classes, load_manifest
+from openbench.data.manifests import load_classes, load_manifest
 from openbench.data.weights import released_weights
 from openbench.public import public
 from openbench.storage.yaml_file import read_yaml

@@ -6,12 +6,11 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MinMaxScaler
 
 from openbench.core.request import Role
-from openbench.data.dataset import open_split
-from openbench.data.manifests.manifest import compact
-from openbench.data.tabular import tables
-from openbench.data.tabular.parts import PROTOCOLS
-from openbench.data.tabular.tables import TableFacts, table_facts, table_part
+from openbench.data import tabular as tables
+from openbench.data.tabular import PROTOCOLS, TableFacts, table_facts, table_part
 from openbench.errors import ConfigError, DataError
+
+from .opened import open_split
 
 
 def drawn(x, y, seed):
@@ -37,7 +36,7 @@ def table(request, monkeypatch, root):
     rng = np.random.default_rng(n)
     y = rng.permutation([1] * (n // 10) + [0] * (n - n // 10))
     x = np.stack([rng.normal(size=n) + 3 * y, rng.exponential(size=n), np.full(n, 7.0), np.arange(n)], axis=1)
-    facts = TableFacts(n, n // 10, 4, compact(np.flatnonzero(y).tolist()))
+    facts = TableFacts(n, n // 10, 4, " ".join(map(str, np.flatnonzero(y).tolist())))
     monkeypatch.setattr(tables, "table_facts", lambda: {"made": facts})
     (root / "adbench/Classical").mkdir(parents=True)
     np.savez(root / "adbench/Classical/9_made.npz", X=x, y=y)
@@ -50,7 +49,7 @@ def table(request, monkeypatch, root):
 
 def opened(part, draw):
     source = {
-        "_target_": "openbench.data.tabular.tables.TableFile",
+        "_target_": "openbench.data.tabular.TableFile",
         "table": "made",
         "protocol": "adbench",
         "draw": draw,

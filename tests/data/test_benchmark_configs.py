@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from openbench.core.benchmark import canonical
-from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.benchmark_config import BenchmarkConfig, arranged
 from openbench.data.build import build_benchmark
 from openbench.data.dataset import SetConfig
 from openbench.data.loading import batches
-from openbench.data.manifests.collection import arranged
 from openbench.errors import ConfigError
 from openbench.paths import config_dir
 

@@ -4,8 +4,8 @@ import pytest
 
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.dataset import SetConfig, load_listing
-from openbench.data.manifests.folder_rule import FolderRule, load_rule
-from openbench.data.manifests.manifest import load_classes
+from openbench.data.folder_rule import FolderRule, load_rule
+from openbench.data.manifests import load_classes
 from openbench.paths import manifest_dir
 
 CIFAR_FAR = {"far.mnist": 70_000, "far.svhn": 26_032, "far.texture": 5_640}

@@ -9,12 +9,10 @@ from omegaconf import OmegaConf
 
 from openbench.core.benchmark import Split, canonical
 from openbench.core.request import Role
-from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.build import build_benchmark, survey
+from openbench.data.benchmark_config import BenchmarkConfig, Collection, arranged, group_name
+from openbench.data.build import JoinedItems, build_benchmark, join, joined_classes, survey
 from openbench.data.dataset import SetConfig
-from openbench.data.joined import JoinedItems, join, joined_classes
-from openbench.data.manifests.collection import Collection, arranged, group_name
-from openbench.data.manifests.folder_rule import load_rule
+from openbench.data.folder_rule import load_rule
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.paths import config_dir
 

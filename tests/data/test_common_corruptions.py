@@ -6,9 +6,9 @@ import pytest
 from openbench.core.request import Role
 from openbench.data.build import build_benchmark
 from openbench.data.dataset import SetConfig, locate, split_of
-from openbench.data.manifests.manifest import load_classes
+from openbench.data.manifests import load_classes
 from openbench.data.sources.base import ImageFolder
-from openbench.data.sources.common_corruptions import CommonCorruptions
+from openbench.data.sources.corruptions import CommonCorruptions
 from openbench.data.sources.embedded import SklearnDigits
 from openbench.data.sources.imagenet_c import FAMILIES, KINDS
 from openbench.errors import ConfigError
@@ -49,7 +49,7 @@ def test_another_seed_and_another_key_draw_otherwise(source):
 def test_every_kind_and_severity_is_drawn_about_equally_often(source, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "openbench.data.sources.common_corruptions.corrupt",
+        "openbench.data.sources.corruptions.corrupt",
         lambda image, kind, severity, rng: drawn.append((kind, severity)),
     )
     for number in range(3000):
@@ -64,7 +64,7 @@ def test_every_kind_and_severity_is_drawn_about_equally_often(source, monkeypatc
 def test_fixing_the_severity_keeps_the_kinds_that_are_drawn(source, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "openbench.data.sources.common_corruptions.corrupt",
+        "openbench.data.sources.corruptions.corrupt",
         lambda image, kind, severity, rng: drawn.append((kind, severity)),
     )
     keys = [f"key {n}" for n in range(50)]

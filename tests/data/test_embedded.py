@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_image
 
-from openbench.data.manifests.manifest import load_manifest
+from openbench.data.manifests import load_manifest
 from openbench.data.sources import embedded
 from openbench.data.sources.embedded import Noise, PhotoPatches, SklearnDigits, Textures
 

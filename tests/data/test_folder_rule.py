@@ -10,14 +10,15 @@ import pytest
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data import dataset as opening
-from openbench.data.dataset import SetConfig, open_split
+from openbench.data import folder_rule
+from openbench.data.dataset import SetConfig
+from openbench.data.folder_rule import FolderRule, load_rule
 from openbench.data.loading import batches
-from openbench.data.manifests import folder_rule
-from openbench.data.manifests.folder_rule import FolderRule, load_rule
 from openbench.data.sources.base import ImageFolder
-from openbench.errors import DataError
+from openbench.errors import DataError, OpenbenchError
 
 from .conftest import noisy, write_image
+from .opened import open_split
 
 RULE = FolderRule("zoo/train", "zoo/train/{folder}/{name}", ("n1", "n2"), ("cat", "dog"), ".png", 5)
 
@@ -215,7 +216,7 @@ def test_a_rule_that_cannot_be_used_is_refused_by_what_is_wrong(tmp_path, monkey
     (tmp_path / "r.toml").write_text(text)
     (tmp_path / "f.txt").write_text("a\nb\n")
     (tmp_path / "g.txt").write_text("a\n")
-    with pytest.raises(DataError) as raised:
+    with pytest.raises(OpenbenchError) as raised:
         load_rule("r")
     assert message in str(raised.value)
     load_rule.cache_clear()
@@ -245,7 +246,7 @@ def test_parts_of_unequal_folders_share_no_image_and_notice_what_is_missing():
 
 def test_a_rule_may_have_the_same_folders_within_several_others(monkeypatch, tmp_path):
     monkeypatch.setattr(folder_rule.paths, "manifest_dir", lambda: tmp_path)
-    monkeypatch.setattr("openbench.data.manifests.manifest.paths.manifest_dir", lambda: tmp_path)
+    monkeypatch.setattr("openbench.data.manifests.paths.manifest_dir", lambda: tmp_path)
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo/folders.txt").write_text("n1\nn2\n")
     (tmp_path / "zoo/names.txt").write_text("cat\ndog\n")

@@ -4,8 +4,16 @@ from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
 from scipy import ndimage, stats
 
 from openbench.data.sources import imagenet_c
-from openbench.data.sources.imagenet_c import FAMILIES, KINDS, PARAMETERS, corrupt
-from openbench.data.sources.weather import frost_layer, motion_kernel, plasma, zoomed
+from openbench.data.sources.imagenet_c import (
+    FAMILIES,
+    KINDS,
+    PARAMETERS,
+    corrupt,
+    frost_layer,
+    motion_kernel,
+    plasma,
+    zoomed,
+)
 
 SIZES = [(8, 8), (32, 32), (33, 47), (96, 64), (224, 224)]
 

@@ -1,10 +1,7 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from openbench import paths
-from openbench.data.manifests.listing import list_lines, read_list, section, sequence_section
-from openbench.data.manifests.manifest import compact, load_classes, load_manifest, parse, write_section
+from openbench.data.manifests import load_classes, load_manifest, parse
 from openbench.errors import DataError
 
 
@@ -97,56 +94,8 @@ def test_a_class_list_that_names_a_class_twice_is_refused(tmp_path, monkeypatch,
         load_classes("twice")
 
 
-@given(st.lists(st.integers(0, 400), unique=True, max_size=300))
-def test_any_order_of_numbers_survives_writing_and_reading(numbers):
-    text = write_section("k/{index}", [("cat", compact(numbers))]) if numbers else ""
-    assert parse(text, "x").keys == tuple(f"k/{i}" for i in numbers)
-    assert all(len(line) <= 120 for line in text.splitlines())
-
-
-@given(st.text("0123456789", min_size=1, max_size=400), st.integers(0, 9))
-def test_any_sequence_survives_writing_and_reading(labels, start):
-    text = write_section("k/{index}_{label}", [(f"labels {start}", labels)])
-    assert parse(text, "x").keys == tuple(f"k/{start + i}_{c}" for i, c in enumerate(labels))
-
-
 def test_layout_does_not_change_the_digest_but_content_and_order_do():
     base = parse("key: a/{index}\ncat: 1-3\n", "x")
     assert parse("# why\nkey: a/{index}\ncat: 1\n  2 3\n", "y").digest == base.digest
     for other in ("cat: 1-4", "cat: 3 2 1", "dog: 1-3"):
         assert parse(f"key: a/{{index}}\n{other}\n", "x").digest != base.digest
-
-
-def test_a_list_becomes_a_manifest_and_comes_back():
-    lines = ["s/test/cat/0010.png 3", "s/test/cat/0002.png 3", "s/test/dog/0001.png 5"]
-    keys = [path for path, _ in read_list(lines, "x")]
-    pattern = "s/test/{class}/{index:04d}.png"
-    kept = parse(section(pattern, keys, ordered=True), "x")
-    assert list_lines(kept, {"cat": 3, "dog": 5}.__getitem__) == lines
-    assert parse(section(pattern, keys), "x").keys == tuple(sorted(keys))
-
-
-def test_a_list_whose_paths_hold_no_class_takes_it_from_elsewhere():
-    text = section("t/{name}", ["t/x.jpg", "t/a.jpg"], class_of={"t/x.jpg": "cat", "t/a.jpg": "dog"}.__getitem__)
-    assert dict(zip(parse(text, "x").keys, parse(text, "x").classes, strict=True)) == {
-        "t/x.jpg": "cat",
-        "t/a.jpg": "dog",
-    }
-
-
-def test_a_list_of_labelled_numbers_becomes_a_sequence():
-    keys = ["m/1_3.jpg", "m/0_2.jpg", "m/7_4.jpg"]
-    assert sorted(parse(sequence_section("m/{label}_{index}.jpg", keys), "x").keys) == sorted(keys)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: read_list(["only/path.png"], "x"), "line 1"),
-        (lambda: section("a/{index}.png", ["b/1.png"]), "'b/1.png' does not fit the pattern"),
-        (lambda: sequence_section("m/{label}_{index}.jpg", ["m/1_3.jpg", "m/0_5.jpg"]), "with gaps"),
-    ],
-)
-def test_a_list_that_does_not_fit_is_refused(make, message):
-    with pytest.raises(DataError, match=message):
-        make()

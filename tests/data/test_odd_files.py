@@ -11,26 +11,21 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from openbench.data import download
+from openbench.data import download, folder_rule
+from openbench.data import manifests as manifest
 from openbench.data.download import RemoteFile, prepare_file
-from openbench.data.manifests import folder_rule, manifest
-from openbench.data.own.arrays import npz
-from openbench.data.own.listing import read_rows
+from openbench.data.own.images import npz, read_rows
 from openbench.data.sources import archives as packs
-from openbench.data.sources.safe_pickle import load_pickle
+from openbench.data.sources.archives import load_pickle
 from openbench.errors import DataError, OpenbenchError
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("key: a/{index}.png\nc: 0-999999999", "are 1,000,000,000 images — allowed: 20,000,000"),
+        ("key: a/{index}.png\nc: 0-999999999", "(c): 1,000,000,000 images — allowed: 20,000,000"),
         ("key: a/{index}.png\nc: 1-" + "9" * 5000, "an ascending range"),
         ("key: a/{index:02000000000d}.png\nc: 1", "with a width of at most two digits"),
-        (f"key: {'a' * 5000}/{{index}}\nc: 0-999999", "a key of more than 4,096 characters"),
-        (f"key: {'{class}' * 20000}/{{index}}\n{'x' * 100000}: 1", "a key of more than 4,096 characters"),
-        (f"key: {'{name}' * 20000}\nc: {'x' * 100000}", "a key of more than 4,096 characters"),
-        (f"key: a/{{index}}.png\nlabels {'9' * 13}: 0123", "labels start at 12 digits at most"),
         ("key: a/{index}.png\nc: " + "0-9999 " * 9, "'a/0.png' is listed more than once"),
         ("key: a/{index!r}.png\nc: 1", "has the place 'index'"),
         ("key: a/{index.real}{index}.png\nc: 1", "has the place 'index.real'"),
@@ -150,15 +145,6 @@ def test_an_npz_of_odd_content_is_refused_by_name(name, tmp_path):
     for read in (npz, lambda path: packs.NpzPack("own.npz").find(path, [])):
         with pytest.raises(DataError, match=r"own\.npz'"):
             read(file)
-
-
-def test_an_npz_that_unpacks_to_more_than_memory_is_refused_before_it_is(tmp_path, monkeypatch):
-    file = tmp_path / "own.npz"
-    file.write_bytes(raw_zip({"images.npy": header("(100, 100, 100)") + bytes(10**6)}, zipfile.ZIP_DEFLATED))
-    assert npz(file).pixels.shape == (100, 100, 100)
-    monkeypatch.setattr("openbench.data.sources.npz_file.memory", lambda: 10**6)
-    with pytest.raises(DataError, match=r"unpacks to 0\.0 GB, this machine has"):
-        packs.NpzPack("own.npz").find(file, [])
 
 
 def idx(*shape, body=b""):

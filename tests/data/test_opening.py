@@ -6,11 +6,11 @@ import pytest
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data import dataset
-from openbench.data.dataset import open_split
 from openbench.data.loading import batches
 from openbench.errors import ConfigError, DataError
 
 from .conftest import noisy, write_image
+from .opened import open_split
 
 FOLDER = {"folder": {"_target_": "openbench.data.sources.base.ImageFolder"}}
 
@@ -144,11 +144,6 @@ def test_incomplete_allow_does_not_allow_nothing(pets, root):
         path.unlink()
     with pytest.raises(DataError, match="0 of 6"):
         open_split(pets, Role.FAR, incomplete="allow")
-
-
-def test_an_unknown_policy_is_refused(pets):
-    with pytest.raises(ConfigError, match="'maybe' — allowed: error, allow"):
-        open_split(pets, Role.FAR, incomplete="maybe")
 
 
 def test_images_of_another_size_are_a_deviation_not_an_error(pets):

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.benchmark_config import BenchmarkConfig, class_split
 from openbench.data.build import build_benchmark
 from openbench.data.dataset import SetConfig
-from openbench.data.manifests.folder_rule import load_rule
-from openbench.data.manifests.manifest import load_classes, load_manifest
-from openbench.data.manifests.openset import class_split
+from openbench.data.folder_rule import load_rule
+from openbench.data.manifests import load_classes, load_manifest
 from openbench.errors import ConfigError, DataError
 
 NODE = {"of": "cifar10/classes", "known": 6, "seed": 0}
@@ -43,7 +42,7 @@ def test_a_drawing_that_makes_no_benchmark_is_refused(change, message):
 
 
 def test_a_node_without_the_class_list_is_refused():
-    with pytest.raises(ConfigError, match=r"`of` \(a class list\) and `known` are needed"):
+    with pytest.raises(ConfigError, match=r"benchmark\.openset: missing of"):
         class_split({"known": 6})
 
 

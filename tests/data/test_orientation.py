@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
+from openbench.data.build import JoinedItems
 from openbench.data.checking.verify import CheckReport, SplitCheck
-from openbench.data.joined import JoinedItems
 from openbench.data.own.benchmark import check_readable, read_set
-from openbench.data.sources.items import FileItems
-from openbench.data.sources.orientation import is_turned
+from openbench.data.sources.items import FileItems, is_turned
 
 from .conftest import noisy, write_image
 from .test_own import opened, write_arrow

@@ -7,9 +7,9 @@ import pytest
 from openbench.core.benchmark import canonical
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import outliers_name, with_outliers
 from openbench.data.checking.verify import verify_node
 from openbench.data.dataset import SetConfig
-from openbench.data.outliers import outliers_name, with_outliers
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.paths import config_dir
 

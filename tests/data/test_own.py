@@ -10,15 +10,14 @@ from PIL import Image as Pillow
 
 from openbench import paths
 from openbench.core.request import Role
-from openbench.data.dataset import open_split
-from openbench.data.manifests.manifest import load_manifest
-from openbench.data.own import contents
-from openbench.data.own.listing import read_rows
-from openbench.data.own.source import OwnImages
+from openbench.data.manifests import load_manifest
+from openbench.data.own import images as contents
+from openbench.data.own.images import OwnImages, read_rows
 from openbench.digest import file_sha256
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image
+from .opened import open_split
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def opened(path, classes=("cat", "dog"), role=Role.ID_TRAIN, manifest=None):
     node = {
         "name": "mine",
         "manifest": str(manifest or path),
-        "sources": {"own": {"_target_": "openbench.data.own.source.OwnImages", "path": str(path)}},
+        "sources": {"own": {"_target_": "openbench.data.own.images.OwnImages", "path": str(path)}},
     }
     return open_split(node, role, classes)
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image as Pillow
 
-from openbench.data.manifests.manifest import load_manifest
+from openbench.data.manifests import load_manifest
 from openbench.errors import DataError
 
 from .conftest import noisy, write_image

@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 
 from openbench.core.benchmark import canonical
-from openbench.data.manifests.manifest import load_classes, load_manifest
+from openbench.data.manifests import load_classes, load_manifest
 
 LISTS = {
     "cifar10/train": "train_cifar10",

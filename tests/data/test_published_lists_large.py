@@ -7,8 +7,8 @@ import pytest
 
 from openbench._compat import library
 from openbench.core.benchmark import canonical
-from openbench.data.manifests.folder_rule import load_rule
-from openbench.data.manifests.manifest import load_classes, load_manifest
+from openbench.data.folder_rule import load_rule
+from openbench.data.manifests import load_classes, load_manifest
 from openbench.paths import manifest_dir
 
 # Manifest: (published list, images, classes), the counts as the benchmarks' documentation states them.

@@ -11,9 +11,10 @@ from PIL import Image as Pillow
 from openbench.core.request import Role
 from openbench.data.build import build_benchmark
 from openbench.data.checking.verify import verify_benchmark
-from openbench.data.dataset import open_split
-from openbench.data.manifests.manifest import load_classes, load_manifest
+from openbench.data.manifests import load_classes, load_manifest
 from openbench.data.sources.archives import CifarPickles, IdxFiles, NpzPack
+
+from .opened import open_split
 
 CIFAR100 = {
     "folder": "cifar-100-python",

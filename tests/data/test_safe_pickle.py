@@ -4,7 +4,7 @@ import pickle
 import numpy as np
 import pytest
 
-from openbench.data.sources.safe_pickle import load_pickle, pixel_rows
+from openbench.data.sources.archives import load_pickle, pixel_rows
 from openbench.errors import DataError
 
 

@@ -8,9 +8,9 @@ import pytest
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.data.build import JoinedItems
 from openbench.data.checking.same_images import refuse_same_images
-from openbench.data.joined import JoinedItems
-from openbench.data.own.arrays import EncodedItems
+from openbench.data.own.images import EncodedItems
 from openbench.data.sources.items import ArrayItems, FileItems, FilesBelow
 from openbench.digest import bytes_sha256
 from openbench.errors import LeakageError

@@ -10,10 +10,10 @@ import pytest
 
 from openbench.core.request import Role
 from openbench.data.build import build_benchmark
-from openbench.data.dataset import open_split
-from openbench.data.manifests.manifest import load_classes, load_manifest
+from openbench.data.manifests import load_classes, load_manifest
 
 from .conftest import write_idx
+from .opened import open_split
 
 PARTS = {"train": ("train", 0, 55_000), "val": ("train", 55_000, 60_000), "test": ("t10k", 0, 10_000)}
 FOLDERS = {

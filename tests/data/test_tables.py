@@ -10,15 +10,15 @@ from sklearn.neighbors import NearestNeighbors
 
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.data import tabular as tables
 from openbench.data.build import build_benchmark
 from openbench.data.checking.verify import verify_benchmark
-from openbench.data.dataset import open_split
 from openbench.data.loading import batches
-from openbench.data.tabular import tables
-from openbench.data.tabular.tables import TableFacts, table_facts, table_part
+from openbench.data.tabular import TableFacts, table_facts, table_part
 from openbench.errors import ConfigError, DataError
 
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
+from .opened import open_split
 
 # Rows, anomalies, columns as ADBench's paper tabulates them.
 PUBLISHED = {
@@ -53,7 +53,7 @@ def tiny(monkeypatch, root):
 
 
 def node(part):
-    source = {"_target_": "openbench.data.tabular.tables.TableFile", "table": "tiny", "protocol": "held_out", "draw": 0}
+    source = {"_target_": "openbench.data.tabular.TableFile", "table": "tiny", "protocol": "held_out", "draw": 0}
     return {"name": "tiny", "manifest": f"adbench/tiny/held_out/0/{part}", "sources": {"npz": source}}
 
 

@@ -6,7 +6,7 @@ import pytest
 from openbench.core.request import Role
 from openbench.data.build import build_benchmark
 from openbench.data.dataset import Located, SetConfig, split_of
-from openbench.data.tabular.texts import HashedTexts
+from openbench.data.tabular import HashedTexts
 
 MESSAGES = {
     "plain": "From: a\nSubject: engines\n\npistons valves pistons\n",

@@ -7,10 +7,10 @@ import pytest
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
+from openbench.data import manifests as overlaps
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.checking import verify
 from openbench.data.checking.verify import verify_benchmark, verify_node
-from openbench.data.manifests import overlaps
 from openbench.data.sources.items import FileItems
 from openbench.errors import LeakageError
 

@@ -9,7 +9,7 @@ from openbench import _compat
 from openbench.cli.app import carry_out
 from openbench.cli.process import FAILED, OK
 from openbench.data.weights import Pretraining, parse_weights, released_weights
-from openbench.errors import DataError
+from openbench.errors import OpenbenchError
 from openbench.paths import config_dir
 
 IMAGENET = Pretraining("pictures", "classes", ("imagenet1k/classes", "imagenet1k/wnids"))
@@ -69,7 +69,7 @@ def test_of_captions_nothing_is_known():
     ],
 )
 def test_an_entry_that_does_not_say_enough_is_refused(entry, message):
-    with pytest.raises(DataError, match=re.compile(message, re.DOTALL)):
+    with pytest.raises(OpenbenchError, match=re.compile(message, re.DOTALL)):
         parse_weights("net", entry)
 
 

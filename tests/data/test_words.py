@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from openbench.data.manifests.words import load_words
+from openbench.data.manifests import load_words
 from openbench.errors import DataError
 from openbench.paths import manifest_dir
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from openbench.__main__ import main
-from openbench.data.manifests.manifest import load_manifest, parse
+from openbench.data.manifests import load_manifest, parse
 from openbench.errors import DataError
 
 from .conftest import COUNTS, RUN, Place, Written

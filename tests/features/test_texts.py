@@ -7,7 +7,7 @@ import torch
 from openbench.backbones.libraries.prompts import templates_of
 from openbench.backbones.libraries.zero_shot import OpenClipText
 from openbench.core.request import CLASSES, Texts
-from openbench.data.manifests.words import load_words
+from openbench.data.manifests import load_words
 from openbench.errors import ConfigError, DataError, NotApplicableError
 from openbench.features.store import FeatureStore
 from openbench.features.texts import Corpus

@@ -19,13 +19,13 @@ from openbench.backbones.anatomy import Anatomy
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Perturb, Request
+from openbench.data import tabular as table_parts
+from openbench.data.benchmark_config import class_split
 from openbench.data.dataset import SetConfig, locate
-from openbench.data.manifests.folder_rule import FolderRule
-from openbench.data.manifests.manifest import load_classes, load_manifest
-from openbench.data.manifests.openset import class_split
+from openbench.data.folder_rule import FolderRule
+from openbench.data.manifests import load_classes, load_manifest
 from openbench.data.own.benchmark import SHARES, OwnSet, split
 from openbench.data.sources.embedded import Noise
-from openbench.data.tabular import parts as table_parts
 
 STEPS = {
     "sign": Perturb(1.0, 0.05),
@@ -89,7 +89,7 @@ def _parted(name: str, draw: int) -> list[float]:
     parts = protocol.part(anomalous, draw)
     scale = protocol.scale(bell(800, (60, 2)))
     shown = [float(x) for part in parts.values() for x in (len(part), *part[:12])]
-    return [*shown, *(float(x) for name in vars(scale) for x in getattr(scale, name))]
+    return [*shown, *(float(x) for values in scale for x in values)]
 
 
 def _read(request: Request) -> Any:

@@ -24,8 +24,7 @@ from openbench.core.benchmark import Split
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Role
 from openbench.data.sources.base import Found, Source, rows_found
-from openbench.data.sources.common_corruptions import CommonCorruptions
-from openbench.data.sources.corruptions import CORRUPTIONS, Corrupted
+from openbench.data.sources.corruptions import CORRUPTIONS, CommonCorruptions, Corrupted
 from openbench.data.sources.embedded import Embedded, Noise, PhotoPatches, SklearnDigits, Textures
 from openbench.data.sources.imagenet_c import KINDS, SEVERITIES
 from openbench.features.changed_images import mixed

@@ -11,8 +11,8 @@ import torch
 from openbench.core.composite import version_of
 from openbench.core.features import FeatureSet
 from openbench.core.request import Corruption, Field, Request, Role
-from openbench.data.sources import common_corruptions, imagenet_c
-from openbench.data.sources.common_corruptions import CommonCorruptions
+from openbench.data.sources import corruptions, imagenet_c
+from openbench.data.sources.corruptions import CommonCorruptions
 from openbench.data.sources.imagenet_c import corrupt
 from openbench.engine.evaluate import Fitting, Scoring, fit, score_split
 from openbench.errors import ConfigError, FieldError, MethodError
@@ -88,7 +88,7 @@ def test_a_raised_version_of_the_corruptions_raises_that_of_the_method_and_of_se
     assert CommonCorruptions.version == Corruption.version
     monkeypatch.setattr(Corruption, "version", Corruption.version + 1)
     assert version_of(once_more(cover).CoVer(MSP())) > before
-    assert once_more(common_corruptions).CommonCorruptions.version == Corruption.version
+    assert once_more(corruptions).CommonCorruptions.version == Corruption.version
 
 
 def once_more(module: ModuleType) -> ModuleType:

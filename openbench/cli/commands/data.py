@@ -15,8 +15,8 @@ from openbench.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from openbench.data.benchmark_config import BenchmarkConfig
+    from openbench.data.build import SetStatus
     from openbench.data.download import DataSource
-    from openbench.data.missing import SetStatus
     from openbench.data.own.benchmark import OwnSet
     from openbench.data.weights import Weights
     from openbench.results.tables.render import Table
@@ -123,7 +123,7 @@ def verify(words: tuple[str, ...], config_dir: Path | None, fast: bool, show: in
     from openbench.data.build import open_benchmark
     from openbench.data.checking.lookalikes import lookalikes
     from openbench.data.checking.verify import verify_node
-    from openbench.data.fingerprint import readable_fingerprint
+    from openbench.data.dataset import readable_fingerprint
 
     config = benchmark_config(words, config_dir)
     report = verify_node(config, _say)

@@ -333,7 +333,7 @@ def _format(asked: str | None, out: Path | None) -> str:
 
 def _images(given: Sequence[Path]) -> Iterator[Path]:
     """The image files that were named, and those below folders that were."""
-    from openbench.data.own.listing import SUFFIXES
+    from openbench.data.own.images import SUFFIXES
 
     for place in given:
         if place.is_dir():

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from openbench.core.benchmark import Image, Split
-from openbench.data.manifests.manifest import UNNAMED
+from openbench.data.manifests import UNNAMED
 
 _COLUMNS, _ROWS = 12, 6
 _TILE = 0.78  # of a square's side, for the longer side of an image

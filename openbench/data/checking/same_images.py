@@ -8,11 +8,11 @@ import numpy as np
 
 from openbench.core.benchmark import Benchmark, Items, Split
 from openbench.data.benchmark_config import BenchmarkConfig
+from openbench.data.build import JoinedItems
 from openbench.data.checking.verify import must_differ
 from openbench.data.dataset import SetConfig
-from openbench.data.joined import JoinedItems
-from openbench.data.manifests.manifest import Manifest
-from openbench.data.own.arrays import EncodedItems
+from openbench.data.manifests import Manifest
+from openbench.data.own.images import EncodedItems
 from openbench.data.sources.items import ArrayItems, FileItems, FilesBelow
 from openbench.errors import LeakageError
 

@@ -11,12 +11,10 @@ import numpy as np
 from openbench.core.benchmark import Benchmark, Image, Split
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
-from openbench.data.build import open_benchmark, survey
-from openbench.data.fingerprint import readable_fingerprint
-from openbench.data.manifests.overlaps import known_pairs
-from openbench.data.missing import SetStatus, advice
-from openbench.data.outliers import with_outliers
-from openbench.data.sources.orientation import ADVICE, is_turned, not_applied
+from openbench.data.build import SetStatus, advice, open_benchmark, survey, with_outliers
+from openbench.data.dataset import readable_fingerprint
+from openbench.data.manifests import known_pairs
+from openbench.data.sources.items import ADVICE, is_turned, not_applied
 from openbench.digest import array_sha256
 from openbench.errors import DataError, LeakageError
 from openbench.say import Say

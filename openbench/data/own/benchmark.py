@@ -18,9 +18,8 @@ from openbench import paths
 from openbench.config.overrides import is_name
 from openbench.core.benchmark import check_distinct
 from openbench.core.preprocess import Preprocess
-from openbench.data.own.listing import NO_CLASS, Row, own_path, read_rows
-from openbench.data.own.source import OwnImages
-from openbench.data.sources.orientation import ADVICE, is_turned, not_applied
+from openbench.data.own.images import NO_CLASS, OwnImages, Row, own_path, read_rows
+from openbench.data.sources.items import ADVICE, is_turned, not_applied
 from openbench.data.sources.transforms import cropped
 from openbench.errors import ConfigError, DataError, LeakageError
 from openbench.say import Say

@@ -1,11 +1,13 @@
 """Sources that hold a set in a few files: CIFAR pickles, MNIST-style idx files, `.npz` packs, SVHN's `.mat`."""
 
 import gzip
+import io
 import math
+import pickle
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -13,32 +15,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.io.matlab import MatReadError
 
 from openbench.data.sources.base import Found, Source, rows_found
-from openbench.data.sources.npz_file import read_npz
-from openbench.data.sources.safe_pickle import load_pickle, pixel_rows
 from openbench.errors import DataError
 
 # Splits of one run share a container (ID validation and ID test, for one): it is read once.
 _KEPT = 8
 # The largest of the kind, EMNIST, has 0.6 GB.
 _LARGEST_IDX = 2**32
-# SciPy trusts what a damaged file says, so it can fail in any of these ways.
-_UNREADABLE_MAT = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    IndexError,
-    AttributeError,
-    EOFError,
-    NotImplementedError,
-    MemoryError,
-    OverflowError,
-    zlib.error,
-    MatReadError,
-)
+# What Python-2 era pickles of dicts, lists, bytes and numpy arrays name, and nothing else.
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"): ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy._core.numeric", "_frombuffer"): ("numpy._core.numeric", "_frombuffer"),
+    ("numpy.core.numeric", "_frombuffer"): ("numpy._core.numeric", "_frombuffer"),
+    ("numpy", "ndarray"): ("numpy", "ndarray"),
+    ("numpy", "dtype"): ("numpy", "dtype"),
+    ("_codecs", "encode"): ("_codecs", "encode"),
+}
 
 
 @dataclass(frozen=True)
@@ -290,9 +284,74 @@ def _mat(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     try:
         content: dict[str, Any] = loadmat(path, variable_names=["X", "y"])
         pixels, digits = content["X"], content["y"].reshape(-1).astype(np.int64)
-    except _UNREADABLE_MAT as error:
+    except Exception as error:  # SciPy trusts what a damaged file says, so it can fail in any way
         raise DataError(f"'{path}' cannot be read — {error} — `X` (32, 32, 3, n) and `y` (n, 1) expected") from error
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape != (32, 32, 3, len(digits)):
         raise DataError(f"'{path}': X is {pixels.dtype} {pixels.shape}, y {digits.shape} — uint8 (32, 32, 3, n), (n,)")
     # The file writes the digit 0 as 10.
     return pixels.transpose(3, 0, 1, 2), digits % 10
+
+
+class _Restricted(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return super().find_class(*_ALLOWED[module, name])
+
+
+def load_pickle(path: Path) -> dict[str, Any]:
+    """Return the mapping in a pickle that holds dicts, lists, text, numbers and numeric arrays only.
+
+    Raises:
+        DataError: the file is cut off, is not a pickle, is not a mapping, or names anything that could run code.
+    """
+    try:
+        content = _Restricted(io.BytesIO(path.read_bytes()), encoding="latin1").load()
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise DataError(
+            f"pickle '{path}' refused — {error or type(error).__name__} — only dicts, lists, text, numbers and arrays "
+            "are allowed; get the original file again"
+        ) from error
+    if not isinstance(content, dict):
+        raise DataError(f"pickle '{path}': found a {type(content).__name__} — a dict expected")
+    return content
+
+
+def pixel_rows(content: dict[str, Any], path: Path, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return `content["data"]` reshaped to (n, *shape) without a copy.
+
+    Raises:
+        DataError: `data` is not a uint8 array with that many values a row.
+    """
+    data = content.get("data")
+    width = int(np.prod(shape))
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != width:
+        found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+        raise DataError(f"pickle '{path}': `data` is {found} — uint8 (n, {width}) expected")
+    return data.reshape(-1, *shape)
+
+
+def read_npz(path: Path, names: Collection[str], expected: str, whole: bytes | None = None) -> dict[str, NDArray[Any]]:
+    """Return those of the arrays `names` that a file holds.
+
+    Args:
+        path: of the file.
+        names: of the arrays to read.
+        expected: what the file should be, for the message.
+        whole: its bytes, where they have been read already.
+
+    Raises:
+        DataError: no such file, one that cannot be read, or arrays of Python objects.
+    """
+    try:
+        with np.load(path if whole is None else io.BytesIO(whole), allow_pickle=False) as pack:
+            return {name: _array(pack, name) for name in names if name in pack.files}
+    except Exception as error:  # a damaged file can fail in any way
+        raise DataError(f"'{path}' cannot be read — {error or type(error).__name__} — {expected}") from error
+
+
+def _array(pack: "np.lib.npyio.NpzFile", name: str) -> NDArray[Any]:
+    found: NDArray[Any] | bytes = pack[name]  # bytes of a member that does not begin as an array does
+    if isinstance(found, bytes):
+        raise ValueError(f"'{name}' is not an array")
+    return found

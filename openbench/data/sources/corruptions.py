@@ -1,65 +1,143 @@
-"""Seeded corruptions of uint8 images: the label stays, the look changes (covariate shift, csID)."""
+"""Sources that corrupt what another source has: the 15 common corruptions, drawn per image, or a plain one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Interval
-from numpy.typing import NDArray
 from scipy import ndimage
 
-from openbench.config.constraints import OneOf, Seed
-from openbench.core.benchmark import Image
+from openbench import paths
+from openbench.config.constraints import Count, OneOf, Seed
+from openbench.core.benchmark import Image, Items
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Corruption
 from openbench.data.sources.base import Found, Source, rows_found
+from openbench.data.sources.imagenet_c import FAMILIES, KINDS, SEVERITIES, Pixels, Rng, corrupt, gaussian_noise
+from openbench.data.sources.transforms import cropped
+from openbench.digest import digest
+from openbench.errors import ConfigError
 
-Corruption = Callable[[NDArray[np.float64], float, np.random.Generator], NDArray[np.float64]]
+# Nothing is left of an image at far lower strengths; a filter of this width still fits into memory.
+_STRONGEST = 1000
 
 
-def gaussian_noise(x: NDArray[np.float64], amount: float, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Add N(0, amount²) to each value; amount in units of [0, 1]."""
-    noise: NDArray[np.float64] = rng.normal(0.0, amount, x.shape)
-    return x + noise
+@dataclass(frozen=True)
+class CommonCorruptions(Source):
+    """Another set's images, corrupted as in ImageNet-C. An image's corruption depends on its key and the seed only.
+
+    Args:
+        of: the clean images' sources by name, e.g. those of `benchmark.id.test`.
+        kind: a corruption, a family (`noise`, `blur`, `weather`, `digital`), or `all`: drawn per image.
+        severity: 1 to 5, or `all`: drawn per image.
+        seed: of all that is drawn.
+        resize: shorter side before the corruption, whose strength is in pixels; None = as stored.
+        crop: side of the centre crop before the corruption; None = as stored.
+        deviation: how these images differ from the set as published.
+
+    Raises:
+        ConfigError: no such corruption or severity.
+    """
+
+    version: ClassVar[int] = Corruption.version
+
+    of: Mapping[str, Source]
+    kind: Annotated[str, OneOf((*KINDS, *FAMILIES, "all"))] = "all"
+    severity: Literal[1, 2, 3, 4, 5, "all"] = "all"
+    seed: Seed = 0
+    resize: Count | None = None
+    crop: Count | None = None
+    deviation: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the geometry before anything is read."""
+        if (self.resize is None) != (self.crop is None):
+            raise ConfigError(f"corruption — found resize {self.resize} and crop {self.crop} — give both or neither")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The corruptions that may be drawn."""
+        return KINDS if self.kind == "all" else FAMILIES.get(self.kind, (self.kind,))
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """Where the clean images are looked for."""
+        return list(dict.fromkeys(place for source in self.of.values() for place in source.places(roots)))
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """Corrupted versions of what the clean sources have there."""
+        roots = paths.data_roots()
+        for source in self.of.values():
+            clean = source.find(place, keys) if place in source.places(roots) else None
+            if clean is not None:
+                present = [key for key, there in zip(keys, clean.present, strict=True) if there]
+                return Found(CorruptedItems(clean.items, present, self), clean.present)
+        return None
+
+    def apply(self, image: Image, key: str) -> Image:
+        """Return the corrupted version of one image."""
+        if self.resize is not None and self.crop is not None:
+            image = cropped(image, Preprocess(resize=self.resize, crop=self.crop))
+        rng = np.random.default_rng(int(digest((self.seed, key)), 16))
+        # Both are always drawn, so that fixing one does not change the other.
+        kind, severity = self.kinds[int(rng.integers(len(self.kinds)))], int(rng.integers(1, len(SEVERITIES) + 1))
+        return corrupt(image, kind, severity if self.severity == "all" else int(self.severity), rng)
 
 
-def gaussian_blur(x: NDArray[np.float64], amount: float, rng: np.random.Generator) -> NDArray[np.float64]:
+@dataclass(frozen=True, eq=False)
+class CorruptedItems:
+    """Images corrupted when read.
+
+    Args:
+        clean: the images.
+        keys: of these images; each seeds the draw of its image.
+        source: what is done to them.
+    """
+
+    clean: Items
+    keys: Sequence[str]
+    source: CommonCorruptions
+
+    def __len__(self) -> int:
+        return len(self.clean)
+
+    def __getitem__(self, index: int) -> Image:
+        return self.source.apply(self.clean[index], self.keys[index])
+
+
+def gaussian_blur(x: Pixels, amount: float, rng: Rng) -> Pixels:
     """Gaussian filter over the two spatial axes; amount = σ in pixels."""
-    blurred: NDArray[np.float64] = ndimage.gaussian_filter(x, (amount, amount) + (0,) * (x.ndim - 2), mode="nearest")
+    blurred: Pixels = ndimage.gaussian_filter(x, (amount, amount) + (0,) * (x.ndim - 2), mode="nearest")
     return blurred
 
 
-def contrast(x: NDArray[np.float64], amount: float, rng: np.random.Generator) -> NDArray[np.float64]:
+def contrast(x: Pixels, amount: float, rng: Rng) -> Pixels:
     """Pull each value towards the image's mean: mean + amount·(x − mean); amount in [0, 1]."""
     mean = float(x.mean())
     return mean + amount * (x - mean)
 
 
-def brightness(x: NDArray[np.float64], amount: float, rng: np.random.Generator) -> NDArray[np.float64]:
+def brightness(x: Pixels, amount: float, rng: Rng) -> Pixels:
     """Add `amount` to each value, in units of [0, 1]."""
     return x + amount
 
 
-def shift(x: NDArray[np.float64], amount: float, rng: np.random.Generator) -> NDArray[np.float64]:
+def shift(x: Pixels, amount: float, rng: Rng) -> Pixels:
     """Move the image by `amount` pixels in one of eight directions; black enters from the border."""
     steps = [(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1) if (a, b) != (0, 0)]
     down, right = steps[int(rng.integers(len(steps)))]
     offset = (down * amount, right * amount) + (0,) * (x.ndim - 2)
-    moved: NDArray[np.float64] = ndimage.shift(x, offset, order=1, mode="constant", cval=0.0)
+    moved: Pixels = ndimage.shift(x, offset, order=1, mode="constant", cval=0.0)
     return moved
 
 
-CORRUPTIONS: dict[str, Corruption] = {
+CORRUPTIONS: dict[str, Callable[[Pixels, Any, Rng], Pixels]] = {
     f.__name__: f for f in (gaussian_noise, gaussian_blur, contrast, brightness, shift)
 }
 
-_SMALL = 2**20  # bytes of a set that is kept
-# Nothing is left of an image at far lower strengths; a filter of this width still fits into memory.
-_STRONGEST = 1000
 
-
-def corrupt(image: Image, kind: str, amount: float, rng: np.random.Generator) -> Image:
+def corrupted(image: Image, kind: str, amount: float, rng: np.random.Generator) -> Image:
     """Return the corrupted image, uint8, values clipped to [0, 255] and rounded.
 
     Args:
@@ -110,28 +188,7 @@ class Corrupted(Source):
         rows = np.full(len(keys), -1, dtype=np.int64)
         rows[positions] = np.arange(len(positions))
         images = np.stack([clean.items[i] for i in range(len(positions))])
-        draw = _Draw(self.kind, self.amount, self.seed)
-        if images.nbytes > _SMALL:
-            return rows_found(draw.corrupted(images, positions.tolist()), rows)
-        return rows_found(_kept(draw, images.tobytes(), images.shape, tuple(positions.tolist())).copy(), rows)
-
-
-@dataclass(frozen=True)
-class _Draw:
-    kind: str
-    amount: float
-    seed: int
-
-    def corrupted(self, images: NDArray[np.uint8], positions: Sequence[int]) -> NDArray[np.uint8]:
-        """Corrupt images (n, h, w[, 3]), each as its position among the keys has it drawn."""
-        moved = np.empty_like(images)
         for row, position in enumerate(positions):
-            rng = np.random.default_rng((self.seed, position))
-            moved[row] = corrupt(images[row], self.kind, self.amount, rng)
-        return moved
-
-
-@lru_cache(maxsize=32)
-def _kept(draw: _Draw, pixels: bytes, shape: tuple[int, ...], positions: tuple[int, ...]) -> NDArray[np.uint8]:
-    """A small set, such as the digits: a process that opens a benchmark again does not corrupt it again."""
-    return draw.corrupted(np.frombuffer(pixels, np.uint8).reshape(shape), positions)
+            rng = np.random.default_rng((self.seed, int(position)))
+            images[row] = corrupted(images[row], self.kind, self.amount, rng)
+        return rows_found(images, rows)

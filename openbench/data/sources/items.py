@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from openbench.core.benchmark import Image
+from openbench.core.benchmark import Image, Items
 from openbench.digest import array_sha256, bytes_sha256
 from openbench.errors import DataError
 
@@ -20,6 +20,13 @@ from openbench.errors import DataError
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 # Pillow would clip these to white or black when it converts them to RGB.
 DEEP = ("I", "F")
+_ORIENTATION = 0x0112  # tag of EXIF
+_UPRIGHT = 1
+_OTHERS = range(2, 9)  # mirrored, turned by a quarter or a half, or both
+ADVICE = (
+    "images with an EXIF orientation: networks see the pixels as they are stored — to have them seen upright, save "
+    "them turned (Pillow's ImageOps.exif_transpose)"
+)
 UNREADABLE = (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError)
 
 
@@ -216,3 +223,24 @@ def pixels_of(image: Path | bytes) -> Image:
                 f"its pixels have more than 8 bits (mode {found.mode}) — scale them to 0…255 and save as 8-bit grey"
             )
         return np.asarray(found if found.mode == "L" else found.convert("RGB"))
+
+
+def is_turned(items: Items, index: int) -> bool:
+    """Whether the image at a position carries an EXIF orientation other than upright; False if it cannot be read."""
+    # Asked of each image of a benchmark, and to ask whether an object follows a Protocol takes longer than to hash one.
+    if located := getattr(items, "located", None):  # they are those of several sets
+        items, index = located(index)
+    if not (encoded := getattr(items, "encoded", None)):  # they are no image files, nor bytes of such
+        return False
+    try:
+        image = encoded(index)
+        with Pillow.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as found:
+            return found.getexif().get(_ORIENTATION, _UPRIGHT) in _OTHERS
+    except Exception:  # Pillow raises a dozen kinds of error for damaged EXIF data; the pixels may be sound
+        return False
+
+
+def not_applied(count: int) -> str:
+    """What is said of so many such images: one or more."""
+    images = "1 image carries" if count == 1 else f"{count:,} images carry"
+    return f"{images} an EXIF orientation, which is not applied"

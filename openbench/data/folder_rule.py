@@ -9,22 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from openbench import paths
-from openbench.config.constraints import check_values
-from openbench.data.manifests.manifest import UNNAMED, Manifest, check_key, load_classes
-from openbench.data.manifests.pattern import check_pattern
+from openbench.config.build import from_node
+from openbench.config.constraints import Count
+from openbench.data.manifests import UNNAMED, Manifest, check_key, check_pattern, load_classes
 from openbench.digest import LATER
-from openbench.errors import DataError, check_known, did_you_mean
+from openbench.errors import DataError, did_you_mean
 
-_NEEDED = ("key", "folders", "classes")
-_OPTIONAL = ("suffix", "count", "counts", "per_class", "derived", "parts", "within")
 _WHOLE = (0, 100)
-_KINDS: Mapping[str, Any] = {
-    **dict.fromkeys(("key", "folders", "classes", "suffix", "derived"), str),
-    **dict.fromkeys(("count", "per_class"), int),
-    "parts": Mapping[str, tuple[int, int]],
-    "within": Sequence[str],
-    "counts": Sequence[int],
-}
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The keys of a rule's file; `folders` and `classes` name lists.
+
+    Args:
+        parts: from and to which percentage each part reaches.
+        within: where a set has the same folders several times, e.g. for each setting of a camera: what holds them.
+    """
+
+    key: str
+    folders: str
+    classes: str
+    suffix: str = ""
+    count: Count | None = None
+    counts: Sequence[int] = ()
+    per_class: Count | None = None
+    derived: str = ""
+    parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    within: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -68,9 +80,6 @@ class FolderRule:
         for folder in self.folders:
             check_key(folder, f"rule '{self.name}'")
         check_key(self.key, f"rule '{self.name}'")
-        for name, found in (("count", self.count), ("per_class", self.per_class)):
-            if found is not None and found < 1:
-                raise DataError(f"rule '{self.name}': {name} — found {found} — allowed: a whole number ≥ 1")
         if len(self.folders) != len(self.classes) or len(set(self.folders)) != len(self.folders):
             raise DataError(
                 f"rule '{self.name}': {len(self.folders)} folders, {len(set(self.folders))} of them different, "
@@ -208,22 +217,26 @@ def load_rule(name: str) -> FolderRule:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"rule '{name}' cannot be read — {error} — looked for {path}") from error
-    allowed = (*_NEEDED, *_OPTIONAL)
-    check_known(values, allowed, f"rule '{name}'", DataError)
-    missing = [key for key in _NEEDED if key not in values]
-    if missing:
-        raise DataError(f"rule '{name}': missing {', '.join(missing)} — every rule has them")
-    check_values(values, _KINDS, f"rule '{name}'")
-    lists: dict[str, tuple[Any, ...]] = {key: load_classes(values[key]) for key in ("folders", "classes")}
-    lists["counts"] = tuple(values.pop("counts", ()))
-    # Where a set has the same folders several times, e.g. for each setting of a camera: the folders that hold them.
-    if within := values.pop("within", ()):
-        lists["folders"] = tuple(f"{outer}/{folder}" for outer in within for folder in lists["folders"])
-        lists["classes"] *= len(within)
-    return FolderRule(name=name, span=_span(name, path, values.pop("parts", {})), **{**values, **lists})
+    rule = from_node(_Written, values, f"rule '{name}'")
+    folders, classes = load_classes(rule.folders), load_classes(rule.classes)
+    if rule.within:
+        folders = tuple(f"{outer}/{folder}" for outer in rule.within for folder in folders)
+        classes *= len(rule.within)
+    return FolderRule(
+        name=name,
+        key=rule.key,
+        folders=folders,
+        classes=classes,
+        suffix=rule.suffix,
+        count=rule.count,
+        per_class=rule.per_class,
+        derived=rule.derived,
+        span=_span(name, path, rule.parts),
+        counts=tuple(rule.counts),
+    )
 
 
-def _span(name: str, path: Path, parts: dict[str, Any]) -> tuple[int, int]:
+def _span(name: str, path: Path, parts: Mapping[str, Any]) -> tuple[int, int]:
     """The percentages of a part; a rule that has parts is only read part by part."""
     part = name.rpartition("/")[2]
     if path.stem == part and not parts:

@@ -1,12 +1,13 @@
-"""Tabular sets: rows of an `.npz` with `X` and `y`, split by a seeded rule that needs only their counts.
+"""Tabular sets: the tables of ADBench, split by a seeded rule that needs only their counts, and texts as rows.
 
-A part is named `adbench/<table>/<protocol>/<draw>/<part>`, e.g. `adbench/cardio/adbench/1/train`. A row's key says
-whether it is an anomaly and its number among its kind in file order: `cardio/anomaly/17`.
+A part of a table is named `adbench/<table>/<protocol>/<draw>/<part>`, e.g. `adbench/cardio/adbench/1/train`. A row's
+key says whether it is an anomaly and its number among its kind in file order: `cardio/anomaly/17`.
 """
 
+import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,15 +16,101 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openbench import paths
-from openbench.config.constraints import Seed
-from openbench.data.manifests.manifest import Manifest
+from openbench.config.constraints import Count, Seed
+from openbench.data.manifests import Manifest
+from openbench.data.sources.archives import read_npz
 from openbench.data.sources.base import Found, Source
 from openbench.data.sources.items import VectorItems
-from openbench.data.sources.npz_file import read_npz
-from openbench.data.tabular.parts import ANOMALY, NORMAL, PARTS, PROTOCOLS
 from openbench.errors import ConfigError, DataError, did_you_mean
+from openbench.storage.files import read_regular
 
 FOLDER = "adbench"
+Rows = NDArray[np.int64]
+Table = NDArray[np.float64]
+
+NORMAL, ANOMALY = "normal", "anomaly"
+PARTS = ("train", "val", "test", "anomalies")
+_TEST = 0.3
+_VAL = 0.1
+# ADBench's limits: smaller tables are drawn from with replacement, of larger ones a part is taken.
+_LEAST, _MOST = 1_000, 10_000
+_MOST_BYTES = 2**24  # of one text; the longest message of 20 Newsgroups has 160 thousand
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A rule that splits the rows of a table, and the scale of its columns.
+
+    Args:
+        part: (n,) whether a row is an anomaly, and the draw → rows of each of PARTS; `train` has anomalies too.
+        scale: training rows (n, d) → shift (d,) and unit (d,) of (x − shift) / unit; 1 where a column is constant.
+    """
+
+    part: Callable[[NDArray[np.bool_], int], Mapping[str, Rows]]
+    scale: Callable[[Table], tuple[Table, Table]]
+
+
+def adbench(anomalous: NDArray[np.bool_], draw: int) -> dict[str, Rows]:
+    """Return the rows as ADBench draws them for its seed `draw`; its tables are the means over seeds 1, 2 and 3.
+
+    Of more than 10 000 rows, 10 000 are drawn; from fewer than 1 000, 1 000 are drawn with replacement, so that the
+    same row may train and test. Then 70 % train and 30 % test, anomalies in equal shares. There is no validation:
+    that part repeats the normal training rows.
+    """
+    stream = np.random.RandomState(draw)  # the generator that ADBench's draws come from
+    n = len(anomalous)
+    rows = np.arange(n)
+    if not _LEAST <= n <= _MOST:
+        rows = stream.choice(n, _LEAST if n < _LEAST else _MOST, replace=n < _LEAST)
+    # Imported here, since it takes seconds and only tables need it.
+    from sklearn.model_selection import train_test_split
+
+    train, test = train_test_split(rows, test_size=_TEST, stratify=anomalous[rows], random_state=stream)
+    return {
+        "train": train,
+        "val": train[~anomalous[train]],
+        "test": test[~anomalous[test]],
+        "anomalies": test[anomalous[test]],
+    }
+
+
+def held_out(anomalous: NDArray[np.bool_], draw: int) -> dict[str, Rows]:
+    """Return every row in exactly one part: of the normal ones 60 % train, 10 % validate and 30 % test.
+
+    Anomalies have no validation part; 70 % of them are among the training rows.
+    """
+    rng = np.random.default_rng(draw)
+    normal, odd = np.flatnonzero(~anomalous), np.flatnonzero(anomalous)
+    mixed, strange = rng.permutation(len(normal)), rng.permutation(len(odd))
+    first, second = (round(share * len(normal)) for share in (1 - _TEST - _VAL, 1 - _TEST))
+    seen = round((1 - _TEST) * len(odd))
+    return {
+        "train": np.concatenate([normal[np.sort(mixed[:first])], odd[np.sort(strange[:seen])]]),
+        "val": normal[np.sort(mixed[first:second])],
+        "test": normal[np.sort(mixed[second:])],
+        "anomalies": odd[np.sort(strange[seen:])],
+    }
+
+
+def unit_interval(train: Table) -> tuple[Table, Table]:
+    """Return the scale that maps each training column onto [0, 1]."""
+    low = train.min(axis=0)
+    return low, _nonzero(train.max(axis=0) - low)
+
+
+def standard(train: Table) -> tuple[Table, Table]:
+    """Return the scale that gives each training column mean 0 and standard deviation 1."""
+    return train.mean(axis=0), _nonzero(train.std(axis=0))
+
+
+def _nonzero(unit: Table) -> Table:
+    return np.where(unit > 0, unit, 1.0)
+
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "adbench": Protocol(adbench, unit_interval),
+    "held_out": Protocol(held_out, standard),
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +156,7 @@ def is_table_part(name: str) -> bool:
 
 @lru_cache(maxsize=16)
 def table_part(name: str) -> Manifest:
-    """Return the manifest of a part, e.g. `adbench/cardio/adbench/1/train`; see tabular.parts for the protocols.
+    """Return the manifest of a part, e.g. `adbench/cardio/adbench/1/train`; see PROTOCOLS.
 
     The anomalies among the training rows are not labelled: a detector is not told that they are there.
 
@@ -111,7 +198,7 @@ class TableFile(Source):
 
     Args:
         table: e.g. `cardio`.
-        protocol: `adbench` or `held_out`; see tabular.parts.
+        protocol: `adbench` or `held_out`; see PROTOCOLS.
         draw: the seed of the split into training and test rows.
         at: folders below each root.
         deviation: how these rows differ from the set as published.
@@ -157,7 +244,8 @@ def _scaled(file: Path, table: str, protocol: str, draw: int) -> tuple[NDArray[n
         for number, row in enumerate(np.flatnonzero(mask).tolist())
     }
     train = raw[[row_of[key] for key in table_part(f"{FOLDER}/{table}/{protocol}/{draw}/train").keys]]
-    return PROTOCOLS[protocol].scale(train)(raw).astype(np.float32), row_of
+    shift, unit = PROTOCOLS[protocol].scale(train)
+    return ((raw - shift) / unit).astype(np.float32), row_of
 
 
 def _table(file: Path, table: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -178,3 +266,60 @@ def _table(file: Path, table: str) -> tuple[NDArray[np.float64], NDArray[np.bool
     if not np.isfinite(raw).all():
         raise DataError(f"'{file}': {int((~np.isfinite(raw)).sum())} values are NaN or infinite — get the file again")
     return raw, y == 1
+
+
+@dataclass(frozen=True)
+class HashedTexts(Source):
+    """Text files as rows (n, columns): counts of their words, hashed to columns with a sign, of length 1.
+
+    Nothing is learnt, so no part can tell another anything. What stands before the first empty line (the header of a
+    message), lines that begin with `>` (quotations) and English stop words are left out; a text without other words is
+    a row of zeros.
+
+    Args:
+        at: folders below each root.
+        columns: how many numbers a row has.
+        deviation: how these texts differ from the set as published.
+
+    Reference:
+        Weinberger et al., Feature hashing for large scale multitask learning, ICML 2009, arXiv 0902.2206, as in
+        scikit-learn's HashingVectorizer.
+    """
+
+    at: Sequence[str] = (".",)
+    columns: Count = 1024
+    deviation: str = ""
+
+    def places(self, roots: Sequence[Path]) -> list[Path]:
+        """Each folder below each root."""
+        return [root / folder for root in roots for folder in self.at]
+
+    def names_in(self, place: Path, folder: str) -> Iterable[str]:
+        """The file names in a folder of keys; hidden files do not belong to the set."""
+        try:
+            return [name for name in os.listdir(place / folder) if not name.startswith(".")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def find(self, place: Path, keys: Sequence[str]) -> Found | None:
+        """The rows of the texts that are there."""
+        present = np.array([(place / key).is_file() for key in keys], dtype=bool)
+        if not present.any():
+            return None
+        texts = [_text(place / key) for key, there in zip(keys, present, strict=True) if there]
+        return Found(VectorItems(_hashed(texts, int(self.columns)), np.arange(len(texts))), present)
+
+
+def _text(path: Path) -> str:
+    """The body of a message without what it quotes; any byte is a letter of latin-1."""
+    header, blank, body = read_regular(path, _MOST_BYTES).decode("latin-1").partition("\n\n")
+    lines = (body if blank else header).splitlines()
+    return "\n".join(line for line in lines if not line.lstrip().startswith(">"))
+
+
+def _hashed(texts: Sequence[str], columns: int) -> NDArray[np.float32]:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    hashing = HashingVectorizer(n_features=columns, stop_words="english", dtype=np.float32)
+    rows: NDArray[np.float32] = hashing.transform(texts).toarray()
+    return rows

@@ -1,1 +1,0 @@
-"""Tabular data sets: rows in place of images."""
