@@ -27,7 +27,7 @@ from openbench.data.build import build_benchmark, open_benchmark, with_outliers
 from openbench.data.checking.same_images import refuse_listed_images, refuse_same_images
 from openbench.digest import digest
 from openbench.engine.compatibility import check_classes, check_training_counts
-from openbench.engine.evaluate import feature_store, for_layers
+from openbench.engine.evaluate import for_layers
 from openbench.engine.heads import head_reader, with_fitted_head
 from openbench.engine.probe import probed
 from openbench.engine.provenance import Learnt
@@ -189,7 +189,7 @@ def ready_backbone(
         trained, learnt = train_backbone(config, benchmark, backbone, replace(runtime, train=policy), say)
         backbone = trained.backbone
     backbone = backbone.to(device)
-    probed(backbone, benchmark, feature_store(runtime, say), RecordStore(runtime.records))
+    probed(backbone, benchmark, runtime.features, RecordStore(runtime.records))
     return with_fitted_head(backbone, benchmark, runtime, say), learnt
 
 

@@ -21,18 +21,18 @@ from torch import Tensor
 from openbench.backbones.base import Backbone
 from openbench.core.benchmark import Benchmark, Split
 from openbench.core.record import PROBE
-from openbench.core.request import Field, Request
+from openbench.core.request import Request
 from openbench.data.loading import batches
 from openbench.digest import array_sha256, digest
-from openbench.errors import ConfigError, DataError, OpenbenchError, StochasticError
-from openbench.features.store import FeatureStore
-from openbench.results.records.store import RecordStore, unheard
+from openbench.errors import ConfigError, DataError, OpenbenchError, RecordError, StochasticError
+from openbench.results.records.store import RecordStore, load
 from openbench.source import foreign_code, foreign_sources
 from openbench.storage.checksum import DAMAGED
 from openbench.storage.files import creating
 
 FEW = 12
 _ROUNDING, _ON_DEVICE, _HALVES = 1e-3, 5e-3, 5e-2  # of the largest output: on a CPU, elsewhere, and in 16 bits
+_TRIES = 100  # of another process that writes the same file
 _NUMBERS = 4  # per image, of features and of logits each, that a record keeps
 Rows = Mapping[str, NDArray[np.float32]]
 
@@ -123,11 +123,17 @@ def _check_ignores_batch(backbone: Backbone, pixels: Tensor, rows: Rows) -> None
         )
 
 
-def probed(backbone: Backbone, benchmark: Benchmark, store: FeatureStore, records: RecordStore) -> None:
+def probed(backbone: Backbone, benchmark: Benchmark, features: Path, records: RecordStore) -> None:
     """Give a network that openbench does not ship an identity under which only its own outputs are cached.
 
     It is that of its classes, sources, weights and preprocessing, until a network with the same ones makes other
     outputs of the same images: then these outputs are part of it.
+
+    Args:
+        backbone: with weights, on its device.
+        benchmark: it is asked about some of its ID test images.
+        features: the folder of cached features.
+        records: those that may be reused.
 
     Raises:
         ConfigError: as for `ask`; or its digest cannot be changed.
@@ -137,19 +143,15 @@ def probed(backbone: Backbone, benchmark: Benchmark, store: FeatureStore, record
     probe: Probe | None = backbone.probe
     if probe is None or probe.variant is not None:
         return
-    while True:
-        known = [*_in_cache(backbone, probe, store.root / "probes"), *_in_records(probe, benchmark, backbone, records)]
-        known = known or _in_columns(backbone, probe, benchmark.id_test, store)
-        same = (variant for variant, then, now in known if not _difference(then, now, _rounding(probe.rows, backbone)))
-        variant = next(same, digest({k: array_sha256(of) for k, of in probe.rows.items()}) if known else "")
-        file = store.root / "probes" / f"{'-'.join(filter(None, (probe.network, variant)))}.npz"
-        if any(variant == there for there, _, _ in known) and file.exists():
-            break
-        try:
-            _keep(probe, file)
-            break
-        except FileExistsError:  # another process has just written it: it is known now
-            continue
+    rounding = _rounding(probe.rows, backbone)
+    for _ in range(_TRIES):
+        same: dict[str, bool] = {}  # variant → whether all that is known of it is as this network answers
+        for variant, then, now in _known(backbone, probe, features / "probes", records.folder / benchmark.name):
+            same[variant] = same.get(variant, True) and not _difference(then, now, rounding)
+        other = digest({name: array_sha256(of) for name, of in probe.rows.items()}) if same else ""
+        variant = next((variant for variant, all_of_it in same.items() if all_of_it), other)
+        if _keep(probe, features / "probes" / f"{probe.network}-{variant}.npz") or variant in same:
+            break  # else another process has just written the file: what is in it is known now
     backbone.probe = replace(probe, variant=variant)
     if variant:
         before, backbone.architecture = backbone.digest, f"{backbone.architecture}, probe {variant}"
@@ -161,12 +163,9 @@ def probed(backbone: Backbone, benchmark: Benchmark, store: FeatureStore, record
             )
 
 
-Known = tuple[str, Rows, Rows]  # a variant, what it made of some images, and what the network makes of them now
-
-
-def _in_cache(backbone: Backbone, probe: Probe, folder: Path) -> Iterator[Known]:
-    """The networks of the same digest whose features were cached, asked about the images that they were asked about."""
-    for file in sorted(folder.glob(f"{probe.network}*.npz")):
+def _known(backbone: Backbone, probe: Probe, cached: Path, records: Path) -> Iterator[tuple[str, Rows, Rows]]:
+    """What networks of the same digest made of some images, and what this one makes of them, with their variants."""
+    for file in sorted(cached.glob(f"{probe.network}-*.npz")):
         try:
             with np.load(file, allow_pickle=False) as kept:
                 then = {name: kept[name] for name in probe.rows}
@@ -177,30 +176,16 @@ def _in_cache(backbone: Backbone, probe: Probe, folder: Path) -> Iterator[Known]
         n = len(images)
         split = replace(probe.images, items=images, labels=np.full(n, -1), keys=[f"image {i}" for i in range(n)])
         yield file.stem.partition("-")[2], then, _rows(backbone, _pixels(split, backbone))
+    for file in sorted((records / backbone.name).glob("*/*.json")):
+        with suppress(RecordError):
+            found = load(file).provenance.get(PROBE) or {} if probe.network.encode() in file.read_bytes() else {}
+            if (found.get("network"), found.get("images")) == (probe.network, probe.images.digest):
+                outputs = {name: np.array(rows, np.float32) for name, rows in found["outputs"].items()}
+                yield found.get("variant") or "", outputs, _sums(probe.rows)
 
 
-def _in_records(probe: Probe, benchmark: Benchmark, backbone: Backbone, records: RecordStore) -> Iterator[Known]:
-    """The networks of the same digest that records of the same images are of."""
-    with suppress(OSError):
-        for folder in sorted((records.folder / benchmark.name / backbone.name).iterdir()):
-            for record, _ in records.beside(benchmark.name, backbone.name, folder.name, unheard):
-                kept = record.provenance.get(PROBE) or {}
-                if kept.get("network") == probe.network and kept.get("images") == probe.images.digest:
-                    numbers = {name: np.array(rows, np.float32) for name, rows in kept["outputs"].items()}
-                    yield str(kept.get("variant", "")), numbers, _sums(probe.rows)
-
-
-def _in_columns(backbone: Backbone, probe: Probe, split: Split, store: FeatureStore) -> list[Known]:
-    """The rows that are cached for the same images, where no probe was kept."""
-    request = Request(fields=frozenset({Field.FEATURES}))
-    if store.missing(backbone, split, request):
-        return []
-    numbers = {key: row for row, key in enumerate(split.keys)}
-    rows = store.get(backbone, split, request).features[[numbers[key] for key in probe.images.keys]].numpy()
-    return [("", {"features": rows}, probe.rows)]
-
-
-def _keep(probe: Probe, file: Path) -> None:
+def _keep(probe: Probe, file: Path) -> bool:
+    """Write what a network made of some images, if no file of this name is there; return whether it is written."""
     buffer = io.BytesIO()
     images = {f"image{i}": np.asarray(image) for i, image in enumerate(probe.images.items)}  # type: ignore[arg-type,var-annotated]
     np.savez(buffer, **images, **probe.rows)  # type: ignore[arg-type]
@@ -208,9 +193,10 @@ def _keep(probe: Probe, file: Path) -> None:
         with creating(file) as stream:
             stream.write(buffer.getvalue())
     except FileExistsError:
-        raise
+        return False
     except OSError:
-        return  # what is cached can be read all the same; the store says so when it has to write
+        pass  # what is cached can be read all the same; the store says so when it has to write
+    return True
 
 
 def _pixels(images: Split, backbone: Backbone) -> Tensor:
@@ -256,9 +242,10 @@ def _rounding(rows: Rows, backbone: Backbone) -> float:
 
 def _difference(one: Rows, other: Rows, rounding: float) -> str:
     """By how much outputs differ, in words; empty if they are the same within rounding."""
-    for name in one.keys() & other.keys():
-        largest = float(np.abs(one[name]).max())
-        off = float(np.abs(one[name] - other[name]).max()) if one[name].shape == other[name].shape else float("inf")
+    for name, then in one.items():
+        now = other.get(name, np.empty(0))
+        largest, fits = float(np.abs(then).max()), then.shape == now.shape
+        off = float(np.abs(then - now).max()) if fits else float("inf")
         if not off <= rounding * largest:
             return f"{name}, which reach {largest:.3g}, differ by up to {off:.3g}"
     return ""

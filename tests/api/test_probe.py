@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 from torch import nn
 
 import openbench as ob
-from openbench.errors import ConfigError, NotApplicableError
+from openbench.errors import ConfigError, NotApplicableError, RecordError
+from openbench.results.records.store import RecordStore
 
 SMALL = [f"~benchmark.csid.{name}" for name in ("noisy", "blurred", "faded", "shifted")]
 SMALL += ["~benchmark.near.nine", "~benchmark.far.patches", "metrics.families=[ranking]"]
@@ -181,12 +183,32 @@ def test_a_global_that_preprocess_reads_in_two_processes(tmp_path, monkeypatch):
 
 
 def test_records_alone_and_cached_features_alone_are_compared(evaluate, tmp_path, gain):
-    model = made(ReadsGlobal)
-    first = evaluate(model)
+    first = evaluate(made(ReadsGlobal))
     gain(-3.0)
-    by_record = evaluate(model, cache=tmp_path / "empty")
-    by_cache = evaluate(model, results=tmp_path / "none")
+    by_record = evaluate(made(ReadsGlobal), cache=tmp_path / "empty")
+    by_cache = evaluate(made(ReadsGlobal), results=tmp_path / "none")
     assert near(by_record) == near(by_cache) != near(first)
+    mixed = evaluate(made(ReadsGlobal), cache=tmp_path / "other", results=tmp_path / "other")
+    assert near(mixed) == near(by_cache)
+    mixed = evaluate(made(ReadsGlobal), cache=tmp_path / "other")  # a cache of one network, a record of another
+    assert near(mixed) == near(by_cache)
+
+
+def test_another_benchmark_with_the_same_images_does_not_reuse_them(evaluate, gain, tmp_path):
+    """The benchmarks share their OOD set alone."""
+    evaluate(made(ReadsGlobal))
+    gain(-3.0)
+    fewer = [word.replace("id.test.limit=80", "id.test.limit=60") for word in SMALL]
+    second = evaluate(made(ReadsGlobal), overrides=fewer)
+    fresh = evaluate(made(ReadsGlobal), overrides=fewer, cache=tmp_path / "fresh", results=tmp_path / "fresh results")
+    assert near(second) == near(fresh)
+
+
+def test_a_variant_in_a_record_names_no_path(evaluate, tmp_path):
+    (found,) = evaluate(made()).values()
+    outside = {**found.record.provenance, "probe": {**found.record.provenance["probe"], "variant": "../../outside"}}
+    with pytest.raises(RecordError, match="variant"):
+        RecordStore(tmp_path / "results").write(replace(found.record, run_id="0" * 16, provenance=outside))
 
 
 def test_one_activation_at_other_places_is_another_network(evaluate):

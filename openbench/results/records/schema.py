@@ -264,6 +264,15 @@ class Images(BaseModel):
     expected: Count
 
 
+class Probe(_Node):
+    """What a network made of a few images."""
+
+    network: Part
+    images: Words
+    variant: Part | None = None
+    outputs: dict[Words, list[list[Number]]]
+
+
 class Provenance(_Node):
     """What made the record."""
 
@@ -281,6 +290,7 @@ class Provenance(_Node):
     reused: dict[Words, Words] | None = None
     prediction_sets: dict[Words, Words] | None = None
     warnings: list[str] | None = None
+    probe: Probe | None = None
 
 
 class Content(BaseModel):
