@@ -142,3 +142,12 @@ def test_a_sweep_in_a_folder_of_the_users_naming_forgets_what_lay_there(engine, 
     assert main(["run", "-m", "+benchmark=digits", "seed=0,1,2", where]) == 0
     assert main(["run", "-m", "+benchmark=digits", "seed=0,1", where]) == 0
     assert "sweep: 2 jobs, 2 done, 0 failed (" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_sweep_that_cannot_begin_leaves_the_folder_that_it_was_given_as_it_is(engine, capsys, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    typed = ["run", "-m", "+benchmark=digits", "method=knm,msp", f"hydra.sweep.dir={tmp_path / 'mine'}"]
+    assert main(typed) == 2
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+    assert not (tmp_path / "mine" / "sweep.json").exists()

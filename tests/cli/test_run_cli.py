@@ -224,3 +224,14 @@ def test_seven_calls_of_our_own_lead_from_main_to_the_engine(monkeypatch):
     assert main(["run", "+benchmark=digits", "method=msp"]) == 2
     calls = [*reversed(chain), "prepare"]
     assert len(calls) <= 7, calls
+
+
+@pytest.mark.parametrize("sweep", [[], ["-m"]])
+def test_a_typed_search_path_is_searched_beside_the_config_dir(engine, tmp_path, sweep):
+    for folder, name in (("a", "one"), ("b", "two")):
+        (tmp_path / folder / "method").mkdir(parents=True)
+        (tmp_path / folder / "method" / f"{name}.yaml").write_text(f"_target_: {folder}.Method\n")
+    folders = ["--config-dir", str(tmp_path / "a"), f"hydra.searchpath=[file://{tmp_path / 'b'}]"]
+    for name in ("one", "two"):
+        assert main(["run", *sweep, *folders, "+benchmark=digits", f"method={name}"]) == 0
+    assert [config["method"]["_target_"] for _, config, _ in engine.asked] == ["a.Method", "b.Method"]

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shutil
 import sys
 import time
 import traceback
@@ -19,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from openbench import paths
-from openbench.cli.hydra.outcome import FAILED_STATUS, MISSING, NOT_APPLICABLE, NOT_ENDED, Outcome, Sweep
+from openbench.cli.hydra.outcome import FAILED_STATUS, MISSING, NOT_APPLICABLE, NOT_ENDED, PLAN, Outcome, Sweep
 from openbench.cli.process import BAD_INPUT, FAILED, OK, message_of
 from openbench.compose.composed import composed, nodes
 from openbench.compose.config import VERSION_BASE, check_no_clash, compose_with_hydra, no_benchmark
@@ -116,14 +115,16 @@ class HydraCommand:
         try:
             self._hydra(whole, given)
         except OpenbenchError:
-            shutil.rmtree(folder, ignore_errors=True)  # a sweep that did not begin
             raise
         except Exception as error:  # of the launcher, which has lost a process
-            print(f"error: the launcher stopped: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            reason = str(error).partition("\n")[0]
+            print(f"error: the launcher stopped: {type(error).__name__}: {reason}", file=sys.stderr, flush=True)
         finally:
             _kept.cache_clear()
-            if (folder / "outcomes").exists():
+            if sweep.begun():
                 _close(sweep)
+            else:
+                (folder / PLAN).unlink()  # `sweep status` lists what began
         return max(outcome.code for outcome in sweep.outcomes())
 
     def job(self, cfg: DictConfig) -> None:

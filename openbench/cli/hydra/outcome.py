@@ -1,7 +1,6 @@
 """A sweep's folder: what its jobs are, how each of them ended, and the table and the lines that tell it."""
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -66,7 +65,8 @@ class Sweep:
 
     def write(self) -> None:
         """Write its plan, and forget the outcomes of an earlier sweep in this folder."""
-        shutil.rmtree(self.folder / OUTCOMES, ignore_errors=True)
+        for file in self.folder.glob(f"{OUTCOMES}/*.json"):
+            file.unlink()
         plan = {**asdict(self), "folder": ""}
         write_whole(self.folder / PLAN, json.dumps(plan).encode())
 
@@ -81,6 +81,10 @@ class Sweep:
             return cls(**{**json.loads((folder / PLAN).read_bytes()), "folder": folder})
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"'{folder}' is not the folder of a sweep ({error})") from error
+
+    def begun(self) -> bool:
+        """Whether any job has begun."""
+        return any(self.folder.glob(f"{OUTCOMES}/*.json"))
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcome of every job, in their order."""
