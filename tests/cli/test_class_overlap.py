@@ -3,7 +3,7 @@
 import pytest
 
 from openbench import paths
-from openbench.cli.class_overlap import class_overlap
+from openbench.cli.commands.leaderboard import class_overlap
 from openbench.data.manifests import load_classes, load_manifest
 from openbench.data.weights import released_weights
 from openbench.public import public
@@ -38,7 +38,7 @@ def test_what_a_network_has_seen_goes_by_its_weights(benchmark, backbone, said):
 
 @pytest.mark.slow
 def test_every_released_backbone_is_known_by_its_weights(monkeypatch):
-    monkeypatch.setattr("openbench.cli.class_overlap._ood_classes", lambda benchmark: (("tabby",),))
+    monkeypatch.setattr("openbench.cli.commands.leaderboard._ood_classes", lambda benchmark: (("tabby",),))
     for name, weights in released_weights().items():
         expected = weights.pretraining.seen(["tabby"]).partition(":")[0]
         assert class_overlap(f"toy of {name}", node(name)) == expected, name
@@ -55,7 +55,7 @@ def test_classes_that_imagenet_has_too_are_counted():
 @pytest.mark.parametrize(("backbone", "said"), [("torchvision_resnet50", "1 of 2"), ("resnet20_cifar10", "none")])
 def test_sets_that_name_no_classes_are_told(monkeypatch, backbone, said):
     listed = ((load_classes("imagenet1k/classes")[0],), (), ("no such thing",))
-    monkeypatch.setattr("openbench.cli.class_overlap._ood_classes", lambda benchmark: listed)
+    monkeypatch.setattr("openbench.cli.commands.leaderboard._ood_classes", lambda benchmark: listed)
     assert class_overlap("toy", node(backbone)) == f"{said} (1 of 3 sets name no classes)"
 
 

@@ -8,8 +8,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from openbench.__main__ import main
-from openbench.cli.score_file import read_sets
 from openbench.errors import DataError
+from openbench.results.scores.cells import read_sets
 
 QUICK = ["--replicates", "0", "--correction", "simes"]
 

@@ -16,11 +16,11 @@ import pytest
 
 from openbench.__main__ import main
 from openbench.cli.commands import evaluate
-from openbench.cli.score_file import read_sets
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import DataError
 from openbench.results.records.store import ScoreStore
+from openbench.results.scores.cells import read_sets
 from openbench.results.scores.file import passes
 
 HEAD = b"score,set,role\n"
@@ -352,7 +352,7 @@ def test_a_million_rows_are_read_by_columns_and_in_little_memory(tmp_path):
         files.append(str(table(tmp_path / folder, score=scores, **each)))
     # Not `ru_maxrss`: a new process inherits that of the one that started it.
     program = (
-        "import re, sys; from pathlib import Path; from openbench.cli.score_file import read_sets; "
+        "import re, sys; from pathlib import Path; from openbench.results.scores.cells import read_sets; "
         "read_sets(Path(sys.argv[1])); "  # imports what it needs
         "calls = []; sys.setprofile(lambda *_: calls.append(1)); n = len(read_sets(Path(sys.argv[2]))); "
         "sys.setprofile(None); status = Path('/proc/self/status').read_text(); "

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from openbench.__main__ import main
-from openbench.cli.left_out import say_left_out
+from openbench.cli.output import say_left_out
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.engine.verify import _other_weights, recorded

@@ -59,7 +59,7 @@ def list_data(words: tuple[str, ...], config_dir: Path | None) -> int:
     BENCHMARK is a benchmark, with KEY=VALUE overrides, a data set, or backbone=NAME. Without one, all data sets are
     listed.
     """
-    from openbench.cli.tables import print_tables
+    from openbench.cli.output import print_tables
     from openbench.data.build import survey
     from openbench.data.download import data_sources
 
@@ -89,7 +89,7 @@ def prepare(words: tuple[str, ...], config_dir: Path | None, root: Path | None) 
 
     BENCHMARK is a benchmark, with KEY=VALUE overrides, a data set, or backbone=NAME.
     """
-    from openbench.cli.tables import print_tables
+    from openbench.cli.output import print_tables
     from openbench.data.build import survey
     from openbench.data.download import data_sources
 
@@ -448,7 +448,7 @@ def _no_weights(name: str) -> str:
 
 def _list_weights(name: str, config_dir: Path | None, benchmark: "BenchmarkConfig | None") -> int:
     """Print where weights come from, whether they are there and, for a benchmark, which OOD classes were labelled."""
-    from openbench.cli.tables import print_tables
+    from openbench.cli.output import print_tables
 
     weights = _weights_of(name, config_dir)
     if weights is None:

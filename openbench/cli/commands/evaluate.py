@@ -13,15 +13,14 @@ from typing import Any
 import click
 
 from openbench.cli import options
-from openbench.cli.json_file import check_json, write_json
+from openbench.cli.output import ALL, SCORE_VIEWS, check_json, print_tables, tables_of_scores, write_json
 from openbench.cli.process import OK
-from openbench.cli.score_file import read_sets
-from openbench.cli.tables import ALL, SCORE_VIEWS, print_tables, tables_of_scores
 from openbench.core.scores import SetScores
 from openbench.engine.provenance import WARNINGS, remarks, turned
 from openbench.metrics import suite
 from openbench.metrics.suite import MetricOptions, describe
 from openbench.results.escape import console
+from openbench.results.scores.cells import read_sets
 from openbench.results.scores.file import Advance, passes, silent
 from openbench.results.tables.views import explained
 

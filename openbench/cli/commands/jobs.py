@@ -10,7 +10,7 @@ def _run(call: Call) -> Outcome:
 
     What a reader has to know before the numbers, e.g. that they were not made now, stands above the table.
     """
-    from openbench.cli.tables import group_auroc, headline, print_tables
+    from openbench.cli.output import group_auroc, headline, print_tables
     from openbench.engine.prepare import prepare
     from openbench.engine.provenance import WARNINGS
     from openbench.engine.run import run

@@ -1,18 +1,26 @@
 """`leaderboard`: bring the tables under results/leaderboard up to date with the records, or show them one by one."""
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import click
 
+from openbench import paths
 from openbench.cli import options
-from openbench.cli.left_out import say_left_out
+from openbench.cli.output import say_left_out
 from openbench.cli.process import FAILED, OK
+from openbench.config.shipped import names
+from openbench.core.benchmark import canonical
 from openbench.core.record import ResultRecord
+from openbench.data.weights import Weights, released_weights
 from openbench.errors import ConfigError, OpenbenchError, RecordError, did_you_mean
+from openbench.public import TARGET, public
 from openbench.results.escape import console
 from openbench.results.leaderboard.across import ACROSS, SETS, across, across_csv, needed, write_every_number
 from openbench.results.leaderboard.index import indexed_runs
@@ -31,8 +39,12 @@ from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.render import Table, render
 from openbench.results.tables.views import explained, said_once
+from openbench.storage.yaml_file import read_yaml
 
 _BOARD = "board"
+_UNKNOWN = "not known"  # whether weights that openbench does not list have met a class
+# What of a backbone's node tells which weights it has, whatever its name.
+_WEIGHTS = (TARGET, "model", "weights", "pretrained", "checkpoint", "sha256")
 _ATTRIBUTES = ("method", "training", "augment", "outliers", "backbone", "tuned")
 _LEADERBOARD = f"""\
 Without --view, --benchmark, --where or --format the pages are written; with one of them tables are printed instead.
@@ -117,8 +129,6 @@ def leaderboard(
         found = _chosen(_boards(results, view or _BOARD, unreadable.append), benchmarks, where)
         _show(found, view or _BOARD, of, form or "console", explain)
         return _notices(found, unreadable)
-    from openbench.cli.class_overlap import class_overlap
-
     made = generate(results, class_overlap)
     code = _check(results, made) if check else _write(results, made, plots=plots)
     return _notices(made.boards, made.unreadable) or code
@@ -260,3 +270,64 @@ def _only(board: Board, attribute: str, allowed: Sequence[str]) -> Board:
 
 def _matches(value: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def class_overlap(benchmark: str, backbone: Mapping[str, Any]) -> str:
+    """Return how many OOD classes were among the labels that a network learnt before, e.g. `12 of 160`, or `none`.
+
+    Near and far sets count together; how many of them name no classes is said too. `not known` for weights that are
+    not of openbench's list, such as your own checkpoint. Empty where the benchmark's lists cannot be read.
+
+    Args:
+        benchmark: its name, as records have it.
+        backbone: the node of a network that came with weights, as records have it: its weights count, not its name.
+    """
+    return _overlap(benchmark, json.dumps(_weights_of(backbone)))
+
+
+@lru_cache(maxsize=256)
+def _overlap(benchmark: str, node: str) -> str:
+    listed = _ood_classes(benchmark)
+    classes = {canonical(name): name for own in listed for name in own}
+    if not classes:
+        return ""
+    weights = _released().get(node)
+    found = _UNKNOWN if weights is None else weights.pretraining.seen(tuple(classes.values()))
+    if found.startswith(_UNKNOWN):
+        return _UNKNOWN
+    nameless = sum(not own for own in listed)
+    more = f" ({nameless} of {len(listed)} sets name no classes)" if nameless else ""
+    return f"{found.partition(':')[0]}{more}"
+
+
+def _weights_of(backbone: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells the weights of a network, or those that its training started from."""
+    start = backbone.get("start")
+    node = public(start if isinstance(start, Mapping) else backbone)
+    return {key: node[key] for key in _WEIGHTS if node.get(key) is not None}
+
+
+@lru_cache(maxsize=1)
+def _released() -> Mapping[str, Weights]:
+    """The released weights, by what tells them."""
+    folder = paths.config_dir() / "backbone"
+    nodes = {name: read_yaml(folder / f"{name}.yaml") for name in released_weights()}
+    return {json.dumps(_weights_of(node)): released_weights()[name] for name, node in nodes.items()}
+
+
+@lru_cache(maxsize=64)
+def _ood_classes(benchmark: str) -> tuple[tuple[str, ...], ...]:
+    """The classes that each near and far set of a shipped benchmark names; some name none. Empty if unreadable."""
+    from openbench.compose.composed import composed
+    from openbench.data.benchmark_config import BenchmarkConfig
+    from openbench.data.dataset import SetConfig
+
+    if benchmark not in names("benchmark"):
+        return ()
+    try:
+        node = composed("run", [f"+benchmark={benchmark}"]).config["benchmark"]
+        sets = [entry for entry in BenchmarkConfig.parse(node).sets if entry.path.startswith(("near.", "far."))]
+        listings = [SetConfig.from_node(entry.node, f"benchmark.{entry.path}").listing() for entry in sets]
+    except OpenbenchError:
+        return ()
+    return tuple(tuple(listing.class_names()) for listing in listings)

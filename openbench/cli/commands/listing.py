@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from openbench.cli import options
-from openbench.cli.left_out import left_out
+from openbench.cli.output import left_out
 from openbench.cli.process import OK
 from openbench.cli.registry import Entry, Registry
 from openbench.core.record import SOURCES, UNCOMMITTED, ResultRecord

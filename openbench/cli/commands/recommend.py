@@ -7,9 +7,7 @@ from typing import Any
 import click
 
 from openbench.cli import options
-from openbench.cli.json_file import write_json
-from openbench.cli.left_out import left_out
-from openbench.cli.tables import print_tables
+from openbench.cli.output import left_out, print_tables, write_json
 from openbench.errors import ConfigError, did_you_mean
 from openbench.results.escape import console
 

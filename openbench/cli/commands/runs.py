@@ -1,8 +1,10 @@
 """`report`, `compare`, `thresholds` and `risk`: finished runs, from their records and the scores kept of them."""
 
+import base64
 import csv
+import io
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +13,9 @@ import click
 import numpy as np
 
 from openbench.cli import options
-from openbench.cli.json_file import check_json, write_json
-from openbench.cli.left_out import LeftOut, left_out
-from openbench.cli.tables import print_tables
+from openbench.cli.output import LeftOut, check_json, left_out, print_tables, write_json
+from openbench.core.record import ResultRecord
+from openbench.core.scores import SetScores
 from openbench.errors import CacheError, ConfigError, OpenbenchError, RecordError
 from openbench.paths import writable
 from openbench.results.escape import csv_row
@@ -24,10 +26,11 @@ from openbench.results.tables.render import render
 from openbench.storage.files import output, replacing, write_whole
 
 if TYPE_CHECKING:
-    from openbench.core.scores import SetScores
+    from openbench.report.run_page import Sheet
     from openbench.results.comparisons.rejection import Curves
     from openbench.results.comparisons.thresholds import Scored
 
+_SIDE = 192  # pixels of a picture's longer side, at most
 _PICTURES = ("png", "svg", "pdf")
 _SCORE_FILES = (".csv", ".parquet")
 _REPORT = """\
@@ -83,13 +86,12 @@ def report(run_id: str, out: Path | None, images: int, results: Path, cache: Pat
     with left_out() as lost:
         store = RecordStore(results)
         record, _ = store.look_up(run_id, lost.append)
-    from openbench.cli.contact_sheets import contact_sheets
     from openbench.cli.reproduce import command
     from openbench.report.run_page import run_page
 
     kept = first_with(record.run_id, _folders(results, cache))
     sets = kept.read_whole(record.run_id) if kept else []
-    sheets, classes, why = contact_sheets(record, sets, images)
+    sheets, classes, why = _contact_sheets(record, sets, images)
     page = run_page(record, sets, sheets, classes, command(record) or "")
     path = out or Path(f"{record.method['name']}-{record.benchmark['name']}-{record.run_id[:8]}.html")
     try:
@@ -135,9 +137,9 @@ def compare(
     tables = [difference_table(first, other, level) for other in others]
     tables.append(config_table(runs))
     if images:
-        from openbench.cli.contact_sheets import keys_of
+        from openbench.api.result import names_of
 
-        keys = keys_of(first.record)
+        keys = names_of(first.record)[0]  # empty where the images are not here
         tables += [disagreement_table(first, other, images, keys) for other in others]
     print("\n".join(render(table, form) for table in tables if table.rows), end="")
     if plots is not None:
@@ -265,8 +267,8 @@ def _draw(runs: dict[str, Any], path: Path) -> None:
 
 def _of_files(files: list[Path]) -> "Scored":
     """Files of scores, each a group, as `evaluate` reads them; the ID side is `id_test`, the OOD side near and far."""
-    from openbench.cli.score_file import read_sets
     from openbench.results.comparisons.thresholds import Scored
+    from openbench.results.scores.cells import read_sets
 
     groups = {}
     for file in files:
@@ -313,3 +315,63 @@ def _write_curves(found: Mapping[str, "Iterable[Curves]"], path: Path) -> None:
             writer.writerows(csv_row((digest, *row)) for digest, each in found.items() for row in curve_rows(each))
     except OSError as error:
         raise OpenbenchError(f"--curves {path} cannot be written — {error.strerror} — choose another file") from error
+
+
+def _contact_sheets(
+    record: ResultRecord, sets: Sequence[SetScores], most: int
+) -> "tuple[list[Sheet], tuple[str, ...], str]":
+    """Return contact sheets, the names of the ID classes, and why there are none, empty if there are.
+
+    The ID test images with the largest scores, and those of each OOD set with the smallest. Code that a record names
+    and openbench does not ship is not run.
+
+    Args:
+        record: of the run.
+        sets: its scores.
+        most: images on each sheet.
+    """
+    from openbench.api.result import opened
+    from openbench.report.run_page import Picture, Sheet
+
+    if not sets or most < 1:
+        return [], (), ""
+    benchmark, why = opened(record)
+    if benchmark is None:
+        return [], (), f"no images: {why}"
+    splits = {(str(split.role), split.name): split for split in benchmark.splits() if not split.unread}
+    sheets = []
+    for s in sets:
+        split = splits.get((str(s.role), s.name))
+        if split is None or len(split.keys) != len(s.scores) or str(s.role) not in ("id_test", "near", "far"):
+            continue
+        flagged = str(s.role) == "id_test"
+        order = np.argsort(-s.scores if flagged else s.scores, kind="stable")[:most]
+        title = "ID test flagged first" if flagged else f"{s.name} ({s.role}) accepted first"
+        pictures = [
+            Picture(_png(split.items[int(at)]), str(split.keys[at]), float(s.scores[at]), _class(s, int(at), benchmark))
+            for at in order
+        ]
+        sheets.append(Sheet(title, tuple(pictures)))
+    return sheets, tuple(benchmark.classes), ""
+
+
+def _class(s: SetScores, at: int, benchmark: Any) -> str:
+    """The predicted class, and the true one where it is another."""
+    names = benchmark.classes
+    predicted = None if s.predictions is None or s.predictions[at] < 0 else names[s.predictions[at]]
+    true = None if s.labels is None or s.labels[at] < 0 else names[s.labels[at]]
+    if predicted is None:
+        return str(true or "")
+    return f"{predicted} (is {true})" if true not in (None, predicted) else str(predicted)
+
+
+def _png(item: Any) -> str:
+    """An image as a data URI, its longer side at most `_SIDE` pixels."""
+    from PIL import Image
+
+    image = item if isinstance(item, Image.Image) else Image.fromarray(np.asarray(item))
+    image = image.convert("RGB")
+    image.thumbnail((_SIDE, _SIDE))
+    stream = io.BytesIO()
+    image.save(stream, format="png")
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"

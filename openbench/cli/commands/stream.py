@@ -9,8 +9,8 @@ import click
 
 from openbench import paths
 from openbench.cli import options
+from openbench.cli.output import print_tables
 from openbench.cli.process import OK
-from openbench.cli.tables import print_tables
 from openbench.config.build import build
 from openbench.config.shipped import names, shipped
 from openbench.errors import ConfigError, check_known, did_you_mean

@@ -1,6 +1,7 @@
 """`study`: a paper's table, or one's own: what it needs, what is done and to do, its runs, and the table itself."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,10 +10,11 @@ import click
 
 from openbench import paths
 from openbench.cli import options
-from openbench.cli.left_out import LeftOut, left_out
+from openbench.cli.output import LeftOut, left_out
 from openbench.cli.process import INTERRUPTED, OK, TERMINATED
 from openbench.compose.config import check_no_clash
 from openbench.config.overrides import command_line, quoted
+from openbench.config.shipped import shipped
 from openbench.errors import OpenbenchError, RecordError
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.recompute import PUBLISHED
@@ -22,7 +24,10 @@ from openbench.studies.cells import Asked, archive_of
 
 if TYPE_CHECKING:
     from openbench.studies.made import Archive
+    from openbench.studies.plan import Part
+    from openbench.studies.status import Need
     from openbench.studies.study import Study
+    from openbench.studies.wanted import Wanted
 
 _INCOMPLETE = "incomplete"
 _EPILOG = """\
@@ -123,13 +128,12 @@ class _Call:
             on_error: receives an error for each record that cannot be read.
             again: the command that makes what is missing.
         """
-        from openbench.cli.study_needs import needs
         from openbench.studies.plan import free_space, parts
         from openbench.studies.status import status
 
         found = parts(self.study, self.asked, self._archive(on_error))
         free = free_space(paths.cache_dir())
-        return status(self.study, found, needs(found, self.asked.config_dir), free, again)
+        return status(self.study, found, _needs(found, self.asked.config_dir), free, again)
 
     def make(self, more: list[str]) -> int:
         """Make what is missing: a sweep for each group of runs, one after the other."""
@@ -179,3 +183,39 @@ class _Call:
 def _is_runtime(word: str) -> bool:
     key = word.lstrip("+~").partition("=")[0]
     return key.partition(".")[0] in ("runtime", "hydra") or key == "benchmark.incomplete"
+
+
+def _needs(parts: "Iterable[Part]", config_dir: Path | None) -> "dict[str, Need]":
+    """Return what is missing of every benchmark on which something is to do.
+
+    Args:
+        parts: the runs of a study, by benchmark.
+        config_dir: the user's folder of group files.
+    """
+    return {part.benchmark: _need(part.missing, config_dir) for part in parts if part.missing}
+
+
+def _need(missing: "Iterable[Wanted]", config_dir: Path | None) -> "Need":
+    from openbench.cli.commands.data import benchmark_config
+    from openbench.data.build import survey
+    from openbench.studies.status import Need
+
+    runs = list(missing)
+    forms = {tuple(word for word in run.words if word.lstrip("+").startswith("benchmark")): run for run in runs}
+    lines: list[str] = []
+    for words in forms:
+        statuses = survey(benchmark_config(words, config_dir))
+        lines += [f"{s.path} ({s.found:,} of {s.expected:,})" for s in statuses if s.message]
+    backbones = dict.fromkeys(run.names["backbone"] for run in runs if "backbone" in run.names)
+    weights = [line for name in backbones for line in _absent(name)]
+    return Need(tuple(dict.fromkeys(lines)), tuple(weights))
+
+
+def _absent(backbone: str) -> list[str]:
+    """What is said of weights that are not in a data root."""
+    node = shipped("backbone", backbone) or {}
+    file = str(node.get("weights") or node.get("checkpoint") or "")
+    if "/" not in file:
+        return []  # a library's, which it downloads where they are not in its cache
+    there = any((root / file).is_file() for root in paths.data_roots())
+    return [] if there else [f"{file} of backbone {backbone}, in a data root (OPENBENCH_DATA, ./data)"]

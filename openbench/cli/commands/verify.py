@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from openbench.cli import options
-from openbench.cli.left_out import left_out
+from openbench.cli.output import left_out
 from openbench.cli.process import BAD_INPUT, FAILED, OK
 from openbench.errors import CacheError, ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known
 from openbench.results.escape import console, console_lines
@@ -261,8 +261,8 @@ def _keep(results: Path, record: "ResultRecord", made_from: "MadeFrom", *, repro
 
 
 def _verify_images(run_id: str, config_dir: Path | None, node: dict[str, Any], keep: bool) -> int:
+    from openbench.cli.output import headline
     from openbench.cli.reproduce import GONE, again
-    from openbench.cli.tables import headline
     from openbench.engine.prepare import prepare
     from openbench.engine.run import verify
     from openbench.engine.runtime import Runtime
@@ -372,8 +372,8 @@ def _described(folder: Path, known: "Known") -> "Checked":
         ConfigError: the description is not one.
         OpenbenchError: the scores cannot be read, or give no metrics.
     """
-    from openbench.cli.score_file import read_sets
     from openbench.metrics.suite import evaluate
+    from openbench.results.scores.cells import read_sets
     from openbench.results.submissions import Checked, check_scores
     from openbench.storage.yaml_file import read_yaml
 

@@ -1,16 +1,25 @@
-"""What a finished run, or an evaluated file of scores, shows on the console."""
+"""What commands write: tables of runs and scores, files of JSON, and the list of what was left out."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from openbench.cli.process import BAD_INPUT, OK
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
+from openbench.errors import ConfigError, OpenbenchError
 from openbench.metrics.suite import MetricOptions, describe, fixed_thresholds
+from openbench.results.escape import console
 from openbench.results.tables.render import Table, rendered
 from openbench.results.tables.views import GROUPS, SIDES, VIEWS, run_tables
+from openbench.storage.files import output
+from openbench.storage.plain_json import dumps, readable
 
 ALL = "all"
+_SHOWN = 20  # errors that are listed one by one
 SCORE_VIEWS = tuple(view for view in VIEWS if view not in ("trials", "counts"))  # a file of scores has no others
 
 
@@ -90,3 +99,58 @@ def _operating(sets: Sequence[SetScores]) -> str:
         f"thresholds, above which a score is flagged: {' · '.join([*values, *unknown])} · test: FPR = FNR on each set "
         "itself, for comparison only"
     )
+
+
+def write_json(values: Any, path: Path) -> None:
+    """Write values as strict JSON, whole or not at all, and say so on stderr; infinite ones become the text `inf`.
+
+    Raises:
+        OpenbenchError: the file cannot be written.
+    """
+    try:
+        with output(path) as stream:
+            stream.write(dumps(readable(values)))
+    except OSError as error:
+        raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
+    print(f"written {path}", file=sys.stderr)
+
+
+def check_json(path: Path | None, inputs: Sequence[Path]) -> None:
+    """Refuse a `--json FILE` that is one of the files that are read, by whatever name or link.
+
+    Raises:
+        ConfigError: it is.
+    """
+    for given in inputs:
+        if path is not None and path.exists() and given.exists() and path.samefile(given):
+            raise ConfigError(f"--json {path} would overwrite '{given}', which is read — choose another file")
+
+
+class LeftOut(list[OpenbenchError]):
+    """The reason why each file was left out."""
+
+    @property
+    def code(self) -> int:
+        """The exit code: 2 if there are any."""
+        return BAD_INPUT if self else OK
+
+
+@contextmanager
+def left_out() -> Iterator[LeftOut]:
+    """Collect what is left out, and list it at the end, even if the block raises an error."""
+    found = LeftOut()
+    try:
+        yield found
+    finally:
+        say_left_out(found)
+
+
+def say_left_out(unreadable: Sequence[OpenbenchError]) -> int:
+    """List on stderr what was left out, each with its reason; the exit code is 2 if there is any."""
+    for error in unreadable[:_SHOWN]:
+        print(console(f"error: {error}"), file=sys.stderr)
+    if len(unreadable) > _SHOWN:
+        print(f"… and {len(unreadable) - _SHOWN:,} more such errors", file=sys.stderr)
+    if unreadable:
+        print(f"{len(unreadable):,} files were left out" if unreadable[1:] else "1 file was left out", file=sys.stderr)
+    return BAD_INPUT if unreadable else OK
