@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -101,48 +101,30 @@ class Tapped:
     maps: dict[str, Tensor] = field(default_factory=dict)
 
 
-class _Taps(AbstractContextManager[Tapped]):
-    """The hooks of `tapping`; a class, as a generator takes longer to open. Passes of other threads are not theirs.
-
-    They are put where `register_forward_hook` puts them: making and using its handles takes twice as long as all else.
-    """
-
-    def __init__(self, module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Pool) -> None:
-        self.module, self.anatomy, self.layers, self.pool = module, anatomy, layers, pool
-        self.tapped, self.thread = Tapped(), get_ident()
-        self.hooks: list[tuple[nn.Module, Callable[..., None]]] = []
-
-    def __enter__(self) -> Tapped:
-        self.hooks.append((self.anatomy.classifier(self.module), self.at_head))
-        for layer in self.layers:
-            stage = self.module.get_submodule(self.anatomy.stages[layer])
-            self.hooks.append((stage, partial(self.at_stage, layer)))
-        for part, hook in self.hooks:
-            part._forward_hooks[id(hook)] = hook
-        return self.tapped
-
-    def __exit__(self, *_: object) -> None:
-        for part, hook in self.hooks:
-            del part._forward_hooks[id(hook)]
-
-    def at_head(self, head: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        if get_ident() != self.thread:
-            return
-        self.tapped.features = inputs[0]
-        # Without a classifier there are no classes: (n, 0).
-        self.tapped.logits = output[:, :0] if isinstance(head, nn.Identity) else output
-
-    def at_stage(self, name: str, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
-        if get_ident() == self.thread:
-            self.tapped.maps[name] = reduce_map(self.anatomy.as_map(output), self.pool)
-
-
-def tapping(module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Pool) -> AbstractContextManager[Tapped]:
+@contextmanager
+def tapping(module: nn.Module, anatomy: Anatomy, layers: Sequence[str], pool: Pool) -> Iterator[Tapped]:
     """Yield a Tapped that the body's forward pass fills; the network carries no hooks before or after.
 
-    Maps are reduced inside the hook: later layers may overwrite them in place, and whole maps need not be kept.
+    Maps are reduced inside the hook: later layers may overwrite them in place, and whole maps need not be kept. Passes
+    of other threads are not looked at.
     """
-    return _Taps(module, anatomy, layers, pool)
+    tapped, thread = Tapped(), get_ident()
+
+    def at_head(head: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        if get_ident() == thread:
+            tapped.features = inputs[0]
+            # Without a classifier there are no classes: (n, 0).
+            tapped.logits = output[:, :0] if isinstance(head, nn.Identity) else output
+
+    def at_stage(name: str, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
+        if get_ident() == thread:
+            tapped.maps[name] = reduce_map(anatomy.as_map(output), pool)
+
+    with ExitStack() as hooks:
+        hooks.enter_context(_hook(anatomy.classifier(module), at_head))
+        for layer in layers:
+            hooks.enter_context(_hook(module.get_submodule(anatomy.stages[layer]), partial(at_stage, layer)))
+        yield tapped
 
 
 @contextmanager

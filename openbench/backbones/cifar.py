@@ -53,8 +53,6 @@ SPECS: Mapping[str, ResNetSpec] = {
 class Subsample(nn.Module):
     """Option-A shortcut: every second pixel; the channels that are new hold zeros, half before and half after."""
 
-    forgets = True  # no tensor of a pass stays and no gradient is taken in one: see NetworkBackbone
-
     def __init__(self, added: int, stride: int) -> None:
         super().__init__()
         self.before, self.after, self.stride = added // 2, added - added // 2, stride
@@ -66,8 +64,6 @@ class Subsample(nn.Module):
 
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions with batch norm, added to the shortcut, then ReLU."""
-
-    forgets = True
 
     def __init__(self, inputs: int, width: int, stride: int, shortcut: str) -> None:
         super().__init__()
@@ -95,8 +91,6 @@ class CifarResNet(nn.Module):
         He, Zhang, Ren, Sun: Deep residual learning for image recognition, CVPR 2016, arXiv:1512.03385, section 4.2.
         The four-stage projection form is OpenOOD's `ResNet18_32x32`.
     """
-
-    forgets = True
 
     def __init__(self, spec: ResNetSpec, num_classes: int, channels: int = 3) -> None:
         super().__init__()

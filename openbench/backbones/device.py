@@ -148,7 +148,9 @@ def _installed(compiled: Compiled) -> Iterator[None]:
             part.forward = forward
         try:
             yield
-        except torch._dynamo.exc.TorchDynamoException as error:
+        except RuntimeError as error:
+            if "dynamo" not in type(error).__module__:  # the network's own, such as want of memory
+                raise
             reason = str(error).strip().split("\n")[0]
             raise ConfigError(
                 f"torch.compile failed: {reason} — leave backbone.compile and runtime.compile out"

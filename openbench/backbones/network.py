@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -37,7 +36,6 @@ from openbench.source import note_maker
 
 # Raised when the definition of an output changes (a reduction, the input step): cached columns are then not reused.
 OUTPUTS_VERSION = 1
-_TRAINING, _LEARNING = attrgetter("training"), attrgetter("requires_grad")
 HeadStart = Literal["new", "kept"]
 START: Literal["start"] = "start"
 
@@ -58,7 +56,6 @@ class NetworkBackbone(Backbone):
         rename: rewrites the keys of weight files, for releases that name layers differently.
     """
 
-    _parts: tuple[tuple[nn.Module, ...], tuple[nn.Parameter, ...]]  # of the network; empty until they are looked at
     _compiled: Compiled  # empty before the first pass, and where nothing is to be compiled
 
     def __init__(
@@ -235,14 +232,15 @@ class NetworkBackbone(Backbone):
         if request.perturb is not None and not self.num_classes:
             raise NotApplicableError(f"backbone '{self.name}' has no classifier, so its loss has no input gradient")
         images = as_input(images, self._device)
-        with self._evaluating(request.perturb is not None):
+        # A walk through all modules takes a fifth of the pass of an image: nobody changes a network not handed out.
+        with evaluating(self._module) if self._handed_out else nullcontext():
             if request.perturb is not None:
                 with arithmetic(self._full, self._device):
                     images = perturbed(self._module, images, self.preprocess.std, request.perturb)
                 self.passes += len(images)
             with (
                 arithmetic(self.precision, self._device),
-                self._without_gradients(request),
+                torch.no_grad(),
                 installed(self._compiled_parts()),
                 tapping(self._module, self._anatomy, request.layers, request.pool) as tapped,
             ):
@@ -250,14 +248,6 @@ class NetworkBackbone(Backbone):
         self.passes += images.shape[0]  # `len` of a tensor is Python code
         outputs = self._checked(tapped)
         return outputs if self.precision == self._full else self._widened(outputs)
-
-    def _without_gradients(self, request: Request) -> AbstractContextManager[None]:
-        """Inference mode where nothing of a pass stays in the network: a fiftieth less time for a single image.
-
-        Maps are large: they would have to be copied to be of use outside.
-        """
-        plain = self._forgets and not (self._handed_out or self.compile or request.layers)
-        return torch.inference_mode() if plain else torch.no_grad()
 
     @property
     def _full(self) -> Precision:
@@ -280,20 +270,6 @@ class NetworkBackbone(Backbone):
             self._compiled = compiled_parts(whole_parts(self._module, self._anatomy), dynamic=True)
         return self._compiled
 
-    def _evaluating(self, gradients: bool) -> AbstractContextManager[None]:
-        """As `evaluating`, whose walk through all modules takes a fifth of the forward pass of a single image.
-
-        Args:
-            gradients: whether some are taken; whether parameters learn is of no account without.
-        """
-        if self._handed_out:
-            return evaluating(self._module)
-        if not self._parts[0]:
-            self._parts = (*self._module.modules(),), (*self._module.parameters(),)
-        modules, parameters = self._parts
-        busy = any(map(_TRAINING, modules)) or (gradients and any(map(_LEARNING, parameters)))
-        return evaluating(self._module) if busy else nullcontext()
-
     def _width(self) -> int:
         """The feature dimension of a network without a classifier, from one black image."""
         p = self.preprocess
@@ -315,32 +291,14 @@ class NetworkBackbone(Backbone):
                 f"backbone '{self.name}': its head '{self._anatomy.head}' receives {shape} — (n, d) expected, one "
                 "vector per image — choose another model"
             )
-        return Outputs(_detached(tapped.logits), _detached(tapped.features), tapped.maps)
+        return Outputs(tapped.logits.detach(), tapped.features.detach(), tapped.maps)
 
     def _install(self, module: nn.Module, *, trained: bool) -> None:
         # Channels last is the faster layout for convolutions on CPU and CUDA: a quarter less time for ResNet-20.
         module = module.to(self._device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._module = module.eval().requires_grad_(False)
         self._sha, self._handed_out, self.trained = None, False, trained
-        self._parts, self._compiled = ((), ()), ()
-        self._forgets = all(map(_forgets, module.modules()))
-
-
-def _forgets(part: nn.Module) -> bool:
-    """Whether a module keeps no tensor of a pass and takes no gradient in one: torch's own, and those that say so.
-
-    A subclass may, and so may a hook.
-    """
-    kind = type(part)
-    told = vars(kind).get("forgets", kind.__module__.startswith("torch.nn.modules."))
-    return bool(told) and not (part._forward_hooks or part._forward_pre_hooks)
-
-
-def _detached(rows: Tensor) -> Tensor:
-    """Rows without a gradient and outside inference mode; of a pass that took neither they are returned as they are."""
-    if rows.is_inference():
-        return rows.clone()
-    return rows.detach() if rows.requires_grad else rows
+        self._compiled = ()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from openbench.backbones.anatomy import Anatomy, stages_by_depth, stages_by_resolution
-from openbench.backbones.cifar import Subsample, resnet
+from openbench.backbones.cifar import resnet
 from openbench.backbones.network import NetworkBackbone
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Perturb, Request
@@ -206,49 +206,6 @@ def test_outputs_may_be_changed_and_differentiated(backbone: NetworkBackbone) ->
     found.logits.add_(1)
     found.features.requires_grad_().square().sum().backward()
     torch.testing.assert_close(found.features.grad, 2 * found.features.detach())
-
-
-def inference_modes(backbone: NetworkBackbone, request: Request) -> list[bool]:
-    """Whether each forward pass of the network runs in inference mode."""
-    seen: list[bool] = []
-    with_hook = backbone.network.register_forward_pre_hook(lambda *_: seen.append(torch.is_inference_mode_enabled()))
-    backbone.outputs(torch.randn(1, 3, 8, 8), request)
-    with_hook.remove()
-    return seen
-
-
-def test_a_network_that_keeps_nothing_runs_in_inference_mode(backbone: NetworkBackbone) -> None:
-    assert inference_modes(backbone, Request()) == [True]
-
-
-def test_a_pass_whose_maps_are_read_does_not_run_in_inference_mode(backbone: NetworkBackbone) -> None:
-    assert inference_modes(backbone, Request(layers=("stage1",), pool="mean")) == [False]
-
-
-def test_a_network_that_was_handed_out_for_training_does_not_run_in_inference_mode(backbone: NetworkBackbone) -> None:
-    backbone.module()
-    assert inference_modes(backbone, Request()) == [False]
-
-
-def keeping(part: nn.Module) -> NetworkBackbone:
-    net = nn.Sequential(part, nn.Flatten(), nn.Linear(192, 4))
-    return NetworkBackbone("own", "keeping", lambda: net, lambda _: Anatomy("2"), preprocess=PREPROCESS)
-
-
-class ShortcutOfOnesOwn(Subsample):
-    """A subclass, which might keep what passes."""
-
-
-def test_what_may_keep_a_tensor_of_a_pass_does_not_run_in_inference_mode() -> None:
-    hooked = nn.Identity()
-    hooked.register_forward_hook(lambda *_: None)
-    for part, plain in (
-        (nn.Identity(), True),
-        (Subsample(0, 1), True),
-        (ShortcutOfOnesOwn(0, 1), False),
-        (hooked, False),
-    ):
-        assert inference_modes(keeping(part), Request()) == [plain], part
 
 
 def test_a_network_may_take_gradients_in_its_forward_pass() -> None:

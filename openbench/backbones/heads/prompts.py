@@ -134,7 +134,7 @@ def learnt_prompts(
         total = 0.0
         for rows in _batches(train, how.batch_size, generator):
             optimiser.zero_grad()
-            loss = _loss(tower, context, rows, _Local(top, how.weight))
+            loss = _loss(tower, context, rows, top, how.weight)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             total += float(loss.detach()) * len(rows)
@@ -147,28 +147,21 @@ def learnt_prompts(
     return FittedHead(head, {**asdict(how), "id_val_accuracy": _accuracy(head, val), "loss": total / len(train)})
 
 
-@dataclass(frozen=True)
-class _Local:
-    """LoCoOp's part of the loss: K and λ; none where K = 0."""
-
-    top: int
-    weight: float
-
-
 def _batches(train: FeatureSet, size: int, generator: torch.Generator) -> Iterator[FeatureSet]:
     for rows in torch.split(torch.randperm(len(train), generator=generator), size):
         yield train[rows]
 
 
-def _loss(tower: PromptTower, context: Tensor, rows: FeatureSet, local: _Local) -> Tensor:
+def _loss(tower: PromptTower, context: Tensor, rows: FeatureSet, top: int, weight: float) -> Tensor:
+    """Cross-entropy, and LoCoOp's part of K = `top` and λ = `weight`; none where K = 0."""
     texts = tower.embed_context(context)
     logits = tower.scale * functional.normalize(rows.features.to(texts), dim=1) @ texts.T
     labels = rows.labels.to(texts.device)
     loss = functional.cross_entropy(logits, labels)
-    if not local.top:
+    if not top:
         return loss
     patches = tower.scale * functional.normalize(rows.patches.to(texts), dim=2) @ texts.T
-    return loss - local.weight * background_entropy(patches, labels, local.top)
+    return loss - weight * background_entropy(patches, labels, top)
 
 
 def background_entropy(logits: Tensor, labels: Tensor, top: int) -> Tensor:

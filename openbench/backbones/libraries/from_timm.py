@@ -77,7 +77,7 @@ def timm_model(
         name if tokens is None else f"{name}_{tokens}",
         f"timm {model.split('.')[0]}, {classes} classes, {sorted(given.items())}"
         + (f", tokens {tokens}" if tokens else ""),
-        make if tokens is None else partial(_tokens_of, make, tokens, where),
+        make if tokens is None else partial(with_tokens, make, tokens, where),
         anatomy if tokens is None else anatomy_of_tokens,  # type: ignore[arg-type]
         preprocess=chosen_preprocess(preprocess, _preset(timm, settings, preprocess, where), where),
         precision=precision,
@@ -99,10 +99,6 @@ def _without(classifier: str | Sequence[str] | None, state: Mapping[str, Tensor]
     """Weights without those of the classifier that a file may hold and a network without one does not have."""
     names = (classifier,) if isinstance(classifier, str) else tuple(classifier or ())
     return {key: value for key, value in state.items() if not key.startswith(tuple(f"{name}." for name in names))}
-
-
-def _tokens_of(make: Callable[[], nn.Module], tokens: Tokens, where: str) -> "TokenFeatures":
-    return with_tokens(make(), tokens, where)
 
 
 def anatomy(module: nn.Module, prefix: str = "") -> Anatomy:
@@ -172,17 +168,18 @@ class TokenFeatures(nn.Module):
         return features
 
 
-def with_tokens(vit: Any, tokens: Tokens, where: str) -> "TokenFeatures":
+def with_tokens(make: Callable[[], Any], tokens: Tokens, where: str) -> "TokenFeatures":
     """Return a transformer with the chosen tokens as features.
 
     Args:
-        vit: made by timm, without a classifier.
+        make: returns the transformer as timm makes it, without a classifier.
         tokens: which.
         where: the backbone, for messages.
 
     Raises:
         ConfigError: it is not a transformer, or lacks a class token or enough blocks.
     """
+    vit = make()
     blocks, chosen = getattr(vit, "blocks", None), ", ".join(get_args(Tokens))
     if blocks is None or not hasattr(vit, "forward_intermediates") or not hasattr(vit, "num_prefix_tokens"):
         raise ConfigError(
