@@ -147,24 +147,20 @@ def verify(words: tuple[str, ...], config_dir: Path | None, fast: bool, show: in
 @options.config_dir
 @click.option("--to", type=options.FILE, default=Path("sheets"), metavar="DIR", help="folder (./sheets)")
 def stats(words: tuple[str, ...], config_dir: Path | None, to: Path) -> int:
-    """Print the numbers of each split and write a contact sheet for each; for tables, the spread of each column."""
+    """Print the numbers of each split and write a contact sheet for each; of tables, rows and columns."""
     from openbench.data.build import open_benchmark
-    from openbench.data.checking.column_sheet import ColumnStats, column_stats, draw_columns
-    from openbench.data.checking.contact_sheet import SplitStats, draw, stats_of
+    from openbench.data.checking.contact_sheet import draw, stats_of
 
     config = benchmark_config(words, config_dir)
     benchmark = open_benchmark(config)
     folder = to / benchmark.name
     folder.mkdir(parents=True, exist_ok=True)
     for split in benchmark.splits():
-        sheet = folder / f"{split.role}-{split.name}.png"
-        numbers: ColumnStats | SplitStats
         if split.items[0].ndim == 1:
-            numbers = column_stats(split)
-            draw_columns(numbers, sheet)
-        else:
-            numbers = stats_of(split, benchmark.classes)
-            draw(split, benchmark.classes, numbers, sheet)
+            print(f"{split.role}/{split.name}: {len(split)} rows, {len(split.items[0])} columns")
+            continue
+        sheet, numbers = folder / f"{split.role}-{split.name}.png", stats_of(split, benchmark.classes)
+        draw(split, benchmark.classes, numbers, sheet)
         print(f"{numbers}\n  {sheet}", flush=True)
     return OK
 

@@ -1,6 +1,6 @@
 """Images that look alike though their bytes differ: saved again, scaled, made lighter; found by perceptual hash."""
 
-from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -40,46 +40,42 @@ class Lookalike:
         return f"{self.first[0]} '{self.first[1]}' ~ {self.second[0]} '{self.second[1]}' ({self.difference:.1f})"
 
 
-@dataclass(frozen=True, eq=False)
-class Looks:
-    """What is compared of a split.
-
-    Args:
-        bits: (n,) uint64 perceptual hash.
-        thumbnails: (n, 32, 32) uint8.
-        kept: (n,) bool: readable and not plain.
-    """
-
-    bits: NDArray[np.uint64]
-    thumbnails: NDArray[np.uint8]
-    kept: NDArray[np.bool_]
-
-
 def lookalikes(benchmark: Benchmark, say: Say) -> list[Lookalike]:
     """Return the pairs of images that look alike across splits that must be apart, most alike first.
 
     A hash of 64 bits, one per low frequency, proposes a pair; the difference of the thumbnails decides.
     """
-    splits = {f"{split.role}/{split.name}": split for split in benchmark.splits()}
-    looks: dict[str, Looks] = {}
-    for where, split in splits.items():
+    looks = []
+    for split in benchmark.splits():
+        where = f"{split.role}/{split.name}"
         say(f"look at {where}: {len(split)} images")
-        looks[where] = looks_of(split)
-    found = [pair for a, b in _pairs(splits) for pair in _between((a, splits[a], looks[a]), (b, splits[b], looks[b]))]
+        rows, thumbnails = _thumbnails(split)
+        looks.append((where, split, rows, thumbnails, perceptual_hash(thumbnails)))
+    found = []
+    for (a, first, rows_a, images_a, bits_a), (b, second, rows_b, images_b, bits_b) in combinations(looks, 2):
+        if not must_differ(first.role, second.role):
+            continue
+        step = max(1, (1 << 25) // max(1, len(bits_b)))  # a block of at most 2**25 pairs at a time
+        for start in range(0, len(bits_a), step):
+            apart = np.bitwise_count(bits_a[start : start + step, None] ^ bits_b[None, :])
+            for i, j in zip(*np.nonzero(apart <= _BITS), strict=True):
+                difference = _difference(images_a[start + i], images_b[j])
+                if difference <= _LEVELS:
+                    keys = first.keys[rows_a[start + i]], second.keys[rows_b[j]]
+                    found.append(Lookalike((a, keys[0]), (b, keys[1]), difference))
     return sorted(found, key=lambda pair: pair.difference)
 
 
-def looks_of(split: Split) -> Looks:
-    """Return hashes and thumbnails of a split; unreadable images are left to the other checks."""
-    thumbnails = np.zeros((len(split), _SIDE, _SIDE), dtype=np.uint8)
-    kept = np.zeros(len(split), dtype=bool)
+def _thumbnails(split: Split) -> tuple[list[int], NDArray[np.uint8]]:
+    """Positions and thumbnails of the images with some content; unreadable ones are left to the other checks."""
+    rows, found = list[int](), [np.zeros((0, _SIDE, _SIDE), np.uint8)]
     for index in range(len(split)):
-        try:
-            thumbnails[index] = thumbnail(split.items[index])
-        except DataError:
-            continue
-        kept[index] = thumbnails[index].std() >= _PLAIN
-    return Looks(perceptual_hash(thumbnails), thumbnails, kept)
+        with suppress(DataError):
+            small = thumbnail(split.items[index])
+            if small.std() >= _PLAIN:
+                rows.append(index)
+                found.append(small[None])
+    return rows, np.concatenate(found)
 
 
 def thumbnail(image: Image) -> NDArray[np.uint8]:
@@ -103,27 +99,6 @@ def perceptual_hash(thumbnails: NDArray[np.uint8]) -> NDArray[np.uint64]:
         bits[start : start + _ROWS, 1:] = low[:, 1:] > np.median(low[:, 1:], axis=1, keepdims=True)
     packed: NDArray[np.uint64] = np.packbits(bits, axis=1).view(np.uint64).reshape(-1)
     return packed
-
-
-def _pairs(splits: Mapping[str, Split]) -> Iterator[tuple[str, str]]:
-    for (a, first), (b, second) in combinations(splits.items(), 2):
-        if must_differ(first.role, second.role):
-            yield a, b
-
-
-def _between(first: tuple[str, Split, Looks], second: tuple[str, Split, Looks]) -> Iterator[Lookalike]:
-    (a, split_a, looks_a), (b, split_b, looks_b) = first, second
-    rows_a, rows_b = np.flatnonzero(looks_a.kept), np.flatnonzero(looks_b.kept)
-    # A block of at most 2**25 pairs at a time.
-    step = max(1, (1 << 25) // max(1, len(rows_b)))
-    for start in range(0, len(rows_a), step):
-        block = rows_a[start : start + step]
-        apart = np.bitwise_count(looks_a.bits[block][:, None] ^ looks_b.bits[rows_b][None, :])
-        for i, j in zip(*np.nonzero(apart <= _BITS), strict=True):
-            one, other = int(block[i]), int(rows_b[j])
-            difference = _difference(looks_a.thumbnails[one], looks_b.thumbnails[other])
-            if difference <= _LEVELS:
-                yield Lookalike((a, split_a.keys[one]), (b, split_b.keys[other]), difference)
 
 
 def _difference(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:

@@ -1,8 +1,7 @@
 """What `check` finds out: is everything there and readable, and is no image on two sides that must be apart?"""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -16,7 +15,7 @@ from openbench.data.dataset import readable_fingerprint
 from openbench.data.manifests import known_pairs
 from openbench.data.sources.items import ADVICE, is_turned, not_applied
 from openbench.digest import array_sha256
-from openbench.errors import DataError, LeakageError
+from openbench.errors import DataError
 from openbench.say import Say
 
 _SHOWN = 5
@@ -24,19 +23,10 @@ _LISTED = 20  # unreadable images of one split
 
 # Role pairs on the same side of ID/OOD whose images must differ: what is learnt or tuned from against what is tested.
 _APART = {
-    frozenset(pair)
-    for pair in (
-        (Role.ID_TRAIN, Role.ID_VAL),
-        (Role.ID_TRAIN, Role.ID_TEST),
-        (Role.ID_VAL, Role.ID_TEST),
-        (Role.ID_TRAIN, Role.CSID),
-        (Role.ID_VAL, Role.CSID),
-        (Role.OOD_TRAIN, Role.OOD_VAL),
-        (Role.OOD_TRAIN, Role.NEAR),
-        (Role.OOD_TRAIN, Role.FAR),
-        (Role.OOD_VAL, Role.NEAR),
-        (Role.OOD_VAL, Role.FAR),
-    )
+    Role.ID_TRAIN: (Role.ID_VAL, Role.ID_TEST, Role.CSID),
+    Role.ID_VAL: (Role.ID_TRAIN, Role.ID_TEST, Role.CSID),
+    Role.OOD_TRAIN: (Role.OOD_VAL, Role.NEAR, Role.FAR),
+    Role.OOD_VAL: (Role.OOD_TRAIN, Role.NEAR, Role.FAR),
 }
 
 
@@ -176,16 +166,12 @@ def verify_node(
     return verify_benchmark(benchmark if outliers is None else with_outliers(benchmark, outliers), say)
 
 
-def verify_benchmark(benchmark: Benchmark, say: Say | None = None, strict: bool = False) -> CheckReport:
+def verify_benchmark(benchmark: Benchmark, say: Say | None = None) -> CheckReport:
     """Return the findings on a built benchmark; every image is decoded once and compared by content.
 
     Args:
         benchmark: its classes were checked to be disjoint when it was built.
         say: receives a line per split.
-        strict: raise instead of reporting that an image is on two sides.
-
-    Raises:
-        LeakageError: `strict`, and an image is both ID and OOD, or both learnt or tuned from and tested.
     """
     checks: list[SplitCheck] = []
     content: dict[str, list[str | None]] = {}
@@ -207,15 +193,8 @@ def verify_benchmark(benchmark: Benchmark, say: Say | None = None, strict: bool 
                 sum(is_turned(split.items, index) for index in range(len(split))),
             )
         )
-    meeting = tuple(_shared(splits, content))
-    shared = tuple(_only(meeting, known=False))
-    if strict and shared:
-        raise LeakageError(
-            f"benchmark '{benchmark.name}': {shared[0]} — they must be apart; remove these images from one manifest"
-        )
-    return CheckReport(
-        benchmark.name, tuple(checks), shared, tuple(_only(meeting, known=True)), dropped=benchmark.dropped
-    )
+    shared, known = _shared(splits, content)
+    return CheckReport(benchmark.name, tuple(checks), tuple(shared), tuple(known), dropped=benchmark.dropped)
 
 
 def _counted(count: int, one: str, several: str) -> str:
@@ -254,32 +233,22 @@ def _plane(image: Image) -> Image:
     return image
 
 
-def _shared(splits: Mapping[str, Split], content: Mapping[str, Sequence[str | None]]) -> Iterator[Shared]:
-    keys_of: dict[str, dict[str, str]] = defaultdict(dict)
-    for where, split in splits.items():
-        for found, key in zip(content[where], split.keys, strict=True):
-            if found is not None:
-                keys_of[where].setdefault(found, key)
+def _shared(
+    splits: Mapping[str, Split], content: Mapping[str, Sequence[str | None]]
+) -> tuple[list[Shared], list[Shared]]:
+    """Identical images on sides that must be apart: those that nobody knows of, and those that are known."""
+    found: tuple[list[Shared], list[Shared]] = [], []
     for (a, first), (b, second) in combinations(splits.items(), 2):
         if not must_differ(first.role, second.role):
             continue
-        pairs = tuple(
-            (keys_of[a][found], key)
-            for found, key in zip(content[b], second.keys, strict=True)
-            if found is not None and found in keys_of[a]
-        )
-        if pairs:
-            yield Shared(a, b, pairs)
-
-
-def _only(meeting: Sequence[Shared], known: bool) -> Iterator[Shared]:
-    """The pairs that are known, or those that are not."""
-    for shared in meeting:
-        pairs = tuple(pair for pair in shared.pairs if (frozenset(pair) in known_pairs()) == known)
-        if pairs:
-            yield replace(shared, pairs=pairs)
+        key_of = {of: key for of, key in zip(reversed(content[a]), reversed(first.keys), strict=True) if of is not None}
+        pairs = [(key_of[of], key) for of, key in zip(content[b], second.keys, strict=True) if of in key_of]
+        for side, known in zip(found, (False, True), strict=True):
+            if chosen := tuple(pair for pair in pairs if (frozenset(pair) in known_pairs()) == known):
+                side.append(Shared(a, b, chosen))
+    return found
 
 
 def must_differ(first: Role, second: Role) -> bool:
     """Whether no image may be in splits of both roles."""
-    return first.is_id != second.is_id or frozenset((first, second)) in _APART
+    return first.is_id != second.is_id or second in _APART.get(first, ()) or first in _APART.get(second, ())

@@ -7,7 +7,6 @@ import math
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -187,19 +186,13 @@ def write(benchmark: OwnBenchmark, folder: Path) -> list[Path]:
     other = [file for file in missing if file.exists()]
     if other:
         raise ConfigError(f"'{other[0]}' exists — nothing was written; delete it, or choose another name or folder")
-    made = [part for part in (folder, yaml_file.parent, lists.parent, lists) if not part.exists()]
     try:
         for file, content in missing.items():
             write_whole(file, content)
     except OSError as error:
-        for file in missing:  # else the next command with that name would refuse to overwrite them
-            file.unlink(missing_ok=True)
-        for part in reversed(made):
-            with suppress(OSError):
-                part.rmdir()
         raise ConfigError(
             f"benchmark '{benchmark.name}' cannot be written to '{folder}' — {error.strerror or error} — make room "
-            "there, or choose another folder: --to DIR; nothing was written"
+            "there, or choose another folder: --to DIR; the same command goes on"
         ) from error
     return list(contents)
 

@@ -131,7 +131,9 @@ def _folder_rows(folder: Path) -> list[Row]:
     seen = {_identity(folder)}
     for place, folders, files in os.walk(folder, followlinks=True):
         # A link to a folder that was listed already, such as one to itself, brings no new images.
-        folders[:] = [n for n in sorted(folders) if not n.startswith(".") and _is_new(Path(place, n), seen)]
+        new = {_identity(Path(place, name)): name for name in sorted(folders, reverse=True) if name[0] != "."}
+        folders[:] = sorted(name for identity, name in new.items() if identity not in seen)
+        seen.update(new)
         inside = Path(place).relative_to(folder)
         for name in sorted(files):
             if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES:
@@ -144,15 +146,6 @@ def _folder_rows(folder: Path) -> list[Row]:
 def _identity(folder: Path) -> tuple[int, int]:
     found = os.stat(folder)
     return found.st_dev, found.st_ino
-
-
-def _is_new(folder: Path, seen: set[tuple[int, int]]) -> bool:
-    """Whether a folder is met for the first time; it is then noted in `seen`."""
-    identity = _identity(folder)
-    if identity in seen:
-        return False
-    seen.add(identity)
-    return True
 
 
 def _check_text(key: str, folder: Path) -> None:
@@ -168,29 +161,9 @@ def _check_text(key: str, folder: Path) -> None:
 
 def _csv_rows(path: Path) -> Iterator[Row]:
     try:
-        yield from _lines_of_csv(path)
-    except (OSError, csv.Error) as error:
-        raise DataError(
-            f"'{path}' cannot be read — {error} — text in UTF-8 with the columns path and label expected"
-        ) from error
-
-
-def _text(path: Path) -> str:
-    """All that a list says, also in columns that nothing reads: what is half understood is not read at all."""
-    content = path.read_bytes()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"'{path}' line {line}: the byte {error.object[error.start]:#04x} is not UTF-8 — lists of images hold "
-            "UTF-8 text — save the list as UTF-8"
-        ) from error
-
-
-def _lines_of_csv(path: Path) -> Iterator[Row]:
-    with io.StringIO(_text(path), newline="") as stream:
-        reader = csv.DictReader(stream)
+        # All that a list says, also in columns that nothing reads: what is half understood is not read at all.
+        text = path.read_bytes().decode("utf-8-sig")
+        reader = csv.DictReader(io.StringIO(text, newline=""))
         columns = [name.strip() for name in reader.fieldnames or ()]
         if "path" not in columns:
             raise DataError(
@@ -200,28 +173,28 @@ def _lines_of_csv(path: Path) -> Iterator[Row]:
         reader.fieldnames = columns
         seen: dict[str, int] = {}
         for row in reader:
-            line = reader.line_num
+            where = f"'{path}' line {reader.line_num}"
             if None in row or None in row.values():
+                width = sum(value is not None for key, value in row.items() if key) + len(row.get(None) or ())
                 raise DataError(
-                    f"'{path}' line {line}: {_width(row)} values, the header has {len(columns)} columns — "
-                    "put quotes around a path that holds a comma"
+                    f"{where}: {width} values, the header has {len(columns)} columns — put quotes around a path that "
+                    "holds a comma"
                 )
             key, label = row["path"].strip(), row.get("label", NO_CLASS).strip()
             if not key or not label:
-                raise DataError(
-                    f"'{path}' line {line}: path {key!r}, label {label!r} — both are needed; `-` = no class"
-                )
+                raise DataError(f"{where}: path {key!r}, label {label!r} — both are needed; `-` = no class")
             _check_text(key, path)
             _check_text(label, path)
             if key in seen:
-                raise DataError(f"'{path}' line {line}: '{key}' is on line {seen[key]} already — list each image once")
-            seen[key] = line
+                raise DataError(f"{where}: '{key}' is on line {seen[key]} already — list each image once")
+            seen[key] = reader.line_num
             yield key, label
-
-
-def _width(row: dict[str | None, object]) -> int:
-    extra = row.get(None)
-    return sum(v is not None for k, v in row.items() if k is not None) + (len(extra) if isinstance(extra, list) else 0)
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        byte = error.object[error.start]
+        raise DataError(f"'{path}' line {line}: the byte {byte:#04x} is not UTF-8 — save the list as UTF-8") from error
+    except (OSError, csv.Error) as error:
+        raise DataError(f"'{path}' cannot be read — {error} — text in UTF-8 expected") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,7 +363,7 @@ def arrow_items(folder: Path, rows: NDArray[np.int64]) -> tuple[EncodedItems, tu
     files = (*_files(folder), *(folder / path for path in _paths(column)))
     # Read before the digest of the files is taken: a change in between is then found when the image is decoded.
     rows_of = (bytes_sha256(_content(cell.as_py(), folder)) for cell in column)
-    contents = contents_within(files, len(column), lambda: rows_of)
+    contents = contents_of(files, len(column), lambda: rows_of)
     return EncodedItems(column, rows, folder, contents), files
 
 
@@ -437,42 +410,31 @@ def _table(folder: Path, state: str) -> tuple[Any, dict[str, dict[str, Any]]]:
     return table, dict(info.get("features") or {})
 
 
-def contents_of(files: Sequence[Path]) -> Contents:
-    """Return the SHA-256 of the bytes of each file, (n, 32) uint8.
+def contents_of(
+    files: Sequence[Path], count: int | None = None, read: Callable[[], Iterable[str]] | None = None
+) -> Contents:
+    """Return the SHA-256 of the bytes of each file, or of each image in files that hold many, (n, 32) uint8.
 
     The files are read when they are first seen in a place; afterwards only if the file system reports a change: size,
     either time stamp, or another file under the same name. The digests are kept in the cache folder; deleting them is
     safe. When a file is decoded later, its bytes are compared with its digest; see `items.FileItems`.
 
-    Raises:
-        DataError: a file cannot be read.
-    """
-    return _known(files, "", len(files), lambda: map(file_sha256, files))
-
-
-def contents_within(files: Sequence[Path], count: int, rows: Callable[[], Iterable[str]]) -> Contents:
-    """Return the SHA-256 of each image where a file holds many, (count, 32) uint8; kept as by `contents_of`.
-
     Args:
         files: all that the images are read from.
-        count: how many images there are.
-        rows: reads them, and returns the SHA-256 of each.
+        count: how many images they hold; None = each file is one.
+        read: returns the SHA-256 of each image in files that hold many.
 
     Raises:
         DataError: a file cannot be read.
     """
-    return _known(files, "-rows", count, rows)
-
-
-def _known(files: Sequence[Path], ending: str, count: int, read: Callable[[], Iterable[str]]) -> Contents:
-    """The digests of files in their present state: from the cache, or read now if they are not there."""
+    wanted = len(files) if count is None else count
     try:
-        known = paths.cache_dir() / "contents" / f"{state_of(files)}{ending}"
+        known = paths.cache_dir() / "contents" / f"{state_of(files)}{'-rows' if read else ''}"
         with suppress(FileNotFoundError, DamagedError):
             found = np.frombuffer(read_sealed(known), dtype=np.uint8)
-            if found.size == 32 * count:
+            if found.size == 32 * wanted:
                 return found.reshape(-1, 32)
-        joined = b"".join(map(bytes.fromhex, read()))
+        joined = b"".join(map(bytes.fromhex, read() if read else map(file_sha256, files)))
     except OSError as error:
         raise DataError(
             f"'{error.filename}' cannot be read — {error.strerror} — get the file again, or list the images again"
