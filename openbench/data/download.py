@@ -1,13 +1,10 @@
 """Data sets that are downloaded: the sources file, resumable downloads by pooch, and unpacking."""
 
-import gzip
-import lzma
 import shutil
 import sys
 import tarfile
 import time
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,17 +24,6 @@ _FILE = "sources.yaml"
 _CHUNK = 1 << 18
 _ATTEMPTS = 5  # in a row without a single new byte, per mirror
 _BUSY = (408, 425, 429)
-_DAMAGED = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    EOFError,
-    zlib.error,
-    lzma.LZMAError,
-    gzip.BadGzipFile,
-    NotImplementedError,  # a compression that zipfile does not know
-    RuntimeError,  # a password
-    ValueError,  # a name with a NUL
-)
 
 
 @dataclass(frozen=True)
@@ -317,12 +303,12 @@ def _unpack(file: RemoteFile, archive: Path, target: Path) -> None:
         if wrong := file.others(found):
             raise DataError(f"archive '{archive.name}': {wrong} are not the published files — delete {archive}")
         found.replace(target)
-    except _DAMAGED as error:
-        raise DataError(f"archive '{archive}' cannot be unpacked — {error} — delete it and run this again") from error
-    except OSError as error:
+    except DataError:
+        raise
+    except Exception as error:  # a damaged archive can fail in any way
+        way = "make room, or choose another --root" if getattr(error, "errno", None) else f"delete {archive}"
         raise DataError(
-            f"archive '{archive}' cannot be unpacked below '{workplace.parent}' — {error} — make room there or choose "
-            "another --root, and run this again; the archive was kept"
+            f"archive '{archive}' cannot be unpacked below '{workplace.parent}' — {error} — {way}, and run this again"
         ) from error
     finally:
         shutil.rmtree(workplace, ignore_errors=True)

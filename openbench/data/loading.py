@@ -2,9 +2,9 @@
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,18 +48,19 @@ def batches(split: Split, preprocess: Preprocess, batch_size: int, workers: int 
             yield _as_input(_crops(split, preprocess, start, stop), preprocess)
         return
     with ThreadPoolExecutor(workers, thread_name_prefix="images") as pool:
-        waiting: deque[_Pending] = deque()
+        waiting: deque[list[Future[NDArray[Any]]]] = deque()
         try:
             for start, stop in spans:
-                waiting.append(_submit(pool, workers, (split, preprocess), (start, stop)))
+                edges = np.linspace(start, stop, min(workers, stop - start) + 1).round().astype(int).tolist()
+                waiting.append([pool.submit(_crops, split, preprocess, *part) for part in itertools.pairwise(edges)])
                 if len(waiting) > _AHEAD:
-                    yield waiting.popleft().result(preprocess)
+                    yield _as_input(_joined(waiting.popleft()), preprocess)
             while waiting:
-                yield waiting.popleft().result(preprocess)
+                yield _as_input(_joined(waiting.popleft()), preprocess)
         finally:
             # The caller may stop early: batches that have not begun are not decoded.
-            for pending in waiting:
-                pending.cancel()
+            for part in itertools.chain(*waiting):
+                part.cancel()
 
 
 def _as_input(batch: NDArray[Any], preprocess: Preprocess) -> Tensor:
@@ -67,40 +68,12 @@ def _as_input(batch: NDArray[Any], preprocess: Preprocess) -> Tensor:
     return normalise(batch, preprocess) if batch.dtype == np.uint8 else torch.from_numpy(batch)
 
 
-@dataclass(frozen=True)
-class _Pending:
-    """The parts of one batch, each the work of one thread."""
-
-    parts: tuple[Future[NDArray[np.uint8]], ...]
-
-    def result(self, preprocess: Preprocess) -> Tensor:
-        """The batch, once its parts are ready."""
-        parts = [part.result() for part in self.parts]
-        whole = parts[0] if len(parts) == 1 else _joined(parts)
-        return _as_input(whole, preprocess)
-
-    def cancel(self) -> None:
-        """Cancel the parts that have not begun."""
-        for part in self.parts:
-            part.cancel()
-
-
-def _submit(
-    pool: ThreadPoolExecutor, workers: int, source: tuple[Split, Preprocess], span: tuple[int, int]
-) -> _Pending:
-    edges = np.linspace(*span, min(workers, span[1] - span[0]) + 1).round().astype(int)
-    split, preprocess = source
-    return _Pending(
-        tuple(
-            pool.submit(_crops, split, preprocess, int(start), int(stop)) for start, stop in itertools.pairwise(edges)
-        )
-    )
-
-
-def _joined(parts: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    if len({part.ndim for part in parts}) == 1:
-        return np.concatenate(parts)
-    return np.concatenate([np.repeat(p[..., None], 3, axis=3) if p.ndim == 3 else p for p in parts])
+def _joined(futures: Sequence[Future[NDArray[Any]]]) -> NDArray[Any]:
+    """The batch whose parts threads prepare; grey parts are copied into three channels where others have colour."""
+    parts = [future.result() for future in futures]
+    if len({part.ndim for part in parts}) > 1:
+        parts = [np.repeat(part[..., None], 3, axis=3) if part.ndim == 3 else part for part in parts]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _crops(split: Split, preprocess: Preprocess, start: int, stop: int) -> NDArray[Any]:

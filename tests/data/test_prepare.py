@@ -137,7 +137,7 @@ def test_a_full_disk_keeps_the_archive_and_does_not_blame_it(offered, server, tm
     file = offered(tar_of(FILES))
     with monkeypatch.context() as patched:
         patched.setattr(download.tarfile.TarFile, "extractall", full)
-        with pytest.raises(DataError, match="No space left on device — make room there"):
+        with pytest.raises(DataError, match="No space left on device — make room,"):
             run(file, tmp_path)
     asked = len(server.asked)
     run(file, tmp_path)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from openbench.data.sources.base import Found, Source, rows_found
 from openbench.digest import digest
 
 _SIDE = 8
-_KEPT = 4096  # images of 64 bytes: a process that opens a benchmark again does not draw it again
 _INSTALLED = Path("(part of the installation)")
 
 
@@ -69,7 +68,12 @@ class PhotoPatches(Drawn):
 
     def image(self, class_name: str, number: int) -> Image:
         """The window of that number."""
-        return _patch(self.seed, class_name, number)
+        photo, window = _photo(class_name), 4 * _SIDE
+        rng = _generator(self.seed, class_name, number)
+        top = int(rng.integers(photo.shape[0] - window + 1))
+        left = int(rng.integers(photo.shape[1] - window + 1))
+        cut = photo[top : top + window, left : left + window].astype(np.float64)
+        return _as_grey(cut.reshape(_SIDE, 4, _SIDE, 4).mean(axis=(1, 3)) / 255.0)
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,8 @@ class Noise(Drawn):
 
     def image(self, class_name: str, number: int) -> Image:
         """The noise image of that number."""
-        return _noise(self.seed, class_name, number)
+        rng, shape = _generator(self.seed, class_name, number), (_SIDE, _SIDE)
+        return _as_grey({"uniform": rng.random, "normal": partial(rng.normal, 0.5, 0.25)}[class_name](shape))
 
 
 @dataclass(frozen=True)
@@ -87,32 +92,9 @@ class Textures(Drawn):
 
     def image(self, class_name: str, number: int) -> Image:
         """The texture of that number."""
-        return _texture(self.seed, class_name, number)
-
-
-@lru_cache(maxsize=_KEPT)
-def _patch(seed: int, photo_name: str, number: int) -> Image:
-    photo = _photo(photo_name)
-    window = 4 * _SIDE
-    rng = _generator(seed, photo_name, number)
-    top = int(rng.integers(photo.shape[0] - window + 1))
-    left = int(rng.integers(photo.shape[1] - window + 1))
-    cut = photo[top : top + window, left : left + window].astype(np.float64)
-    return _as_grey(cut.reshape(_SIDE, 4, _SIDE, 4).mean(axis=(1, 3)) / 255.0)
-
-
-@lru_cache(maxsize=_KEPT)
-def _noise(seed: int, kind: str, number: int) -> Image:
-    rng = _generator(seed, kind, number)
-    drawn = {"uniform": lambda: rng.random((_SIDE, _SIDE)), "normal": lambda: rng.normal(0.5, 0.25, (_SIDE, _SIDE))}
-    return _as_grey(drawn[kind]())
-
-
-@lru_cache(maxsize=_KEPT)
-def _texture(seed: int, kind: str, number: int) -> Image:
-    rng = _generator(seed, kind, number)
-    y, x = np.mgrid[:_SIDE, :_SIDE].astype(np.float64)
-    return _as_grey({"grating": _grating, "checks": _checks, "blobs": _blobs}[kind](x, y, rng))
+        y, x = np.mgrid[:_SIDE, :_SIDE].astype(np.float64)
+        kind = {"grating": _grating, "checks": _checks, "blobs": _blobs}[class_name]
+        return _as_grey(kind(x, y, _generator(self.seed, class_name, number)))
 
 
 def _grating(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -139,7 +121,6 @@ def _blobs(x: NDArray[np.float64], y: NDArray[np.float64], rng: np.random.Genera
 
 def _as_grey(x: NDArray[np.float64]) -> Image:
     grey: Image = np.rint(np.clip(x, 0.0, 1.0) * 255.0).astype(np.uint8)
-    grey.setflags(write=False)  # it is kept
     return grey
 
 
