@@ -120,10 +120,12 @@ def test_status_lists_sweeps_and_says_what_became_of_the_jobs_of_one(engine, cap
     typed = ["+benchmark=digits", "method=knn,msp"]
     main(["run", "-m", *typed])
     capsys.readouterr()
+    [folder] = (tmp_path / "cache" / "sweeps").iterdir()
+    (folder.parent / "of_another_version").mkdir()
+    (folder.parent / "of_another_version" / "sweep.json").write_text('{"jobs": 3}')
     assert main(["sweep", "status"]) == 0
     listed = capsys.readouterr().out
     assert "1 done, 1 failed" in listed
-    [folder] = (tmp_path / "cache" / "sweeps").iterdir()
     assert folder.name in listed
     assert main(["sweep", "status", folder.name]) == 1
     assert "failed, exit 2, job 1: no data" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """`sweep status`: how far sweeps are, from what their jobs left."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -8,6 +9,7 @@ from openbench.cli import options
 from openbench.cli.hydra.outcome import MISSING, PLAN, Sweep
 from openbench.cli.process import FAILED, OK
 from openbench.config.overrides import command_line
+from openbench.errors import ConfigError
 from openbench.results.tables.render import Column, Table, to_console
 
 _LATEST = 10  # sweeps that are listed
@@ -48,7 +50,10 @@ def status(folder: str | None, cache: Path) -> int:
 
 def _overview(sweeps: Path) -> str:
     """A table of the latest sweeps, with how many of their jobs ended how."""
-    found = [Sweep.read(file.parent) for file in sorted(sweeps.glob(f"*/{PLAN}"), reverse=True)[:_LATEST]]
+    found = []
+    for file in sorted(sweeps.glob(f"*/{PLAN}"), reverse=True)[:_LATEST]:
+        with suppress(ConfigError):  # of another version
+            found.append(Sweep.read(file.parent))
     if not found:
         return f"no sweep is kept below '{sweeps}'\n"
     rows = tuple((one.folder.name, one.counts(), " ".join((one.command, "-m", *one.words))) for one in found)

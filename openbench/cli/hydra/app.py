@@ -157,14 +157,6 @@ class HydraCommand:
         seconds = round(time.monotonic() - start, 3)
         replace(ended, job=number, label=begun.label, seconds=seconds).write(folder)
 
-    def complete(self, argv: list[str]) -> None:
-        """Have Hydra print how the last word of the variable COMP_LINE may go on; nothing is carried out.
-
-        Args:
-            argv: Hydra's flags, of which one asks for completion.
-        """
-        self._hydra(Typed(self.name, []), argv)
-
     def _hydra(self, typed: Typed, argv: list[str]) -> None:
         """Call `hydra.main`, whose errors then come out as ours."""
         main = hydra.main(version_base=VERSION_BASE, config_path=str(paths.config_dir()), config_name=self.name)
