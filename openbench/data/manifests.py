@@ -332,26 +332,13 @@ def _place(name: str) -> Path:
     )
 
 
-@lru_cache(maxsize=16)
-def _read(path: Path, _: tuple[int, int]) -> dict[str, tuple[str, ...]]:
-    try:
-        lines = read_regular(path, _MOST_BYTES).decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"word list '{path}' cannot be read — {error} — text in UTF-8 expected") from error
+def _sections(path: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {"": []}
     section = ""
-    for line in lines:
+    for line in _text(path, "word list").removeprefix("\ufeff").splitlines():
         if line.startswith(_SECTION):
             section = line.removeprefix(_SECTION).strip()
             found.setdefault(section, [])
         elif line.strip() and not line.startswith("#"):
             found[section].append(line.strip())
-    return {name: tuple(words) for name, words in found.items()}
-
-
-def _sections(path: Path) -> dict[str, tuple[str, ...]]:
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise DataError(f"word list '{path}' cannot be read — {error}") from error
-    return _read(path, (stat.st_mtime_ns, stat.st_size))
+    return found

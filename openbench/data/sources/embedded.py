@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +83,7 @@ class Noise(Drawn):
     def image(self, class_name: str, number: int) -> Image:
         """The noise image of that number."""
         rng, shape = _generator(self.seed, class_name, number), (_SIDE, _SIDE)
-        return _as_grey({"uniform": rng.random, "normal": partial(rng.normal, 0.5, 0.25)}[class_name](shape))
+        return _as_grey(rng.random(shape) if class_name == "uniform" else rng.normal(0.5, 0.25, shape))
 
 
 @dataclass(frozen=True)
