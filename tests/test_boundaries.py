@@ -18,6 +18,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import pytest
 from annotated_types import Ge, Interval, MinLen, MultipleOf, Unit
+from pydantic import Field
 
 import openbench
 from openbench.config.build import build, target_of
@@ -46,6 +47,7 @@ NEEDED = {
     "Collection": {"id": 1, "ood": 1, "declared": ["a", "b", "c"], "sets": {}},
     "CommonCorruptions": {"of": {}},
     "Corrupted": {"of": SklearnDigits(), "kind": "brightness", "amount": 0},
+    "RemoteFile": {"url": "x", "gives": "x"},
     "Preprocess": {"resize": 1, "crop": 1},
     "OwnPreprocess": {"resize": 1, "crop": 1},
     "TableFile": {"table": "1_ALOI"},
@@ -200,6 +202,7 @@ def test_the_annotations_of_every_checked_class_can_be_read():
         (Decay, "a number ≥ 0 and < 1"),
         (Share, "a number > 0 and ≤ 1"),
         (Annotated[int, Ge(4), MultipleOf(2)], "a whole number ≥ 4, a multiple of 2"),
+        (Annotated[int, Field(ge=1)], "a whole number ≥ 1"),
         (Annotated[str, MinLen(1)], "text (not empty)"),
         (Annotated[float, Interval(gt=0), Unit("in pixels")], "a number > 0 (in pixels)"),
     ],

@@ -95,8 +95,8 @@ def _plain(content: Any, path: Path) -> dict[str, Tensor]:
     unusual = [name for name, value in content.items() if not _is_plain(value)]
     if unusual:
         raise CheckpointError(
-            f"weights '{path}' hold tensors that are sparse, nested, meta, quantised or complex — found {_few(unusual)} "
-            "— convert them, e.g. with tensor.to_dense() or tensor.dequantize(), and save them again"
+            f"weights '{path}' hold tensors that are sparse, nested, meta, quantised or complex — found "
+            f"{_few(unusual)} — convert them, e.g. with tensor.to_dense() or tensor.dequantize(), and save them again"
         )
     prefix = "module."
     # nn.DataParallel puts every key under `module.`; a network that has such a child keeps its other keys.

@@ -1,1 +1,5 @@
-"""Config nodes as plain values, without Hydra: types and checks of values, objects, shipped files, overrides."""
+"""Config nodes as plain values, without Hydra.
+
+`constraints` (types of parameters, and the check of values), `build` (objects from nodes), `shipped` (config files that
+openbench ships), `overrides` (values and command lines as they are typed).
+"""

@@ -61,7 +61,7 @@ def _shipped(name: str, where: str, kinds: tuple[type, ...]) -> Callable[..., An
     return shipped
 
 
-def build(node: Mapping[str, Any], where: str = "config", kind: type = object, **extra: Any) -> Any:
+def build(node: Mapping[str, Any], where: str = "config", kind: type | tuple[type, ...] = object, **extra: Any) -> Any:
     """Return `_target_(**keys)`; nested nodes with a `_target_` are built first, keys that start with `_` are left out.
 
     What a node names is looked up and its kind is checked before it is called, so that a config can only make what
@@ -70,19 +70,16 @@ def build(node: Mapping[str, Any], where: str = "config", kind: type = object, *
     Args:
         node: a plain, resolved mapping.
         where: the node's name in messages, e.g. `method`.
-        kind: what the target must make: itself a subclass, or a function that is annotated to return one; `object`
-            takes any target, so it is for nodes that no config brings.
+        kind: what the target must make, one class or several: itself a subclass, or a function that is annotated to
+            return one; `object` takes any target, so it is for nodes that no config brings.
         **extra: values that the caller adds where the node, or one within it, leaves the key out or null; ignored if
             the target does not take them.
 
     Raises:
         ConfigError: a target of another kind, a key that it does not take, one that it needs and does not get, or a
-            value of another kind than the parameter's annotation names.
+            value that the parameter's annotation does not allow.
     """
-    return _build(node, where, (kind,), extra)
-
-
-def _build(node: Mapping[str, Any], where: str, kinds: tuple[type, ...], extra: Mapping[str, Any]) -> Any:
+    kinds = kind if isinstance(kind, tuple) else (kind,)
     target = target_of(node, where, kinds)
     _check_target(target, kinds, f"{where}: `{TARGET}: {node[TARGET]}`")
     keys = {key: value for key, value in node.items() if not key.startswith("_")}
@@ -161,7 +158,7 @@ def _value(value: Any, where: str, annotation: Any, extra: Mapping[str, Any]) ->
                 f"{where}: found a node with `{TARGET}` — the parameter is not annotated with a class that a node can "
                 "make — give a plain value, or annotate it"
             )
-        return _build(value, where, kinds, extra)
+        return build(value, where, kinds, **extra)
     if isinstance(value, Mapping):
         return {key: _value(item, where, annotation, extra) for key, item in value.items()}
     if isinstance(value, list | tuple):

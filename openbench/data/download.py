@@ -14,7 +14,7 @@ from typing import Any, Literal
 from filelock import FileLock
 
 from openbench import __version__, paths
-from openbench.config.constraints import Checked
+from openbench.config.constraints import Checked, Count
 from openbench.errors import ConfigError, DataError
 from openbench.say import Say
 from openbench.storage.yaml_file import read_yaml
@@ -43,7 +43,7 @@ class RemoteFile(Checked):
 
     url: str | Sequence[str]
     gives: str
-    size: int | None = None
+    size: Count | None = None
     md5: str | None = None
     sha256: str | None = None
     unpack: Literal["tar", "zip"] | None = None
