@@ -11,8 +11,6 @@ import hypothesis
 import numpy as np
 import pytest
 
-from .forked import Small
-
 # One thread per worker: the suite runs in parallel, and results must not depend on the number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -97,8 +95,8 @@ LISTED = 10
 
 
 def processor_seconds() -> float:
-    """Of this process, of those that it waited for, and of the copies that it had made."""
-    return sum(os.times()[:4]) + Small.spent
+    """Of this process and of those that it waited for."""
+    return sum(os.times()[:4])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -22,7 +22,7 @@ from openbench.__main__ import main
 from openbench.data.manifests import load_manifest, parse
 from openbench.errors import DataError
 
-from .conftest import COUNTS, RUN, Place, Written
+from .conftest import RUN, Place
 from .strategies import NAMES, damaged, lists, manifests, overrides
 
 MOST = settings.default.max_examples
@@ -31,20 +31,16 @@ READS = settings(max_examples=2 * MOST, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture
-def here(place: Place, undisturbed: dict[str, Written], monkeypatch: pytest.MonkeyPatch) -> Place:
-    """All that a run left but its scores and record, in this process."""
+def here(place: Place, undisturbed: dict[str, bytes]) -> Place:
+    """All that a run left but its scores and record."""
     place.reset(
         {name: file for name, file in undisturbed.items() if not name.startswith(("results/", "cache/scores/"))}
     )
-    monkeypatch.chdir(place.folder)
-    monkeypatch.setenv("OPENBENCH_CACHE", str(place.folder / "cache"))
-    monkeypatch.setenv("OPENBENCH_RESULTS", str(place.folder / "results"))
     return place
 
 
 def call(command: Sequence[str]) -> tuple[int, str]:
     """Exit code and output of a command; it is checked that bad input is one message."""
-    COUNTS["commands given"] += 1
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
         code = main(command)
@@ -159,7 +155,6 @@ def test_any_config_file_of_a_benchmark_is_taken_or_refused(here: Place, data):
 @READS
 @given(manifests())
 def test_a_sound_manifest_means_what_was_written(found):
-    COUNTS["manifests read"] += 1
     text, images = found
     assume(len({key for key, _ in images}) == len(images))
     manifest = parse(text, "x")
@@ -170,7 +165,6 @@ def test_a_sound_manifest_means_what_was_written(found):
 @READS
 @given(st.data(), manifests())
 def test_a_damaged_manifest_is_read_or_refused(tmp_path_factory, data, found):
-    COUNTS["manifests read"] += 1
     path = tmp_path_factory.getbasetemp() / f"m{os.getpid()}-{data.draw(st.uuids())}.txt"
     path.write_bytes(data.draw(damaged(found[0].encode())))
     try:
