@@ -10,8 +10,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._classes import class_means, predictions
-from openbench.methods._inputs import classifier, training
+from openbench.methods._inputs import class_means, classifier, predictions, training
 
 _SMALLEST_NORM = 1e-12
 _SMALLEST_ENERGY = 1e-6

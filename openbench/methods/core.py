@@ -9,8 +9,7 @@ from torch import Tensor
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.methods._classes import class_means
-from openbench.methods._inputs import classifier, training
+from openbench.methods._inputs import class_means, classifier, training
 from openbench.methods._stats import BLOCK, row_normalise
 
 

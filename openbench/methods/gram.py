@@ -13,8 +13,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._classes import predictions, true_labels
-from openbench.methods._inputs import training
+from openbench.methods._inputs import predictions, training, true_labels
 from openbench.methods._stats import max_softmax
 
 Form = Literal["paper", "openood"]

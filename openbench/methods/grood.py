@@ -11,8 +11,7 @@ from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError
 from openbench.methods._bank import Bank
-from openbench.methods._classes import class_means
-from openbench.methods._inputs import training
+from openbench.methods._inputs import class_means, training
 
 
 @dataclass

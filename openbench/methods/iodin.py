@@ -9,7 +9,7 @@ from openbench.config.constraints import NonNegative, Positive
 from openbench.core.features import FeatureSet
 from openbench.core.method import Method
 from openbench.core.request import Perturb, Request
-from openbench.methods._input_step import Scale, probabilities_by_class, shortfall, shortfall_by_class
+from openbench.methods._stats import Scale, probabilities_by_class, shortfall, shortfall_by_class
 
 
 @dataclass

@@ -11,8 +11,7 @@ from openbench.config.constraints import Count, Positive, Seed
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.request import Field, Request, Role
-from openbench.methods._classes import balanced_draw
-from openbench.methods._inputs import classifier, training
+from openbench.methods._inputs import balanced_draw, classifier, training
 
 _BASE = 1000.0  # of the logarithm that spaces the intervals
 _ROWS = 4096

@@ -11,8 +11,7 @@ from openbench.core.features import FeatureSet, Head
 from openbench.core.method import Method
 from openbench.core.products import by_rows
 from openbench.core.request import Field, Request, Role
-from openbench.methods._classes import balanced_draw
-from openbench.methods._inputs import training
+from openbench.methods._inputs import balanced_draw, training
 from openbench.methods._stats import row_normalise
 
 _OPENOOD_BATCH = 200

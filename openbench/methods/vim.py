@@ -12,7 +12,7 @@ from openbench.core.method import Method
 from openbench.core.products import by_rows
 from openbench.core.request import Field, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._subspace import logit_origin, minor_directions
+from openbench.methods._stats import logit_origin, minor_directions
 
 
 @dataclass

@@ -18,9 +18,9 @@ from openbench.core.live import LiveMethod
 from openbench.core.method import Method
 from openbench.core.streaming import StreamingMethod
 from openbench.errors import MethodError
-from openbench.methods._layer_mds import LayerMDS, SteppedLayerMDS
 from openbench.methods.cover import OnCorrupted
 from openbench.methods.mcm import MCM
+from openbench.methods.mds_ensemble import LayerMDS, SteppedLayerMDS
 
 KINDS = ("plain", "signed", "odd")
 # Parameters that fit 72 samples, so that something is computed; and few epochs, which keep rounding small.

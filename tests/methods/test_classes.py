@@ -4,7 +4,7 @@ import torch
 
 from openbench.core.request import Field
 from openbench.errors import MethodError
-from openbench.methods._classes import balanced_draw, class_means, predictions
+from openbench.methods._inputs import balanced_draw, class_means, predictions
 
 from .problems import KINDS, assert_equal, f, problem, y, z
 

@@ -8,8 +8,7 @@ from sklearn.preprocessing import PowerTransformer, StandardScaler
 from openbench.core.features import FeatureSet
 from openbench.core.request import Field
 from openbench.errors import MethodError
-from openbench.methods._yeo_johnson import best_exponents, yeo_johnson
-from openbench.methods.combood import CombOOD
+from openbench.methods.combood import CombOOD, best_exponents, yeo_johnson
 
 from .problems import assert_equal, f, problem, scores
 

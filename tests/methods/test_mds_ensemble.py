@@ -8,8 +8,7 @@ from openbench.core.features import FeatureSet
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Role
 from openbench.errors import MethodError, NotFittedError
-from openbench.methods._layer_mds import LayerMDS, SteppedLayerMDS
-from openbench.methods.mds_ensemble import MDSEnsemble
+from openbench.methods.mds_ensemble import LayerMDS, MDSEnsemble, SteppedLayerMDS
 
 STD = (0.2, 0.3, 0.4)
 WIDTHS = {"stage1": 6, "stage2": 9}

@@ -7,7 +7,7 @@ import torch
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
 from openbench.errors import MethodError
-from openbench.methods._classes import balanced_draw
+from openbench.methods._inputs import balanced_draw
 from openbench.methods.nac import NAC
 
 from .problems import KINDS, assert_equal, f, problem, scores, y, z
