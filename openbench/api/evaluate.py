@@ -21,9 +21,8 @@ from openbench.api.arguments import (
 )
 from openbench.api.methods import chosen_method, named_methods
 from openbench.api.models.adopt import Adopted, Asked, adopt, name_of
+from openbench.api.models.names import check_is_no_weights, config_words, files_of, is_name, loaded, with_weights
 from openbench.api.models.outputs import check_readable
-from openbench.api.models.published import check_is_no_weights, config_words, is_name, loaded
-from openbench.api.models.weights import files_of, with_weights
 from openbench.api.result import ModelResults, Result, Results
 from openbench.backbones.base import Backbone
 from openbench.backbones.device import resolve_device

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from openbench.api.models.adopt import Asked, adopt
+from openbench.api.models.names import check_is_no_weights, is_name, loaded, named_config
 from openbench.api.models.outputs import check_readable
-from openbench.api.models.published import check_is_no_weights, is_name, loaded, named_config
 from openbench.backbones.base import Backbone
 from openbench.config.build import build
 from openbench.config.overrides import NAME

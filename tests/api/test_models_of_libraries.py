@@ -76,7 +76,7 @@ def test_image_classifiers_of_hugging_face_are_read_with_their_processor(tmp_pat
     model = transformers.ViTForImageClassification(config).eval()
     model.save_pretrained(tmp_path)
     transformers.ViTImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(tmp_path)
-    from openbench.api.models.published import loaded
+    from openbench.api.models.names import loaded
 
     found = adopted(loaded(f"transformers:{tmp_path}"), preprocess=None).backbone
     assert (found.preprocess.crop, found.preprocess.std) == (SIDE, (0.5, 0.5, 0.5))
@@ -89,7 +89,7 @@ def test_networks_of_the_hub_are_timms(tmp_path):
     timm = _compat.library("timm")
     from timm.models._hub import save_for_hf
 
-    from openbench.api.models.published import loaded
+    from openbench.api.models.names import loaded
 
     model = timm.create_model("resnet10t", num_classes=CLASSES)
     save_for_hf(model, tmp_path, model_config={"num_classes": CLASSES})

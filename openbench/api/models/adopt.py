@@ -1,27 +1,36 @@
 """The user's model as a backbone: a torch module, a function of the images, or an ONNX file."""
 
+import copy
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.inputs import Audience, first_images, probability_warnings, range_warnings
-from openbench.api.models.network import OwnNetwork, as_network, as_source, copied, dtype_of, unwrapped
-from openbench.api.models.onnx_file import onnx_source
-from openbench.api.models.outputs import OutputsBackbone, Read, Source, with_head
-from openbench.api.models.parts import Parts, Wanted, watch
-from openbench.api.models.preprocess import WAYS, Prepared, code_of, prepared
-from openbench.api.models.published import own_preprocess
-from openbench.backbones.base import Backbone
-from openbench.backbones.network import evaluating
+from openbench.api.models.names import own_preprocess
+from openbench.api.models.outputs import OutputsBackbone, Read, Source, averaged, onnx_source, with_head
+from openbench.api.models.parts import Parts, Wanted, flat, unwrapped, watch
+from openbench.api.models.preprocess import WAYS, Prepared, code_of, prepared, shown
+from openbench.backbones.anatomy import Anatomy, Layout
+from openbench.backbones.base import Backbone, Outputs
+from openbench.backbones.libraries import from_torchvision
+from openbench.backbones.libraries.presets import stages
+from openbench.backbones.network import NetworkBackbone, evaluating, state_sha256
 from openbench.config.overrides import NAME
+from openbench.core.benchmark import Split
 from openbench.core.features import Head
-from openbench.engine.probe import ask
+from openbench.core.preprocess import Preprocess
+from openbench.core.request import Request
+from openbench.data.loading import batches
+from openbench.digest import digest
+from openbench.engine.probe import FEW, ask, some_of
 from openbench.errors import ConfigError, StochasticError
 from openbench.public import TARGET
 
@@ -69,6 +78,30 @@ class Adopted:
     node: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+class Audience(Protocol):
+    """The part of a benchmark that a model is adopted for: its classes, and images to try it on."""
+
+    @property
+    def name(self) -> str:
+        """In messages."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the ID classes."""
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How images reach networks that do not say so themselves."""
+
+    @property
+    def id_test(self) -> Split:
+        """ID images."""
+
+    @property
+    def columns(self) -> int | None:
+        """The length of a row of a table; None for images."""
 
 
 def adopt(model: object, asked: Asked, benchmark: Audience) -> Adopted:
@@ -120,6 +153,7 @@ def _own_backbone(model: Backbone, asked: Asked, benchmark: Audience) -> Adopted
     given = [word for word in ("preprocess", "features", "head") if getattr(asked, word) is not None]
     if given:
         raise ConfigError(f"model is a Backbone, which has its own {given[0]} — leave {', '.join(given)} out")
+    model = copy.copy(model)  # what it answers is noted on it
     if model.trained:
         ask(model.to(asked.device), benchmark.id_test)
     return Adopted(model, _node(model, type(model), asked.name or model.name))
@@ -300,3 +334,305 @@ def _node(backbone: Backbone, kind: type, name: str) -> dict[str, Any]:
         "architecture": backbone.architecture,
         NAME: name,
     }
+
+
+_STAGES = 4
+
+
+class Adapted(nn.Module):
+    """A network whose output is not a float32 tensor of logits: it is given its own dtype, and its logits are taken."""
+
+    def __init__(self, inner: nn.Module, pick: str | int | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner, self.pick, self.dtype = inner, pick, dtype
+        self.end = nn.Identity()  # what stands in the classifier's place where there is none
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (n, channels, h, w) to logits (n, c), or to features (n, d) of a network without classifier."""
+        logits: Tensor = self.end(picked(self.inner(images.to(self.dtype)), self.pick))
+        return logits
+
+
+class OwnNetwork(NetworkBackbone):
+    """A module with a linear classifier, or without any, that the user brought with its weights.
+
+    Args:
+        module: copied already; it becomes part of the backbone.
+        wanted: its name.
+        anatomy: where its head and stages are.
+        prepared: how images reach it.
+    """
+
+    def __init__(self, module: nn.Module, wanted: Wanted, anatomy: Anatomy, prepared: Prepared) -> None:
+        super().__init__(
+            wanted.name,
+            architecture_of(module),
+            lambda: module,
+            lambda _: anatomy,
+            preprocess=prepared.preprocess,
+        )
+        self.trained = True
+        self._code = (*code_of(module), *prepared.code)
+
+    @property
+    def made_of(self) -> tuple[object, ...]:
+        """The classes and functions in the network and in the transform of its images."""
+        return self._code
+
+    def outputs(self, images: Tensor, request: Request) -> Outputs:
+        """Return what `request` names, as float32 whatever the network computes in."""
+        found = averaged(self.draws, images, partial(super().outputs, images, request))
+        return Outputs(found.logits.float(), found.features.float(), {k: v.float() for k, v in found.maps.items()})
+
+
+def copied(module: nn.Module, name: str) -> nn.Module:
+    """Return a copy of a network in eval mode; tensors that it only remembers are copied without their history.
+
+    Raises:
+        ConfigError: it cannot be copied, or its weights have no values.
+    """
+    bare = [key for key, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
+    if bare:
+        raise ConfigError(
+            f"model '{name}' has weights on the meta device, which have no values: {', '.join(bare[:8])}"
+            f"{', …' * (len(bare) > 8)} — load them first"
+        )
+    remembered = {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    try:
+        made: nn.Module = copy.deepcopy(module, remembered)
+    except Exception as error:  # whatever the user's objects raise
+        raise ConfigError(
+            f"model '{name}' cannot be copied — {type(error).__name__}: {str(error)[:200]} — evaluate works on a copy, "
+            "so that yours stays as it is; take out what cannot be copied, or pass lambda images: model(images)"
+        ) from error
+    return made.eval().requires_grad_(False)
+
+
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """Return the dtype in which a network takes images: that of its first parameter of floating point."""
+    kinds = (p.dtype for p in (*module.parameters(), *module.buffers()) if p.is_floating_point())
+    return next(kinds, torch.float32)
+
+
+def architecture_of(module: nn.Module) -> str:
+    """Return a network in one line: its class, its dtype, and a digest of its structure, without its weights."""
+    inner = module.inner if isinstance(module, Adapted) else module
+    dtype = str(dtype_of(inner)).removeprefix("torch.")
+    return f"{_named(type(inner))}, {dtype}, {digest(_structure(inner), 32)}"
+
+
+def _structure(module: nn.Module) -> list[Any]:
+    """The modules of a network by place, one that stands at several places at each; and what no state dict holds."""
+    first: dict[nn.Module, str] = {}
+    saved = module.state_dict().keys()
+    parts = [
+        [place, _named(type(part)), shown(part.extra_repr()), first.setdefault(part, place), _hooks(part)]
+        for place, part in module.named_modules(remove_duplicate=False)
+    ]
+    code = [part.code for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
+    unsaved = {name: buffer for name, buffer in module.named_buffers() if name not in saved}
+    return [parts, code, state_sha256(unsaved)]
+
+
+def _hooks(part: nn.Module) -> list[str]:
+    """The functions that are called before and after a module, forwards and on the way back."""
+    return [shown(hook) for key, hooks in vars(part).items() if key.endswith("_hooks") for hook in hooks.values()]
+
+
+def _named(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def picked(returned: Any, pick: str | int | None) -> Tensor:
+    """Return the logits in what a module returns."""
+    if pick is None:
+        found: Tensor = returned
+    elif isinstance(returned, Mapping) or isinstance(pick, int):
+        found = returned[pick]
+    else:
+        found = getattr(returned, pick)
+    return found
+
+
+def as_network(module: nn.Module, parts: Parts, wanted: Wanted, prepared: Prepared) -> OwnNetwork:
+    """Return a module with a linear head, or with no classifier at all, as a backbone.
+
+    Args:
+        module: copied, in eval mode.
+        parts: what its forward pass showed.
+        wanted: its name.
+        prepared: how images reach it.
+    """
+    stages, layout, tokens = _stages(module, prepared)
+    head, dtype = parts.head, dtype_of(module)
+    if head and parts.pick is None and dtype == torch.float32:
+        return OwnNetwork(module, wanted, Anatomy(head, stages, layout, tokens), prepared)
+    stages = {name: f"inner.{path}" for name, path in stages.items()}
+    anatomy = Anatomy(f"inner.{head}" if head else "end", stages, layout, tokens)
+    return OwnNetwork(Adapted(module, parts.pick, dtype), wanted, anatomy, prepared)
+
+
+def as_source(module: nn.Module, parts: Parts, wanted: Wanted) -> Source:
+    """Return a module without a linear head as the source of its outputs: logits, and features if they were named.
+
+    Args:
+        module: copied, in eval mode.
+        parts: what its forward pass showed.
+        wanted: its name, and the module that makes the features.
+    """
+    dtype = dtype_of(module)
+
+    def read(images: Tensor) -> Read:
+        made: list[Tensor] = []
+        with ExitStack() as hooks:
+            if wanted.features:
+                part = module.get_submodule(wanted.features)
+                hooks.callback(part.register_forward_hook(lambda _m, _i, output: made.append(output)).remove)
+            logits = picked(module(images.to(dtype)), parts.pick)
+        return Read(logits, flat(made[-1], wanted.name, wanted.features) if made else None)
+
+    features = f", features of {wanted.features}" if wanted.features else ""
+    return Source(
+        wanted.name,
+        architecture_of(module) + features,
+        read,
+        state_sha256(module.state_dict()),
+        code_of(module),
+        module,
+    )
+
+
+def _stages(module: nn.Module, prepared: Prepared) -> tuple[Mapping[str, str], Layout, int]:
+    """The stages whose maps can be read, where the network's layout is known."""
+    p, library = prepared.preprocess, type(module).__module__.partition(".")[0]
+    with suppress(Exception):  # a library's network that the user changed: its maps are then not read
+        if library == "timm":
+            return stages(module)
+        if library == "torchvision":
+            found = from_torchvision.anatomy(module, (p.channels, p.crop, p.crop))
+            return found.stages, found.layout, found.prefix_tokens
+    children = dict(module.named_children())
+    names = [f"layer{i}" for i in range(1, _STAGES + 1) if f"layer{i}" in children]
+    found_maps = {f"stage{i}": name for i, name in enumerate(names, start=1)}
+    return (found_maps if _are_maps(module, names, prepared) else {}), "nchw", 0
+
+
+def _are_maps(module: nn.Module, names: list[str], prepared: Prepared) -> bool:
+    """Whether some modules put out maps (n, c, h, w)."""
+    seen: list[int] = []
+    first = next(module.parameters(), None)
+    p, device = prepared.preprocess, torch.device("cpu") if first is None else first.device
+    with ExitStack() as hooks, evaluating(module), torch.no_grad():
+        for name in names:
+            part = module.get_submodule(name)
+            hooks.callback(part.register_forward_hook(lambda _m, _i, out: seen.append(_axes(out))).remove)
+        if names:
+            module(torch.zeros(1, p.channels, p.crop, p.crop, device=device, dtype=dtype_of(module)))
+    return bool(names) and seen == [4] * len(names)
+
+
+def _axes(output: object) -> int:
+    return output.ndim if isinstance(output, Tensor) else 0
+
+
+_LARGEST = 30.0  # of normalised pixels: 0 to 1 becomes about −3 to 3, 0 to 255 does not
+_FAR = 4.0  # standard deviations of a channel, over all images that the network learnt from
+_PROBABILITY = 1e-3
+
+
+def first_images(benchmark: Audience, preprocess: Preprocess) -> Tensor:
+    """Return some images of ID test, spread over its classes, as the network sees them, (n, channels, h, w).
+
+    Raises:
+        DataError: an image cannot be read, or the preprocess fails on it.
+        ConfigError: the benchmark's items are rows of a table.
+    """
+    split = benchmark.id_test
+    if benchmark.columns is not None:
+        raise ConfigError(
+            f"benchmark '{benchmark.name}' has rows of a table — a model takes images — choose another benchmark, or "
+            "evaluate your features with evaluate_features"
+        )
+    return next(batches(some_of(split), preprocess, FEW))
+
+
+def probability_warnings(backbone: Backbone) -> tuple[str, ...]:
+    """Return a warning where the logits that the probe saw are probabilities already."""
+    rows = backbone.probe.rows.get("logits")
+    if rows is None or rows.shape[1] < 2 or not backbone.classifies:
+        return ()
+    if (rows >= 0).all() and np.abs(rows.sum(axis=1) - 1).max() < _PROBABILITY:
+        return (
+            f"model '{backbone.name}' returns probabilities (its rows sum to 1) where logits are expected: energies, "
+            "maximum logits and temperatures of them mean nothing — return what goes into the softmax",
+        )
+    return ()
+
+
+def range_warnings(images: Tensor, preprocess: Preprocess, module: nn.Module | None) -> tuple[str, ...]:
+    """Return warnings about images that are not in the range which the network learnt from.
+
+    Args:
+        images: normalised, of ID test.
+        preprocess: which made them.
+        module: the network, whose first batch norm knows the statistics of what it learnt from; None = not known.
+    """
+    reach = float(images.abs().max())
+    if reach > _LARGEST:
+        return (
+            f"images reach {reach:.0f} after preprocess, where normalised pixels lie within about ±3 — scale pixels to "
+            "[0, 1], as ToTensor() does",
+        )
+    return () if module is None else (*_published(module, preprocess), *_learnt(module, images))
+
+
+def _published(module: nn.Module, preprocess: Preprocess) -> Iterator[str]:
+    """What timm says of released weights against the preprocess."""
+    settings = getattr(module, "pretrained_cfg", None)
+    if not isinstance(settings, dict) or settings.get("num_classes") != getattr(module, "num_classes", None):
+        return
+    mean, std = (tuple(map(float, settings.get(key) or ())) for key in ("mean", "std"))
+    near = all(
+        len(a) == len(b) and all(abs(x - y) < 0.02 for x, y in zip(a, b, strict=True))
+        for a, b in ((mean, preprocess.mean), (std, preprocess.std))
+    )
+    if mean and std and not near:
+        yield (
+            f"preprocess normalises by mean {preprocess.mean} and std {preprocess.std}, timm publishes this model with "
+            f"mean {mean} and std {std}"
+        )
+
+
+def _learnt(module: nn.Module, images: Tensor) -> Iterator[str]:
+    """What the first batch norm has seen in training against what it sees now."""
+    norm = next((part for part in module.modules() if isinstance(part, nn.BatchNorm2d)), None)
+    if norm is None or norm.running_mean is None or norm.running_var is None or not _counted(norm):
+        return
+    seen: list[Tensor] = []
+    hook = norm.register_forward_pre_hook(lambda _m, inputs: seen.append(inputs[0].detach().float()))
+    try:
+        with torch.no_grad(), evaluating(module):
+            module(images.to(norm.running_mean.device, norm.running_mean.dtype))
+    finally:
+        hook.remove()
+    if not seen:
+        return
+    now, std = seen[0].mean(dim=(0, 2, 3)), norm.running_var.float().sqrt() + 1e-6
+    off = float(((now - norm.running_mean.float()) / std).abs().median())
+    spread = float((seen[0].transpose(0, 1).flatten(1).std(dim=1) / std).median())
+    if off > _FAR or not 1 / _FAR < spread < _FAR:
+        yield (
+            f"images do not look like those that the network learnt from: in its first batch norm they lie {off:.1f} "
+            f"standard deviations away and spread {spread:.2g} times as wide — check mean and std of preprocess"
+        )
+
+
+def _counted(norm: nn.BatchNorm2d) -> bool:
+    """Whether the statistics are of images: fresh ones are 0 and 1."""
+    mean, var = norm.running_mean, norm.running_var
+    return mean is not None and var is not None and not (bool((mean == 0).all()) and bool((var == 1).all()))

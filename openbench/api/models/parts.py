@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from openbench.errors import ConfigError, did_you_mean
 
+_WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _SHOWN = 8  # candidates named in a message
 _TOLERANCE = 1e-4
 _AS_FUNCTION = "or pass a function of the images that returns (features, logits)"
@@ -52,6 +53,15 @@ class Wanted:
     classes: int
     features: str = ""
     head: str = ""
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the network inside DataParallel, DistributedDataParallel and torch.compile's wrapper."""
+    while (inner := _WRAPPERS.get(type(module).__name__)) is not None and isinstance(
+        getattr(module, inner, None), nn.Module
+    ):
+        module = getattr(module, inner)
+    return module
 
 
 def watch(module: nn.Module, images: Tensor, wanted: Wanted) -> Parts:

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.adopt import Asked
-from openbench.api.models.network import copied, unwrapped
+from openbench.api.models.adopt import Asked, copied
+from openbench.api.models.parts import unwrapped
 from openbench.backbones.base import Backbone
 from openbench.backbones.checkpoints import apply_weights
 from openbench.backbones.network import NetworkBackbone

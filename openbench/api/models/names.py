@@ -1,12 +1,15 @@
-"""Models by name: openbench's own configs, those of timm, torchvision and open_clip, and Hugging Face's hub."""
+"""Models by name and weights by file: openbench's configs, timm, torchvision, open_clip, Hugging Face's hub."""
 
+import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from openbench import _compat
+from openbench.api.models.parts import unwrapped
+from openbench.backbones.checkpoints import apply_weights, find_weights, read_weights
 from openbench.config.overrides import word
 from openbench.errors import CheckpointError, ConfigError
 
@@ -126,3 +129,50 @@ def check_is_no_weights(model: object) -> None:
             f"model '{model}' is a file of weights — a network expected — load them into its class and pass that, or "
             "name a backbone and give overrides=['backbone.checkpoint=FILE'] (backbone.weights=FILE for a cifar ResNet)"
         )
+
+
+Files = Mapping[str, str | Path]
+
+
+def files_of(weights: object) -> Files | None:
+    """Return files of weights by name: as given in a mapping, else each by its file's name; None for one file.
+
+    Raises:
+        ConfigError: something else, or two files of one name.
+    """
+    if weights is None or isinstance(weights, str | Path):
+        return None
+    if isinstance(weights, Mapping):
+        found = {str(key): value for key, value in weights.items()}
+    elif isinstance(weights, list | tuple):
+        found = {Path(str(file)).stem: file for file in weights}
+        if len(found) < len(weights):
+            found = {str(file): file for file in weights}
+    else:
+        raise ConfigError(f"weights is a {type(weights).__name__} — a file, a list of files, or a mapping expected")
+    odd = [value for value in found.values() if not isinstance(value, str | Path)]
+    if odd and isinstance(odd[0], Tensor):
+        raise ConfigError(
+            "weights holds tensors, as state_dict() does — paths of files expected — load them into the network "
+            "yourself: model.load_state_dict(weights)"
+        )
+    if odd or not found:
+        raise ConfigError(f"weights holds {type(odd[0]).__name__ if odd else 'nothing'} — paths of files expected")
+    return found
+
+
+def with_weights(model: object, file: str | Path) -> nn.Module:
+    """Return a copy of a network with the weights of a file; the network itself is not changed.
+
+    Raises:
+        ConfigError: the model is not a torch module.
+        CheckpointError: the file is missing, unreadable, or does not fit.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"weights are given for a {type(model).__name__} — they go with a torch.nn.Module; a backbone by name "
+            "takes overrides=['backbone.checkpoint=FILE'], a cifar ResNet overrides=['backbone.weights=FILE']"
+        )
+    made = copy.deepcopy(unwrapped(model))
+    apply_weights(made, read_weights(find_weights(str(file))), f"'{file}'")
+    return made
