@@ -23,9 +23,9 @@ from openbench.results.records.store import RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.results.scores.stored import ScoreStore
 from openbench.storage.files import write_whole
-from openbench.studies.catalogue import names, study
 from openbench.studies.cells import NOT_PUBLISHED, Asked, Cell
 from openbench.studies.layout.outputs import Outputs, Sources
+from openbench.studies.study import names, study
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, FOLDER = ROOT / "results", ROOT / "results" / "studies"

@@ -1,18 +1,186 @@
 """The cells of a study: what its records say, what is published, and why a cell is empty."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import sqrt
 from pathlib import Path
 from statistics import fmean, pstdev
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+from scipy.stats import t as student
+
+from openbench import paths
+from openbench.config.constraints import Count, check_value
 from openbench.core.record import ResultRecord
-from openbench.metrics.selective.risk import UNABLE
+from openbench.errors import ConfigError, RecordError, check_known, did_you_mean
+from openbench.metrics.selective.risk import UNABLE, SelectiveCurve, TprFpr, least_risk, oscr_selective
+from openbench.results.tables.published import reference_rows
 from openbench.results.tables.render import Estimate
-from openbench.studies.figures import Printed, Published
-from openbench.studies.made import Archive, Made
-from openbench.studies.spread import Difference, difference
-from openbench.studies.study import Column, Row, Study
-from openbench.studies.wanted import Wanted, merged, wanted
+from openbench.studies.runs import Archive, Made, Wanted, merged, wanted
+from openbench.studies.study import Column, Figures, Row, Study
+
+_CONFIDENCE = 0.95
+Sample = tuple[Estimate, int]  # a mean over runs, and how many
+
+
+class Verdict(StrEnum):
+    """What is known of a difference; the value is how a table marks it."""
+
+    ROUNDING = "="  # no larger than rounding of what is printed
+    WITHIN = "~"  # no larger than seeds differ
+    BEYOND = "*"  # larger than seeds differ
+    UNKNOWN = "?"  # nothing is known of how seeds differ
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Ours less the published figure.
+
+    Args:
+        value: the difference.
+        verdict: what is known of it.
+    """
+
+    value: float
+    verdict: Verdict
+
+
+def difference(ours: Sample, published: Sample, rounding: float) -> Difference:
+    """Return the difference of two means over runs, by Welch's test where both deviations are known.
+
+    Beyond the spread is |d| > t(.975, ν)·√(s²/R + s'²/R') + rounding, where s and s' are the deviations over runs
+    (R − 1 in the denominator) and ν Welch and Satterthwaite's degrees of freedom. Where only one deviation is known, it
+    stands for both, and ν is that of its runs.
+
+    Args:
+        ours: a mean over runs with its population deviation, if that is known, and how many runs there are.
+        published: likewise.
+        rounding: half a unit of the last printed digit.
+
+    Reference: Welch, Biometrika 34 (1947).
+    """
+    gap = ours[0].value - published[0].value
+    if abs(gap) <= rounding * (1 + 1e-9):
+        return Difference(gap, Verdict.ROUNDING)
+    limit = _limit(*_variance(*ours), *_variance(*published))
+    if limit is None:
+        return Difference(gap, Verdict.UNKNOWN)
+    return Difference(gap, Verdict.WITHIN if abs(gap) <= limit + rounding else Verdict.BEYOND)
+
+
+def _variance(mean: Estimate, runs: int) -> tuple[float | None, int]:
+    """The variance over runs with R − 1 in the denominator, None without a deviation; and R."""
+    if mean.std is None or runs < 2:
+        return None, runs
+    return mean.std**2 * runs / (runs - 1), runs
+
+
+def _limit(first: float | None, runs: int, second: float | None, others: int) -> float | None:
+    """How far two means may be apart by chance; None where no deviation is known."""
+    if first is None and second is None:
+        return None
+    a, b = ((one if one is not None else other or 0.0) for one, other in ((first, second), (second, first)))
+    a, b = a / runs, b / others
+    if a + b == 0.0:
+        return 0.0
+    if first is not None and second is not None:
+        freedom = (a + b) ** 2 / (a * a / (runs - 1) + b * b / (others - 1))
+    else:
+        freedom = (runs if first is not None else others) - 1
+    return float(student.ppf((1 + _CONFIDENCE) / 2, freedom)) * sqrt(a + b)
+
+
+_NOTHING = ("", "/", "-", "–")
+Line = tuple[str, Mapping[str, str]]  # its place, and its cells
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A published figure.
+
+    Args:
+        value: a fraction where percentages are printed.
+        rounding: half a unit of its last digit.
+        runs: how many it is the mean of; 1 where deviations are printed, but not of this one.
+    """
+
+    value: Estimate
+    rounding: float
+    runs: int
+
+
+class Published:
+    """The figures of a study's file.
+
+    Args:
+        study: the study; without `published` there are none.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self._where = f"study '{study.name}'"
+        self._of = study.figures
+        self._lines: list[Line] = []
+        if self._of is not None:
+            self._lines = _lines(self._of, study.path.parent, self._where)
+
+    def figure(self, row: Row, column: Column) -> Printed | None:
+        """Return what is printed for a cell; None where nothing is.
+
+        Raises:
+            ConfigError: several lines of the file fit, or a column that the file does not have.
+            RecordError: a cell that is not a number.
+        """
+        if self._of is None:
+            return None
+        match = {**self._of.match, **({self._of.row: row.name} if self._of.row else {})}
+        match |= {**row.published, **column.published}
+        value, std = column.figure or self._of.value, column.std or self._of.std
+        known = list(self._lines[0][1]) if self._lines else []
+        check_known((*match, value, *([std] if std else [])), known, f"{self._where}: file '{self._of.file}'")
+        fits = [line for line in self._lines if all(line[1][key] == text for key, text in match.items())]
+        if len({(cells[value], cells.get(std, "")) for _, cells in fits}) > 1:
+            told = ", ".join(f"{key} {text}" for key, text in match.items())
+            raise ConfigError(
+                f"{self._where}: {row.path}, {column.path} — {len(fits)} lines of '{self._of.file}' have {told} — name "
+                "another column of the file in `published` of the row or the column"
+            )
+        return _printed(fits[0], value, std, self._of) if fits else None
+
+
+def _lines(of: Figures, folder: Path, where: str) -> list[Line]:
+    """The lines of a file beside the study, or of the reference files that openbench ships."""
+    for place in (folder, paths.reference_dir()):
+        if (place / of.file).is_file():
+            return list(reference_rows(place, of.file))
+    known = sorted(file.name for file in paths.reference_dir().glob("*.csv"))
+    raise ConfigError(
+        f"{where}: published: file '{of.file}' is neither in '{folder}' nor among the reference files"
+        f"{did_you_mean(of.file, known)} — available: {', '.join(known)}"
+    )
+
+
+def _printed(line: Line, value: str, std: str, of: Figures) -> Printed | None:
+    where, cells = line
+    if cells[value] in _NOTHING:
+        return None
+    scale = 0.01 if of.percent else 1.0
+    try:
+        number = float(cells[value]) * scale
+        spread = float(cells[std]) * scale if std and cells[std] not in _NOTHING else 0.0
+    except ValueError as error:
+        raise RecordError(f"{where}: found {cells[value]!r} — allowed: a number, '/' or nothing") from error
+    # A deviation of exactly 0 marks a single run.
+    runs = of.runs if spread or not std else 1
+    return Printed(Estimate(number, std=spread or None), _half(cells[value]) * scale, runs)
+
+
+def _half(text: str) -> float:
+    """Half a unit of the last digit of a number."""
+    return float(0.5 * 10.0 ** -len(text.partition(".")[2]))
+
 
 _LEVEL = 0.95  # of the intervals that are shown where there is a choice
 _BY_CHANCE = ("seed", "benchmark.draw")  # keys over whose values numbers vary by chance
@@ -237,3 +405,91 @@ def _compared(cell: Cell, study: Study) -> Cell:
     sample = (ours, len(samples)) if study.repeat in _BY_CHANCE else (Estimate(ours.value), 1)
     found = difference(sample, (cell.printed.value, cell.printed.runs), cell.printed.rounding)
     return replace(cell, ours=ours, difference=found)
+
+
+_WEIGHTS, _MEANS, _OOD_DEVIATION = np.array([0.3, 0.3, 0.4]), np.array([-1.0, 1.0, 3.0]), float(np.sqrt(0.2))
+_PRIOR = 0.25  # of OOD
+_BOUND = TprFpr(0.7, 0.2)
+_SCORES = ("r", "g")
+Floats = NDArray[np.float64]
+
+_METRICS: dict[str, Callable[[SelectiveCurve], float | str]] = {
+    "auroc": lambda curve: curve.pair.auroc(),
+    "aupr_in": lambda curve: curve.pair.aupr_in().trapezoid,
+    "oscr_selective": oscr_selective,
+    "risk@tpr0.7,fpr0.2": lambda curve: found if isinstance(found := least_risk(curve, _BOUND), str) else found.value,
+}
+
+
+def mixture_cells(study: Study) -> list[list[Cell]]:
+    """Return the cells of a study with the layout `mixture`: metrics of a large sample, drawn with seed 0.
+
+    A quarter of all inputs are OOD, p_I = .3 N(−1, 1) + .3 N(1, 1) + .4 N(3, 1), p_O = N(m, .2). The scores are
+    a·r + b·g of r, the risk of the Bayes classifier given the input, and g = p_O / p_I; a row's `run` says a and b as
+    `r=1` and `g=0.2`.
+
+    Args:
+        study: with the options `ood_mean` (m) and `samples`, the number of ID inputs.
+
+    Raises:
+        ConfigError: a row or a column that the problem does not have.
+
+    Reference: Franc, Prusa, Paplham, "Reject option models comprising out-of-distribution detection", 2023,
+        arXiv 2307.05199, section 5.1.
+    """
+    where = f"study '{study.name}'"
+    mean, samples = study.options.get("ood_mean", 2.0), study.options.get("samples", 400_000)
+    check_value(mean, float, f"{where}: options.ood_mean")
+    check_value(samples, Count, f"{where}: options.samples")
+    ids, losses, ood = _sample(samples, float(mean))
+    published, found = Published(study), []
+    for row in study.rows:
+        a, b = _weights(row, where)
+        curve = SelectiveCurve.of(a * ids[0] + b * ids[1], losses, a * ood[0] + b * ood[1])
+        found.append([_cell(study, row, at, curve, published) for at in range(len(study.columns))])
+    return found
+
+
+def _cell(study: Study, row: Row, at: int, curve: SelectiveCurve, published: Published) -> Cell:
+    column = study.columns[at]
+    if column.key not in _METRICS:
+        raise ConfigError(
+            f"study '{study.name}': columns.{column.path} — found '{column.key}' — allowed: {', '.join(_METRICS)}"
+        )
+    value, printed = _METRICS[column.key](curve), published.figure(row, column)
+    if isinstance(value, str):
+        return Cell(row, column, printed=printed, reason=f"{value}: no threshold meets both bounds")
+    ours = Estimate(float(value))
+    gap = difference((ours, 1), (printed.value, 1), printed.rounding) if printed else None
+    return Cell(row, column, ours=ours, printed=printed, difference=gap)
+
+
+def _weights(row: Row, where: str) -> tuple[float, float]:
+    given = dict(word.split("=", 1) for word in row.run if "=" in word)
+    try:
+        a, b = (float(given[name]) for name in _SCORES)
+    except (KeyError, ValueError) as error:
+        found = " ".join(row.run)
+        raise ConfigError(f"{where}: rows.{row.name} — found '{found}' — allowed: e.g. [r=1, g=0.2]") from error
+    return a, b
+
+
+def _sample(size: int, mean: float) -> tuple[Sequence[Floats], Floats, Sequence[Floats]]:
+    """Both scores of ID inputs, their losses, and both scores of OOD inputs."""
+    rng = np.random.default_rng(0)
+    y = rng.choice(len(_MEANS), size, p=_WEIGHTS)
+    x = rng.normal(_MEANS[y])
+    classes = _densities(x)
+    losses = (classes.argmax(axis=0) != y).astype(np.float64)
+    outside = rng.normal(mean, _OOD_DEVIATION, round(size * _PRIOR / (1 - _PRIOR)))
+    return _ideal(x, mean), losses, _ideal(outside, mean)
+
+
+def _densities(x: Floats) -> Floats:
+    """(3, n) densities of the classes, weighted."""
+    return np.asarray(_WEIGHTS[:, None] * norm.pdf(x, _MEANS[:, None]))
+
+
+def _ideal(x: Floats, mean: float) -> tuple[Floats, Floats]:
+    classes = _densities(x)
+    return 1 - classes.max(axis=0) / classes.sum(axis=0), norm.pdf(x, mean, _OOD_DEVIATION) / classes.sum(axis=0)

@@ -1,10 +1,13 @@
 """A study as a value: what its yaml says, checked."""
 
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from openbench import paths
 from openbench.config.constraints import Count, check_value
 from openbench.errors import ConfigError, check_known, did_you_mean
 from openbench.metrics.keys import bounds, higher_is_better
@@ -370,3 +373,98 @@ def _chosen(named: list[tuple[Any, tuple[str, ...]]], patterns: tuple[str, ...],
             )
     fits = [thing for thing, names in named if any(fnmatchcase(n, p) for n in names for p in patterns)]
     return fits if patterns else [thing for thing, _ in named]
+
+
+GROUP = "study"
+_YAML = ".yaml"
+
+
+def names(config_dir: Path | None = None) -> dict[str, Path]:
+    """Return {name: file} of every study, sorted; a name is the path below configs/study, e.g. `openood_v1.5/table1`.
+
+    Args:
+        config_dir: the user's folder of group files.
+    """
+    folders = [root / GROUP for root in (paths.config_dir(), config_dir) if root is not None]
+    files = [(folder, file) for folder in folders for file in folder.rglob(f"*{_YAML}")]
+    return dict(sorted((_name(folder, file), file) for folder, file in files))
+
+
+def study(name: str, config_dir: Path | None = None) -> Study:
+    """Return a study by its name, or by its file where that ends in `.yaml`.
+
+    Args:
+        name: what the user typed.
+        config_dir: the user's folder of group files.
+
+    Raises:
+        ConfigError: there is none, or what it says does not hold.
+    """
+    if name.endswith(_YAML):
+        return read_study(Path(name), Path(name).stem)
+    known = names(config_dir)
+    if name not in known:
+        same = [f"'{path}'" for path in known if path.rpartition("/")[2] == name]
+        hint = f"; did you mean {' or '.join(same)}?" if same else did_you_mean(name, known)
+        raise ConfigError(
+            f"study '{name}' not found in configs/study{hint} — available: {', '.join(known) or 'none'} — a file of "
+            "your own ends in .yaml (python -m openbench list study)"
+        )
+    return read_study(known[name], name)
+
+
+def _name(folder: Path, file: Path) -> str:
+    return file.relative_to(folder).as_posix().removesuffix(_YAML)
+
+
+_PLAIN = re.compile(r"[A-Za-z_+~][\w+~@=./ ×·()-]*")
+_SPECIAL = {"null", "true", "false", "yes", "no", "on", "off"}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a study of a sweep says.
+
+    Args:
+        title: as printed.
+        command: what makes its tables, for the first comment.
+        run: overrides of all its runs.
+        seeds: what cells are means over.
+        rows: {name: overrides}.
+        groups: {name of a benchmark: overrides} where there are several; columns then stand below each.
+        columns: {name: SET.METRIC}.
+    """
+
+    title: str
+    command: str
+    run: Sequence[str]
+    seeds: Sequence[str]
+    rows: Mapping[str, Sequence[str]]
+    groups: Mapping[str, Sequence[str]]
+    columns: Mapping[str, str]
+
+    def text(self) -> str:
+        """Return the yaml."""
+        lines = [f"# {self.title}", f"#   {self.command}", f"title: {_scalar(self.title)}"]
+        lines += [f"run: {_list(self.run)}"] * bool(self.run)
+        lines += [f"seeds: [{', '.join(self.seeds)}]", "rows:"]
+        lines += [f"  {_scalar(name)}: {_list(words)}" for name, words in self.rows.items()]
+        lines.append("columns:")
+        for name, words in self.groups.items():
+            columns = ", ".join(f"{_scalar(title)}: {_scalar(value)}" for title, value in self.columns.items())
+            lines.append(f"  {_scalar(name)}: {{run: {_list(words)}, columns: {{{columns}}}}}")
+        if not self.groups:
+            lines += [f"  {_scalar(name)}: {_scalar(value)}" for name, value in self.columns.items()]
+        first = next(iter(self.rows))
+        lines.append(f"# test: {_scalar(first)}   # compares every row with this one, in pairs")
+        return "\n".join(lines) + "\n"
+
+
+def _list(words: Sequence[str]) -> str:
+    return _scalar(words[0]) if len(words) == 1 else f"[{', '.join(map(_scalar, words))}]"
+
+
+def _scalar(text: str) -> str:
+    """A text as yaml reads it back."""
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _SPECIAL and text == text.strip()
+    return text if plain else json.dumps(text, ensure_ascii=False)

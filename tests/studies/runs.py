@@ -9,8 +9,8 @@ from typing import Any
 from openbench.core.record import ResultRecord
 from openbench.results.records.store import RecordStore
 from openbench.studies.cells import Asked, Cell, archive_of, cells
+from openbench.studies.runs import definition
 from openbench.studies.study import Study, read_study
-from openbench.studies.wanted import definition
 
 from ..results.records import make_record, metrics, named  # noqa: TID252 — the tests are no package
 

@@ -12,8 +12,7 @@ from openbench.compose.composed import composed
 from openbench.errors import ConfigError
 from openbench.public import public
 from openbench.studies.cells import NO_RECORD, Asked
-from openbench.studies.claims import Claim
-from openbench.studies.wanted import wanted
+from openbench.studies.runs import Claim, wanted
 
 from ..results.records import named  # noqa: TID252 — the tests are no package
 from .runs import DRAWS, YAML, drawn, of, run, study

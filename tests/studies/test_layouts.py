@@ -14,11 +14,11 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.results.scores.stored import ScoreStore
-from openbench.studies.catalogue import study
+from openbench.studies.cells import mixture_cells
 from openbench.studies.layout.kept import check_options
+from openbench.studies.layout.outputs import latex
 from openbench.studies.layout.sheet import Head, Line, Sheet, Text, sheets
-from openbench.studies.layout.write import latex
-from openbench.studies.mixture import mixture_cells
+from openbench.studies.study import study
 
 from ..results.records import named, split_scores  # noqa: TID252 — the tests are no package
 from .runs import YAML, of, run, write

@@ -11,7 +11,7 @@ from statistics import fmean
 import pandas as pd
 import pytest
 
-from openbench.studies.catalogue import names
+from openbench.studies.study import names
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "studies"

@@ -10,13 +10,11 @@ from markdown_it import MarkdownIt
 from openbench.__main__ import main
 from openbench.cli.commands import jobs
 from openbench.errors import ConfigError
-from openbench.studies.catalogue import names, study
-from openbench.studies.cells import Asked, archive_of, planned
-from openbench.studies.figures import Published
+from openbench.studies.cells import Asked, Published, archive_of, planned
+from openbench.studies.layout.chart import draw
 from openbench.studies.layout.kept import check_options
-from openbench.studies.layout.picture import draw
-from openbench.studies.plan import parts, sweeps
-from openbench.studies.status import status
+from openbench.studies.plan import parts, status, sweeps
+from openbench.studies.study import names, study
 
 from .runs import YAML, of, run, write
 from .runs import study as made_of

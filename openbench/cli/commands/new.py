@@ -22,7 +22,7 @@ from openbench.errors import ConfigError
 from openbench.storage.files import creating, write_whole
 
 if TYPE_CHECKING:
-    from openbench.studies.draft import Draft
+    from openbench.studies.study import Draft
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 _COLUMNS = "near.auroc,far.auroc,id.accuracy"  # of a study
@@ -105,7 +105,7 @@ def new_study(
     *, file: Path, overrides: tuple[str, ...], multirun: bool, columns: tuple[str, ...], config_dir: Path | None
 ) -> int:
     """Write a study whose runs are those of a sweep: KEY=VALUE as `run -m` takes them, e.g. method=knn,msp."""
-    from openbench.studies.catalogue import study as study_of
+    from openbench.studies.study import study as study_of
 
     if file.suffix != ".yaml" or file.exists():
         raise ConfigError(
@@ -238,8 +238,8 @@ def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_
         config_dir: the user's folder of group files.
     """
     from openbench.compose.sweep import jobs, swept_keys
-    from openbench.studies.draft import Draft
-    from openbench.studies.wanted import key_of
+    from openbench.studies.runs import key_of
+    from openbench.studies.study import Draft
 
     made, swept = jobs(overrides, config_dir), swept_keys(overrides, config_dir)
     named = [{key_of(word): word for word in job} for job in made]
@@ -266,7 +266,7 @@ def _draft(path: Path, overrides: Sequence[str], columns: Sequence[str], config_
 
 def _name(word: str) -> str:
     """What a row is called: the file of a group, or `key=value` of anything else."""
-    from openbench.studies.wanted import key_of
+    from openbench.studies.runs import key_of
 
     return _value(word) if "." not in key_of(word) else word.lstrip("+")
 

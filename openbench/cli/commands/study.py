@@ -19,15 +19,13 @@ from openbench.errors import OpenbenchError, RecordError
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.storage.files import write_whole
-from openbench.studies.catalogue import study as named
 from openbench.studies.cells import Asked, archive_of
+from openbench.studies.study import study as named
 
 if TYPE_CHECKING:
-    from openbench.studies.made import Archive
-    from openbench.studies.plan import Part
-    from openbench.studies.status import Need
+    from openbench.studies.plan import Need, Part
+    from openbench.studies.runs import Archive, Wanted
     from openbench.studies.study import Study
-    from openbench.studies.wanted import Wanted
 
 _INCOMPLETE = "incomplete"
 _EPILOG = """\
@@ -128,8 +126,7 @@ class _Call:
             on_error: receives an error for each record that cannot be read.
             again: the command that makes what is missing.
         """
-        from openbench.studies.plan import free_space, parts
-        from openbench.studies.status import status
+        from openbench.studies.plan import free_space, parts, status
 
         found = parts(self.study, self.asked, self._archive(on_error))
         free = free_space(paths.cache_dir())
@@ -198,7 +195,7 @@ def _needs(parts: "Iterable[Part]", config_dir: Path | None) -> "dict[str, Need]
 def _need(missing: "Iterable[Wanted]", config_dir: Path | None) -> "Need":
     from openbench.cli.commands.data import benchmark_config
     from openbench.data.build import survey
-    from openbench.studies.status import Need
+    from openbench.studies.plan import Need
 
     runs = list(missing)
     forms = {tuple(word for word in run.words if word.lstrip("+").startswith("benchmark")): run for run in runs}
