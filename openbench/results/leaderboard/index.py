@@ -46,11 +46,11 @@ def indexed_runs(records: RecordStore, keep: Sequence[Keep], on_error: OnError) 
         on_error: receives an error for each file that is not a record.
     """
     for benchmark, files in groupby(records.paths(on_error), lambda path: path.relative_to(records.folder).parts[0]):
-        states = {path: state for path in files if (state := _state(path))}
+        states = {path: _state(path) for path in files}
         file = _cache_file(records.folder / benchmark)
         stored = _stored(file)
         known = _known(stored)
-        kept = {path for path, state in states.items() if known.get(path) == state}
+        kept = {path for path, state in states.items() if state and known.get(path) == state}
         fresh = list(_parsed(records, [path for path in states if path not in kept], on_error))
         if fresh or len(kept) < len(known):
             table = _table(fresh, states)
@@ -169,7 +169,7 @@ def _write(file: Path | None, table: "pa.Table") -> None:
 
 
 def _state(path: Path) -> str:
-    """Size, inode and time stamps of a file; empty if it has gone."""
+    """Size, inode and time stamps of a file; empty if it cannot be looked at."""
     try:
         found = os.stat(path)
     except OSError:
