@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from openbench.training.images import ImageSet, open_images
 from openbench.training.job import TrainingJob
 from openbench.training.loop.checkpoint_files import TrainingResult, write_atomically, write_finished, write_job
 from openbench.training.loop.distributed import ALONE, Team, whole_batch_statistics
-from openbench.training.loop.progress import EpochRow, Reporter, as_csv, as_png, board, reporter
+from openbench.training.loop.progress import Board, EpochRow, Reporter, as_csv, as_png, reporter
 from openbench.training.loop.session import Session, drop_unfinished, stream_of_rank
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -91,7 +91,7 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
         done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
         report = stack.enter_context(reporter(f"train {job}", done, total, settings.progress and team.leads))
         if settings.tensorboard and team.leads:
-            report = stack.enter_context(board(folder, session.curve, report))
+            report = stack.enter_context(closing(Board(folder, session.curve, report)))
         for epoch in range(resumed_after, recipe.epochs):
             loop.epoch(epoch, report)
     return team.told(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]

@@ -4,7 +4,6 @@ import csv
 import io
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -85,26 +84,14 @@ def as_png(rows: Sequence[EpochRow], title: str, best_epoch: int) -> bytes:
     return stream.getvalue()
 
 
-class Reporter(ABC):
-    """Receives steps and epochs as they end."""
+class Reporter:
+    """Receives steps and epochs as they end; this one says nothing."""
 
-    @abstractmethod
     def steps(self, done: int, loss: float, images_per_second: float) -> None:
         """`done` steps of the whole training have ended; `loss` is the epoch's mean so far."""
 
-    @abstractmethod
     def epoch(self, row: EpochRow) -> None:
         """An epoch has ended."""
-
-
-class Silence(Reporter):
-    """Says nothing."""
-
-    def steps(self, done: int, loss: float, images_per_second: float) -> None:
-        """Nothing."""
-
-    def epoch(self, row: EpochRow) -> None:
-        """Nothing."""
 
 
 class Bar(Reporter):
@@ -191,7 +178,7 @@ def reporter(title: str, done: int, total: int, show: bool) -> Iterator[Reporter
         show: whether anything is shown.
     """
     if not show:
-        yield Silence()
+        yield Reporter()
     elif in_notebook():
         yield InCell(title, done, total)
     elif sys.stderr.isatty():
@@ -207,12 +194,13 @@ class Board(Reporter):
     Args:
         folder: of the checkpoint; events go to `tensorboard` in it.
         curve: epochs that an earlier, interrupted process had ended; what it wrote beyond them is not shown.
+        shown: a reporter that everything is passed on to.
 
     Raises:
         ConfigError: TensorBoard is not installed.
     """
 
-    def __init__(self, folder: Path, curve: Sequence[EpochRow]) -> None:
+    def __init__(self, folder: Path, curve: Sequence[EpochRow], shown: Reporter) -> None:
         # Imported here, since it takes two seconds and only users who ask for it have it installed.
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -221,57 +209,29 @@ class Board(Reporter):
                 f"runtime.tensorboard=true — TensorBoard cannot be imported: {error} — "
                 f"{pip_install('tensorboard')}, or leave it out: curve.csv and curve.png are always written"
             ) from error
+        self._shown = shown
         self._writer = SummaryWriter(str(folder / FOLDER), purge_step=curve[-1].step if curve else None)
         if curve:
-            # A process may have been killed after an epoch was saved and before it was shown.
-            self.epoch(curve[-1])
+            # A process may have been killed after an epoch was saved and before it was written here.
+            self._write(curve[-1])
 
     def steps(self, done: int, loss: float, images_per_second: float) -> None:
         """Write the epoch's mean loss so far."""
-        self._write("train/running_loss", loss, done)
+        self._shown.steps(done, loss, images_per_second)
+        self._writer.add_scalar("train/running_loss", loss, done)
 
     def epoch(self, row: EpochRow) -> None:
         """Write the epoch's row."""
-        scalars = {
-            "train/loss": row.loss,
-            "train/learning_rate": row.lr,
-            "train/images_per_second": row.images_per_second,
-            "validation/accuracy": row.val_accuracy,
-        }
-        for name, value in scalars.items():
-            self._write(name, value, row.step)
-        self._writer.flush()
+        self._shown.epoch(row)
+        self._write(row)
 
     def close(self) -> None:
         """Write what is left and close the file."""
         self._writer.close()
 
-    def _write(self, name: str, value: float, step: int) -> None:
-        self._writer.add_scalar(name, value, step)
-
-
-@contextmanager
-def board(folder: Path, curve: Sequence[EpochRow], shown: Reporter) -> Iterator[Reporter]:
-    """Yield a reporter that passes everything to `shown` and TensorBoard."""
-    writer = Board(folder, curve)
-    try:
-        yield Both(shown, writer)
-    finally:
-        writer.close()
-
-
-class Both(Reporter):
-    """Passes everything to two reporters."""
-
-    def __init__(self, first: Reporter, second: Reporter) -> None:
-        self._all = (first, second)
-
-    def steps(self, done: int, loss: float, images_per_second: float) -> None:
-        """Tell both."""
-        for one in self._all:
-            one.steps(done, loss, images_per_second)
-
-    def epoch(self, row: EpochRow) -> None:
-        """Tell both."""
-        for one in self._all:
-            one.epoch(row)
+    def _write(self, row: EpochRow) -> None:
+        self._writer.add_scalar("train/loss", row.loss, row.step)
+        self._writer.add_scalar("train/learning_rate", row.lr, row.step)
+        self._writer.add_scalar("train/images_per_second", row.images_per_second, row.step)
+        self._writer.add_scalar("validation/accuracy", row.val_accuracy, row.step)
+        self._writer.flush()
