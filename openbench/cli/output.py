@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openbench.cli.process import BAD_INPUT, OK
+from openbench.cli.process import BAD_INPUT, OK, writing
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError, OpenbenchError
@@ -107,11 +107,8 @@ def write_json(values: Any, path: Path) -> None:
     Raises:
         OpenbenchError: the file cannot be written.
     """
-    try:
-        with output(path) as stream:
-            stream.write(dumps(readable(values)))
-    except OSError as error:
-        raise OpenbenchError(f"--json {path} cannot be written — {error.strerror} — choose another file") from error
+    with writing(path, "--json"), output(path) as stream:
+        stream.write(dumps(readable(values)))
     print(f"written {path}", file=sys.stderr)
 
 

@@ -6,7 +6,9 @@ import re
 import signal
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 from openbench.errors import OpenbenchError
@@ -20,12 +22,6 @@ INTERRUPTED = 130  # Ctrl-C, as shells count it
 TERMINATED = 143  # SIGTERM: `kill`, a batch system, or a machine that shuts down
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
-# What a disk, a folder or a name causes; others, such as a file that is not there, are bugs of openbench.
-_REFUSED = (
-    *_NO_ROOM,
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENXIO, errno.ENODEV, errno.EMFILE, errno.ENFILE),
-    *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),
-)
 _MEMORY = re.compile("(not enough|out of|allocate) memory|bad_alloc", re.IGNORECASE)
 
 
@@ -87,6 +83,20 @@ def report(error: Exception | KeyboardInterrupt) -> int:
     return BAD_INPUT
 
 
+@contextmanager
+def writing(path: Path, option: str = "") -> Iterator[None]:
+    """Say of a file that cannot be written which option names another.
+
+    Raises:
+        OpenbenchError: writing it within the block failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        what = f"{option} '{path}'".strip()
+        raise OpenbenchError(f"{what} cannot be written — {error.strerror or error} — choose another place") from error
+
+
 def message_of(error: Exception) -> str | None:
     """Return what to tell the user about an error; None for a bug of openbench, which keeps its traceback."""
     if isinstance(error, OpenbenchError):
@@ -97,7 +107,8 @@ def message_of(error: Exception) -> str | None:
             f"not enough memory — {first_line} — lower runtime.batch_size (images per forward pass), "
             "runtime.score_batch (rows per score), runtime.workers or, for a training, training.recipe.batch_size"
         )
-    if isinstance(error, OSError) and error.errno in _REFUSED:
+    # A file that is not there would be a bug of openbench.
+    if isinstance(error, OSError) and error.errno in errno.errorcode and not isinstance(error, FileNotFoundError):
         where = f"'{error.filename}' cannot be used" if error.filename else "the output cannot be written"
         return (
             f"{where} — {error.strerror} — {'make room' if error.errno in _NO_ROOM else 'choose another place'} (the "

@@ -13,7 +13,7 @@ import openbench
 ROOT = Path(openbench.__file__).parent.parent
 # The sub-command is replaced; everything around it is what the command line does.
 COMMAND = (
-    "import sys, time\nimport openbench.__main__ as m\ndef act(rest):\n{body}\nm._dispatch = act\nsys.exit(m.script())"
+    "import sys, time\nimport openbench.__main__ as m\ndef act(rest):\n{body}\nm.carry_out = act\nsys.exit(m.script())"
 )
 FOR_EVER = "print('go', flush=True); time.sleep(10**6)"
 HANG = 60.0  # seconds after which a process that does not end fails its test

@@ -131,16 +131,7 @@ def test_a_name_of_ones_own_is_taken_too(tmp_path, capsys):
     assert "method 'near_one' exists" in capsys.readouterr().err
 
 
-def test_nothing_is_left_half_written(tmp_path, monkeypatch, capsys):
-    whole, calls = new.write_whole, []
-
-    def full(file, content):
-        calls.append(file)
-        if len(calls) == 3:
-            raise OSError(28, "No space left on device")
-        whole(file, content)
-
-    monkeypatch.setattr(new, "write_whole", full)
-    assert main(["new", "method", "near_one", "--dir", str(tmp_path / "deep" / "er")]) == 2
-    assert "No space left on device — nothing was written" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+def test_a_folder_that_cannot_be_written_is_one_message(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["new", "method", "near_one", "--dir", str(tmp_path / "file")]) == 2
+    assert "cannot be written — File exists — choose another place" in capsys.readouterr().err

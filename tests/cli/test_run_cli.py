@@ -5,7 +5,7 @@ import pytest
 
 from openbench import __version__
 from openbench.__main__ import main
-from openbench.cli.app import COMMANDS, app
+from openbench.cli.app import COMMANDS, MOVED, app
 from openbench.errors import ConfigError, MethodError, NotApplicableError
 
 
@@ -180,6 +180,23 @@ def test_every_command_of_the_table_exists():
     with app.make_context("openbench", ["list"]) as context:
         for name in COMMANDS:
             assert app.get_command(context, name) is not None, name
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_an_old_spelling_names_the_new_one(capsys, old):
+    assert main([*old.split(), "mine"]) == 2
+    assert capsys.readouterr().err == f"error: `{old}` is now `python -m openbench {MOVED[old]}`\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["show", "method"], ["verify", "--imags", "x"], ["compare", "a", "b", "--level", "x"]]
+)
+def test_a_command_line_that_does_not_fit_is_one_message_that_names_the_help(capsys, words):
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("error: ")
+    assert err.endswith(f"(python -m openbench {words[0]} --help)\n")
 
 
 def test_top_level_help_lists_every_command_without_importing_torch():

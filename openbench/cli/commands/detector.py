@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import openbench
 from openbench.cli import options
-from openbench.cli.process import ALARM, FAILED, OK
+from openbench.cli.process import ALARM, FAILED, OK, writing
 from openbench.detect.monitor.martingale import Bets
 from openbench.detect.monitor.monitor import Monitor, Rules
 from openbench.detect.monitor.table import SUFFIXES, numbers, table_digest
@@ -251,9 +251,11 @@ def monitor(
                 raise DataError(f"'{path}': {error}") from None
             watched.update_scores(values)
         if plot is not None:  # before these tables count as read
-            _draw(watched, plot)
+            with writing(plot, "--plot"), replacing(plot) as stream:
+                watched.plot().savefig(stream, format=plot.suffix.removeprefix(".").lower(), dpi=150)
         if state is not None:
-            _save(watched, state)
+            with writing(state, "--state"):
+                watched.save(state)
     print(json.dumps(watched.status()) if as_json else _in_words(watched))
     return ALARM if watched.alarm else OK
 
@@ -473,23 +475,6 @@ def _alone(state: Path | None) -> AbstractContextManager[object]:
     if not state.parent.is_dir():
         raise ConfigError(f"--state {state}: folder '{state.parent}' not found — make it, or give another name")
     return FileLock(state.with_name(f".{state.name}.lock"))
-
-
-def _save(monitor: Monitor, state: Path) -> None:
-    try:
-        monitor.save(state)
-    except OSError as error:
-        raise ConfigError(f"--state {state} cannot be written — {error.strerror or error}") from error
-
-
-def _draw(monitor: Monitor, path: Path) -> None:
-    try:
-        with replacing(path) as stream:
-            monitor.plot().savefig(stream, format=path.suffix.removeprefix(".").lower(), dpi=150)
-    except OSError as error:
-        raise ConfigError(
-            f"--plot '{path}' cannot be written — {error.strerror or error} — give another name"
-        ) from error
 
 
 def _check_outputs(state: Path | None, plot: Path | None, read: Sequence[Path]) -> None:

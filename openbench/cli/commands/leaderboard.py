@@ -14,7 +14,7 @@ import click
 from openbench import paths
 from openbench.cli import options
 from openbench.cli.output import say_left_out
-from openbench.cli.process import FAILED, OK
+from openbench.cli.process import FAILED, OK, writing
 from openbench.config.shipped import names
 from openbench.core.benchmark import canonical
 from openbench.core.record import ResultRecord
@@ -160,13 +160,8 @@ def _check(results: Path, made: Generated) -> int:
 
 
 def _write(results: Path, made: Generated, *, plots: bool) -> int:
-    try:
+    with writing(results, "--results"):
         changed = write(results, made.files)
-    except OSError as error:
-        raise RecordError(
-            f"leaderboard cannot be written to '{results}' — {error.strerror or error} — choose another folder: "
-            "--results DIR or OPENBENCH_RESULTS"
-        ) from error
     for path in changed:
         print(f"{'wrote' if path in made.files else 'removed'} {path}")
     if not changed:

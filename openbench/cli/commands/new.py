@@ -4,8 +4,7 @@ import importlib.util
 import keyword
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from openbench.cli import options
-from openbench.cli.process import OK
+from openbench.cli.process import OK, writing
 from openbench.compose.sweep import options as entries
 from openbench.config.overrides import command_line, is_name
 from openbench.errors import ConfigError
@@ -112,11 +111,8 @@ def new_study(
             f"'{file}' {'exists' if file.exists() else 'does not end in .yaml'} — allowed: a new file, NAME.yaml"
         )
     made = _draft(file, overrides, columns, config_dir)
-    try:
-        with creating(file) as stream:
-            stream.write(made.text().encode())
-    except OSError as error:
-        raise ConfigError(f"'{file}' cannot be written — {error.strerror or error} — choose another place") from error
+    with writing(file), creating(file) as stream:
+        stream.write(made.text().encode())
     try:
         study_of(str(file))
     except ConfigError:
@@ -133,7 +129,12 @@ def _new(kind: Kind, name: str, folder: Path) -> int:
         ConfigError: a name that cannot be used or is taken, or files that are there already.
     """
     _check_name(kind, name, folder)
-    for file in _write(_contents(kind, name), folder):
+    files = {folder / path: text.encode() for path, text in _contents(kind, name).items()}
+    if there := [str(file) for file in files if file.exists() or file.is_symlink()]:
+        raise ConfigError(f"{', '.join(there)} exists — nothing was written — choose another name or --dir DIR")
+    for file, content in files.items():
+        with writing(file, "--dir"):
+            write_whole(file, content)
         print(f"wrote {file}")
     print("\n".join(["", *_commands(kind, name, folder)]))
     return OK
@@ -183,36 +184,6 @@ def _contents(kind: Kind, name: str) -> dict[str, str]:
 
 def _template(kind: Kind, source: str) -> str:
     return (TEMPLATES / kind.group / f"{source}.txt").read_text(encoding="utf-8")
-
-
-def _write(contents: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write all files, or none.
-
-    Raises:
-        ConfigError: one is there already, or cannot be written.
-    """
-    files = {folder / path: text.encode() for path, text in contents.items()}
-    if there := [str(file) for file in files if file.exists() or file.is_symlink()]:
-        raise ConfigError(f"{', '.join(there)} exists — nothing was written — choose another name or --dir DIR")
-    made = [part for file in files for part in reversed([file.parent, *file.parent.parents]) if not part.exists()]
-    done: list[Path] = []
-    try:
-        for file, content in files.items():
-            done.append(file)
-            write_whole(file, content)
-    except BaseException as error:
-        for file in done:
-            file.unlink(missing_ok=True)
-        for part in reversed(list(dict.fromkeys(made))):
-            with suppress(OSError):
-                part.rmdir()
-        if not isinstance(error, OSError):
-            raise
-        raise ConfigError(
-            f"'{folder}' cannot be written — {error.strerror or error} — nothing was written — choose another: "
-            "--dir DIR"
-        ) from error
-    return list(files)
 
 
 def _commands(kind: Kind, name: str, folder: Path) -> list[str]:

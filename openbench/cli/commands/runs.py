@@ -14,9 +14,10 @@ import numpy as np
 
 from openbench.cli import options
 from openbench.cli.output import LeftOut, check_json, left_out, print_tables, write_json
+from openbench.cli.process import writing
 from openbench.core.record import ResultRecord
 from openbench.core.scores import SetScores
-from openbench.errors import CacheError, ConfigError, OpenbenchError, RecordError
+from openbench.errors import CacheError, ConfigError, OpenbenchError
 from openbench.paths import writable
 from openbench.results.escape import csv_row
 from openbench.results.records.store import RecordStore
@@ -94,10 +95,8 @@ def report(run_id: str, out: Path | None, images: int, results: Path, cache: Pat
     sheets, classes, why = _contact_sheets(record, sets, images)
     page = run_page(record, sets, sheets, classes, command(record) or "")
     path = out or Path(f"{record.method['name']}-{record.benchmark['name']}-{record.run_id[:8]}.html")
-    try:
+    with writing(path, "--out"):
         write_whole(path, page.encode())
-    except OSError as error:
-        raise RecordError(f"'{path}' cannot be written — {error.strerror or error} — give another by --out") from error
     if why:
         print(why)
     print(f"wrote {path}")
@@ -123,8 +122,8 @@ def compare(
 
     if len(run_ids) < 2:
         raise ConfigError(f"compare: found {len(run_ids)} run — two or more are needed")
-    suffix = None if plots is None else plots.suffix.removeprefix(".").lower()
-    if suffix not in (None, *_PICTURES):
+    suffix = plots.suffix.removeprefix(".").lower() if plots else ""
+    if plots and suffix not in _PICTURES:
         raise ConfigError(f"--plots '{plots}' — allowed: a name that ends in .png, .svg or .pdf")
     store = RecordStore(results)
     with left_out() as lost:
@@ -143,7 +142,12 @@ def compare(
         tables += [disagreement_table(first, other, images, keys) for other in others]
     print("\n".join(render(table, form) for table in tables if table.rows), end="")
     if plots is not None:
-        _draw({run.name: run.scores for run in runs}, plots)
+        from openbench.report.figures import roc_of_runs
+        from openbench.report.style import save
+
+        figure = roc_of_runs({run.name: run.scores for run in runs})
+        with writing(plots, "--plots"), replacing(plots) as stream:
+            save(figure, stream, suffix)
         print(f"drew {plots}")
     return lost.code
 
@@ -253,18 +257,6 @@ def _scores(run_id: str, folders: tuple[Path, ...]) -> "list[SetScores]":
     return store.read(run_id)
 
 
-def _draw(runs: dict[str, Any], path: Path) -> None:
-    from openbench.report.figures import roc_of_runs
-    from openbench.report.style import save
-
-    figure = roc_of_runs(runs)
-    try:
-        with replacing(path) as stream:
-            save(figure, stream, path.suffix.removeprefix(".").lower())
-    except OSError as error:
-        raise RecordError(f"'{path}' cannot be written — {error.strerror or error} — give another name") from error
-
-
 def _of_files(files: list[Path]) -> "Scored":
     """Files of scores, each a group, as `evaluate` reads them; the ID side is `id_test`, the OOD side near and far."""
     from openbench.results.comparisons.thresholds import Scored
@@ -301,20 +293,13 @@ def _parts(text: str) -> tuple[str, str]:
 
 
 def _write_curves(found: Mapping[str, "Iterable[Curves]"], path: Path) -> None:
-    """Write the points of all curves, a row each.
-
-    Raises:
-        OpenbenchError: the file cannot be written.
-    """
+    """Write the points of all curves, a row each."""
     from openbench.results.comparisons.rejection import curve_rows
 
-    try:
-        with output(path) as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(("benchmark_digest", "ood", "method", "run", "chosen", "curve", "x", "y"))
-            writer.writerows(csv_row((digest, *row)) for digest, each in found.items() for row in curve_rows(each))
-    except OSError as error:
-        raise OpenbenchError(f"--curves {path} cannot be written — {error.strerror} — choose another file") from error
+    with writing(path, "--curves"), output(path) as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(("benchmark_digest", "ood", "method", "run", "chosen", "curve", "x", "y"))
+        writer.writerows(csv_row((digest, *row)) for digest, each in found.items() for row in curve_rows(each))
 
 
 def _contact_sheets(

@@ -11,11 +11,11 @@ import click
 from openbench import paths
 from openbench.cli import options
 from openbench.cli.output import LeftOut, left_out
-from openbench.cli.process import INTERRUPTED, OK, TERMINATED
+from openbench.cli.process import INTERRUPTED, OK, TERMINATED, writing
 from openbench.compose.config import check_no_clash
 from openbench.config.overrides import command_line, quoted
 from openbench.config.shipped import shipped
-from openbench.errors import OpenbenchError, RecordError
+from openbench.errors import RecordError
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.scores.recompute import PUBLISHED
 from openbench.storage.files import write_whole
@@ -168,12 +168,8 @@ class _Call:
             print(made.text(form), end="")
         for suffix, content in made.files() if to else ():
             path = Path(to or "") / f"{self.study.name}{suffix}"
-            try:
+            with writing(path, "--to"):
                 write_whole(path, content)
-            except OSError as error:
-                raise OpenbenchError(
-                    f"--to: '{path}' cannot be written — {error.strerror or error} — choose another folder"
-                ) from error
             print(f"wrote {path}")
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from openbench.cli import options
-from openbench.cli.output import left_out
+from openbench.cli.output import LeftOut, left_out
 from openbench.cli.process import BAD_INPUT, FAILED, OK
-from openbench.errors import CacheError, ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known
+from openbench.errors import ConfigError, NotReproducedError, OpenbenchError, RecordError, check_known
 from openbench.results.escape import console, console_lines
 from openbench.results.names import is_part
 from openbench.say import silent
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from openbench.results.checks import MadeFrom
     from openbench.results.records.store import OnError, RecordStore
     from openbench.results.scores.recompute import Recomputed
+    from openbench.results.scores.stored import ScoreStore
     from openbench.results.submissions import Checked, Known
 
 ALL = "all"
@@ -143,32 +144,34 @@ def publish(run_ids: tuple[str, ...], results: Path, cache: Path) -> int:
     RUN_ID is a record, the beginning of its id, or `all`.
     """
     from openbench.results.records.store import RecordStore
-    from openbench.results.scores.recompute import recompute
     from openbench.results.scores.stored import ScoreStore
 
     kept, published, wrong, copied = ScoreStore(cache / "scores"), ScoreStore(results / PUBLISHED), 0, 0
     with left_out() as lost:
         for record in _chosen(RecordStore(results), run_ids, lost.append):
-            if published.path(record.run_id).is_file() and run_ids == (ALL,):
+            done, here = published.path(record.run_id).is_file(), kept.path(record.run_id).is_file()
+            if run_ids == (ALL,) and (done or not here):
                 continue
-            try:
-                scores = kept.read_whole(record.run_id)
-                found = recompute(record, scores)
-            except CacheError as error:
-                if kept.path(record.run_id).is_file() or run_ids != (ALL,):
-                    lost.append(error)
-                continue
-            except OpenbenchError as error:
-                lost.append(error)
-                continue
-            if not found.agrees:
+            found = _recomputed(record, kept, lost)
+            if found is not None and found.agrees:
+                published.write(record.run_id, kept.read_whole(record.run_id))
+                copied += 1
+            elif found is not None:
                 wrong += 1
                 _say_difference(record, found)
-                continue
-            published.write(record.run_id, scores)
-            copied += 1
     print(f"copied the scores of {copied} records to {results / PUBLISHED}")
     return (FAILED if wrong else OK) or lost.code
+
+
+def _recomputed(record: "ResultRecord", scores: "ScoreStore", lost: LeftOut) -> "Recomputed | None":
+    """A record's metrics from its scores, compared; None, and noted as left out, where they cannot be computed."""
+    from openbench.results.scores.recompute import recompute
+
+    try:
+        return recompute(record, scores.read_whole(record.run_id))
+    except OpenbenchError as error:
+        lost.append(error)
+        return None
 
 
 def _verify_scores(results: Path, run_ids: Sequence[str], keep: bool) -> int:
@@ -178,7 +181,6 @@ def _verify_scores(results: Path, run_ids: Sequence[str], keep: bool) -> int:
         ConfigError: no record that is named has scores here.
     """
     from openbench.results.records.store import RecordStore
-    from openbench.results.scores.recompute import recompute
     from openbench.results.scores.stored import ScoreStore
 
     published, wrong, checked = ScoreStore(results / PUBLISHED), 0, 0
@@ -186,19 +188,17 @@ def _verify_scores(results: Path, run_ids: Sequence[str], keep: bool) -> int:
         for record in _chosen(RecordStore(results), run_ids, lost.append):
             if [*run_ids] == [ALL] and not published.path(record.run_id).is_file():
                 continue
-            try:
-                found = recompute(record, published.read_whole(record.run_id))
-            except OpenbenchError as error:
-                lost.append(error)
+            found = _recomputed(record, published, lost)
+            if found is None:
                 continue
             checked += 1
             wrong += not found.agrees
             if keep:
                 _keep(results, record, "scores", reproduces=found.agrees, said=str(found))
-            if not found.agrees:
-                _say_difference(record, found)
-            else:
+            if found.agrees:
                 print(console(f"{record.run_id} {record.method['name']}: {found}"))
+            else:
+                _say_difference(record, found)
     if not checked and not lost:
         raise ConfigError(
             f"no scores in '{results / PUBLISHED}' — they come with published records; those of your own runs are put "
