@@ -183,9 +183,9 @@ def test_every_command_of_a_written_page_is_one(file):
         if words[0] in ("run", "train", "extract", "check") and "--config-dir" not in words:
             composes(words)
         if words[0] == "study" and words[1] != "new" and not words[1].endswith(".yaml"):
-            asked = study._parser().parse_intermixed_args(words[1:])
-            named = study.named(asked.name).narrowed(asked.rows, asked.columns)
-            assert planned(named, Asked(tuple(asked.overrides))) or named.layout == "mixture"
+            asked = study.study.make_context("study", list(words[1:])).params
+            named = study.named(asked["name"]).narrowed(asked["rows"], asked["columns"])
+            assert planned(named, Asked(tuple(asked["overrides"]))) or named.layout == "mixture"
 
 
 @pytest.mark.slow
