@@ -1,22 +1,16 @@
 """One pass over a split: rows in order, nothing lost, no number that is not finite."""
 
-import io
-import sys
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 
-from openbench import progress
 from openbench.core.request import Field, Perturb, Request
 from openbench.errors import DataError, FieldError
 from openbench.features.columns import Column, extracted_with, pass_for, read_by
 from openbench.features.extract import extract, part_of
-from openbench.progress import passes_on, reporting
 
 from .feature_toys import Pixels, toy_backbone, toy_split
 
@@ -97,79 +91,3 @@ def test_a_pass_for_some_columns_reads_just_these() -> None:
 def test_columns_of_two_passes_are_refused() -> None:
     with pytest.raises(FieldError, match="cannot come from one pass"):
         pass_for((LOGITS, Column(Field.LOGITS, perturb=Perturb())))
-
-
-def test_away_from_a_terminal_progress_is_lines_with_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    with reporting("toy", 100, done=40) as advance:
-        advance(30)
-        advance(30)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    assert line.startswith("toy: 100 of 100 images, ")
-    assert "images/s" in line
-
-
-def test_the_rate_is_that_of_the_images_of_this_job_from_the_first_moment(capsys, monkeypatch) -> None:
-    clock = SimpleNamespace(monotonic=iter((8.0, 8.25, 10.0)).__next__)
-    monkeypatch.setattr(progress, "time", clock)
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0)
-    with reporting("toy", 100, done=40) as advance:
-        advance(10)
-        advance(50)
-    assert capsys.readouterr().err.splitlines() == [
-        "toy: 50 of 100 images, 40 images/s, 1 s left",
-        "toy: 100 of 100 images, 30 images/s, 2.0 s",
-    ]
-
-
-def test_on_a_terminal_progress_is_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with reporting("toy", 100) as advance:
-        advance(100)
-    assert "100/100" in capsys.readouterr().err
-
-
-def test_in_a_notebook_progress_is_a_bar_in_the_cell(capsys, monkeypatch):
-    cell = []
-    handle = SimpleNamespace(update=lambda shown: cell.append(shown._repr_html_()))
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object())))
-    display = SimpleNamespace(display=lambda shown, display_id: handle if display_id else None)
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_BARS", 0)
-    with reporting("<toy>", 100, done=10) as advance:
-        advance(30)
-        advance(60)
-    assert cell[0].startswith('<div><progress value="40" max="100"></progress> &lt;toy&gt;: 40 of 100 images, ')
-    assert "left" in cell[0]
-    assert cell[-1].startswith("<div>&lt;toy&gt;: 100 of 100 images, ")
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_pass_that_stops_says_how_far_it_came(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0)
-    with reporting("toy", 100) as advance:
-        advance(0)
-    assert capsys.readouterr().err.startswith("toy: 0 of 100 images, 0 images/s")
-
-
-def test_progress_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    with reporting("toy", 10, show=False) as advance:
-        advance(10)
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("title", ["tiny on [a] [/b] (near)", "resnet20_cifar10 on tiny_imagenet (ood_val)"])
-def test_the_bar_has_count_and_time_left_in_one_line_at_any_width(width, title):
-    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    with passes_on(console) as shown:
-        shown.live.auto_refresh = False
-        shown.add_task(title, total=1_281_167, completed=640_000)
-        lines = console.render_lines(shown.get_renderable(), pad=False)
-    [line] = ["".join(segment.text for segment in line).rstrip() for line in lines]
-    assert len(line) <= width
-    assert "━━━" in line
-    assert "640000/1281167" in line
-    assert line.endswith("--:--")  # the time left
-    assert line.startswith(title[:16])

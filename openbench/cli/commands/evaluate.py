@@ -19,6 +19,7 @@ from openbench.core.scores import SetScores
 from openbench.engine.provenance import WARNINGS, remarks, turned
 from openbench.metrics import suite
 from openbench.metrics.suite import MetricOptions, describe
+from openbench.progress import reporting
 from openbench.results.escape import console
 from openbench.results.scores.cells import read_sets
 from openbench.results.scores.file import Advance, passes, silent
@@ -111,15 +112,8 @@ def _reading(path: Path) -> Iterator[Advance]:
     if size < _LONG or not sys.stderr.isatty():
         yield silent
         return
-    from rich.console import Console
-    from rich.progress import DownloadColumn, TextColumn
-
-    from openbench.progress import bars
-
-    title = TextColumn("{task.description}", markup=False)
-    with bars(Console(stderr=True), before=[title], count=[DownloadColumn()]) as bar:
-        task = bar.add_task(f"reading {console(path.name)}", total=size)
-        yield lambda count: bar.advance(task, count)
+    with reporting(f"reading {console(path.name)}", size, unit="bytes") as advance:
+        yield advance
 
 
 def _announce(sets: Sequence[SetScores]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from openbench.backbones.anatomy import last_linear
 from openbench.backbones.device import Precision, arithmetic, compiled_parts, installed
 from openbench.errors import ConfigError, MethodError, TrainingError
+from openbench.progress import reported
 from openbench.say import Say, silent
 from openbench.training.augment.mixing import Mixing
 from openbench.training.base import Batch, Moment, TrainingData, TrainingMethod
@@ -19,7 +20,7 @@ from openbench.training.images import ImageSet, open_images
 from openbench.training.job import TrainingJob
 from openbench.training.loop.checkpoint_files import TrainingResult, write_atomically, write_finished, write_job
 from openbench.training.loop.distributed import ALONE, Team, whole_batch_statistics
-from openbench.training.loop.progress import Board, EpochRow, Reporter, as_csv, as_png, reporter
+from openbench.training.loop.progress import Board, EpochRow, Reporter, as_csv, as_png
 from openbench.training.loop.session import Session, drop_unfinished, stream_of_rank
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -89,9 +90,11 @@ def train(job: TrainingJob, folder: Path, settings: TrainingSettings, start: Pat
         if settings.compile:
             stack.enter_context(compiled(session.network))
         done, total = loop.step_at(resumed_after), loop.step_at(recipe.epochs)
-        report = stack.enter_context(reporter(f"train {job}", done, total, settings.progress and team.leads))
+        show = settings.progress and team.leads
+        shown = stack.enter_context(reported(f"train {job}", total, done=done, unit="steps", show=show))
+        report = Reporter(shown)
         if settings.tensorboard and team.leads:
-            report = stack.enter_context(closing(Board(folder, session.curve, report)))
+            report = stack.enter_context(closing(Board(folder, session.curve, shown)))
         for epoch in range(resumed_after, recipe.epochs):
             loop.epoch(epoch, report)
     return team.told(_finish(session, resumed_after) if team.leads else None)  # type: ignore[return-value]

@@ -1,0 +1,64 @@
+"""Who is told how far a job is, and how: a bar, lines now and then, or nothing."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from openbench import progress
+from openbench.progress import reporting, say_of, shown
+
+
+def test_into_a_pipe_nothing_is_told(capsys):
+    assert not shown(True)
+    say_of(True)("fitting knn")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_is_told_on_stderr_if_it_was_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    say_of(True)("fitting knn")
+    say_of(False)("scoring")
+    assert capsys.readouterr() == ("", "fitting knn\n")
+
+
+def test_a_notebook_is_told_in_the_cell(capsys, monkeypatch):
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    say_of(True)("fitting knn")
+    say_of(False)("scoring")
+    assert capsys.readouterr() == ("fitting knn\n", "")
+
+
+def test_ipython_on_a_terminal_is_no_notebook(monkeypatch):
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
+    assert not shown(True)
+
+
+def test_in_a_pipe_lines_tell_the_rate_of_this_job_and_the_time_left(capsys, monkeypatch):
+    monkeypatch.setattr(progress.time, "monotonic", iter((8.0, 9.0, 20.0, 22.0)).__next__)
+    with reporting("toy", 100, done=40) as advance:
+        advance(10)  # too soon for a line
+        advance(20)
+        advance(30)  # the last one always has one
+    assert capsys.readouterr() == (
+        "",
+        "toy: 70 of 100 images, 2 images/s, 12 s left\ntoy: 100 of 100 images, 4 images/s, 14.0 s\n",
+    )
+
+
+@pytest.mark.parametrize("unit", ["images", "bytes"])
+def test_on_a_terminal_a_bar_is_below_its_title(capsys, monkeypatch, unit):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with reporting("toy [x]", 100, done=40, unit=unit) as advance:
+        advance(60)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("toy [x]\n")
+    assert "100/100" in err
+
+
+def test_progress_can_be_silent(capsys):
+    with reporting("toy", 10, show=False) as advance:
+        advance(10)
+    assert capsys.readouterr() == ("", "")
